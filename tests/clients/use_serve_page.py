@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
 """The page of `eaglecpp serve` in a headless Chromium: what it begins with, a question, the badge that shows
 drafted tokens in colour, stop, side by side, edits and what they replace, an answer that goes on, hostile
-Markdown, repetitions without end, names, search, export, two windows, a full and a damaged
-storage, files and pictures, settings, presets, themes, models, the keyboard alone, a phone, what axe finds in
-all of them, light and dark, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the browser.
+Markdown, repetitions without end, colours in lists and tables, names, search, export, backups, two windows,
+a full and a damaged storage, notices that are closed, a server that is lost, an answer in another
+conversation, files and pictures, settings, presets, themes, models, the keyboard alone, a phone, what axe
+finds in all of them, light and dark, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the
+browser.
 """
 
 from __future__ import annotations
@@ -354,6 +356,7 @@ def attach(page: Page) -> None:
     for name, data, reason in (
         ("tool.bin", b"\0\1\2\xff", "tool.bin: it is not text in UTF-8"),
         ("long.txt", b"x" * 300_000, "long.txt: it has 293 KiB, at most 256 are read"),
+        ("paper.pdf", b"%PDF-1.7", "paper.pdf: PDF is not read"),
         ("dot.png", make_image(3), "does not read pictures"),
     ):
         choose(page, name, data)
@@ -370,6 +373,145 @@ ANSWER = {"message": {"content": "Noise:\n```python\nx\n```"}, "done": True,
           "drafts": {"pieces": [["Noise", True, False], [":\n```python\nx\n```", False, False]]},
           "timings": {"predicted_n": 40, "predicted_per_second": 10, "acceptance_length": 2, "draft_n": 30,
                       "draft_n_accepted": 20, "plan": {"strategy": "auto", "speedup": 2}}}  # fmt: skip
+
+
+def close_notices(page: Page) -> None:
+    """What went wrong covers no control, and is closed by its button and by Escape."""
+    notice = page.get_by_role("alert").filter(has_text="does not read pictures")
+    for close in (lambda: press(page, "Close the notice"), lambda: page.keyboard.press("Escape")):
+        choose(page, "dot.png", make_image(3))
+        expect(notice).to_be_visible()
+        page.locator("#model").click(timeout=5000)
+        press(page, "Done")
+        page.get_by_label("Your question").click(timeout=5000)
+        close()
+        expect(notice).to_have_count(0)
+
+
+COLOURED = """# Head
+One **two** [three](https://example.com/{}), `four`
+
+- five
+- *six* seven
+
+  eight
+
+| a | b |
+| - | - |
+| nine | **ten** |
+
+```python
+x = 1  # eleven
+
+y
+```
+> twelve
+""".replace("{}", "x" * 150)
+
+
+COLOUR = """async ([text, word]) => {
+    const { colour, render } = await import('/static/render.js'), d = document.createElement('div');
+    const all = (selector) => [...d.querySelectorAll(selector)], at = text.indexOf(word);
+    d.append(render(text));
+    const n = all('td, th, li').length;
+    colour(d, text, [[at, false], [word.length, true], [text.length - at - word.length, false]]);
+    return [all('.acc').map((one) => one.textContent).join(''), all('tr > span, ul > span').length,
+            all('td, th, li').length - n] }"""
+
+
+def colour(page: Page) -> None:
+    """Exactly what was accepted is in colour, wherever it stands; lists and tables stay what they are."""
+    for word in (
+        "Head", "One", "two", "three", "four", "five", "six", "seven", "eight", "a", "b", "nine", "ten",
+        "eleven", "twelve",
+    ):  # fmt: skip
+        assert page.evaluate(COLOUR, [COLOURED, word]) == [word, 0, 0], word
+
+
+def leave_an_answer(page: Page) -> None:
+    """An answer goes on in a conversation that is not shown, while another one is asked in."""
+    page.keyboard.press("Control+k")
+    held: list[Any] = []
+    page.route("**/api/chat", lambda route: held.append(route), times=1)
+    page.get_by_label("Your question").fill("A slow one")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    page.wait_for_timeout(500)
+    page.keyboard.press("Control+k")
+    ask(page, "What is len?")
+    expect(page.locator("#chats li", has_text="A slow one").locator(".waiting")).to_be_visible()
+    check(page, "an answer elsewhere")
+    held[0].fulfill(json=ANSWER)
+    expect(page.locator("#spoken")).to_have_text("The answer in “A slow one” is complete.")
+    press(page, "A slow one")
+    expect(page.locator(".turn.assistant")).to_contain_text("Noise:")
+    expect(page.locator(".figures")).not_to_contain_text("stopped")
+
+
+def back_up(page: Page, url: str) -> None:
+    """All conversations as a file, which another browser adds to its own; what is no backup is refused."""
+    with page.expect_download() as got:
+        fill(page, {}, "Save as a file")
+    press(page, "Done")
+    saved = json.loads(got.value.path().read_text(encoding="utf-8"))
+    assert got.value.suggested_filename.endswith(".json") and saved["chats"]
+    other = page.context.browser.new_context().new_page()
+    other.goto(url)
+    bad = saved["chats"] + [
+        {"id": "x"},
+        saved["chats"][0] | {"turns": [{"role": "user", "content": "", "images": ["https://x.y"]}]},
+    ]
+    for data, said in (
+        (b"no JSON", "conversations.json: "),
+        (b"{}", "conversations.json: it is no backup of this page"),
+        (json.dumps(saved | {"chats": bad}).encode(), "Conversations added: {n} of {m}. 2 cannot be read."),
+        (json.dumps(saved).encode(), "Conversations added: 0 of {n}."),
+    ):
+        press(other, "Settings")
+        other.locator("#backup").set_input_files(
+            {"name": "conversations.json", "mimeType": "application/json", "buffer": data}
+        )
+        expect(other.locator("main .notice")).to_contain_text(said.format(n=len(saved["chats"]), m=len(bad)))
+    other.reload()
+    expect(other.locator("#chats li")).to_have_count(len(saved["chats"]))
+    other.context.close()
+
+
+def lose_the_server(page: Page) -> None:
+    """It is said in words of this page, and can be tried again."""
+    page.route("**/api/**", lambda route: route.abort())
+    page.reload()
+    alert = page.locator("main .notice")
+    expect(alert).to_contain_text("does not answer; is eaglecpp serve still running?")
+    page.unroute_all()
+    press(page, "Try again")
+    expect(alert).to_have_text("")
+    page.keyboard.press("Control+k")
+    page.route("**/api/chat", lambda route: route.abort(), times=1)
+    ask(page, "What is len?")
+    expect(page.locator(".answer .bad")).to_contain_text("does not answer; is eaglecpp serve still running?")
+    check(page, "a lost server")
+    press(page, "Try again")
+    expect(page.locator(".answer .bad")).to_have_count(0)
+    wait(page)
+    press(page, "Close the notice")
+
+
+def type_on_a_phone(browser: Browser, url: str) -> None:
+    """Enter is a new line where there is no Shift+Enter."""
+    page = browser.new_context(
+        has_touch=True, is_mobile=True, viewport={"width": 390, "height": 844}
+    ).new_page()
+    page.goto(url)
+    question = page.get_by_label("Your question")
+    question.press_sequentially("one")
+    question.press("Enter")
+    expect(question).to_have_value("one\n")
+    question.fill("What is len?")
+    press(page, "Send")
+    wait(page)
+    expect(page.locator(".turn.user")).to_have_count(1)
+    page.context.close()
 
 
 def see(page: Page, url: str) -> None:
@@ -547,6 +689,12 @@ with serving() as url, sync_playwright() as tools:
     page.keyboard.press("Control+k")
     show_markdown(page)
     attach(page)
+    close_notices(page)
+    colour(page)
+    leave_an_answer(page)
+    lose_the_server(page)
+    back_up(page, url)
+    type_on_a_phone(browser, url)
     see(page, url)
     page.keyboard.press("Control+k")
     change_settings(page)
@@ -564,6 +712,7 @@ with serving() as url, sync_playwright() as tools:
     page.set_viewport_size({"width": 1100, "height": 800})
     read_what_was_kept(page)
     repeat(page)
+    faults = [one for one in faults if "ERR_FAILED" not in one]  # of requests that are aborted above
     assert not faults, faults
     strangers = [one for one in asked if not one.startswith((url, "data:", "blob:"))]
     assert not strangers, strangers

@@ -12,15 +12,14 @@ const MIN_TOKENS = 32;  // that an answer has before anything is said of a gain:
 export const views = new WeakMap();  // of answers: the components that show them
 
 Object.assign(state, {
-  running: null,  // the AbortController of the answer under way
-  live: null,  // that answer
+  live: new Set(),  // answers under way
   editing: null,  // the turn that what is written replaces
 });
 
 // What is written becomes a question, or another version of what is edited.
 export function ask(content) {
   const one = chat(), turns = shown(one), { editing, files, images } = state, index = editing ? turns.indexOf(editing) : turns.length;
-  if (!content || state.running) return;
+  if (!content || state.running.has(one.id)) return;
   if (!index && one.title === "New conversation") one.title = content.slice(0, 60);
   clear();
   if (editing?.answers) {
@@ -39,7 +38,8 @@ export async function answer(index = shown(chat()).length, turn = null) {
   const owner = chat(), { compare: isPair, drafting } = turn ? {} : state.settings, control = new AbortController();
   endEdit();
   touch(owner);
-  set({ running: control });
+  state.running.set(owner.id, control);
+  set();
   await haveModels();
   const asked = messages(owner, index), wanted = options();
   if (isPair) wanted.seed ??= Math.floor(Math.random() * 2 ** 31);  // the same text in both
@@ -49,16 +49,18 @@ export async function answer(index = shown(chat()).length, turn = null) {
     turn = { role: "assistant", answers: (isPair ? [true, false] : [drafting]).map((draft) => ({ draft, content: "", thinking: "", runs: [] })) };
     addTurn(owner, index, turn);
     saveChat(owner);
-    $("log").scrollTop = 0;  // its end
+    if (owner === chat()) $("log").scrollTop = 0;  // its end
   }
   let isWhole = true;
   // one after the other, so that their speeds compare
   for (const one of turn.answers) isWhole &&= await stream(one, asked, wanted, isPair, control.signal);
   if (isPair) compare(...turn.answers);
-  set({ running: null, live: null });
+  state.running.delete(owner.id);
+  set();
   saveChat(owner);
-  if (isWhole) speak("The answer is complete.");
-  else if (turn.answers.some((one) => one.error)) complain("The answer failed.");
+  const where = owner === chat() ? "" : ` in “${owner.title}”`;
+  if (isWhole) speak(`The answer${where} is complete.`);
+  else if (turn.answers.some((one) => one.error)) complain(`The answer${where} failed.`);
   else speak("Stopped.");
   loadModels();  // it may be in memory only now
 }
@@ -90,7 +92,8 @@ async function stream(answer, messages, options, isPair, signal) {
   if (answer.draft && strategy()) body.strategy = strategy();
   const isPlanned = answer.draft && !isPair && ["", "auto"].includes(strategy());  // then the gain is estimated
   if (!loadedModel()) answer.figures = "The model is being loaded.";
-  set({ live: answer });
+  state.live.add(answer);
+  set();
   try {
     for await (const part of lines(await request("api/chat", { method: "POST", body, signal }))) {
       answer.content += part.message?.content ?? "";
@@ -109,6 +112,8 @@ async function stream(answer, messages, options, isPair, signal) {
     answer.figures = [answer.content && answer.figures, error.name === "AbortError" && "stopped"].filter(Boolean).join(" · ");
     if (error.name !== "AbortError") answer.error = error.message;
     return false;
+  } finally {
+    state.live.delete(answer);
   }
 }
 

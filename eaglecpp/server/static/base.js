@@ -44,16 +44,27 @@ export function save(name, value) {
 // What only screen readers say: everybody else sees it.
 export const speak = (spoken) => set({ spoken });
 
-// A notice over the page, which screen readers say. What went wrong stays until something else is said.
-export function say(notice, isBad = false) {
-  set({ notice, isBad });
+// A notice above the question, which screen readers say. What went wrong stays until it is closed or something else is said.
+// retry: what "Try again" does
+export function say(notice, isBad = false, retry = null) {
+  set({ notice, isBad, retry });
   clearTimeout(fading);
   if (!isBad) fading = setTimeout(() => set({ notice: "" }), SAID_MS);
 }
 
-export const Notice = () => html`<p class="notice ${state.isBad ? "bad" : ""}" role=${state.isBad ? "alert" : "status"}>${state.notice}</p>`;
+function tryAgain() {
+  const { retry } = state;
+  say("");
+  retry();
+}
 
-export const complain = (text) => say(text, true);
+export const Notice = () => html`
+  <div class="notice bar ${state.isBad ? "bad" : ""}" role=${state.isBad ? "alert" : "status"}>${state.notice && html`
+    <span>${state.notice}</span>
+    ${state.retry && html`<button type="button" onClick=${tryAgain}>Try again</button>`}
+    <${IconButton} icon="x" label="Close the notice" onClick=${() => say("")}/>`}</div>`;
+
+export const complain = (text, retry) => say(text, true, retry);
 
 export async function copyText(text) {
   try {
@@ -64,11 +75,18 @@ export async function copyText(text) {
   }
 }
 
+// Of what the browser says of a connection: the words of this page. An end that the user wanted stays.
+function inOurWords(error, what) {
+  if (error.name === "AbortError") throw error;
+  throw new Error(`The server at ${location.host} ${what}; is eaglecpp serve still running?`);
+}
+
 // A request to the server this page came from. Throws an Error with what the server says.
 export async function request(path, { method = "GET", body, signal } = {}) {
   const key = state.settings.key.trim();
   const headers = { "Content-Type": "application/json", ...(key ? { Authorization: "Bearer " + key } : {}) };
-  const answer = await fetch(path, { method, headers, signal, body: body && JSON.stringify(body) });
+  const answer = await fetch(path, { method, headers, signal, body: body && JSON.stringify(body) })
+    .catch((error) => inOurWords(error, "does not answer"));
   if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).error ?? answer.statusText);
   return answer;
 }
@@ -78,7 +96,7 @@ export async function* lines(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
   for (let done = false; !done;) {
-    const read = await reader.read();
+    const read = await reader.read().catch((error) => inOurWords(error, "ended in the middle of the answer"));
     done = read.done;
     const parts = (held + (read.value ?? "\n")).split("\n");
     held = parts.pop();

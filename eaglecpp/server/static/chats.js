@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The conversations, which the browser's database keeps: the list of them, search, names, deleting and export.
-import { $, complain, html, Icon, IconButton, load, save, set, state } from "./base.js";
+import { $, complain, html, Icon, IconButton, load, save, say, set, state } from "./base.js";
 import { isTree, shown } from "./branches.js";
 import { asMessage } from "./files.js";
 import { openDB } from "./vendor/idb.js";
@@ -13,7 +13,8 @@ let database = null;
 export const NARROW = matchMedia("(max-width: 44em)");
 export const chat = () => state.chats.find((one) => one.id === state.current);
 
-Object.assign(state, { chats: [], current: load("current", ""), search: "", unsaved: "", isListOpen: !NARROW.matches && load("menu", true) });
+Object.assign(state, { chats: [], running: new Map(),  // by conversation: the AbortController of the answer under way
+  current: load("current", ""), search: "", unsaved: "", isListOpen: !NARROW.matches && load("menu", true) });
 
 // Resolves when the conversations are there.
 export async function useChats() {
@@ -34,22 +35,24 @@ const opened = async () => database ??= await openDB("eaglecpp", 1, { upgrade: (
 // Takes what is kept, but for what this window has not saved or is at work on; how many cannot be read.
 async function read() {
   const records = await (await opened()).getAll(TABLE), chats = records.filter(isChat);
-  const own = (state.running || state.editing) && chat();
-  const mine = state.chats.filter((one) => unsaved.has(one.id) || !one.turns.length || one === own);
+  const own = state.editing && chat();
+  const mine = state.chats.filter((one) => unsaved.has(one.id) || !one.turns.length || one === own || state.running.has(one.id));
   set({ chats: [...mine, ...chats.filter((one) => !mine.some(({ id }) => id === one.id))].sort(byTime) });
   return records.length - chats.length;
 }
 
 function isChat(one) {
   try {
-    return typeof one.title === "string" && Number.isFinite(one.at) && one.turns.every(isTurn) && isTree(one);
+    const isText = [one.id, one.title, one.system ?? ""].every((text) => typeof text === "string");
+    return isText && Number.isFinite(one.at) && one.turns.every(isTurn) && isTree(one);
   } catch {  // something in it is no list
     return false;
   }
 }
 
-function isTurn({ role, content, answers }) {
-  return role === "user" ? typeof content === "string" : answers.length > 0 && answers.every((one) => typeof one.content === "string" && Array.isArray(one.runs));
+function isTurn({ role, content, files = [], images = [], answers }) {
+  const isAttached = files.every(({ name, text }) => typeof name === "string" && typeof text === "string") && images.every((src) => src.startsWith("data:image/"));
+  return role === "user" ? isAttached && typeof content === "string" : answers.length > 0 && answers.every((one) => typeof one.content === "string" && Array.isArray(one.runs));
 }
 
 const byTime = (one, other) => other.at - one.at;
@@ -86,8 +89,9 @@ export function newChat() {
 // There is no randomUUID where the page comes over plain HTTP from another machine.
 const made = () => ({ id: `${Date.now()}-${Math.random()}`, at: Date.now(), title: "New conversation", turns: [] });
 
+// The answer that another one may be getting goes on.
 export function open(one) {
-  leave();
+  endEdit();
   save("current", one.id);
   set({ current: one.id, chats: [one, ...state.chats.filter((each) => each !== one && each.turns.length)].sort(byTime) });
   if (NARROW.matches) showList(false);
@@ -107,7 +111,7 @@ export function endEdit() {
 
 // Ends what belongs to the one that is shown.
 export function leave() {
-  state.running?.abort();
+  state.running.get(state.current)?.abort();
   endEdit();
 }
 
@@ -121,7 +125,7 @@ export function showList(isListOpen) {
 
 export function Side() {
   const wanted = state.search.trim().toLowerCase();
-  const found = state.chats.filter((one) => !wanted || texts(one).some((text) => text.toLowerCase().includes(wanted)));
+  const found = state.chats.filter((one) => one.turns.length && (!wanted || texts(one).some((text) => text.toLowerCase().includes(wanted))));
   return html`
     <nav id="side" class=${state.isListOpen ? "open" : ""} aria-label="Conversations">
       <div class="bar">
@@ -134,7 +138,7 @@ export function Side() {
         ${[...Map.groupBy(found, ({ at }) => since(at))].map(([name, chats]) => html`
           <section key=${name}><h2 class="soft">${name}</h2><ul>${chats.map((one) => html`<${Line} key=${one.id} one=${one}/>`)}</ul></section>`)}
       </div>
-      ${found.length === 0 && html`<p class="soft">None found.</p>`}
+      ${wanted && found.length === 0 && html`<p class="soft">None found.</p>`}
     </nav>
     <div id="shade" onClick=${() => showList(false)}/>`;
 }
@@ -153,13 +157,13 @@ function Line({ one }) {
   return html`
     <li>
       <button class="row" type="button" title="${title}\n${when}" aria-current=${id === state.current || null} onClick=${() => open(one)}>${title}</button>
-      ${one.turns.length > 0 && html`
-        <${IconButton} icon="ellipsis" label="More for ${title}" popovertarget="more-${id}"/>
-        <div id="more-${id}" class="menu" popover="auto" onClick=${({ currentTarget }) => currentTarget.hidePopover()}>
-          <button class="row" type="button" onClick=${() => rename(one)}><${Icon} name="pencil"/>Rename</button>
-          <button class="row" type="button" onClick=${() => download(one)}><${Icon} name="file-text"/>Export as Markdown</button>
-          <button class="row" type="button" onClick=${() => remove(one)}><${Icon} name="trash-2"/>Delete</button>
-        </div>`}
+      ${state.running.has(id) && html`<span class="waiting" title="An answer is being written"/>`}
+      <${IconButton} icon="ellipsis" label="More for ${title}" popovertarget="more-${id}"/>
+      <div id="more-${id}" class="menu" popover="auto" onClick=${({ currentTarget }) => currentTarget.hidePopover()}>
+        <button class="row" type="button" onClick=${() => rename(one)}><${Icon} name="pencil"/>Rename</button>
+        <button class="row" type="button" onClick=${() => download(one)}><${Icon} name="file-text"/>Export as Markdown</button>
+        <button class="row" type="button" onClick=${() => remove(one)}><${Icon} name="trash-2"/>Delete</button>
+      </div>
     </li>`;
 }
 
@@ -178,7 +182,8 @@ async function remove(gone) {
   }
   unsaved.delete(gone.id);
   windows.postMessage("deleted");
-  if (gone === chat()) leave();
+  state.running.get(gone.id)?.abort();
+  if (gone === chat()) endEdit();
   set({ chats: state.chats.filter((one) => one !== gone) });
   if (!chat()) newChat();
   $("question").focus();
@@ -188,7 +193,36 @@ async function remove(gone) {
 function download(one) {
   const name = one.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60) || "conversation";
   const parts = shown(one).map((turn) => turn.role === "user" ? `## You\n\n${asMessage(turn).content}` : `## Answer\n\n${turn.answers[0].content}`);
-  const href = URL.createObjectURL(new Blob([`# ${one.title}\n\n${parts.join("\n\n")}\n`]));
-  Object.assign(document.createElement("a"), { href, download: `${name}.md` }).click();
+  give(`${name}.md`, `# ${one.title}\n\n${parts.join("\n\n")}\n`);
+}
+
+function give(download, text) {
+  const href = URL.createObjectURL(new Blob([text]));
+  Object.assign(document.createElement("a"), { href, download }).click();
   setTimeout(() => URL.revokeObjectURL(href), 10_000);
+}
+
+// All conversations as a file, and those of such a file. Of two versions of one the later is kept.
+
+export function backUp() {
+  give(`eaglecpp-${new Date().toISOString().slice(0, 10)}.json`, JSON.stringify({ eaglecpp_chats: 1, chats: state.chats.filter((one) => one.turns.length) }));
+}
+
+export async function restore(file) {
+  try {
+    const { eaglecpp_chats: version, chats } = JSON.parse(await file.text());
+    if (version !== 1) throw new Error("it is no backup of this page");
+    const good = chats.filter(isChat), known = new Map(state.chats.map((one) => [one.id, one]));
+    const added = [...new Map(good.map((one) => [one.id, one])).values()].filter((one) => !(known.get(one.id)?.at >= one.at) && !state.running.has(one.id));
+    for (const one of added) {
+      known.set(one.id, one);
+      unsaved.add(one.id);
+    }
+    set({ chats: [...known.values()].sort(byTime) });
+    await saveChat(added[0]);
+    const broken = chats.length - good.length;
+    say(`Conversations added: ${added.length} of ${chats.length}.${broken ? ` ${broken} cannot be read.` : ""}`, broken > 0);
+  } catch (error) {
+    complain(`${file.name}: ${error.message}`);
+  }
 }

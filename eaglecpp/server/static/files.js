@@ -28,6 +28,7 @@ export async function attach(files) {
 }
 
 async function readText(file) {
+  if (file.type === "application/pdf") throw new Error("PDF is not read; paste its text");
   if (file.size > MAX_TEXT) throw new Error(`it has ${Math.ceil(file.size / 1024)} KiB, at most ${MAX_TEXT / 1024} are read`);
   const bytes = await file.arrayBuffer();
   try {

@@ -45,7 +45,7 @@ async function listModels() {
     set({ chosen: [state.chosen, first, names[0]].find((name) => names.includes(name)) ?? "" });
     if (!names.length) complain("There is no model on this machine yet. The button at the top downloads one; so does eaglecpp pull NAME.");
   } catch (error) {
-    complain(`Cannot list the server's models: ${error.message}`);
+    complain(`Cannot list the server's models: ${error.message}`, loadModels);
   }
 }
 

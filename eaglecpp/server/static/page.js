@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The page: all of it is drawn from the state. Its parts are in the other files; here is what is around the turns.
 import { ask } from "./answers.js";
-import { $, html, Icon, IconButton, Notice, set, state } from "./base.js";
+import { $, html, Icon, IconButton, Notice, say, set, state } from "./base.js";
 import { shown } from "./branches.js";
 import { chat, endEdit, leave, NARROW, newChat, showList, Side, useChats } from "./chats.js";
 import { attach, Attached } from "./files.js";
@@ -11,6 +11,8 @@ import { Turn } from "./turns.js";
 
 const EXAMPLES = ["Explain speculative decoding to a cook.", "Write a Python function that merges two sorted lists, with a test.",
   "Compare tea and coffee in a table."];
+
+const TOUCH = matchMedia("(pointer: coarse)");  // keyboards on a screen have no Shift+Enter: Enter is a new line
 
 function Page() {
   const turns = shown(chat()), edited = turns.indexOf(state.editing), name = state.chosen || "No model";
@@ -57,12 +59,13 @@ function Empty() {
 }
 
 function Ask({ used }) {
+  const control = state.running.get(state.current);
   const onSubmit = (event) => {
     event.preventDefault();
     ask($("question").value.trim());
   };
   const onKeyDown = (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || TOUCH.matches) return;
     event.preventDefault();
     $("ask").requestSubmit();
   };
@@ -82,7 +85,7 @@ function Ask({ used }) {
         <label class="chip" title="Draft tokens with the model's drafter"><${Icon} name="zap"/><input role="switch" aria-label="Drafting" ...${toggle("drafting")}/><span>Drafting</span></label>
         <label class="chip" title="Answer with and without drafting, and measure the gain"><${Icon} name="columns-2"/><input role="switch" aria-label="Side by side" ...${toggle("compare")}/><span>Side by side</span></label>
         <${Gauge} used=${used} all=${loadedModel()?.context_length}/>
-        ${state.running ? html`<${IconButton} key="stop" id="stop" class="icon-only main" icon="square" label="Stop" onClick=${() => state.running.abort()}/>`
+        ${control ? html`<${IconButton} key="stop" id="stop" class="icon-only main" icon="square" label="Stop" onClick=${() => control.abort()}/>`
           : html`<${IconButton} key="send" id="send" class="icon-only main" type="submit" icon="arrow-up" label="Send"/>`}
       </div>
     </form>`;
@@ -108,6 +111,7 @@ await useChats();
 set({ page: Page });
 document.onkeydown = (event) => {
   if (event.key === "Escape" && !document.querySelector("dialog[open], :popover-open")) {
+    if (state.isBad && state.notice) return say("");
     leave();
     if (NARROW.matches && state.isListOpen) {
       showList(false);

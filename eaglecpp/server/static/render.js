@@ -117,10 +117,15 @@ export function colour(root, source, runs) {
   const flags = runs.flatMap(([length, isOn]) => Array(length).fill(isOn));
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   const nodes = [];
-  while (walker.nextNode()) if (!walker.currentNode.parentNode.closest("math")) nodes.push(walker.currentNode);
+  for (let node; (node = walker.nextNode());) {
+    const isBetweenBlocks = /^\s*\n\s*$/.test(node.data) && !node.parentNode.closest("pre");  // rows of a table, lines of a list
+    if (!isBetweenBlocks && !node.parentNode.closest("math")) nodes.push(node);
+  }
   let at = 0;
   for (const node of nodes) {
-    const parts = [];
+    const parts = [], begin = /\S[^\n]{0,15}/.exec(node.data);
+    const ahead = begin ? source.slice(at, at + 4000).indexOf(begin[0]) : -1;  // behind marks, and addresses of links
+    at += Math.max(0, ahead - (begin?.index ?? 0));
     let isOn = false;
     for (const char of node.data) {
       const found = at + source.slice(at, at + 120).indexOf(char);

@@ -2,7 +2,7 @@
 // The settings, which the browser keeps, presets of them, and what of them a request says. The system prompt is the
 // conversation's.
 import { $, html, IconButton, load, save, set, state } from "./base.js";
-import { chat, saveChat } from "./chats.js";
+import { backUp, chat, restore, saveChat } from "./chats.js";
 import { defaults, loadedModel, loadModels } from "./models.js";
 
 const NUMBERS = {  // label, step, most, least; a phone folds all but the first two
@@ -80,6 +80,11 @@ export function Settings() {
         <fieldset class="grid"><legend>This page</legend>
           <label>Theme<select ...${field("theme")}><option value="">the system's</option><option>light</option><option>dark</option></select></label>
           <label>API key<input type="password" autocomplete="off" placeholder="if required" ...${field("key")}/></label>
+        </fieldset>
+        <fieldset class="grid"><legend>All conversations</legend>
+          <button type="button" onClick=${backUp}>Save as a file</button>
+          <button type="button" onClick=${() => $("backup").click()}>Add from a file</button>
+          <input id="backup" type="file" accept=".json" aria-label="A file with saved conversations" hidden onChange=${({ target }) => { restore(target.files[0]); $("setup").close(); target.value = ""; }}/>
         </fieldset>
       </form>
     </dialog>`;

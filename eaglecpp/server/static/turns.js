@@ -30,10 +30,10 @@ const Question = ({ turn }) => html`
   </div>`;
 
 function Answers({ turn, index, isLast }) {
-  const isPair = turn.answers.length > 1, disabled = state.running;
+  const isPair = turn.answers.length > 1, disabled = state.running.has(state.current);
   return html`
     ${!isPair && html`<h2 class="unseen">Answer</h2>`}
-    <div class=${isPair ? "pair" : ""}>${turn.answers.map((answer) => html`<${Answer} key=${answer} answer=${answer} isNamed=${isPair}/>`)}</div>
+    <div class=${isPair ? "pair" : ""}>${turn.answers.map((answer) => html`<${Answer} key=${answer} answer=${answer} isNamed=${isPair} again=${() => ask(index)}/>`)}</div>
     <div class="tools">
       <${IconButton} icon="copy" label="Copy" onClick=${() => copyText(turn.answers[0].content)}/>
       <${IconButton} icon="refresh-cw" label="Regenerate" disabled=${disabled} onClick=${() => ask(index)}/>
@@ -46,7 +46,7 @@ function Answers({ turn, index, isLast }) {
 // Where a turn was edited, or answered again: ‹ 2 of 3 ›
 function Versions({ turn }) {
   const all = versions(chat(), turn), at = all.indexOf(turn);
-  const step = (icon, label, to) => html`<${IconButton} icon=${icon} label=${label} disabled=${!to || state.running} onClick=${() => turnTo(to)}/>`;
+  const step = (icon, label, to) => html`<${IconButton} icon=${icon} label=${label} disabled=${!to || state.running.has(state.current)} onClick=${() => turnTo(to)}/>`;
   return all.length > 1 && html`
     ${step("chevron-left", "Earlier version", all[at - 1])}<span class="soft">${at + 1} of ${all.length}</span>${step("chevron-right", "Later version", all[at + 1])}`;
 }
@@ -66,15 +66,15 @@ function edit(turn) {
 }
 
 class Answer extends Component {
-  render({ answer, isNamed }) {
-    const { content, thinking, runs, error, figures, speedup, draft } = answer;
+  render({ answer, isNamed, again }) {
+    const { content, thinking, runs, error, figures, speedup, draft } = answer, isLive = state.live.has(answer);
     views.set(answer, this);
     return html`
       <article class="answer">
         ${isNamed && html`<h2 class="soft">${draft ? "With drafting" : "Without drafting"}</h2>`}
         ${thinking && html`<details><summary>Thinking</summary><div>${thinking}</div></details>`}
-        <${Text} content=${content} runs=${runs} isColoured=${state.settings.colour} isLive=${answer === state.live} isWaiting=${answer === state.live && !content && !thinking}/>
-        ${error && html`<p class="bad" role="alert">${error}</p>`}
+        <${Text} content=${content} runs=${runs} isColoured=${state.settings.colour} isLive=${isLive} isWaiting=${isLive && !content && !thinking}/>
+        ${error && html`<p class="bad" role="alert">${error} <button type="button" disabled=${state.running.has(state.current)} onClick=${again}>Try again</button></p>`}
         <p class="figures soft">${speedup >= MIN_GAIN && html`<${Gain} ...${answer}/>`}${figures}</p>
       </article>`;
   }
