@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp launch`: runs a coding agent with a model of this machine, through a running or a new server.
+
+Nothing in the agent's own configuration changes: what it has to know goes into variables of its process, or
+into a folder that is deleted afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from eaglecpp.cli.command import command, option
+from eaglecpp.cli.options import model_argument
+from eaglecpp.cli.terminal import note, write
+from eaglecpp.conversations.served import ServerRefusedError, request
+from eaglecpp.server.announced import find_server
+
+_N_CTX = 32_768  # tokens; Claude Code sends 20,000 before the first word
+_STARTS_S = 600.0  # a model may have to be downloaded first
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What an agent is started with. files: contents by path within `Agent.folder_variable`'s folder."""
+
+    environment: dict[str, str]
+    arguments: tuple[str, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Agent:
+    """install: how to get it; setup: takes the server's address, its key, the model's name and the context in
+    tokens; folder_variable: names the agent's folder for configuration, "" if it needs none.
+    """
+
+    program: str
+    install: str
+    setup: Callable[[str, str, str, int], Setup]
+    folder_variable: str = ""
+
+
+def _claude(address: str, key: str, model: str, n_ctx: int) -> Setup:
+    """Source: code.claude.com/docs/en/env-vars; ollama/ollama#14918 and #17918 for the last two."""
+    tiers = ("ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL",
+             "ANTHROPIC_DEFAULT_HAIKU_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL")  # fmt: skip
+    return Setup(
+        {
+            "ANTHROPIC_BASE_URL": address,
+            "ANTHROPIC_AUTH_TOKEN": key,
+            "ANTHROPIC_API_KEY": "",  # one in the environment would be preferred
+            **dict.fromkeys(tiers, model),
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(n_ctx),
+            "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(n_ctx),
+            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(n_ctx // 4),
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+            "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
+        }
+    )
+
+
+def _codex(address: str, key: str, model: str, n_ctx: int) -> Setup:
+    """Source: openai/codex: docs/config.md."""
+    text = json.dumps  # a JSON string is a TOML string
+    config = f"""\
+model = {text(model)}
+model_provider = "eaglecpp"
+model_context_window = {n_ctx}
+model_max_output_tokens = {n_ctx // 4}
+
+[model_providers.eaglecpp]
+name = "eaglecpp"
+base_url = {text(address + "/v1")}
+wire_api = "responses"
+env_key = "EAGLECPP_API_KEY"
+"""
+    return Setup({"EAGLECPP_API_KEY": key}, files={"config.toml": config})
+
+
+def _opencode(address: str, key: str, model: str, n_ctx: int) -> Setup:
+    """Source: opencode.ai/docs/providers and /docs/config."""
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "eaglecpp",
+        "options": {"baseURL": f"{address}/v1", "apiKey": key},
+        "models": {model: {"name": model, "limit": {"context": n_ctx, "output": n_ctx // 4}}},
+    }
+    config = {
+        "provider": {"eaglecpp": provider},
+        "model": f"eaglecpp/{model}",
+        "small_model": f"eaglecpp/{model}",
+    }
+    return Setup({"OPENCODE_CONFIG_CONTENT": json.dumps(config)})
+
+
+AGENTS = {
+    "claude": Agent("claude", "npm install -g @anthropic-ai/claude-code", _claude),
+    "codex": Agent("codex", "npm install -g @openai/codex", _codex, "CODEX_HOME"),
+    "opencode": Agent("opencode", "npm install -g opencode-ai", _opencode),
+}
+
+
+@command(
+    ("eaglecpp launch claude qwen3-coder:30b", "Claude Code"),
+    ("eaglecpp launch codex qwen3-coder:30b -- exec 'fix the failing test'", "with arguments of Codex"),
+    ("eaglecpp launch opencode qwen3-coder:30b --print", "what it would set"),
+)
+@click.argument("agent", type=click.Choice(tuple(AGENTS)))
+@model_argument()
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@option("-c", "--ctx-size", "n_ctx", type=click.IntRange(1024), default=_N_CTX, show_default=True,
+        help="Context length in tokens, of the model and as the agent is told it.")  # fmt: skip
+@option("--print", "only_prints", is_flag=True, help="Show what the agent would be given; start nothing.")
+def launch(agent: str, model: str, arguments: tuple[str, ...], n_ctx: int, only_prints: bool) -> None:
+    """Run a coding agent with MODEL: claude, codex or opencode. Arguments of the agent follow `--`.
+
+    Uses the `eaglecpp serve` that runs on this machine; without one, starts one until the agent ends.
+    """
+    chosen, key = AGENTS[agent], os.environ.get("EAGLECPP_API_KEY") or "eaglecpp"
+    if only_prints:
+        address = str(find_server() or "http://127.0.0.1:11434")
+        _show(chosen, chosen.setup(address, key, model, n_ctx), arguments)
+        return
+    program = shutil.which(chosen.program)
+    if program is None:
+        raise click.ClickException(f"{chosen.program} is not installed; to install it: {chosen.install}")
+    with _served(model, n_ctx) as (address, name):
+        setup = chosen.setup(address, key, name, _load(address, key, name, n_ctx))
+        with _folder(chosen, setup) as environment:
+            done = subprocess.run([program, *setup.arguments, *arguments], env=environment, check=False)
+    click.get_current_context().exit(done.returncode)
+
+
+def _show(agent: Agent, setup: Setup, arguments: tuple[str, ...]) -> None:
+    """Prints a setup as lines for a shell."""
+    import shlex
+
+    for name, text in setup.files.items():
+        write(f"# ${agent.folder_variable}/{name}\n{text}\n")
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in setup.environment.items()]
+    write("\n".join([*lines, shlex.join([agent.program, *setup.arguments, *arguments])]) + "\n")
+
+
+@contextlib.contextmanager
+def _folder(agent: Agent, setup: Setup) -> Iterator[dict[str, str]]:
+    """The environment for an agent; its folder for configuration exists within the block."""
+    environment = {**os.environ, **setup.environment}
+    with tempfile.TemporaryDirectory(prefix="eaglecpp-") as folder:
+        for name, text in setup.files.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        yield environment | ({agent.folder_variable: folder} if agent.folder_variable else {})
+
+
+@contextlib.contextmanager
+def _served(model: str, n_ctx: int) -> Iterator[tuple[str, str]]:
+    """Address of a server and the model's name there; a server that is started here ends with the block."""
+    from eaglecpp.cli.open_engine import look_up
+    from eaglecpp.server.run import bind
+
+    found = look_up(model).model
+    running = find_server()
+    if running is not None and found.name is not None:
+        yield str(running), str(found.name)
+        return
+    with contextlib.closing(bind("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    serve = [sys.executable, "-P", "-m", "eaglecpp", "serve", model, "-c", str(n_ctx), "--port", str(port)]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            serve, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            note(f"loading {model} ...")
+            address = f"http://127.0.0.1:{port}"
+            _wait_for(address, process, log)
+            yield address, found.target.stem if found.name is None else str(found.name)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+
+
+def _wait_for(address: str, process: subprocess.Popen[bytes], log: Any) -> None:
+    """Waits until a server answers. Raises click.ClickException with its last words if it ends."""
+    deadline = time.monotonic() + _STARTS_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            log.seek(0)
+            said = log.read().decode("utf-8", "replace").strip().splitlines() or ["it says nothing"]
+            raise click.ClickException(f"eaglecpp serve ended: {said[-1].removeprefix('error: ')}")
+        with contextlib.suppress(OSError, ServerRefusedError), request(address, "GET", "/health"):
+            return
+        time.sleep(0.1)
+    raise click.ClickException(f"eaglecpp serve did not answer within {_STARTS_S:.0f} s")
+
+
+def _load(address: str, key: str, model: str, n_ctx: int) -> int:
+    """Loads a model in a server. Returns the context that it has there, in tokens, at most `n_ctx`."""
+    body = {"model": model, "options": {"num_ctx": n_ctx}}
+    try:
+        request(address, "POST", "/api/generate", body, key).close()
+        with request(address, "GET", "/api/ps", None, key) as answer:
+            loaded = json.loads(answer.read())["models"]
+    except (OSError, ServerRefusedError) as error:
+        raise click.ClickException(f"{address}: {error}") from None
+    found = next((one["context_length"] for one in loaded if one["name"] == model), n_ctx)
+    if found < n_ctx:
+        note(f"{model} is loaded with a context of {found} tokens; agents need about {_N_CTX}")
+    return min(found, n_ctx)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp launch`: a program with an agent's name is run, asks the server that it is given, and leaves.
+
+The agents themselves are run by tests/clients.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from eaglecpp.cli import main
+from helpers.command import COMMAND
+from helpers.http_server import TARGET, TestServer, store
+
+BODY = {"max_tokens": 4, "messages": [{"role": "user", "content": "What is len?"}]}
+# What each agent sends its first request to, with what it is given.
+CLAUDE = """
+url, model = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", os.environ["ANTHROPIC_MODEL"]
+"""
+CODEX = """
+config = tomllib.load(open(os.environ["CODEX_HOME"] + "/config.toml", "rb"))
+url = config["model_providers"][config["model_provider"]]["base_url"] + "/chat/completions"
+model = config["model"]
+"""
+OPENCODE = """
+config = json.loads(os.environ["OPENCODE_CONFIG_CONTENT"])
+provider, model = config["model"].split("/", 1)
+url = config["provider"][provider]["options"]["baseURL"] + "/chat/completions"
+"""
+ASKS = """
+body = json.dumps(json.loads(sys.argv[1]) | {"model": model}).encode()
+head = {"Content-Type": "application/json", "Authorization": "Bearer x"}
+with urllib.request.urlopen(urllib.request.Request(url, body, head)) as answer:
+    print(json.load(answer)["usage"])
+sys.exit(3)
+"""
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    name, reads = request.param
+    program = tmp_path / "bin" / name
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nimport json, os, sys, tomllib, urllib.request\n{reads}{ASKS}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    return str(name)
+
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the agents are scripts")
+EACH = pytest.mark.parametrize(
+    "agent", [("claude", CLAUDE), ("codex", CODEX), ("opencode", OPENCODE)], indirect=True
+)
+
+
+@EACH
+def test_an_agent_is_given_a_server_of_its_own(agent: str, store_root: Path) -> None:
+    words = [COMMAND, "launch", agent, str(TARGET), "-c", "1024", "--", json.dumps(BODY)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3 and "tokens" in done.stdout, done.stderr
+
+
+@EACH
+def test_an_agent_is_given_the_server_that_runs(
+    agent: str, server: TestServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("eaglecpp.cli.launch.find_server", lambda: server.url)
+    store("stored")
+    try:
+        server.post("/api/chat", {**BODY, "model": "stored", "stream": False})
+        assert main(["launch", agent, "stored", "--", json.dumps(BODY)]) == 3
+    finally:
+        server.delete("stored")
+    said = capfd.readouterr()
+    assert "tokens" in said.out and "is loaded with a context of 512 tokens" in said.err
+
+
+def test_what_would_be_set_is_printed_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "codex", "m", "-c", "2048", "--print", "--", "exec", "fix it"]) == 0
+    config, _, lines = capsys.readouterr().out.partition("\nexport ")
+    assert tomllib.loads(config)["model_context_window"] == 2048
+    assert lines.endswith("codex exec 'fix it'\n")
+
+
+def test_an_agent_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["launch", "claude", str(TARGET)]) == 1
+    assert "claude is not installed; to install it: npm install -g" in capsys.readouterr().err
