@@ -30,7 +30,7 @@ from eaglecpp.options import SamplingOptions
 from eaglecpp.results import Completion, Piece, TokenLogprob
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import end_all, live, while_there
-from eaglecpp.server.models import Lease, LoadedModel, server_of
+from eaglecpp.server.models import Lease, LoadedModel, owner_of, server_of
 from eaglecpp.server.shared import note_answer
 
 T = TypeVar("T")
@@ -137,6 +137,7 @@ class Answer(Generated):
         self.first_s: float | None = None
         self.started = time.perf_counter()
         self.load_ms = 0.0  # of the model, where this request had to wait for that
+        self.n_own: int | None = None  # tokens of the prompt that may count as cached; None = any
         self._stream = stream
         self._deadline = deadline
         self.name = model.answers_as(ask.model)
@@ -166,6 +167,10 @@ class Answer(Generated):
     def timings(self) -> dict[str, Any]:
         """The counters, with the names of llama.cpp's server besides ours."""
         timings = self.completion.timings.as_dict()
+        if self.n_own is not None and (n_more := timings["reused_n"] - self.n_own) > 0:
+            timings["reused_n"], timings["prompt_n"] = self.n_own, timings["prompt_n"] + n_more
+            seconds = timings["prompt_ms"] / 1000
+            timings["prompt_per_second"] = timings["prompt_n"] / seconds if seconds else 0.0
         return timings | {
             "cache_n": timings["reused_n"],
             "queue_ms": self._stream.queue_ms,
@@ -292,10 +297,16 @@ async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
             answer = Answer(lease.model, ask, made, stream, deadline)
             answer.started = asked
             answer.load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
+            has_others = len(server_of(request).config.keys) > 1
+            if has_others:
+                answer.n_own = lease.model.texts.add(owner_of(request), answer.prompt.tokens)
             await stream.started(_PATIENCE_S)
             try:
                 yield answer
             finally:
+                if has_others:
+                    tokens = [*answer.prompt.tokens, *answer.completion.tokens]
+                    lease.model.texts.add(owner_of(request), tokens)
                 _count(answer, request)
 
 

@@ -41,7 +41,7 @@ from eaglecpp.references.reference import model_name, part_paths
 from eaglecpp.server.catalog import complete_entry, served
 from eaglecpp.server.config import Preset, ServerConfig, means_path
 from eaglecpp.server.errors import ApiError, FieldError
-from eaglecpp.server.shared import Held, KeptResponses, Metrics, Work
+from eaglecpp.server.shared import Held, KeptResponses, Metrics, OwnTexts, Work
 from eaglecpp.store import Stores
 from eaglecpp.store.content import file_state
 from eaglecpp.store.model import StoredModel
@@ -219,6 +219,7 @@ class LoadedModel:
         self.load_ms = 1000 * (time.perf_counter() - started)
         self.is_pinned = config.is_pinned(source.name) and not source.chosen
         self.leases: set[Lease] = set()
+        self.texts = OwnTexts()
 
     @property
     def seconds_left(self) -> float | None:
@@ -246,6 +247,11 @@ def server_of(request: Request) -> Server:
     """The server that a request came to."""
     server: Server = request.app.state.server
     return server
+
+
+def owner_of(request: Request) -> str:
+    """The API key of a request; "" where the server requires none."""
+    return str(request.scope.get("api_key", ""))
 
 
 class Lease:

@@ -21,7 +21,7 @@ from eaglecpp.server import bodies
 from eaglecpp.server.answer import Answer, Ask, Part, Step, n_prompt_tokens, respond, steps
 from eaglecpp.server.errors import ApiError, FieldError, as_api_error, cut
 from eaglecpp.server.http import check_values, dump, in_thread, json_response, sse
-from eaglecpp.server.models import server_of
+from eaglecpp.server.models import owner_of, server_of
 
 ENDINGS = {"stop": "completed", "length": "incomplete", "tool_calls": "completed"}
 _REPEATED = ("instructions", "metadata", "parallel_tool_calls", "reasoning", "text", "tool_choice", "tools")
@@ -86,7 +86,7 @@ async def responses(request: Request) -> Response:
     kept = server_of(request).kept
     if kept.n_max and body.store:
         items = await in_thread(request, dump, body.input)
-        made.keep = lambda: kept.add(_owner(request), made.id, items[:-1] + b"," + dump(made.output)[1:])
+        made.keep = lambda: kept.add(owner_of(request), made.id, items[:-1] + b"," + dump(made.output)[1:])
     return await respond(request, [ask], body.stream, made.whole, partial(_events, made))
 
 
@@ -107,7 +107,7 @@ async def _read(request: Request) -> _Body:
     if not body.previous_response_id:
         return body
     server = server_of(request)
-    found = server.kept.find(_owner(request), body.previous_response_id)
+    found = server.kept.find(owner_of(request), body.previous_response_id)
     if found is None:
         why = "this server keeps no responses (serve --keep-responses N)"
         if server.kept.n_max:
@@ -136,11 +136,6 @@ def _continued(found: bytes, given: list[Any]) -> list[Any]:
     """The conversation that was answered, its answer, and what was said since."""
     check_values(found)
     return [*msgspec.json.decode(found), *given]
-
-
-def _owner(request: Request) -> str:
-    """The API key whose responses a request may name, "" where the server asks for none."""
-    return str(request.scope.get("api_key", ""))
 
 
 def _messages(given: list[Any], instructions: str | None) -> list[Message]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What requests share: `Work`, which threads of the server do what; `Held`, the bytes of their bodies;
-`KeptResponses`, which later requests may continue; `Metrics`, and what the log says of a request's answers.
-All but threads belongs to the event loop; nothing is locked.
+`KeptResponses`, which later requests may continue; `OwnTexts`, what each key sent and got; `Metrics`, and what
+the log says of a request's answers. All but threads belongs to the event loop; nothing is locked.
 
 Everything that blocks, and everything that takes longer than some milliseconds, runs in one of these threads,
 or in those that each engine has for its prompts and vectors (`eaglecpp.engine.AsyncEngine`); so no kind of
@@ -10,10 +10,12 @@ slow request keeps the others waiting.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.types import Scope
 
 from eaglecpp.server.errors import ApiError
@@ -91,6 +93,35 @@ class KeptResponses:
         if id in own:
             own.move_to_end(id)
         return own.get(id)
+
+
+class OwnTexts:
+    """The latest prompts and answers of each API key on one model, as tokens. Answers count only those cached
+    tokens that their own key has sent or got, so no count says what another key's prompt was.
+    """
+
+    N_MAX = 32
+
+    def __init__(self) -> None:
+        self._of: dict[str, deque[NDArray[np.int32]]] = {}
+
+    def add(self, owner: str, tokens: Sequence[int]) -> int:
+        """Adds a text; returns how many of its first tokens the owner's earlier texts have."""
+        text = np.array(tokens, np.int32)
+        own = self._of.setdefault(owner, deque(maxlen=self.N_MAX))
+        lengths = [_n_equal(text, one) for one in own]
+        for one, n in [*zip(own, lengths, strict=True)]:
+            if n == len(one):  # the new text goes on where it ended
+                own = self._of[owner] = deque((other for other in own if other is not one), self.N_MAX)
+        own.append(text)
+        return max(lengths, default=0)
+
+
+def _n_equal(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
+    """How many tokens two texts have in common at their beginning."""
+    n = min(len(a), len(b))
+    differs = a[:n] != b[:n]
+    return int(differs.argmax()) if differs.any() else n
 
 
 _OF_ANSWERS = {

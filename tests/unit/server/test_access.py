@@ -6,13 +6,14 @@ from __future__ import annotations
 import http.client
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
 from eaglecpp.cli import main
 from eaglecpp.server.run import PortInUseError
-from helpers.http_server import TARGET, TestServer
+from helpers.http_server import MODEL, TARGET, TestServer
 from helpers.hub_server import HubServer
 
 
@@ -106,9 +107,26 @@ def test_a_key_is_read_as_clients_send_it(keyed: TestServer, headers: dict[str, 
     assert keyed.get("/health").status_code == 200
 
 
+def test_no_count_tells_what_the_prompt_of_another_key_was(keyed: TestServer) -> None:
+    def ask(key: str, digit: int) -> tuple[Any, ...]:
+        text = f"The number of the safe is 7351{digit}, and nobody else may know it. What is len?"
+        body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 2}
+        headers = {"Authorization": f"Bearer {key}"}
+        answer = keyed.post("/v1/chat/completions", body, headers=headers).json()
+        timings = answer["timings"]
+        counts = timings["cache_n"], timings["reused_n"], timings["prompt_n"]
+        return answer["usage"]["prompt_tokens_details"]["cached_tokens"], *counts
+
+    assert ask("secret", 7)[:2] == (0, 0)
+    assert ask("secret", 7)[0] > 10, "its own prompt"
+    assert ask("other", 4)[:2] == (0, 0)
+    right, wrong = ask("other", 7), ask("other", 5)
+    assert right == wrong and right[0] > 10
+
+
 @pytest.fixture(scope="module")
 def keyed(store_root: Path) -> Iterator[TestServer]:
-    with TestServer(keys=("secret", "schlüssel", "\u9375")) as running:
+    with TestServer(keys=("secret", "other", "schlüssel", "\u9375")) as running:
         yield running
 
 
