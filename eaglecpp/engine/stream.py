@@ -47,12 +47,12 @@ class Stream(Answer):
         self._accepted: list[bool] = []
         self._logprobs: list[TokenLogprob] = []
         self._plan_log: list[str] = []
-        self._timings = Timings(plan=request.plan)
         self._finish: FinishReason | None = None
         self.prompt_tokens = request.prompt.tokens
         self._generation, self.reused_n = sequence.begin(
             self.prompt_tokens, request.params(), request.sampler
         )
+        self._timings = Timings(plan=request.plan, reused_n=self.reused_n)
         self.is_open = True
 
     def finish(self) -> Completion:

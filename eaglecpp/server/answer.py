@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -186,13 +186,25 @@ class Answer(Generated):
         """Tokens of its thinking, tags included."""
         return self._n_first if self.thinking else 0
 
+    async def begun(self) -> None:
+        """Waits until the engine has taken the request up."""
+        await self._in_time(self._stream.started())
+
+    async def _in_time(self, awaitable: Awaitable[T]) -> T:
+        """Waits for the engine, at most until the request's time is over: ApiError."""
+        left = None if self._deadline is None else max(0.0, self._deadline - time.perf_counter())
+        try:
+            async with asyncio.timeout(left):  # wait_for may lose a cancellation until 3.12
+                return await awaitable
+        except TimeoutError:
+            self._stream.cancel()
+            raise ApiError(504, "the request took longer than this server allows", code="timeout") from None
+
     async def __aiter__(self) -> AsyncIterator[Delta]:
         chunks = aiter(self._stream)
         while True:
             try:
-                left = None if self._deadline is None else max(0.0, self._deadline - time.perf_counter())
-                async with asyncio.timeout(left):  # wait_for may lose a cancellation until 3.12
-                    chunk = await anext(chunks)
+                chunk = await self._in_time(anext(chunks))
             except StopAsyncIteration:
                 if self._stream.completion().finish_reason == "cancelled":  # by us: never a success
                     raise ApiError(
@@ -202,11 +214,6 @@ class Answer(Generated):
                         code="cancelled",
                     ) from None
                 return
-            except TimeoutError:
-                self._stream.cancel()
-                raise ApiError(
-                    504, "the request took longer than this server allows", code="timeout"
-                ) from None
             if self.first_s is None:
                 self.first_s = time.perf_counter() - self.started
             pieces = self._reader.read(chunk)

@@ -213,7 +213,8 @@ async def _events(answer: Answer, id: str) -> AsyncIterator[bytes]:
         return sse({"type": kind, **fields}, kind)
 
     start = _message(id, answer.name, [], stop_reason=None, stop_sequence=None)
-    start["usage"] = {"input_tokens": len(answer.prompt.tokens), "output_tokens": 0}
+    await answer.begun()  # then it is known how much of the prompt was cached
+    start["usage"] = _usage(answer) | {"output_tokens": 0}
     yield one("message_start", message=start)
     async for step, index, part in steps(answer):
         if step == "begin":

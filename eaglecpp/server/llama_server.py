@@ -22,9 +22,10 @@ from eaglecpp.limits import JSON_VALUES
 from eaglecpp.options import SamplingOptions, describe
 from eaglecpp.server.answer import Answer, Ask, of_model, respond
 from eaglecpp.server.bodies import Body, SampledBody, read, read_prompts, sampling_of
+from eaglecpp.server.catalog import facts
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse, while_there
-from eaglecpp.server.models import LoadedModel, find_source, server_of
+from eaglecpp.server.models import LoadedModel, find_source, plan_source, server_of
 
 ENDINGS = {"stop": "eos", "length": "limit", "tool_calls": "eos"}
 _SAMPLERS: dict[str, dict[str, Any]] = {
@@ -198,23 +199,32 @@ async def adapters(request: Request) -> Response:
 
 
 async def props(request: Request) -> Response:
-    """`GET /props`; `?model=` where the server has several."""
-
-    def work(model: LoadedModel) -> dict[str, Any]:
+    """`GET /props`; `?model=` where the server has several. Loads nothing."""
+    server, name = server_of(request), request.query_params.get("model", "")
+    source = await server.work.names.run(find_source, name, server.config, server.files)
+    if (model := server.models.get(source.key)) is not None:
         engine = model.engine.engine
-        params = {option.name: getattr(engine.sampling, option.name) for option in describe(SamplingOptions)}
-        params |= {"n_predict": engine.sampling.max_tokens}
-        return {
-            "default_generation_settings": {"params": params, "n_ctx": model.n_ctx},
-            "total_slots": model.engine.n_slots,
-            "model_alias": model.name,
-            "model_path": str(model.source.found.target),
-            "modalities": {"vision": engine.vocabulary.projector is not None, "audio": False},
-            "chat_template": model.chat.template.text,
+        sampling, n_ctx, template = engine.sampling, model.n_ctx, model.chat.template.text
+        has_projector = engine.vocabulary.projector is not None
+    else:
+        plan = await server.work.files.run(plan_source, source, server.config, 0)
+        sampling, n_ctx = plan.sampling_options(), plan.model_options().n_ctx
+        found = await server.files_run(facts, name or source.name)
+        template, has_projector = found["template"], "vision" in found["capabilities"]
+    params = {option.name: getattr(sampling, option.name) for option in describe(SamplingOptions)}
+    return json_response(
+        {
+            "default_generation_settings": {
+                "params": params | {"n_predict": sampling.max_tokens},
+                "n_ctx": n_ctx,
+            },
+            "total_slots": server.config.n_parallel,
+            "model_alias": source.name,
+            "model_path": str(source.found.target),
+            "modalities": {"vision": has_projector, "audio": False},
+            "chat_template": template,
         }
-
-    ask = Body(model=request.query_params.get("model", "")).make_ask()
-    return json_response(await of_model(request, ask, work))
+    )
 
 
 class _SlotBody(Body, kw_only=True):

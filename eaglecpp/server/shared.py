@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What requests share: `Work`, which threads of the server do what; `Held`, the bytes of their bodies;
-`KeptResponses`, which later requests may continue; `OwnTexts`, what each key sent and got; `Metrics`, and what
-the log says of a request's answers. All but threads belongs to the event loop; nothing is locked.
+`KeptResponses`, which later requests may continue; `OwnTexts`, what each key sent and got; `Metrics`, and
+what the log says of a request's answers. All but threads belongs to the event loop; nothing is locked.
 
 Everything that blocks, and everything that takes longer than some milliseconds, runs in one of these threads,
 or in those that each engine has for its prompts and vectors (`eaglecpp.engine.AsyncEngine`); so no kind of

@@ -32,6 +32,9 @@ def test_messages_stream_and_whole_say_the_same(server: TestServer) -> None:
     assert block["type"] == "text" and told["stop_reason"] in ("end_turn", "max_tokens")
     assert told["usage"]["output_tokens"] > 0
     events = list(server.events("/v1/messages", body))
+    begin, end = (next(e for e in events if e["type"] == kind) for kind in ("message_start", "message_delta"))
+    counts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    assert [begin["message"]["usage"][n] for n in counts] == [end["usage"][n] for n in counts]
     kinds = [event["type"] for event in events]
     assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
     assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 1

@@ -238,7 +238,11 @@ def test_properties_are_what_a_request_that_says_nothing_gets(coder: TestServer,
     texts = [coder.post("/completion", {**body, **rest}).json()["content"] for rest in ({}, said)]
     assert texts[0] == texts[1]
     assert told["chat_template"]
-    assert server.get("/props?model=demo").json()["model_alias"] == "demo"
+    server.post("/models/unload", {"model": "demo"})
+    n_loads, before = server.metric("eaglecpp_model_loads_total"), server.get("/props?model=demo").json()
+    assert server.metric("eaglecpp_model_loads_total") == n_loads and before["model_alias"] == "demo"
+    server.post("/models/load", {"model": "demo"})
+    assert server.get("/props?model=demo").json() == before
     assert server.get("/props").status_code == 400
 
 
