@@ -79,4 +79,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC, *_SUBMODULES, "__version__"})
+    own = {name for name in globals() if name.startswith("__")}
+    return sorted({*own, *_PUBLIC, *_SUBMODULES, "__version__"})

@@ -25,7 +25,10 @@ def _reading(text: str) -> tuple[str, str]:
     return name, checked_readings({name: value})[name]
 
 
-@command()
+@command(
+    ("eaglecpp convert ./eagle3-head --target smollm2", "a checkpoint for a stored model"),
+    ("eaglecpp convert hf.co/user/eagle3 --target model.gguf", "one of the Hub for a file"),
+)
 @click.argument("src")
 @option("--target", required=True, metavar="T", help="The target: a GGUF or a stored name.")
 @option("-o", "--out", "--outfile", type=click.Path(path_type=Path),

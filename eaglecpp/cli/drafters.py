@@ -59,8 +59,9 @@ def drafters(target: str | None, as_json: bool) -> None:
         shown = []
         for row in rows:
             why = f"cannot run: {row.refused}" if row.refused else row.file and "comes with eaglecpp"
-            shown.append((row.repo, row.targets[0], row.family, why))
-        write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), shown))
+            shown.append((row.repo, row.targets[0], why))
+        is_noted = any(why for _, _, why in shown)
+        write(table(("DRAFTER", "TARGET", "NOTE" if is_noted else ""), shown))
     chosen = first_runnable(matches)
     if chosen is not None and own is None:
         note(f"--draft auto uses {chosen.why}")

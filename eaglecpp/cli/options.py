@@ -207,6 +207,8 @@ spec_type_option = option(
 )  # fmt: skip
 OF_LLAMA_CPP = {
     "--spec-draft-hf": "--draft hf.co/user/repo",
+    "--draft-max": "--strategy chain:N; without it the planner decides how many",
+    "--draft-min": "the planner decides how many",
     "--spec-draft-n-max": "--strategy chain:N; without it the planner decides how many",
     "--spec-draft-n-min": "the planner decides how many",
     "--spec-draft-p-min": "the planner decides how many",

@@ -145,6 +145,7 @@ def run(
     """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input,
     answer that and exit. Answers come from `eaglecpp serve` where that runs on this machine.
     """
+    from eaglecpp.chat.images import is_image_name
     from eaglecpp.cli.chat.chat import Chat, Settings
     from eaglecpp.cli.chat.commands import run_chat, with_pictures
     from eaglecpp.cli.chat.model import RunModel, ServedModel
@@ -167,6 +168,8 @@ def run(
     if model is not None or not asked.resume:
         model = only_model(model, None)
         model = hub_text(model) if on_hub else model
+    if model is not None and is_image_name(model) and exists(Path(model)):
+        raise click.UsageError(f"{model} is a picture: which model? eaglecpp run MODEL {shlex.quote(model)}")
     if asked.prompt_named is not None:
         prompt = (*prompt, asked.prompt_named)
     settings = Settings(

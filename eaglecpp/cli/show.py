@@ -134,7 +134,7 @@ def _overview(model: StoredModel, modelfile: Modelfile) -> str:
     template, settings = template_in_use(model, facts), modelfile.settings
     is_set = settings.options or settings.chat_template != "auto"
     blocks: dict[str, Sequence[Sequence[str]]] = {
-        "Model": _model_rows(model, facts) if facts else (),
+        "Model": model_rows(facts, model) if facts else (),
         "Capabilities": [[word] for word in capabilities(model, facts)] if facts else (),
         "Draft": _draft_rows(model, draft) if draft else (),
         # what `--learn` has kept, and the drafter that learnt
@@ -149,18 +149,22 @@ def _overview(model: StoredModel, modelfile: Modelfile) -> str:
     return "".join(section(title, rows) for title, rows in blocks.items() if rows)
 
 
-def _model_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
+def model_rows(facts: Facts, model: StoredModel | None = None) -> list[list[str]]:
+    """What a file, or a stored model, is."""
     rows = [
         ["architecture", facts.architecture],
-        ["parameters", model.text("model_type") or facts.config()["model_type"]],
+        ["parameters", (model and model.text("model_type")) or facts.config()["model_type"]],
         ["context length", str(facts.context_length or "")],
         ["embedding length", str(facts.hidden_size or "")],
-        ["quantization", model.text("file_type") or facts.file_type],
-        ["size", human_bytes(model.size)],
-        ["requires", model.text("requires")],
-        ["adapters", ", ".join(human_bytes(layer.size) for layer in model.manifest.of_kind("adapter"))],
-        ["store", f"{model.owner}'s, {model.root}" if model.owner else ""],
+        ["quantization", (model and model.text("file_type")) or facts.file_type],
     ]
+    if model is not None:
+        rows += [
+            ["size", human_bytes(model.size)],
+            ["requires", model.text("requires")],
+            ["adapters", ", ".join(human_bytes(layer.size) for layer in model.manifest.of_kind("adapter"))],
+            ["store", f"{model.owner}'s, {model.root}" if model.owner else ""],
+        ]
     return [row for row in rows if row[1]]
 
 

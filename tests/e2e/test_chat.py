@@ -196,6 +196,18 @@ def test_no_key_in_any_state_of_the_prompt_ends_the_prompt(
         assert terminal.leave() == 0
 
 
+def test_further_lines_of_a_block_have_no_placeholder(chat: Open, home: Path) -> None:
+    with chat() as terminal:
+        terminal.type('"""one' + ENTER)
+        terminal.wait_until(lambda: terminal.line.startswith("..."))
+        terminal.type("two")
+        terminal.wait("... two")
+        assert "Send a message" not in terminal.raw.rpartition('>>> """one')[2]
+        terminal.say('"""', "[ 12 tokens")
+        terminal.leave()
+    assert questions(home) == ["one\ntwo"]
+
+
 def test_typed_lines_come_back_with_the_up_arrow_in_the_next_chat(chat: Open, home: Path) -> None:
     with chat() as terminal:
         terminal.say("remember this", "[ 12 tokens")

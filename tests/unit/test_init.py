@@ -38,6 +38,7 @@ def test_nothing_heavy_is_imported(code: str) -> None:
 
 def test_every_public_name_is_there() -> None:
     assert {"Engine", "pull", "__version__"} <= set(dir(eaglecpp))
+    assert not {"Any", "TYPE_CHECKING", "annotations", "importlib", "human"} & set(dir(eaglecpp))
     for name in dir(eaglecpp):
         assert getattr(eaglecpp, name) is not None or name.startswith("__")
 

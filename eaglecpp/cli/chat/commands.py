@@ -23,7 +23,7 @@ from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, is_command, named_pictures, read_block, read_picture, unquoted
 from eaglecpp.cli.open_engine import look_up, plan_text
 from eaglecpp.cli.options import MAX_INPUT, answer_format, decoded_text
-from eaglecpp.cli.table import help_table, human_time, table
+from eaglecpp.cli.table import help_table, human_time, section, table
 from eaglecpp.cli.terminal import fitted
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.data_dir import data_dir, expanded
@@ -34,7 +34,7 @@ from eaglecpp.modelfile import Command as Line
 from eaglecpp.modelfile import Modelfile, ModelName
 from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, parse_value
 from eaglecpp.options import Strategy
-from eaglecpp.store.describe import parameter_text
+from eaglecpp.store.describe import for_both, parameter_text
 
 if TYPE_CHECKING:
     from eaglecpp.store import Stores
@@ -101,7 +101,7 @@ def take(chat: Chat, text: str) -> Any:
     if not named_pictures(text)[0].startswith("/"):  # it begins with the path of a picture
         return _ask(chat, text.strip("\n"))
     name = " ".join(words[: 2 if found else 1])
-    near = nearest(name, COMMANDS)
+    near = nearest(name, COMMANDS) if len(name) > 1 else None
     meant = f"Did you mean {near}?" if near else "Type /? for help"
     return chat.screen.say(f"Unknown command '{name}'. {meant}")
 
@@ -156,8 +156,10 @@ def _parameter(chat: Chat, rest: str) -> None:
         return
     if name in DEPRECATED:
         raise InvalidValueError(f"parameter {name} is deprecated")
-    if name not in PARAMETERS and (near := nearest(name, PARAMETERS)):
-        raise InvalidValueError(f"unknown parameter '{name}'; did you mean {near}?")
+    if name not in PARAMETERS:
+        near = nearest(name, PARAMETERS)
+        hint = f"did you mean {near}?" if near else "/set parameter lists them"
+        raise InvalidValueError(f"unknown parameter '{name}'; {hint}")
     value = parse_value(name, words[0])
     parameter = PARAMETERS[name]
     fitted = parameter.fitted(tuple(words) if parameter.kind == "strings" else value)
@@ -252,6 +254,22 @@ def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
     )
 
 
+def _modelfile(chat: Chat) -> str:
+    from eaglecpp.store.facts import read_facts
+
+    draft = chat.model.source.draft
+    return for_both(chat_modelfile(chat), read_facts([draft]).draft_kind if draft else "").to_text()
+
+
+def _info(chat: Chat) -> str:
+    """What the model is, as in Ollama, and how it is opened."""
+    from eaglecpp.cli.show import model_rows
+    from eaglecpp.store.facts import read_facts
+
+    plan = fitted(plan_text(chat.model.engine), 12)
+    return section("Model", model_rows(read_facts([chat.model.source.model.target]))) + plan
+
+
 def _license(chat: Chat) -> str:
     texts = chat.model.source.model.modelfile.license
     text = "\n\n".join(texts) if texts else chat.model.engine.metadata.get("general.license", "")
@@ -268,13 +286,10 @@ def _show(chat: Chat, rest: str, *, tell: Callable[[Chat], str]) -> None:
 
 
 _FACTS: dict[str, tuple[Callable[[Chat], str], str]] = {
-    "info": (
-        lambda chat: fitted(plan_text(chat.model.engine), 12),
-        "What is opened, and where each option comes from",
-    ),
+    "info": (_info, "What the model is, and where each option comes from"),
     "license": (_license, "License of the model"),
     "modelfile": (
-        lambda chat: chat_modelfile(chat).to_text(),
+        _modelfile,
         "A Modelfile that makes this model, including this chat",
     ),
     "parameters": (

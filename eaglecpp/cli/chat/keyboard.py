@@ -131,7 +131,7 @@ class Keyboard:
         What was typed is written again at the end: prompt_toolkit would leave as much of a long block as fits
         on the screen, and the placeholder.
         """
-        placeholder = _PLACEHOLDER if prompt == PROMPT else None
+        placeholder = _PLACEHOLDER if prompt == PROMPT else ""  # None is the one before
         typed = ""
         self._session.layout.focus(DEFAULT_BUFFER)  # a signal may have ended the last prompt within a search
         try:

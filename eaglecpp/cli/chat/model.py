@@ -195,7 +195,7 @@ class RunModel:
         started = time.perf_counter()
         self.notices += map(in_flags, self.plan.notices)
         is_off = self.plan.strategy.value.kind == "off" or not self.plan.can_draft
-        with patience(f"loading {self.source.name} ..."):
+        with patience(f"loading {self.source.name} (the first time it is measured, too) ..."):
             engine, without = open_fitting(self.plan.without_drafts() if is_off else self.plan)
         self.notices += [without] if without else []
         self.load_ms = 1000 * (time.perf_counter() - started)

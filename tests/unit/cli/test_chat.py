@@ -51,6 +51,7 @@ def said(chat: Chat) -> list[tuple[str, str]]:
         ("/load", "Usage:\n  /load <model or chat>"),
         ("/strategi off", "Unknown command '/strategi'. Did you mean /strategy?"),
         ("/show licence", "Unknown command '/show licence'. Did you mean /show license?"),
+        ("/ hello", "Unknown command '/'. Type /? for help"),
         ("/usr/bin/env is a file", "Unknown command '/usr/bin/env'. Type /? for help"),
     ],
 )
@@ -159,7 +160,7 @@ def test_show_tells_what_the_model_is(talk: Talk, models: Models, capsys: Captur
     made = Modelfile.from_text(out[out.index("FROM ") :].rstrip() + "\n")
     assert made.parameters == {"top_k": 7, "stop": ("end",), "top_p": 0.5}
     assert [m.content for m in made.messages][:3] == ["shown", "first", "hello"]
-    assert made.draft[0].args == str(models.draft)
+    assert f"\n#eaglecpp: draft {models.draft}\n" in out and "    embedding length    64\n" in out
 
 
 def test_loading_another_model_begins_a_new_chat(
@@ -317,6 +318,7 @@ def test_what_cannot_be_done_is_said_and_the_chat_goes_on(
         f"/load {tmp_path / 'broken.gguf'}": "broken.gguf",
         "/set parameter top_k x": "invalid int value [x]",
         "/set parameter temprature 1": "unknown parameter 'temprature'; did you mean temperature?",
+        "/set parameter foo 3": "unknown parameter 'foo'; /set parameter lists them",
         "/load missing.gguf": "target 'missing.gguf'",
         f"/read {tmp_path / 'long'}": "",
         "what is that": "the prompt is too long",

@@ -34,7 +34,7 @@ def run(*args: str) -> Result:
 
 def test_all_of_them_are_listed() -> None:
     lines = run().stdout.splitlines()
-    assert lines[0].split() == ["DRAFTER", "TARGET", "LAYOUT", "NOTE"]
+    assert lines[0].split() == ["DRAFTER", "TARGET", "NOTE"]
     assert [line.split()[0] for line in lines[1:]] == [row.repo for row in known_drafters()]
 
 

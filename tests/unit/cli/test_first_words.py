@@ -55,15 +55,18 @@ def test_the_command_alone_says_what_is_broken(
         (["run", "smollm2", "--draft", "16"], "llama.cpp's --draft 16 is --strategy chain:16"),
         (["run", "smollm2", "--spec-type", "draft-mtp"], "llama.cpp's draft-mtp is --draft mtp"),
         (["run", "smollm2", "--spec-draft-n-max", "7"], "; here --strategy chain:N"),
+        (["run", "smollm2", "--draft-max", "7"], "; here --strategy chain:N"),
+        (["run", "{picture}"], "a.png is a picture: which model? eaglecpp run MODEL "),
         (["generate"], "which model?"),
         (["run", "Why is it?"], "which model? eaglecpp run smollm2 'Why is it?'"),
         (["bench", "one", "-m", "two"], "two models: 'one' and -m 'two'"),
     ],
 )
 def test_a_word_that_does_not_exist_is_answered_with_one_that_does(
-    args: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+    args: list[str], hint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(args) == 2
+    (tmp_path / "a.png").touch()
+    assert main([one.format(picture=tmp_path / "a.png") for one in args]) == 2
     assert hint in capsys.readouterr().err
 
 

@@ -74,6 +74,9 @@ def test_show_parts(run: Run, modelfile: Path, tiny: Tiny) -> None:
     )
     text = run("show", "tiny", "--modelfile")[1]
     assert "# To build a new Modelfile based on this, replace FROM with:\n# FROM tiny:latest\n" in text
+    assert "\n#eaglecpp: draft /" in text and "\nDRAFT " not in text, (
+        "Ollama would start it as an MTP drafter"
+    )
     Path("again").write_text(text)
     assert run("create", "again", "-f", "again")[0] == 0
     assert len({m["digest"] for m in json.loads(run("list", "--json")[1])["models"]}) == 1
