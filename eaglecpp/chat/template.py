@@ -33,9 +33,8 @@ CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }}{% endfor %}"
     "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
 )
-_GO_MARK = re.compile(
-    r"\{\{-?\s*(?:[.$]|/\*|(?:if|range|with|end|else|template|define|block|break|continue)\b)"
-)
+# Every block of Go's language has an end; `block`, `range` and `with` may be variables of Jinja.
+_GO_MARK = re.compile(r"\{\{-?\s*(?:[.$]|/\*|end\s*-?\}\}|template\s+[\"`])")
 _JINJA_NAMES = (
     "messages message bos_token eos_token add_generation_prompt system_message raise_exception tools loop"
 )

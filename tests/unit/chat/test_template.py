@@ -72,6 +72,8 @@ def test_impossible_choices_are_refused(choice: str, problem: str) -> None:
         ("a {{ range .Messages }}{% x %}{{ end }}", False),
         ("{{ bos_token }}", True),
         ("{% for m in messages %}{{ m.content }}{% endfor %}", True),
+        ("{% for block in m.content %}{{ block.text }}{% endfor %}", True),
+        ("{% for i in a %}{{- range(3) }}{{ with + block }}{% endfor %}", True),
     ],
 )
 def test_languages_are_told_apart(text: str, expected: bool) -> None:
