@@ -14,15 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglecpp.errors import EagleError, GgufError, MismatchError, ModelNotFoundError, UnsupportedError
+from eaglecpp.errors import EagleError, GgufError, ModelNotFoundError, UnsupportedError
 from eaglecpp.opening.find import Found, ResolvedModel, find_path, find_target, with_draft
-from eaglecpp.options import HEAD
+from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references.reference import read_reference
 from eaglecpp.store import DownloadError, Stores
 from eaglecpp.store.errors import Report, silent
 
 if TYPE_CHECKING:
-    from eaglecpp.store.drafters import KnownDrafter
+    from eaglecpp.store.drafters import KnownDrafter, Match
 
 
 def fetch(
@@ -79,28 +79,32 @@ def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> Re
 
 
 def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
-    """The drafter of the model that a file is a copy of, of the model's repository, or of the table."""
-    from eaglecpp.convert import errors
-    from eaglecpp.store.drafters import best_known
+    """Finds a drafter: that of the model that a file is a copy of, of the model's repository, or of the
+    table; else the model's own head, else the text itself. A notice says why it is not the first of these.
+    """
+    from eaglecpp.store.drafters import Match, known_for
     from eaglecpp.store.facts import read_facts
-    from eaglecpp.store.remote.pull import fetch_drafter
+    from eaglecpp.store.remote.pull import fetch_first
 
     if (original := stores.original_of(model.target)) is not None:
         why = f"auto: that of {original.short_name}, of which this is a copy"
         return Found(model, original.draft_file(), why, draft_asked=True)
     try:
         facts = read_facts([model.target])
-        known, why = best_known(str(model.name or ""), model.target.name, facts)
-        if (sibling := _drafter_of_repository(stores, model)) is not None:
-            known, why = sibling, f"{sibling.repo}, {sibling.source}"
-        if known is None and facts.has_head:
-            return replace(with_draft(model, HEAD), draft_origin="auto: no drafter is known: its own head")
-        if known is None:
-            return Found(model, notices=(f"{why}; running without",))
-        file = fetch_drafter(stores, known, facts, report=report)
-        return Found(model, file, f"auto: {why}", draft_asked=True)
-    except (DownloadError, MismatchError, errors.ConvertError, GgufError, UnsupportedError) as error:
+    except (GgufError, UnsupportedError) as error:
         return Found(model, notices=(f"running without a drafter: {error}",))
+    known, why = known_for(str(model.name or ""), model.target.name, facts)
+    if (sibling := _drafter_of_repository(stores, model)) is not None:
+        known.insert(0, Match(sibling, sibling.source))
+    found, failed = fetch_first(stores, known, facts, report=report)
+    if found is not None:
+        match, file = found
+        notices = (f"{failed}; taking {match.drafter.repo}",) if failed else ()
+        return Found(model, file, f"auto: {match.why}", draft_asked=True, notices=notices)
+    if facts.has_head:
+        origin = f"auto: its own head, because {failed or why}"
+        return replace(with_draft(model, HEAD), draft_origin=origin)
+    return replace(with_draft(model, TEXT), notices=(f"{failed or why}; drafting from the text itself",))
 
 
 def _drafter_of_repository(stores: Stores, model: ResolvedModel) -> KnownDrafter | None:
@@ -128,18 +132,18 @@ def _offer(stores: Stores, model: ResolvedModel) -> str:
     """A drafter that someone could have, or where to look for one, in words. A model is known by its content,
     its name and its metadata, so that a copy under another name, also in Ollama's store, is known too.
     """
-    from eaglecpp.store.drafters import best_known
+    from eaglecpp.store.drafters import known_for
     from eaglecpp.store.facts import read_facts
 
     if (original := stores.original_of(model.target)) is not None:
         return f"this is a copy of {original.short_name}: --draft {original.short_name} uses its drafter"
-    known, why = None, ""
+    known: list[Match] = []
     with contextlib.suppress(EagleError):  # opening the model says what is wrong with its file
-        known, why = best_known(str(model.name or ""), model.target.name, read_facts([model.target]))
-    if known is None:
+        known, _ = known_for(str(model.name or ""), model.target.name, read_facts([model.target]))
+    if not known:
         return f"`eaglecpp drafters {shlex.quote(model.reference)}` shows what could draft"
-    how = "uses it" if known.file else "downloads and uses it"
-    return f"one is known for this model ({why}): --draft auto {how}"
+    how = "uses it" if known[0].drafter.file else "downloads and uses it"
+    return f"one is known for this model ({known[0].why}): --draft auto {how}"
 
 
 @contextlib.contextmanager

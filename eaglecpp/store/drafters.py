@@ -98,16 +98,16 @@ def find_drafters(names: Iterable[str], metadata: Mapping[str, Any] | None = Non
     return _matches([*names, *_own_names(metadata or {})]) or _matches(_base_names(metadata or {}))
 
 
-def best_known(name: str, file: str, facts: Facts) -> tuple[KnownDrafter | None, str]:
-    """The drafter for a model that can run here, if there is one, and why it is that one, or none.
+def known_for(name: str, file: str, facts: Facts) -> tuple[list[Match], str]:
+    """Returns the drafters for a model that can run here, best first, and why there is none.
 
     name: what the model is called; file: the name of its file
     """
     from eaglecpp.store.facts import metadata
 
     matches = find_drafters([name, file], metadata(facts.file))
-    match = first_runnable(matches)
-    return (None, why_none(name or file, matches)) if match is None else (match.drafter, match.why)
+    found = [match for match in matches if not match.drafter.refused]
+    return found, "" if found else why_none(name or file, matches)
 
 
 def why_none(name: str, matches: Iterable[Match]) -> str:

@@ -20,17 +20,18 @@ server/download.go.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglecpp.errors import EagleError, MismatchError, ModelNotFoundError, UnsupportedError
+from eaglecpp.errors import EagleError, GgufError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.files import read_limited
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.options import TEXT, Strategy
 from eaglecpp.references.names import REGISTRY_HOST, ModelName, canonical
 from eaglecpp.references.reference import Reference, model_name, read_reference
-from eaglecpp.store.drafters import KnownDrafter, best_known, known_drafters
+from eaglecpp.store.drafters import KnownDrafter, Match, known_drafters, known_for
 from eaglecpp.store.errors import DownloadError, Report, Status, StoreError
 from eaglecpp.store.facts import Facts, check_fit, read_facts
 from eaglecpp.store.manifest import MANIFEST, MAX_JSON, Layer, Manifest, decoded
@@ -219,10 +220,12 @@ def _drafter(
     if published.drafter is not None:
         layer = published.drafter.layer("draft")
         return fetch_layer(transaction, session, layer, published.drafter), ()
-    known, why = best_known(str(name), published.files[0][1].name, target)
-    if known is None:
-        return None, (Notice(f"{why}; make one with eaglecpp train"),)
-    return fetch_drafter(stores, known, target, report=report), ()
+    known, why = known_for(str(name), published.files[0][1].name, target)
+    found, failed = fetch_first(stores, known, target, report=report)
+    if found is None:
+        return None, (Notice(f"{failed or why}; make one with eaglecpp train"),)
+    match, file = found
+    return file, (Notice(f"{failed}; took {match.drafter.repo}"),) if failed else ()
 
 
 def add_draft(
@@ -289,6 +292,24 @@ def find_draft(
     known = next((k for k in known_drafters() if k.repo.lower() == repo.lower()), KnownDrafter(repo))
     type = type or ("" if tag == "latest" else tag)
     return fetch_drafter(stores, known, target, type=type, report=report)
+
+
+def fetch_first(
+    stores: Stores, known: Iterable[Match], target: Facts, *, report: Report
+) -> tuple[tuple[Match, Path] | None, str]:
+    """Fetches the first of these drafters that can be downloaded and fits. Returns it with its file, and why
+    the ones before it failed, in one line.
+    """
+    from eaglecpp.convert import errors
+
+    failed: list[str] = []
+    for match in known:
+        try:
+            return (match, fetch_drafter(stores, match.drafter, target, report=report)), "; ".join(failed)
+        except (DownloadError, MismatchError, errors.ConvertError, GgufError, UnsupportedError) as error:
+            repo = match.drafter.repo
+            failed.append(str(error) if repo in str(error) else f"{repo}: {error}")
+    return None, "; ".join(failed)
 
 
 def fetch_drafter(

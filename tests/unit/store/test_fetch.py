@@ -5,6 +5,7 @@ repository, the table's, or none; `convert` is handed local files, whatever was 
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from eaglecpp.cli import main
 from eaglecpp.convert import read_keys
 from eaglecpp.convert.errors import ConvertError
 from eaglecpp.opening.fetch import fetch, local_checkpoint
-from eaglecpp.store import DownloadError, OfflineError
+from eaglecpp.store import DownloadError, OfflineError, drafters
 from eaglecpp.store.drafters import KnownDrafter
 from helpers.hub_server import HubServer
 from helpers.stores import Tiny, files_of
@@ -57,19 +58,32 @@ def test_the_drafter_beside_the_target_overrides_the_tables(
     assert fetch(f"{REPO}:Q8_0", "auto").draft == draft, "it has not taken the target's name"
 
 
-def test_a_drafter_that_does_not_fit_or_cannot_be_had_leaves_the_model_running(
+def test_a_drafter_that_does_not_fit_or_cannot_be_had_leaves_the_text_to_draft_from(
     known: HubServer, tiny: Tiny, tmp_path: Path
 ) -> None:
     shutil.copy(tiny.other, tmp_path / "tiny.gguf")
     found = fetch(str(tmp_path / "tiny.gguf"), "auto")
-    assert found.draft is None
-    assert found.notices[0].startswith("running without a drafter: target")
+    assert found.draft is None and found.drafts_text
+    assert found.notices[0].startswith("maker/eagle3: target ")
     with pytest.raises(ConvertError, match="hidden size"):
         fetch(str(tmp_path / "tiny.gguf"), "hf.co/maker/eagle3")
     del known.repos["maker/eagle3"]
     found = fetch(REPO, "auto")
-    assert found.draft is None
-    assert found.notices[0].startswith("running without a drafter: maker/eagle3")
+    assert found.draft is None and found.drafts_text
+    assert re.fullmatch(r"maker/eagle3: .*; drafting from the text itself", found.notices[0])
+
+
+def test_the_next_known_drafter_is_taken_if_the_first_is_gated(
+    known: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = (KnownDrafter("maker/gated", ("user/tiny",), source="a test"), *drafters.known_drafters())
+    monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: rows)
+    known.add("maker/gated", {"eagle3-Q8_0.gguf": b"x"}, gated=True)
+    found = fetch(REPO, "auto")
+    assert found.draft is not None
+    assert re.fullmatch(r"maker/gated: .*; taking maker/eagle3", found.notices[0])
+    assert main(["pull", REPO, "--draft", "auto"]) == 0
+    assert "took maker/eagle3" in capsys.readouterr().err
 
 
 @pytest.fixture
