@@ -116,7 +116,7 @@ def test_a_round_waits_once_and_runs_from_captured_graphs(
     target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
     write_target(target)
     write_block_drafter(draft, kind)
-    found = run(LONG, target, draft, "off chain:3 chain:5 tree:k=3,depth=5,nodes=16 auto")
+    found = run(LONG, target, draft, "off chain:3 chain:5 tree:k=3,depth=5,nodes=16 auto", "auto")
     print(kind, found)
     plain = found.pop("off")
     for strategy, values in found.items():

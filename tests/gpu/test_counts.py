@@ -97,6 +97,20 @@ with Engine.open(
 print(json.dumps(out))
 """
 
+FIRST = r"""
+rates[:] = [0.8 ** depth for depth in range(1, 9)]
+with Engine.open(
+    sys.argv[1], sys.argv[2], n_ctx=2048, n_threads=1, planner_cache=False, text_drafts="off"
+) as engine:
+    out = {"exact": engine.exactness.rows, "first": []}
+    for i in range(2):
+        prompt = [5 + (i + j) % 90 for j in range(40)]
+        done = engine.generate(prompt, max_tokens=400, temperature=0.0, ignore_eos=True, log_plan=True)
+        modes = [line.split()[0] for line in done.plan_log]
+        out["first"].append(modes.index("draft") + 1 if "draft" in modes else len(modes) + 1)
+print(json.dumps(out))
+"""
+
 
 def run(program: str, target: Path, draft: Path, *arguments: str) -> dict[str, Any]:
     """What the program prints. Its C++ code has the counting device's clock, so that the planner finds the
@@ -188,6 +202,23 @@ def test_an_answer_of_200_rounds_runs_from_captured_graphs(exact: str, large: tu
         # `auto` may change its mind once, to another size and back
         assert values["built"] <= (4 if strategy == "auto" else 2), strategy
         assert values["captured"] >= 0.98 * values["graphs"], strategy
+
+
+@pytest.mark.parametrize("n_layers", [16, 32, 80])
+def test_auto_drafts_in_the_first_round(
+    n_layers: int, counts: Callable[[], Counts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs two answers at the default exactness where no batch of several rows is exact: what this device
+    returns for a row depends on the batch. The numbers of layers are those of a 1B, an 8B and a 70B.
+    """
+    monkeypatch.setenv("EAGLECPP_COUNTING_MEMORY", str(64 << 30))
+    target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
+    write_target(target, n_layers)
+    write_drafter(draft, n_layers)
+    found = run(FIRST, target, draft)
+    print(n_layers, found)
+    assert found["exact"] == "1"
+    assert found["first"] == [1, 1]
 
 
 def test_nothing_is_allocated_in_the_middle_of_an_answer(counted: dict[str, Any]) -> None:

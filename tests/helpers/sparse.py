@@ -16,7 +16,6 @@ from helpers.tiny import TargetSpec, add_sizes
 
 WIDTH, N_FF, N_HEADS, N_KV_HEADS, HEAD = 4096, 14336, 32, 8, 128
 N_LAYERS, N_VOCAB, N_VOCAB_DRAFT = 32, 128256, 32000
-LAYERS = [2, 16, 29]
 SPEC = TargetSpec("llama", N_LAYERS, WIDTH, N_HEADS, N_KV_HEADS, HEAD, N_FF, n_ctx=40960)
 BLOCK, RANK, GROUP = 8, 256, 16
 F32, Q4_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q4_0
@@ -69,10 +68,15 @@ def _layer(name: str, n_in: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def write_target(path: Path) -> None:
-    """An 8B target of the llama architecture."""
+def _target_layers(n_layers: int) -> list[int]:
+    """The layers whose hidden states a drafter reads."""
+    return [2, n_layers // 2, n_layers - 3]
+
+
+def write_target(path: Path, n_layers: int = N_LAYERS) -> None:
+    """A target of the llama architecture, an 8B by its layers."""
     writer = GGUFWriter(path, "llama")
-    add_sizes(writer, SPEC, N_VOCAB)
+    add_sizes(writer, replace(SPEC, n_layers=n_layers), N_VOCAB)
     writer.add_head_count_kv(N_KV_HEADS)
     writer.add_rope_dimension_count(HEAD)
     _tokenizer(writer)
@@ -81,21 +85,21 @@ def write_target(path: Path) -> None:
         "output_norm.weight": (WIDTH,),
         "output.weight": (N_VOCAB, WIDTH),
     }
-    for i in range(N_LAYERS):
+    for i in range(n_layers):
         tensors |= _layer(f"blk.{i}", WIDTH)
     _write(path, writer, tensors)
 
 
-def write_drafter(path: Path) -> None:
+def write_drafter(path: Path, n_layers: int = N_LAYERS) -> None:
     """An EAGLE-3 drafter for it, with the target's embeddings and a vocabulary of its own."""
     writer = GGUFWriter(path, "eagle3")
     add_sizes(writer, replace(SPEC, n_layers=1), N_VOCAB)
     writer.add_head_count_kv(N_KV_HEADS)
-    writer.add_array("eagle3.target_layers", LAYERS)
+    writer.add_array("eagle3.target_layers", _target_layers(n_layers))
     writer.add_uint32("eagle3.target_hidden_size", WIDTH)
     _tokenizer(writer)
     tensors: dict[str, tuple[int, ...]] = {
-        "fc.weight": (WIDTH, len(LAYERS) * WIDTH),
+        "fc.weight": (WIDTH, 3 * WIDTH),
         "output_norm.weight": (WIDTH,),
         "output.weight": (N_VOCAB_DRAFT, WIDTH),
         "blk.0.attn_norm_2.weight": (WIDTH,),
@@ -110,14 +114,14 @@ def write_block_drafter(path: Path, kind: str) -> None:
     writer = GGUFWriter(path, "dflash")
     add_sizes(writer, replace(SPEC, n_layers=2), N_VOCAB)
     writer.add_head_count_kv(N_KV_HEADS)
-    writer.add_array("dflash.target_layers", LAYERS)
+    writer.add_array("dflash.target_layers", _target_layers(N_LAYERS))
     writer.add_uint32("dflash.target_hidden_size", WIDTH)
     writer.add_uint32("dflash.block_size", BLOCK)
     writer.add_bool("dflash.sample_from_anchor", kind == "dspark")
     writer.add_mask_token_id(4)
     _tokenizer(writer)
     tensors: dict[str, tuple[int, ...]] = {
-        "fc.weight": (WIDTH, len(LAYERS) * WIDTH),
+        "fc.weight": (WIDTH, 3 * WIDTH),
         "enc.output_norm.weight": (WIDTH,),
         "output_norm.weight": (WIDTH,),
         **_layer("blk.0", WIDTH),
