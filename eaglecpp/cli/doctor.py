@@ -143,7 +143,10 @@ def native_facts() -> dict[str, Any]:
     import psutil
     from llama_cpp import llama_print_system_info
 
-    ram = psutil.virtual_memory()  # llama.cpp reports all of the CPU's memory as free
+    from eaglecpp.opening.context import free_memory
+
+    # llama.cpp reports all of the CPU's memory as free, psutil that of the host of a container
+    total = psutil.virtual_memory().total
     features = llama_print_system_info().decode("utf-8").split("|")
     return {
         "errors": system["errors"],
@@ -152,7 +155,7 @@ def native_facts() -> dict[str, Any]:
         "devices": system["devices"],
         "cpu": {"n_cores": system["n_cores"], "n_logical": os.cpu_count(), "amx": system["amx"]},
         "kernels": system["kernels"],
-        "memory": {"total": ram.total, "available": ram.available},
+        "memory": {"total": total, "available": free_memory()},
     }
 
 

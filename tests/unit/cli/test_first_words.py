@@ -13,6 +13,7 @@ import click
 import pytest
 
 from eaglecpp.cli import COMMANDS, group, main
+from eaglecpp.cli.doctor import native_facts
 from helpers.models import Models
 
 
@@ -32,6 +33,11 @@ def test_the_command_alone_says_what_is_here_and_what_to_type_next(
     assert main([]) == 0
     own = capsys.readouterr().out
     assert "eagle3\n" in own and "next: eaglecpp run mine\n" in own
+
+
+def test_doctor_shows_the_memory_that_a_container_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eaglecpp._extension.core.available_memory", lambda: 123 << 20)
+    assert native_facts()["memory"]["available"] == 123 << 20
 
 
 def test_the_command_alone_says_what_is_broken(
