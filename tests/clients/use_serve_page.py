@@ -332,9 +332,14 @@ def read_what_was_kept(page: Page) -> None:
             t.oncomplete = () => { open.result.close(); done() }; t.onabort = () => fail(t.error) } })"""
     good = {"role": "user", "content": "good", "before": -1, "next": 1}
     answer = {"content": "", "runs": []}
-    last = {"answers": [answer], "before": 0}
+    last = {
+        "answers": [answer | {"content": "x", "runs": [[10**9, True], [-1, True], ["x", True]]}],
+        "before": 0,
+    }
     bad: list[Any] = ["x", None, [good, last | {"answers": [{}]}], [good, last | {"answers": []}], [None],
-                      [good, last | {"answers": [answer | {"runs": 1}]}], [good | {"content": 1}, last],
+                      [good, last | {"answers": [answer | {"runs": 1}]}],
+                      [good, last | {"answers": [answer | {"runs": [None]}]}],
+                      [good, last | {"answers": [answer | {"speedup": "2"}]}], [good | {"content": 1}, last],
                       [good], [good, last | {"next": 0}], [good, last | {"before": 1}]]  # fmt: skip
     whole = {"id": "whole", "at": 1e12, "title": "whole", "turns": [good, last], "next": 0}
     page.evaluate(
@@ -343,7 +348,10 @@ def read_what_was_kept(page: Page) -> None:
     page.reload()
     expect(page.get_by_role("alert")).to_contain_text(f"{1 + len(bad)} of the conversations that this")
     press(page, "whole")
+    page.evaluate("localStorage.setItem('eaglecpp.colour', 'true')")
+    page.reload()
     expect(page.locator(".turn")).to_have_count(2)
+    expect(page.locator(".acc")).to_have_text("x")
 
 
 # What is asked

@@ -52,8 +52,10 @@ function isChat(one) {
 
 function isTurn({ role, content, files = [], images = [], answers }) {
   const isAttached = files.every(({ name, text }) => typeof name === "string" && typeof text === "string") && images.every((src) => src.startsWith("data:image/"));
-  return role === "user" ? isAttached && typeof content === "string" : answers.length > 0 && answers.every((one) => typeof one.content === "string" && Array.isArray(one.runs));
+  return role === "user" ? isAttached && typeof content === "string" : answers.length > 0 && answers.every(isAnswer);
 }
+
+const isAnswer = ({ content, runs, speedup = 0 }) => typeof content === "string" && typeof speedup === "number" && runs.every(Array.isArray);
 
 const byTime = (one, other) => other.at - one.at;
 

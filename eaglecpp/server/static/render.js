@@ -114,7 +114,12 @@ function headings({ tokens }) {
 // Wraps the characters of `root` that were drafted. runs: [length, whether it was], over the source. The rendered text
 // is the source with marks left out, in order, so both are walked side by side.
 export function colour(root, source, runs) {
-  const flags = runs.flatMap(([length, isOn]) => Array(length).fill(isOn));
+  let nLeft = source.length;  // a file of conversations may say anything
+  const flags = runs.flatMap(([length, isOn]) => {
+    const n = Math.max(0, Math.min(length | 0, nLeft));
+    nLeft -= n;
+    return Array(n).fill(isOn);
+  });
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   const nodes = [];
   for (let node; (node = walker.nextNode());) {
