@@ -39,6 +39,13 @@ def test_the_conda_recipe_needs_what_the_package_needs() -> None:
     assert needed == wanted
 
 
+def test_only_systems_on_which_it_ran_are_claimed() -> None:
+    systems = [line for line in PROJECT["classifiers"] if line.startswith("Operating System")]
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    assert "| macOS, Windows | every C++ source compiles; nothing was run." in page
+    assert systems == ["Operating System :: POSIX :: Linux"]
+
+
 def test_the_formula_is_of_this_version() -> None:
     formula = (ROOT / "examples" / "packaging" / "eaglecpp.rb").read_text(encoding="utf-8")
     assert re.findall(r"eaglecpp-([0-9.]+)\.tar\.gz", formula) == [PROJECT["version"]]
