@@ -506,12 +506,13 @@ def lose_the_server(page: Page) -> None:
 
 
 def type_on_a_phone(browser: Browser, url: str) -> None:
-    """Enter is a new line where there is no Shift+Enter."""
+    """Enter is a new line where there is no Shift+Enter, and the switches have their names."""
     page = browser.new_context(
         has_touch=True, is_mobile=True, viewport={"width": 390, "height": 844}
     ).new_page()
     page.goto(url)
     question = page.get_by_label("Your question")
+    expect(page.locator(".chip span").last).to_be_visible()
     question.press_sequentially("one")
     question.press("Enter")
     expect(question).to_have_value("one\n")
