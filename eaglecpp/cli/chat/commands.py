@@ -184,6 +184,8 @@ def _set_system(chat: Chat, rest: str) -> None:
 @_command("/set think", "Let the model think before it answers", "[level]")
 def _think(chat: Chat, rest: str) -> None:
     chat.settings.think = rest or True
+    if chat.model.is_open and chat.model.chat.template.tags is None:
+        chat.screen.note(f"note: the template of {chat.model.source.name} has no marks of thinking")
     chat.screen.say(f"Set 'think' mode to '{rest}'." if rest else "Set 'think' mode.")
 
 

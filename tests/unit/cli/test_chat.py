@@ -72,6 +72,11 @@ def test_parameters_reach_the_answer_and_a_longer_context_reads_the_model_again(
     assert "e" not in chat.conversation.messages[3].content
 
 
+def test_a_model_that_cannot_think_is_known_before_it_answers(talk: Talk, capsys: Capture) -> None:
+    talk("hello", "/set think")
+    assert "note: the template of target-f32 has no marks of thinking" in capsys.readouterr().err
+
+
 def test_a_system_prompt_over_several_lines(talk: Talk, capsys: Capture) -> None:
     chat = talk(
         '/set system """You', 'are terse."""', "hello", "/show system", '/set system "Other."', "/show system"
