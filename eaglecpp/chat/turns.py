@@ -49,7 +49,7 @@ def accepted(
             "another one"
         )
     notices: list[str] = []
-    turns = _paired(messages)
+    turns, tools = _paired(messages), [_complete(tool) for tool in tools]
     has_calls = any(turn.tool_calls or turn.role == Role.TOOL for turn in turns)
     describes = bool(tools) and not takes.tools
     if describes:
@@ -201,6 +201,19 @@ def _one_by_one(messages: Sequence[Message]) -> list[Message]:
         of_call = {call.id: group for call, group in zip(calls, made, strict=False)}
         groups += [*made, []]
     return [message for group in groups for message in group]
+
+
+def _complete(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool as templates read it, with a description and parameters, which are optional in all APIs."""
+    function = tool.get("function", tool)
+    if not isinstance(function, Mapping):
+        return tool
+    parameters = function.get("parameters") or {}
+    if isinstance(parameters, Mapping):
+        parameters = {"type": "object", "properties": {}, **parameters}
+    text = function.get("description") or ""
+    function = {**function, "description": text, "parameters": parameters}
+    return {"type": "function", **(tool if "function" in tool else {}), "function": function}
 
 
 def _with_described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,10 @@ from eaglecpp.chat.tool_calls import ToolReader
 from eaglecpp.chat.turns import accepted
 from eaglecpp.errors import TemplateError
 
+TEMPLATES = Path(__file__).parents[2] / "templates"
 ALL = Takes(calls=Calls())
-F = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+FILLED = {"description": "", "parameters": {"type": "object", "properties": {}}}
+F = {"type": "function", "function": {"name": "f", **FILLED}}
 
 
 def told(messages: list[Message]) -> list[tuple[str, str]]:
@@ -35,6 +39,17 @@ def test_what_a_template_takes_is_left_as_it_is() -> None:
     ]
     taken = accepted(messages, [F], ALL)
     assert (taken.messages, taken.tools, taken.notices) == (messages, [F], ())
+
+
+@pytest.mark.parametrize("file", sorted(TEMPLATES.glob("*.jinja")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("given", [{}, {"description": "d"}, {"parameters": {"type": "object"}}], ids=str)
+def test_a_tool_needs_no_description_and_no_parameters(file: Path, given: dict[str, Any]) -> None:
+    template = ChatTemplate.choose(asked=file.read_text(encoding="utf-8"))
+    function = {"name": "get_time", **given}
+    for tool in (function, {"type": "function", "function": function}):
+        taken = accepted([Message("user", "q")], [tool], template.takes)
+        text = template.render(taken.messages, tools=taken.tools).text
+        assert not template.takes.tools or "get_time" in text
 
 
 def test_results_belong_to_calls_by_id_by_name_and_in_order() -> None:
