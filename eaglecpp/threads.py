@@ -13,6 +13,16 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_job: contextvars.ContextVar[asyncio.Future[Any]] = contextvars.ContextVar("job")
+
+
+def check_wanted() -> None:
+    """Raises CancelledError in a job of `Threads` whose caller was cancelled; a long job calls it between its
+    steps.
+    """
+    job = _job.get(None)
+    if job is not None and job.cancelled():
+        raise asyncio.CancelledError
 
 
 class Threads:
@@ -32,11 +42,12 @@ class Threads:
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
         """What `work(*args)` returns or raises. Where the caller is cancelled, a job that waits is never
-        begun; one under way goes on and keeps its thread.
+        begun; one under way goes on, to the next `check_wanted`, and keeps its thread.
         """
         await self._free.acquire()
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         done: asyncio.Future[T] = loop.create_future()
+        context.run(_job.set, done)
 
         def settle(set_done: Callable[[Any], None], value: Any) -> None:
             self._free.release()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from eaglecpp.chat.images import checked_image, image_mark
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.template import Rendered
+from eaglecpp.errors import ContextFullError
 
 if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Vocabulary
@@ -43,11 +44,16 @@ class PromptMemory:
         for known, tokens in reversed(self._known):
             # an image that was not used for long has to be read again
             if prompt.text.startswith(known) and self._vocabulary.has_images(tokens):
-                text = prompt.text[len(known) :]
-                rest = self._vocabulary.tokenize_images(text, prompt.images, add_bos=False)
+                text, n_room = prompt.text[len(known) :], self._n_ctx() - len(tokens)
+                if n_room <= 0:
+                    return None
+                try:
+                    rest = self._vocabulary.tokenize_images(text, prompt.images, add_bos=False, n_ctx=n_room)
+                except ContextFullError:
+                    return None
                 # Only a control token is a safe seam: beside other text tokenizers join, or insert a space.
                 if not rest or rest[0] < 0 or not self._vocabulary.token_to_piece(rest[0]):
-                    return [*tokens, *rest] if len(tokens) + len(rest) < self._n_ctx() else None
+                    return [*tokens, *rest]
         return None
 
     def remember(self, prompt: Rendered, completion: Completion) -> None:

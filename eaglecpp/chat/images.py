@@ -11,7 +11,9 @@ import base64
 import hashlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.human import human_bytes
@@ -21,7 +23,9 @@ MAX_BYTES = 32 << 20
 _MAX_PIXELS = 64 << 20  # of one image, and of all in a prompt
 _MAX_HEAD = 2 << 20  # of a JPEG, before its size
 _FORMATS = "PNG, JPEG, GIF or BMP"
-_BEGINNINGS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
+_PACKED, _UNPACKED = 1 << 16, 1 << 20  # bytes that are unpacked at a time, and what becomes of them
+_PNG = b"\x89PNG\r\n\x1a\n"
+_BEGINNINGS = (_PNG, b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 
 
 def image_mark(data: bytes) -> str:
@@ -84,13 +88,49 @@ def checked_image(data: bytes) -> bytes:
     return data
 
 
-def check_together(images: Sequence[bytes]) -> None:
-    """Raises InvalidValueError for images that are too large for one prompt, or not read."""
-    n = sum(width * height for width, height in (_size(checked_image(data)) or (0, 0) for data in images))
+def check_together(images: Iterable[bytes]) -> dict[str, tuple[int, int]]:
+    """Returns the sizes of images by their marks. Raises InvalidValueError for images that are too large for
+    one prompt, or not read.
+    """
+    sizes = {image_mark(data): _size(checked_image(data)) or (0, 0) for data in images}
+    n = sum(width * height for width, height in sizes.values())
     if n > _MAX_PIXELS:
         raise InvalidValueError(
             f"the images of a prompt have {n >> 20} million pixels; at most {_MAX_PIXELS >> 20} are read"
         )
+    return sizes
+
+
+def check_unpacked(data: bytes) -> None:
+    """Raises InvalidValueError for a PNG whose data unpacks to more than its pixels need: decoders unpack all
+    of it before they count.
+    """
+    if not data.startswith(_PNG):
+        return
+    width, height, depth, color = struct.unpack(">IIBB", data[16:26].ljust(10, b"\0"))
+    n_channels = {2: 3, 4: 2, 6: 4}.get(color, 1)
+    # each line begins with a byte for its filter; interlaced, there are fewer than two lines for each
+    n_max = height * (-(-width * n_channels * depth // 8) + 5) + 16
+    packed, at = bytearray(), len(_PNG)
+    while at < len(data) and (kind := data[at + 4 : at + 8]) != b"IEND":
+        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
+        if kind == b"IDAT":
+            packed += data[at + 8 : end]
+        at = end + 4  # the checksum
+    n, inflater = 0, zlib.decompressobj(-zlib.MAX_WBITS)  # decoders skip zlib's checksum
+    try:
+        for first in range(2, len(packed), _PACKED):
+            piece: bytes | bytearray = packed[first : first + _PACKED]
+            while piece and not inflater.eof:
+                n += len(inflater.decompress(piece, _UNPACKED))
+                piece = inflater.unconsumed_tail
+                if n > n_max:
+                    raise InvalidValueError(
+                        f"an image unpacks to more than {human_bytes(n_max)}, which its {width} x {height} "
+                        "pixels need at most; save it again"
+                    )
+    except zlib.error as error:
+        raise InvalidValueError(f"an image cannot be decoded: it is damaged ({error})") from None
 
 
 def _size(data: bytes) -> tuple[int, int] | None:

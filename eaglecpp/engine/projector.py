@@ -15,19 +15,35 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eaglecpp._extension import core
-from eaglecpp.chat.images import check_together, split_at_images
+from eaglecpp.chat.images import check_together, check_unpacked
 from eaglecpp.engine import projector_worker
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.projector_worker import receive, send
 from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError, UnsupportedError
+from eaglecpp.threads import check_wanted
 
 _MOST_S = 600.0  # for one image
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a prompt: tokens, or `n` rows of an image. image: its mark, "" for tokens; part: its number
+    among the pieces that llama.cpp cuts this image into; whole, columns: as `NativeEngine.add_image`.
+    """
+
+    tokens: Sequence[int] = ()
+    image: str = ""
+    part: int = 0
+    n: int = 0
+    whole: bool = False
+    columns: int = 0
 
 
 class Projector:
@@ -57,36 +73,31 @@ class Projector:
         }  # fmt: skip
         self._open()
 
-    def tokens(self, text: str, images: Mapping[str, bytes], *, add_bos: bool) -> list[int]:
-        """The ids of a text in which marks (`eaglecpp.chat.images`) stand for images. images: by mark.
-
-        Raises InvalidValueError for an image that cannot be read.
+    def read(self, parts: Sequence[str], images: Mapping[str, bytes], *, add_bos: bool) -> list[Chunk]:
+        """What a prompt consists of, before any image is decoded. parts: of `split_at_images`; images: by
+        mark. Raises InvalidValueError for an image that is not read.
         """
-        parts = split_at_images(text, images)
-        found = [images[mark] for mark in parts[1::2]]
-        check_together(found)
-        request = {
-            "text": self._marker.join(parts[::2]),
-            "add_special": add_bos,
-            "images": list(zip(parts[1::2], found, strict=True)),
-        }
+        marks = parts[1::2]
+        reply = self._ask({
+            "text": self._marker.join(parts[::2]), "add_special": add_bos, "images": marks,
+            "sizes": check_together(images[mark] for mark in set(marks)),
+        })  # fmt: skip
+        chunks = [Chunk(**chunk) for chunk in reply["chunks"]]
+        if any(min(chunk.tokens, default=0) < 0 for chunk in chunks):
+            raise UnsupportedError(
+                f"{self.path} puts tokens around images that this model's vocabulary lacks"
+            )
+        if any(chunk.columns < 0 for chunk in chunks):
+            raise UnsupportedError(f"{self.path} numbers an image's rows in a way of its own")
+        return chunks
+
+    def tokens(self, chunks: Sequence[Chunk], images: Mapping[str, bytes]) -> list[int]:
+        """The ids of what was read; equal images have equal ids, and are encoded once. Raises
+        InvalidValueError for an image that cannot be decoded.
+        """
         ids: list[int] = []
-        n_seen: dict[str, int] = {}
-        with self._lock:
-            for index, chunk in enumerate(self._ask(request)["chunks"]):
-                if "tokens" in chunk:
-                    ids += chunk["tokens"]
-                    if min(chunk["tokens"], default=0) < 0:
-                        raise UnsupportedError(
-                            f"{self.path} puts tokens around images that this model's vocabulary lacks"
-                        )
-                    continue
-                if chunk["columns"] < 0:
-                    raise UnsupportedError(f"{self.path} numbers an image's rows in a way of its own")
-                # an image may be cut into several, each with its own rows
-                n_seen[chunk["id"]] = number = n_seen.get(chunk["id"], -1) + 1
-                first, n_rows = self._rows(f"{chunk['id']}:{number}", index, chunk["whole"], chunk["columns"])
-                ids += range(first, first - n_rows, -1)
+        for chunk in chunks:
+            ids += self._rows(chunk, images[chunk.image]) if chunk.image else chunk.tokens
         if not self.has_all(ids):
             raise InvalidValueError("the images of this prompt have more rows than are kept; send fewer")
         return ids
@@ -105,15 +116,27 @@ class Projector:
             with contextlib.suppress(OSError), process:
                 process.kill()
 
-    def _rows(self, key: str, index: int, whole: bool, n_columns: int) -> tuple[int, int]:
-        native = self._engine.get()
-        if (known := native.find_image(key)) is not None:
-            return known
-        reply = self._ask({"chunk": index})
-        rows = np.frombuffer(reply["rows"], np.float32).reshape(-1, reply["width"])
-        if not np.isfinite(rows).all():
-            raise InvalidValueError(f"{self.path} makes rows of an image that are not numbers")
-        return native.add_image(key, rows, whole, n_columns)
+    def _rows(self, chunk: Chunk, data: bytes) -> Sequence[int]:
+        """The ids of an image's rows. Raises CancelledError where no client waits for them any more."""
+        native, key = self._engine.get(), f"{chunk.image}:{chunk.part}"
+        known = native.find_image(key)
+        if known is None:
+            check_wanted()
+            check_unpacked(data)
+            reply = self._ask({"image": chunk.image, "data": data, "part": chunk.part})
+            rows = np.frombuffer(reply["rows"], np.float32).reshape(-1, reply["width"])
+            if len(rows) != chunk.n:
+                raise InvalidValueError(
+                    f"an image has {len(rows)} rows, {chunk.n} by the size in its header: it is damaged"
+                )
+            if not np.isfinite(rows).all():
+                raise InvalidValueError(f"{self.path} makes rows of an image that are not numbers")
+            try:
+                known = native.add_image(key, rows, chunk.whole, chunk.columns)
+            except ValueError as error:  # native code has no class for it
+                raise InvalidValueError(f"{self.path}: {error}") from None
+        first, n = known
+        return range(first, first - n, -1)
 
     def _open(self) -> None:
         self._process = subprocess.Popen(
@@ -138,14 +161,15 @@ class Projector:
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
         """The reply. A process that ended over an image is started again for the next one."""
-        if self._process is None:
-            self._open()
-        try:
-            return self._exchange(message)
-        except (EOFError, OSError):
-            raise InvalidValueError(
-                "llama.cpp's reader of images ended over an image, or was killed; is the image damaged?"
-            ) from None
+        with self._lock:
+            if self._process is None:
+                self._open()
+            try:
+                return self._exchange(message)
+            except (EOFError, OSError):
+                raise InvalidValueError(
+                    "llama.cpp's reader of images ended over an image, or was killed; is the image damaged?"
+                ) from None
 
     def _exchange(self, message: dict[str, Any]) -> dict[str, Any]:
         process = self._process

@@ -6,9 +6,10 @@ So neither is done in the process of the engine (`eaglecpp.engine.projector`), w
 stdin and stdout: a message is its length, and an object in MessagePack.
 
 * first {mmproj, target, marker, n_threads, gpu}: {}. Of the target only metadata is read.
-* {text, add_special, images}, by id: {chunks}, in order, each {tokens} or {id, n, whole, columns}.
-  Each marker in the text stands for one image. columns: as `_columns`.
-* {chunk}, a number: {width, rows}, in float32.
+* {text, add_special, sizes, images}: {chunks}, in order, each as `eaglecpp.engine.projector.Chunk`, with
+  `_columns`. sizes: width and height of each image, by id; images: the id for each marker in the text. No
+  image is decoded for it.
+* {image, data, part}: {width, rows}, in float32.
 
 Any answer may be {error} instead.
 """
@@ -19,9 +20,15 @@ import ctypes
 import os
 import signal
 import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any
 
 from msgspec import msgpack
+
+_MARGIN = 4 << 30  # 64 million pixels take 1.4 GB to decode; 4096 rows of Qwen2-VL's widths 0.8 GB to encode
+_PER_THREAD = 128 << 20  # a stack, and an arena of the allocator
 
 
 def send(stream: IO[bytes], message: dict[str, Any]) -> None:
@@ -44,8 +51,19 @@ def _exactly(stream: IO[bytes], n: int) -> bytes:
     return data
 
 
+def _limit_memory(n_bytes: int) -> None:
+    """Lets this process allocate so much more, where the system can limit that (Linux)."""
+    if sys.platform == "linux":
+        import resource
+
+        n_pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = n_pages * resource.getpagesize() + n_bytes
+        with suppress(ValueError):  # a lower limit is set already
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
 class _Reader:
-    """mtmd's context, and the chunks of the last text."""
+    """mtmd's context, and the chunks of the last text or image."""
 
     def __init__(self, mmproj: str, target: str, marker: str, n_threads: int, gpu: bool) -> None:
         import llama_cpp
@@ -59,8 +77,10 @@ class _Reader:
         if not self.model:
             raise RuntimeError(f"{target} cannot be read")
         self.width = llama_cpp.llama_model_n_embd_inp(self.model)
+        if not (gpu and llama_cpp.llama_supports_gpu_offload()):  # drivers reserve addresses by the terabyte
+            _limit_memory(Path(mmproj).stat().st_size + _MARGIN + n_threads * _PER_THREAD)
         own = mtmd_cpp.mtmd_context_params_default()
-        own.media_marker = marker.encode()
+        own.media_marker, self.marker = marker.encode(), marker
         own.use_gpu, own.n_threads, own.print_timings, own.warmup = gpu, n_threads, False, False
         self.context = mtmd_cpp.mtmd_init_from_file(mmproj.encode(), self.model, own)
         if not self.context:
@@ -68,39 +88,51 @@ class _Reader:
         if not mtmd_cpp.mtmd_support_vision(self.context):
             raise RuntimeError("it has no encoder for images")
         self.chunks = mtmd_cpp.mtmd_input_chunks_init()
+        self.image = ""  # whose pixels the chunks have
 
-    def read(self, text: str, add_special: bool, images: list[tuple[str, bytes]]) -> dict[str, Any]:
-        mtmd, bitmaps = self.mtmd, []
-        try:
-            for name, data in images:
-                buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
-                bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(self.context, buffer, len(data), False)
-                if not bitmap:
-                    return {"error": "an image cannot be decoded: it is damaged"}
-                bitmaps.append(bitmap)
-                mtmd.mtmd_bitmap_set_id(bitmap, name.encode())
-            given = text.encode()
-            part = mtmd.mtmd_input_text(given, len(given), add_special, True)
-            array = (ctypes.c_void_p * len(bitmaps))(*bitmaps)
-            mtmd.mtmd_input_chunks_free(self.chunks)
-            self.chunks = mtmd.mtmd_input_chunks_init()
-            code = mtmd.mtmd_tokenize(self.context, self.chunks, ctypes.byref(part), array, len(bitmaps))
-        finally:
-            for bitmap in bitmaps:
-                mtmd.mtmd_bitmap_free(bitmap)
+    def read(
+        self, text: str, add_special: bool, sizes: dict[str, tuple[int, int]], images: list[str]
+    ) -> dict[str, Any]:
+        bitmaps = {name: self.mtmd.mtmd_bitmap_init(*size, None) for name, size in sizes.items()}
+        for name, bitmap in bitmaps.items():
+            self.mtmd.mtmd_bitmap_set_id(bitmap, name.encode())
+        self._tokenize(text, add_special, bitmaps, images)
+        chunks = [self._chunk(one) for one in self._all()]
+        rows = [one for one in chunks if "image" in one]
+        # an image may be cut into several pieces, and equal images are cut alike
+        n_images, n_pieces = Counter(images), Counter(one["image"] for one in rows)
+        n_seen = Counter[str]()
+        for one in rows:
+            name = one["image"]
+            one["part"] = n_seen[name] % (n_pieces[name] // n_images[name])
+            n_seen[name] += 1
+        return {"chunks": chunks}
+
+    def _all(self) -> list[Any]:
+        n = self.mtmd.mtmd_input_chunks_size(self.chunks)
+        return [self.mtmd.mtmd_input_chunks_get(self.chunks, i) for i in range(n)]
+
+    def _tokenize(self, text: str, add_special: bool, bitmaps: dict[str, Any], images: list[str]) -> None:
+        """Makes the chunks of a text, and frees the bitmaps."""
+        mtmd, given = self.mtmd, text.encode()
+        part = mtmd.mtmd_input_text(given, len(given), add_special, True)
+        array = (ctypes.c_void_p * len(images))(*map(bitmaps.__getitem__, images))
+        mtmd.mtmd_input_chunks_free(self.chunks)
+        self.chunks, self.image = mtmd.mtmd_input_chunks_init(), ""
+        code = mtmd.mtmd_tokenize(self.context, self.chunks, ctypes.byref(part), array, len(images))
+        for bitmap in bitmaps.values():
+            mtmd.mtmd_bitmap_free(bitmap)
         if code != 0:
-            return {"error": f"llama.cpp cannot prepare the images for this model (code {code})"}
-        return {"chunks": [self._chunk(i) for i in range(mtmd.mtmd_input_chunks_size(self.chunks))]}
+            raise RuntimeError(f"llama.cpp cannot prepare the images for this model (code {code})")
 
-    def _chunk(self, index: int) -> dict[str, Any]:
+    def _chunk(self, chunk: Any) -> dict[str, Any]:
         mtmd = self.mtmd
-        chunk = mtmd.mtmd_input_chunks_get(self.chunks, index)
         if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
             n = ctypes.c_size_t()
             tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
             return {"tokens": tokens[: n.value] if tokens else []}
         return {
-            "id": (mtmd.mtmd_input_chunk_get_id(chunk) or b"").decode(),
+            "image": (mtmd.mtmd_input_chunk_get_id(chunk) or b"").decode(),
             "n": mtmd.mtmd_input_chunk_get_n_tokens(chunk),
             "whole": bool(mtmd.mtmd_decode_use_non_causal(self.context, chunk)),
             "columns": self._columns(chunk),
@@ -121,13 +153,21 @@ class _Reader:
         is_grid = all((p.t, p.y, p.x) == (0, *divmod(i, n_columns)) for i, p in enumerate(places))
         return n_columns if is_grid and mtmd.mtmd_input_chunk_get_n_pos(chunk) == n_positions else -1
 
-    def encode(self, index: int) -> dict[str, Any]:
+    def encode(self, image: str, data: bytes, part: int) -> dict[str, Any]:
         mtmd = self.mtmd
-        chunk = mtmd.mtmd_input_chunks_get(self.chunks, index)
+        if self.image != image:
+            buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
+            bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(self.context, buffer, len(data), False)
+            if not bitmap:
+                raise RuntimeError("an image cannot be decoded: it is damaged")
+            self._tokenize(self.marker, False, {image: bitmap}, [image])
+            self.image = image
+        text = mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT
+        chunk = [one for one in self._all() if mtmd.mtmd_input_chunk_get_type(one) != text][part]
         code = mtmd.mtmd_encode_chunk(self.context, chunk)
         rows = mtmd.mtmd_get_output_embd(self.context)
         if code != 0 or not rows:
-            return {"error": f"llama.cpp cannot encode an image (code {code})"}
+            raise RuntimeError(f"llama.cpp cannot encode an image (code {code})")
         n = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
         return {"width": self.width, "rows": ctypes.string_at(rows, 4 * n * self.width)}
 
@@ -148,7 +188,11 @@ def main() -> None:
             message = receive(incoming)
         except EOFError:
             return
-        send(outgoing, reader.read(**message) if "text" in message else reader.encode(message["chunk"]))
+        try:
+            reply = reader.read(**message) if "text" in message else reader.encode(**message)
+        except RuntimeError as error:
+            reply = {"error": str(error)}
+        send(outgoing, reply)
 
 
 if __name__ == "__main__":

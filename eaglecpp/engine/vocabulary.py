@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from eaglecpp.chat.images import split_at_images
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.projector import Projector
 from eaglecpp.errors import ContextFullError, InvalidTypeError, InvalidValueError
@@ -146,15 +147,25 @@ class Vocabulary:
     def tokenize_images(
         self, text: str, images: Mapping[str, bytes], *, add_bos: bool, n_ctx: int | None = None
     ) -> list[int]:
-        """The ids of a text with marks for images, see `Projector.tokens`. n_ctx: as `tokenize`."""
-        if not any(mark in text for mark in images):
+        """The ids of a text with marks for images, see `Projector`. n_ctx: as `tokenize`; no image is decoded
+        for a prompt that does not fit, nor one that does not fit alone.
+        """
+        parts = split_at_images(text, images)
+        if len(parts) == 1:
             return self.tokenize(text, add_bos=add_bos, n_ctx=n_ctx)
         assert self.projector is not None
+        native = self._engine.get()
+        n_images, n_room = len(parts) // 2, n_ctx or native.n_ctx
+        if n_images >= n_room:
+            raise self._context_full(f"{n_images} images", n_room)
         _, add_bos = self._to_tokenize(text, add_bos, special=True)
-        tokens = self._unended(self.projector.tokens(text, images, add_bos=add_bos), add_bos)
-        if n_ctx is not None:
-            self.check_fit(len(tokens), n_ctx)
-        return tokens
+        chunks = self.projector.read(parts, images, add_bos=add_bos)
+        if n_ctx is None:
+            self.check_fit(max(chunk.n for chunk in chunks))
+        else:
+            n = sum(len(chunk.tokens) + chunk.n for chunk in chunks)
+            self.check_fit(n - int(add_bos and native.add_eos), n_ctx)
+        return self._unended(self.projector.tokens(chunks, images), add_bos)
 
     def has_images(self, tokens: Sequence[int]) -> bool:
         """Whether the images among these ids are still there."""

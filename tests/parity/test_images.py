@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import signal
-from collections.abc import Callable
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,21 @@ from unittest import mock
 import numpy as np
 import psutil
 import pytest
+from llama_cpp import llama_supports_gpu_offload
 
 import eaglecpp
 from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Message
+from eaglecpp.engine.projector_worker import send
 from eaglecpp.engine.stream import next_chunks
-from eaglecpp.errors import GgufError, InvalidValueError, MismatchError, ModelNotFoundError, UnsupportedError
+from eaglecpp.errors import (
+    ContextFullError,
+    GgufError,
+    InvalidValueError,
+    MismatchError,
+    ModelNotFoundError,
+    UnsupportedError,
+)
 from helpers.amx import spare_llama_cpp
 from helpers.http_server import DRAFT, TARGET
 from helpers.tiny_arch import make_hybrid, make_seeing, make_with_head
@@ -75,7 +87,7 @@ def ask(text: str, *images: bytes) -> dict[str, Any]:
     return {"role": "user", "content": text, "images": list(images)}
 
 
-def said_by_llama_cpp(seeing: Seeing, text: str, image: bytes, n: int) -> tuple[list[int], float]:
+def said_by_llama_cpp(seeing: Seeing, text: str, images: Sequence[bytes], n: int) -> tuple[list[int], float]:
     """What greedy decoding gives behind mtmd's own evaluation of the prompt, and the log-probability of the
     first token.
     """
@@ -91,11 +103,14 @@ def said_by_llama_cpp(seeing: Seeing, text: str, image: bytes, n: int) -> tuple[
     params = mtmd_cpp.mtmd_context_params_default()
     params.use_gpu, params.n_threads, params.warmup = False, 1, False
     context = mtmd_cpp.mtmd_init_from_file(str(seeing.projector).encode(), llama.model, params)
-    buffer = (ctypes.c_uint8 * len(image)).from_buffer_copy(image)
-    bitmap = mtmd_cpp.mtmd_helper_bitmap_init_from_buf(context, buffer, len(image), False)
+    bitmaps = []
+    for image in images:
+        buffer = (ctypes.c_uint8 * len(image)).from_buffer_copy(image)
+        bitmaps.append(mtmd_cpp.mtmd_helper_bitmap_init_from_buf(context, buffer, len(image), False))
     chunks, given = mtmd_cpp.mtmd_input_chunks_init(), text.encode()
     part = mtmd_cpp.mtmd_input_text(given, len(given), True, True)
-    assert mtmd_cpp.mtmd_tokenize(context, chunks, part, (ctypes.c_void_p * 1)(bitmap), 1) == 0
+    array = (ctypes.c_void_p * len(bitmaps))(*bitmaps)
+    assert mtmd_cpp.mtmd_tokenize(context, chunks, part, array, len(bitmaps)) == 0
     n_past, tokens, first = ctypes.c_int32(), [], 0.0
     assert mtmd_cpp.mtmd_helper_eval_chunks(
         context, llama.ctx, chunks, 0, 0, 512, True, ctypes.byref(n_past)
@@ -108,7 +123,8 @@ def said_by_llama_cpp(seeing: Seeing, text: str, image: bytes, n: int) -> tuple[
         batch = llama_cpp.llama_batch_get_one((ctypes.c_int32 * 1)(tokens[-1]), 1)
         assert llama_cpp.llama_decode(llama.ctx, batch) == 0
     mtmd_cpp.mtmd_input_chunks_free(chunks)
-    mtmd_cpp.mtmd_bitmap_free(bitmap)
+    for bitmap in bitmaps:
+        mtmd_cpp.mtmd_bitmap_free(bitmap)
     mtmd_cpp.mtmd_free(context)
     llama.close()
     return tokens, first
@@ -119,16 +135,77 @@ def test_the_text_is_llama_cpps(seeing: Seeing, open_engine: Callable[..., eagle
     found = []
     same: dict[str, Any] = {"kernels": "off", "type_k": "f32", "type_v": "f32", "flash_attn": "off"}
     with open_engine(draft=None, **same) as engine:
-        for image in (make_image(1), make_image(2, width=64)):
-            expected, first = said_by_llama_cpp(seeing, "look: <__media__> What is os.path?", image, 48)
+        one, other = make_image(1), make_image(2, width=64)
+        for images in ([one], [other], [one, other, one, one]):
+            text = f"look: {'{}' * len(images)} What is os.path?"
+            expected, first = said_by_llama_cpp(
+                seeing, text.format(*["<__media__>"] * len(images)), images, 48
+            )
+            marks = [image_mark(image) for image in images]
             prompt = engine.shared.vocabulary.tokenize_images(
-                f"look: {image_mark(image)} What is os.path?", {image_mark(image): image}, add_bos=True
+                text.format(*marks), dict(zip(marks, images, strict=True)), add_bos=True
             )
             said = engine.generate(prompt, n_probs=1, **GREEDY)
             assert said.tokens == expected and said.logprobs
             assert said.logprobs[0].logprob == pytest.approx(first, abs=1e-4)
             found.append(first)
     assert abs(found[0] - found[1]) > 1e-3, "the image makes no difference"
+
+
+@contextmanager
+def counted_encodings() -> Iterator[list[str]]:
+    """The images that readers are asked to encode meanwhile, and "" for each text that they read."""
+    found: list[str] = []
+
+    def noted(stream: Any, message: dict[str, Any]) -> None:
+        found.append(message.get("image", ""))
+        send(stream, message)
+
+    with mock.patch("eaglecpp.engine.projector.send", noted):
+        yield found
+
+
+@pytest.mark.parametrize("seeing", ["janus_pro", "qwen2vl"], indirect=True)
+def test_equal_images_are_encoded_once_and_none_that_do_not_fit(
+    open_engine: Callable[..., eaglecpp.Engine],
+) -> None:
+    one, other = make_image(1), make_image(2)
+    with open_engine() as engine:
+        for n, n_sent in ((100, 1), (2000, 0)):
+            for message in (ask("What?", *[one] * n), ask(f"What? {image_mark(one) * (n - 1)}", one)):
+                with counted_encodings() as sent, pytest.raises(ContextFullError, match="prompt is too long"):
+                    engine.chat([message], **GREEDY)
+                assert sent == [""] * n_sent
+        with counted_encodings() as sent:
+            prompt = engine.chat_prompt([ask("What?", one, other, one, one)])
+        assert sorted(sent) == sorted(["", image_mark(one), image_mark(other)])
+        assert prompt.count(min(prompt)) == 1 and prompt.count(max(id for id in prompt if id < 0)) == 3
+
+
+@pytest.mark.parametrize("seeing", ["qwen2vl"], indirect=True)
+def test_an_image_with_more_rows_than_the_context_is_refused(
+    open_engine: Callable[..., eaglecpp.Engine],
+) -> None:
+    image = make_image(1, width=8, height=5000)
+    with open_engine(n_ctx=256) as engine, counted_encodings() as sent:
+        for asked in (engine.chat, engine.chat_prompt):
+            with pytest.raises(ContextFullError, match="the context has 256"):
+                asked([ask("What?", image)])
+    assert not any(sent)
+
+
+def test_what_a_picture_makes_of_memory_is_bounded(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+    image = make_image(1)
+    at, packed = image.index(b"IDAT"), zlib.compress(bytes(200 << 20), 9)
+    bomb = image[: at - 4] + len(packed).to_bytes(4, "big") + b"IDAT" + packed + image[-16:]
+    with open_engine() as engine:
+        assert engine.chat([ask("What is len?", image)], **GREEDY).text
+        before = own_reader().memory_info().vms
+        with pytest.raises(InvalidValueError, match="an image unpacks to more than"):
+            engine.chat([ask("What?", bomb)], **GREEDY)
+        assert own_reader().memory_info().vms == before
+        if sys.platform == "linux" and not llama_supports_gpu_offload():
+            assert 0 < own_reader().rlimit(psutil.RLIMIT_AS)[1] < before + (6 << 30)
 
 
 @every_target

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from eaglecpp.chat.images import checked_image
+from eaglecpp.chat.images import check_unpacked, checked_image
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.errors import InvalidValueError
 
@@ -70,3 +73,38 @@ def test_images_are_of_a_kind_and_size_that_are_read(data: bytes, problem: str) 
             checked_image(data)
     else:
         assert checked_image(data) is data
+
+
+def png(n: int, depth: int, color: int, interlaced: int = 0) -> bytes:
+    """A PNG of 33 x 35 pixels whose data unpacks to n bytes, in two pieces."""
+    head, packed = struct.pack(">IIBBBBB", 33, 35, depth, color, 0, 0, interlaced), zlib.compress(bytes(n), 9)
+    parts = (
+        (b"IHDR", head),
+        (b"tEXt", b"a\0b"),
+        (b"IDAT", packed[:1]),
+        (b"IDAT", packed[1:]),
+        (b"IEND", b""),
+    )
+    return PNG[:8] + b"".join(struct.pack(">I", len(data)) + kind + data + b"sum." for kind, data in parts)
+
+
+PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("color", "n_bits"), [(0, (1, 2, 4, 8, 16)), (2, (8, 16)), (3, (1, 2, 4, 8)), (4, (8, 16)), (6, (8, 16))]
+)
+def test_a_png_unpacks_to_its_pixels(color: int, n_bits: Sequence[int]) -> None:
+    for depth in n_bits:
+        size = depth * {2: 3, 4: 2, 6: 4}.get(color, 1)
+        for interlaced, passes in ((0, [(0, 0, 1, 1)]), (1, PASSES)):
+            n = sum(
+                len(range(y, 35, down)) * (1 + -(-len(range(x, 33, right)) * size // 8))
+                for x, y, right, down in passes
+            )
+            check_unpacked(png(n, depth, color, interlaced))
+        with pytest.raises(InvalidValueError, match="33 x 35 pixels need"):
+            check_unpacked(png(n + 100_000_000, depth, color, interlaced))
+    check_unpacked(PNG + bytes(8))
+    with pytest.raises(InvalidValueError, match="it is damaged"):
+        check_unpacked(png(900, 1, 0).replace(zlib.compress(bytes(900), 9)[1:4], b"\xda\xff\xff"))

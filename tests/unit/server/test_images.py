@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import base64
+import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers.http_server import FAST, MODEL, TARGET, TestServer, store
+from eaglecpp.engine.projector_worker import send
+from helpers.http_server import FAST, MODEL, TARGET, TestServer, store, until
 from helpers.tiny_projector import make_image, make_projector
 
 IMAGE = make_image(1)
@@ -131,3 +134,30 @@ def test_a_slot_with_an_image_is_not_saved(
     # another process numbers its own images alike, and would take these rows for them
     assert told.status_code == 400 and "images" in told.text
     assert not list((tmp_path / "prompts").iterdir())
+
+
+def test_images_that_do_not_fit_are_the_clients_error(seeing: TestServer) -> None:
+    messages = [{"role": "user", "content": TEXT, "images": [CODED] * 999}]
+    said = seeing.told("/v1/chat/completions", openai("") | {"messages": messages}, 400)
+    assert said["error"]["code"] == "context_length_exceeded" and "999 images" in said["error"]["message"]
+
+
+def test_no_image_is_encoded_for_a_client_that_left(
+    seeing: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = list[object]()
+
+    def slow(stream: Any, message: dict[str, Any]) -> None:
+        if "text" not in message:
+            encoded.append(message)
+            time.sleep(1.0)
+        send(stream, message)
+
+    monkeypatch.setattr("eaglecpp.engine.projector.send", slow)
+    images = [base64.b64encode(make_image(seed)).decode() for seed in range(20, 26)]
+    body = json.dumps(ollama(messages=[{"role": "user", "content": TEXT, "images": images}])).encode()
+    head = f"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    with seeing.connect(head.encode() + body):
+        until(lambda: len(encoded) == 1)
+    seeing.told("/api/chat", ollama(messages=[{"role": "user", "content": TEXT, "images": [CODED]}]))
+    assert len(encoded) < len(images)
