@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The forms in which models write tool calls: one table, and one reader for each kind of form.
+"""Forms of tool calls: a table of known forms, and a reader and a writer for each kind.
 
-A form is learned from a call as its chat template prints it, or taken from the table `KNOWN`. An answer is
-read in that form alone, once and from left to right: a text inside a value is never another call, and only
-the form's own marks end a value. Where a form has values without quotes, the tool's schema gives their type.
+A form is learned from a call that the chat template prints, or taken from `KNOWN`. An answer is read only in
+that form, once and from left to right: text inside a value is never another call, and only the marks of the
+form end a value. If values have no quotes, the tool's schema gives their type.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 from eaglecpp.chat.message import ToolCall
 
 Tools = Mapping[str, Mapping[str, Any]]
-"""The JSON schemas of the parameters, by tool name."""
+"""JSON schemas of the parameters by tool name."""
 Read = Callable[[str, Tools], "tuple[list[ToolCall], int]"]
-"""Reads calls from the beginning of a text: the calls and the length read. Raises ValueError."""
+"""Reads calls at the beginning of a text. Returns the calls and the length read. Raises ValueError."""
 
 KEY = "probe_key"
 """The name of the one argument in a printed call."""
@@ -40,15 +40,15 @@ _LONGEST_HEAD = 512  # characters from a call's beginning to its arguments
 
 @dataclass(frozen=True)
 class CallForm:
-    """How a model writes calls.
+    """Syntax of a model's calls.
 
-    open:    begins a block of calls; "" where a call has no mark of its own
-    close:   ends the block; "" where the answer ends with it
-    read:    reads the calls of a block
-    printed: what `read` gets of a call as the template prints it, with "\\0" for its name and the value of
-             `KEY`; some of its marks are control tokens
-    is_part: `open` and `close` belong to the call, so `read` gets them, too
-    needs_close: without `close`, a call that was cut looks whole
+    open:        mark before a block of calls, "" without a mark
+    close:       mark after the block, "" if the answer ends with the block
+    read:        reader of a block
+    printed:     a call as the template prints it, with "\\0" for its name and the value of `KEY`; some of its
+                 marks are control tokens
+    is_part:     `open` and `close` are part of the call, so `read` gets them
+    needs_close: a truncated call without `close` looks complete
     """
 
     open: str
@@ -60,16 +60,16 @@ class CallForm:
 
     @property
     def first(self) -> int:
-        """Where in a block `read` begins."""
+        """Returns the position in a block at which `read` begins."""
         return 0 if self.is_part else len(self.open)
 
     def ends_value(self, text: str, start: int, end: int) -> bool:
         """Returns whether a value that is open at `start` may have ended before `end`."""
-        pattern = self.read.value_end if isinstance(self.read, _Tags) else _QUOTES[self.read]
+        pattern = self.read.value_end if isinstance(self.read, _Tags) else _QUOTES.get(self.read, _QUOTE)
         return pattern.search(text, start, end) is not None
 
     def calls(self, text: str, tools: Tools) -> list[ToolCall] | None:
-        """Returns the calls of a whole block, as `read` gets it, None where it is not one."""
+        """Returns the calls of a complete block, None if it is not one."""
         try:
             calls, end = self.read(text, tools)
         except (ValueError, RecursionError):
@@ -77,7 +77,7 @@ class CallForm:
         return calls if calls and not text[end:].strip() else None
 
     def write(self, calls: Sequence[ToolCall]) -> str:
-        """Returns calls as a model with this form writes them."""
+        """Returns calls in this form."""
         written = [self._written(call, index) for index, call in enumerate(calls)]
         if not self.close and self.read is read_json:
             return self.open + "".join(written)
@@ -136,11 +136,11 @@ def _from_json(value: Any) -> Iterator[ToolCall]:
         return
     if not isinstance(value, Mapping):
         raise ValueError("not a call")
-    function = value.get("function", value.get("tool_name", value))  # the latter of Command R
+    function = value.get("function", value.get("tool_name", value))  # the latter in Command R
     if isinstance(function, str):
         function = {**value, "name": function}
     for name, arguments in value.items() if len(value) == 1 and function is value else ():
-        if isinstance(arguments, Mapping):  # of Apertus
+        if isinstance(arguments, Mapping):  # Apertus
             function = {"name": name, "arguments": arguments}
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ValueError("a call without a name")
@@ -171,7 +171,7 @@ _MARKS_ONLY = re.compile(r"(?:\s|```|<[^<>{}\n]{1,40}+>)*+")
 
 
 def read_named(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
-    """Reads names, each with a JSON object after it, or JSON, as `write_calls` writes it."""
+    """Reads names, each followed by a JSON object, or calls in JSON."""
     if text.lstrip().startswith(("[", "{")):
         return read_json(text, tools)
     calls: list[ToolCall] = []
@@ -215,7 +215,7 @@ _BARE_JSON = re.compile(r"\s*(?:-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|f
 
 
 def read_gemma(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
-    """Reads `call:name{key:<|"|>text<|"|>,other:1}`, of Gemma 4: JSON but for its keys and quotes."""
+    """Reads `call:name{key:<|"|>text<|"|>,other:1}` of Gemma 4: JSON with other quotes and bare keys."""
     if text.count(_GEMMA_QUOTE) % 2:
         raise ValueError("ends within a text")
     plain = _GEMMA_PART.sub(_gemma_json, text)
@@ -255,7 +255,7 @@ _PYTHON_TOKEN = re.compile(
 
 
 def read_python(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
-    """Reads calls as Python writes them, with literals of JSON or Python. Evaluates nothing else."""
+    """Reads calls in Python's syntax, with literals of JSON or Python. Evaluates nothing else."""
     calls: list[ToolCall] = []
     at = _end(re.compile(r"\s*\["), text, 0)
     while at and (match := _CALL.match(text, at)):
@@ -287,7 +287,7 @@ def _python_value(text: str, at: int) -> tuple[Any, int]:
 
 
 def _python_literal(text: str) -> Any:
-    """Returns the value of a literal as Python writes it. Raises ValueError."""
+    """Returns the value of a Python literal. Raises ValueError."""
     try:
         return _JSON.decode(json.dumps(ast.literal_eval(text)))
     except (TypeError, SyntaxError, MemoryError, RecursionError) as error:
@@ -306,27 +306,25 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
-_JSON_QUOTE = re.compile('"')
+_QUOTE = re.compile('"')
 _QUOTES: dict[Read, re.Pattern[str]] = {
-    read_json: _JSON_QUOTE,
-    read_named: _JSON_QUOTE,
-    read_harmony: _JSON_QUOTE,
-    read_functionary: _JSON_QUOTE,
     read_gemma: re.compile(re.escape(_GEMMA_QUOTE)),
     read_python: re.compile("['\"]"),
 }
-"""What ends a text in a value."""
+"""Ends of a text in a value, if not a double quote."""
 
 
 # Tags around names and values without quotes: Qwen Coder, GLM, MiniMax, DeepSeek V3.2, Kimi K3, Hunyuan
 
 
 class _Tags:
-    """Reads and writes calls as a template prints one.
+    """Reader and writer of calls in tags, learned from a printed call.
 
-    printed: the call; value_end: the tag after its value; call_end: the tag at its end, "" for none
+    printed:   the call
+    value_end: tag after its value
+    call_end:  tag at its end, "" without a tag
 
-    A value ends at its own closing tag, if another argument or the end of the call follows.
+    A value ends at its closing tag if another argument or the end of the call follows.
     """
 
     def __init__(self, printed: str, value_end: str, call_end: str) -> None:
@@ -337,8 +335,8 @@ class _Tags:
         n_end = behind.find(value_end) + len(value_end)
         self._argument = before_key, before_value, behind[:n_end]
         self._behind = behind[n_end:]
-        self._has_cdata = value_end == "</param>"  # of MiniCPM5
-        self._is_tree = KEY in value_end  # of MiniMax M3, whose tags are named as the arguments
+        self._has_cdata = value_end == "</param>"  # MiniCPM5
+        self._is_tree = KEY in value_end  # MiniMax M3 names tags like the arguments
         prefix, suffix = self._before_name.strip(), self._behind_name.strip()
         self._is_named = bool(prefix or suffix)
         suffix = re.sub(r"\d+", r"\\d+", re.escape(suffix))  # Kimi K3 numbers its calls
@@ -361,8 +359,11 @@ class _Tags:
         end = 0
         while match := self._name.match(text, end):
             name, schema = match[1], tools.get(match[1], {})
-            read = self._read_tree if self._is_tree else self._read_values
-            arguments, at = read(text, match.end(), schema)
+            if self._is_tree:
+                elements, at = self._elements(text, match.end())
+                arguments = _of_tree(elements, {"type": "object", **schema}, schema)
+            else:
+                arguments, at = self._read_values(text, match.end(), schema)
             closed = self._close.match(text, at)
             if closed is None or not (arguments or self._is_named or name in tools):
                 raise ValueError("a call that does not end")
@@ -377,16 +378,15 @@ class _Tags:
             value = inline if lines is None else lines
             if self._has_cdata and value.startswith("<![CDATA["):
                 value = value.removeprefix("<![CDATA[").removesuffix("]]>")
-            arguments[key] = value if kind in ("true", "string") else typed(value, schema, key)
+            is_text = kind in ("true", "string")
+            arguments[key] = (
+                value if is_text else typed(value, _kinds(_property(schema, schema, key), schema))
+            )
             at = found.end()
         return arguments, at
 
-    def _read_tree(self, text: str, at: int, schema: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        elements, end = self._elements(text, at)
-        return {key: _of_tree(value, schema, key) for key, value in elements}, end
-
     def _elements(self, text: str, at: int) -> tuple[list[tuple[str, Any]], int]:
-        """Returns the elements up to the tag that closes their parent, each a text or a list of elements."""
+        """Returns the elements up to the closing tag of their parent, as texts or lists of elements."""
         before = re.escape(self._argument[0])
         elements: list[tuple[str, Any]] = []
         while tag := re.compile(rf"\s*+{before}([^<>/\s]++)>").match(text, at):
@@ -400,7 +400,7 @@ class _Tags:
         return elements, at
 
     def write(self, call: ToolCall) -> str:
-        """Returns a call as the template prints it."""
+        """Returns a call in these tags."""
         space = self._behind_name[len(self._behind_name.rstrip()) :]
         values = space.join(self._write_value(key, value) for key, value in call.arguments.items())
         return f"{self._before_name}{call.name}{self._behind_name}{values}{self._behind}"
@@ -420,27 +420,25 @@ class _Tags:
         return f"{before_key}{key}{before_value}{text}{end.replace(KEY, key)}"
 
 
-def _of_tree(value: Any, schema: Mapping[str, Any], key: str) -> Any:
-    """Returns the value of an element in the types that the schema gives it."""
+def _of_tree(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
+    """Returns the value of an element, with the types of the schema."""
     if isinstance(value, str):
-        return typed(value, schema, key)
-    inner = {"$defs": schema.get("$defs"), **_property(schema, key)}
-    if all(name == "item" for name, _ in value) and "object" not in _kinds(inner, schema, 0):
-        inner = {**inner, "properties": {"item": inner.get("items")}}
-        return [_of_tree(one, inner, name) for name, one in value]
-    return {name: _of_tree(one, inner, name) for name, one in value}
+        return typed(value, _kinds(schema, root))
+    if all(name == "item" for name, _ in value) and "object" not in _kinds(schema, root):
+        items: Any = next((one["items"] for one in _alternatives(schema, root) if "items" in one), {})
+        return [_of_tree(one, items, root) for _, one in value]
+    return {name: _of_tree(one, _property(schema, root, name), root) for name, one in value}
 
 
 # Types of values without quotes
 
 
-def typed(text: str, schema: Mapping[str, Any], key: str) -> Any:
-    """Returns a value without quotes in the type that the tool's schema gives it.
+def typed(text: str, kinds: set[str]) -> Any:
+    """Returns a value without quotes in a type that a schema allows.
 
-    It stays a text where a text is allowed, unless it is `null` and that is allowed, too. Without a type in
-    the schema, JSON is read as JSON.
+    The value is a text if texts are allowed, except for `null` if null is allowed as well. Without a type,
+    JSON is read as JSON.
     """
-    kinds = _kinds(_property(schema, key), schema, 0)
     plain = text.strip()
     if "string" in kinds:
         return None if "null" in kinds and plain == "null" else text
@@ -456,13 +454,6 @@ def typed(text: str, schema: Mapping[str, Any], key: str) -> Any:
     return value if not kinds or _kind(value) & kinds else text
 
 
-def _property(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Returns the schema of one argument, with its first reference followed."""
-    properties = schema.get("properties")
-    found = properties.get(key) if isinstance(properties, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
 def _kind(value: Any) -> set[str]:
     if isinstance(value, bool):
         return {"boolean"}
@@ -472,33 +463,43 @@ def _kind(value: Any) -> set[str]:
     return {kinds.get(type(value), "null")}
 
 
-_DEEPEST = 16  # references and combinations within each other
+def _kinds(schema: Any, root: Mapping[str, Any]) -> set[str]:
+    """Returns the types that a schema allows, empty if it does not say."""
+    kinds: set[str] = set()
+    for one in _alternatives(schema, root):
+        kind = one.get("type")
+        kinds.update(name for name in (kind, *_list(kind)) if isinstance(name, str))
+        if kind is None:
+            constants = [*_list(one.get("enum")), *([one["const"]] if "const" in one else [])]
+            kinds.update(*map(_kind, constants))
+    return kinds
 
 
-def _kinds(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> set[str]:
-    """The types that a schema allows; empty where it gives none."""
-    kind = schema.get("type")
-    found = {one for one in (kind, *_list(kind)) if isinstance(one, str)}
-    if found or depth > _DEEPEST:
-        return found
-    constants = [*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
-    for value in constants:
-        found |= _kind(value)
-    if isinstance(schema.get("$ref"), str):
-        found |= _kinds(_referred(root, schema["$ref"]), root, depth + 1)
-    for name in ("anyOf", "oneOf", "allOf"):
-        for other in _list(schema.get(name))[:_DEEPEST]:
-            if isinstance(other, Mapping):
-                found |= _kinds(other, root, depth + 1)
-    return found
+def _property(schema: Any, root: Mapping[str, Any], key: str) -> Any:
+    """Returns the schema of an object's value."""
+    properties = (one.get("properties") for one in _alternatives(schema, root))
+    return next((one[key] for one in properties if isinstance(one, Mapping) and key in one), {})
 
 
-def _referred(root: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
-    found: Any = root
-    for part in reference.removeprefix("#").split("/")[1:]:
+def _alternatives(schema: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the schema and, if it has no type, the schemas that it refers to or combines."""
+    found: dict[int, Mapping[str, Any]] = {}
+    left = [schema]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping) and id(one) not in found:
+            found[id(one)] = one
+            if "type" not in one:
+                left.append(_referred(root, one.get("$ref")))
+                left += (other for name in ("anyOf", "oneOf", "allOf") for other in _list(one.get(name)))
+    return list(found.values())
+
+
+def _referred(root: Any, reference: Any) -> Any:
+    for part in reference.removeprefix("#").split("/")[1:] if isinstance(reference, str) else ():
         name = part.replace("~1", "/").replace("~0", "~")
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+        root = root.get(name) if isinstance(root, Mapping) else None
+    return root if isinstance(reference, str) else None
 
 
 def _list(value: Any) -> list[Any]:
@@ -509,10 +510,10 @@ def _list(value: Any) -> list[Any]:
 
 
 def learned(called: str, said: str = "") -> tuple[CallForm, ...]:
-    """Returns the form of a call as a template prints it, () where that is not understood.
+    """Returns the forms of a printed call, () if its syntax is unknown.
 
-    called: with "\\0" for the call's name and the value of its one argument `KEY`
-    said:   what the template prints without a call, which has none of the marks
+    called: the call, with "\\0" for its name and the value of its argument `KEY`
+    said:   a prompt without a call, which has none of the marks of calls
     """
     parts = called.split("\0")
     index = next((at for at, part in enumerate(parts) if KEY in part), 0)
@@ -563,7 +564,7 @@ def learned(called: str, said: str = "") -> tuple[CallForm, ...]:
     single = CallForm(prefix, call_end, tag_reader, printed, is_part=True)
     if not tag or (prefix and not close):
         return (single,)
-    # Muse names the tool in the header of a message, too; only the block of such a message is a call
+    # Muse also names the tool in the header of the message; without that header, a block is no call
     is_message = index > 1
     opening = before[: before.find(tag) + len(tag)] if is_message else tag
     block = CallForm(opening, close, tag_reader, printed, needs_close=not call_end)
@@ -586,15 +587,17 @@ _PRINTED = (
     f'<function name="\0"><param name="{KEY}">\0</param></function>',  # MiniCPM5
     f'<|python_tag|>{{"name": "\0", "parameters": {_VALUE}}}',  # Llama 3
 )
-"""A call in each known form, as its template would print it: for templates that only mention the marks."""
+"""A call in each known form, for templates that mention the marks but print no calls."""
 KNOWN = tuple(form for printed in _PRINTED for form in learned(printed)[:1])
 HERMES = next(form for form in KNOWN if form.open == "<tool_call>")
-"""The form of tools that are described to a model whose template has none."""
+"""The form in which tools are described to a model whose template has no tools."""
 
 
 def forms_of(template: str, called: str = "", said: str = "") -> tuple[CallForm, ...]:
-    """The forms in which a model with a chat template writes calls; () where it has none. called, said: as in
-    `learned`, which counts more than the marks that the template mentions.
+    """Returns the forms of calls of a model with a chat template, () if the template has no calls.
+
+    A call that the template prints (`called` and `said`, as in `learned`) takes precedence over marks that it
+    mentions.
     """
     found = learned(called, said)
     if found and found[0].open:

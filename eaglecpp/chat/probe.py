@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What a chat template takes: found out by rendering marked texts, once for each template.
+"""Detects what a chat template accepts by rendering marked texts, once for each template.
 
-Templates differ and say so nowhere: one prints content as text, the next only typed parts; one raises for a
-second system message, another leaves it out without a word. A mark that is not in the prompt is a text that
-the model would never see. The facts depend on the template alone, never on a request, so everyone's prompt is
-made by the same ones.
+Templates differ without saying so: some print content as text and others only as typed parts; some raise an
+error for a second system message and others leave it out silently. If a mark is not in the prompt, the model
+would never see the text. The result depends on the template only, never on a request.
 """
 
 from __future__ import annotations
@@ -15,20 +14,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eaglecpp.chat.bounds import check_time_left, rendered_together
+from eaglecpp.chat.call_forms import KEY
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.errors import TemplateError
 
 Render = Callable[[Sequence[Message], "Form", Sequence[Mapping[str, Any]]], str]
-"""The text of messages in a form, with tools. Raises TemplateError."""
+"""Renders messages in a form, with tools. Raises TemplateError."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """How a Jinja template wants its values.
+    """Types of the values that a Jinja template expects.
 
-    parts:   content as a list of typed parts instead of a text
-    as_text: arguments of calls as JSON text instead of an object
-    without: None for the content of a message that only has calls
+    parts:   content is a list of typed parts, not a text
+    as_text: arguments of calls are JSON text, not an object
+    without: the content of a message that only has calls is None, not ""
     """
 
     parts: bool = False
@@ -36,7 +36,7 @@ class Form:
     without: bool = False
 
     def applied(self, message: Message) -> dict[str, Any]:
-        """A message as the template gets it."""
+        """Returns a message as the template gets it."""
         values = message.to_dict()
         if self.parts:
             values["content"] = [{"type": "text", "text": message.content}]
@@ -52,11 +52,12 @@ class Form:
 
 @dataclass(frozen=True)
 class Calls:
-    """How calls in a conversation reach the prompt.
+    """Calls that a template prints.
 
-    short_ids: only those of nine letters and digits are taken
-    several:   a message may have more than one
-    content:   what is said beside them is printed; thinking: both may stand beside each other
+    short_ids: an id must have nine letters and digits
+    several:   a message may have several calls
+    content:   the content of a message with calls is printed
+    thinking:  calls are printed if the message has content and thinking
     """
 
     short_ids: bool = False
@@ -67,14 +68,16 @@ class Calls:
 
 @dataclass(frozen=True)
 class Takes:
-    """What reaches a prompt.
+    """Parts of a conversation that a template prints.
 
-    text:         what a user says
-    system:       a system message at the beginning; late_system: others behind it
-    same_roles:   two messages of one role in a row
-    tools:        descriptions of tools; calls: None where calls or their results are not printed
-    said:         a prompt with an answer, "\\0" for its thought
-    called:       what stands behind a question that a call follows, "\\0" for its name and argument
+    text:        the user's text
+    system:      a system message at the beginning
+    late_system: later system messages
+    same_roles:  two messages in a row with the same role
+    tools:       descriptions of tools
+    calls:       None if calls or their results are not printed
+    said:        a prompt with an answer, "\\0" for its thought
+    called:      the prompt after a question, with a call, "\\0" for its name and argument
     """
 
     form: Form = field(default_factory=Form)
@@ -92,7 +95,7 @@ _USER, _OTHER, _SYSTEM, _LATE, _SAID, _THOUGHT, _RESULT = (
     f"probe{letter}9x" for letter in ("u", "o", "s", "l", "a", "t", "r")
 )
 _NAME = "probe_tool"
-_KEYS = {"probe_key": {"type": "string", "description": "probe"}}
+_KEYS = {KEY: {"type": "string", "description": "probe"}}
 _SCHEMA = {"type": "object", "properties": _KEYS, "required": [*_KEYS]}
 _FUNCTION = {"name": _NAME, "description": f"{_NAME} described", "parameters": _SCHEMA}
 _TOOL = {"type": "function", "function": _FUNCTION}
@@ -100,8 +103,10 @@ _LONG_ID, _SHORT_ID = "call_0123abcd", "call00001"
 
 
 def probe(render: Render) -> Takes:
-    """Renders a dozen short conversations. What a template that refuses the simplest of them takes is not
-    known; it gets every conversation as it is. Raises TemplateError beyond the time of one rendering.
+    """Returns what a template accepts, by rendering a dozen short conversations.
+
+    A template that refuses even the simplest one gets every conversation unchanged. Raises TemplateError if
+    the renderings take longer than one may.
     """
     with rendered_together():
         found = _Probe(render).takes()
@@ -113,7 +118,7 @@ class _Probe:
     def __init__(self, render: Render) -> None:
         self._render = render
         self._form = Form()
-        self._tools: Sequence[Mapping[str, Any]] = ()  # of templates that need some
+        self._tools: Sequence[Mapping[str, Any]] = ()  # for templates that need tools
         self._renders = False
 
     def takes(self) -> Takes:
@@ -143,14 +148,14 @@ class _Probe:
         )
 
     def _find_form(self, question: list[Message]) -> tuple[str, str]:
-        """Sets the form in which calls are printed; the id that they had, and the prompt, or ("", "")."""
+        """Sets the form in which calls are printed. Returns their id and the prompt, or ("", "")."""
         plain = self._form
         for id in (_LONG_ID, _SHORT_ID):
             for as_text, without in ((False, False), (True, False), (False, True), (True, True)):
                 self._form = Form(plain.parts, as_text, without)
                 text = self._text([*question, *_called(id, 1)])
-                # JSON, once: neither Python's text of an object nor a text of JSON in JSON
-                if "probe_b0" in text and "'probe_key'" not in text and '\\"probe_key' not in text:
+                # the arguments are JSON, not Python's text of an object and not JSON within JSON
+                if "probe_b0" in text and f"'{KEY}'" not in text and f'\\"{KEY}' not in text:
                     return id, text
         self._form = plain
         return "", ""
@@ -168,12 +173,12 @@ class _Probe:
         )
 
     def _prints(self, messages: list[Message], *others: str) -> bool:
-        """Whether all contents, and other texts, are in the prompt."""
+        """Returns whether the prompt has all contents and the other texts."""
         text = self._text(messages)
         return all(one in text for one in (*(message.content for message in messages), *others))
 
     def _text(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        """The prompt, "" for one that is refused."""
+        """Returns the prompt, "" if the template refuses the conversation."""
         try:
             text = self._render(messages, self._form, tools or self._tools)
         except TemplateError:
@@ -184,7 +189,7 @@ class _Probe:
 
 def _called(id: str, n: int, content: str = "", thinking: str = "") -> list[Message]:
     ids = [f"{id[:-1]}{index}" for index in range(n)]
-    calls = tuple(ToolCall(_NAME, {"probe_key": f"probe_b{i}"}, one) for i, one in enumerate(ids))
+    calls = tuple(ToolCall(_NAME, {KEY: f"probe_b{i}"}, one) for i, one in enumerate(ids))
     return [
         Message("assistant", content, thinking, calls),
         *(Message("tool", f"{_RESULT}{i}", tool_name=_NAME, tool_call_id=one) for i, one in enumerate(ids)),

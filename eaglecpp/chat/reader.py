@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`AnswerReader`: a stream of chunks as pieces to show, each thinking or answer, drafted or not.
+"""`AnswerReader` turns a stream of chunks into pieces to show: thinking or answer, drafted or not.
 
-A chunk's text lags behind its tokens, because incomplete characters and possible stop strings are held back.
-The reader decodes the tokens a second time to know which characters each of them completed, and so which
-characters came from accepted drafts. Control tokens have no text; those that belong to the model's thinking
-tags get theirs back here, only for the splitter.
+The text of a chunk lags behind its tokens, because incomplete characters and possible stop strings are held
+back. The reader decodes the tokens again to find the characters of each token, and so the characters of
+accepted drafts. Control tokens have no text; the reader adds the text of those in the model's tags, only for
+the splitter.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from eaglecpp.results import Chunk, Piece
 
 
 class AnswerReader:
-    """One answer. `content` and `thinking` are the text so far; `text` is all of it as the stream gave it.
+    """Reader of one answer. `content` and `thinking` are the text so far, `text` is the text of the stream.
 
-    token_bytes: the bytes of a token, empty for a control token
-    tags:        the model's thinking tags, None if it does not think
-    marks:       texts of the control tokens that the tags are made of
-    begins:      what its prompt leaves it to begin with
-    calls:       the marks that begin tool calls, which are part of the content; () without tools
-    is_call:     whether a text is whole calls and nothing else
+    token_bytes: returns the bytes of a token, b"" for a control token
+    tags:        the model's tags, None without tags
+    marks:       texts of the control tokens in the tags and calls, by token
+    begins:      the beginning of the answer
+    calls:       marks that begin tool calls, which are part of the content; () without tools
+    is_call:     returns whether a text consists of complete calls
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class AnswerReader:
         self._marks = marks or {}
         self._splitter = splitter(tags, begins, calls, is_call)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        # the characters of tokens whose text is not certain yet: whether they were drafted; and marks, which
-        # are text that the stream does not have
+        # for each character of tokens whose text is held back: "", or a mark without text, and whether a
+        # draft was accepted
         self._decoded: deque[tuple[str, bool]] = deque()
-        self._accepted: deque[bool] = deque()  # of the characters that the splitter holds back
+        self._accepted: deque[bool] = deque()  # for each character that the splitter holds back
 
     def read(self, chunk: Chunk) -> list[Piece]:
-        """The pieces that a chunk makes certain."""
+        """Returns the pieces that are certain after a chunk."""
         self.decode(chunk.tokens, chunk.accepted)
         return self._take(chunk.text)
 
@@ -61,14 +61,14 @@ class AnswerReader:
         return self._take(text[len(self.text) :]) + self._labelled(self._splitter.finish(reason == "stop"))
 
     def decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:
-        """Takes tokens whose text comes later."""
+        """Takes tokens; their text comes later."""
         for token, is_accepted in zip(tokens, accepted, strict=True):
             if token in self._marks:
                 self._decoded.append((self._marks[token], is_accepted))
             self._decoded.extend(("", is_accepted) for _ in self._decoder.decode(self._token_bytes(token)))
 
     def _take(self, text: str) -> list[Piece]:
-        """Pairs the stream's next characters with the tokens they are from."""
+        """Assigns the next characters of the stream to their tokens."""
         self.text += text
         given, n_taken = [], 0
         while n_taken < len(text) or (self._decoded and self._decoded[0][0]):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Where in an answer the thinking is: `ThinkTags` of the families, and `splitter`, which tells thinking and
-answer apart while the text streams; `behind_thought` gives a grammar for an answer that thinks first.
+"""Splits an answer into thinking and text while it streams.
+
+`ThinkTags` and `Channels` describe the families, `splitter` returns the reader of one answer, and
+`behind_thought` builds a grammar for an answer that thinks first.
 """
 
 from __future__ import annotations
@@ -14,20 +16,23 @@ from typing import Literal
 GAP = "\n\n"
 """Text between two messages of one answer."""
 Begins = Literal["any", "thought", "answer"]
-"""What an answer begins with, by the end of its prompt: a thought is open; or only the answer can come."""
+"""The beginning of an answer: inside a thought that the prompt opened, after a thought, or either way."""
 
 Kind = Literal["thinking", "answer", "tag"]
 
 
 @dataclass(frozen=True)
 class Channels:
-    """How a row of messages is written, each a header and a body.
+    """Syntax of an answer that is a row of messages, each with a header and a body.
 
-    beginnings: of a header; `rest` matches what follows one, up to `mark`, which ends the header
-    thought:    finds a header of thinking; every other one is of an answer or a call
-    call:       finds a header of a call, whose text begins at the end of what is found, behind `adds`
-    ends:       end a message; `nexts` begin the next one without an end
-    lasts:      end a message at the end of the answer, and are text elsewhere
+    beginnings: texts that begin a header; a header ends with `mark`
+    rest:       pattern of a header between its beginning and `mark`
+    thought:    pattern found in headers of thinking
+    call:       pattern found in headers of calls; the text of the call begins at the end of the match
+    adds:       text added before a call
+    ends:       texts that end a message
+    nexts:      texts that begin the next message and so end the last one
+    lasts:      texts that end a message only at the end of the answer
     calls_last: no message follows a call
     """
 
@@ -45,12 +50,12 @@ class Channels:
 
 @dataclass(frozen=True)
 class ThinkTags:
-    """`open` and `close` surround the thinking; `plain` begins an answer without any.
+    """Tags around the thinking of a family: `open` and `close`; `plain` begins an answer without thinking.
 
     after:    text between a thought and `plain`
-    breaks:   the thinking stands on lines of its own where its opening ends in a line break
-    marks:    further texts that are control tokens
-    channels: how an answer is written that is a row of messages
+    breaks:   the thinking is on separate lines if `open` is followed by a line break
+    marks:    other texts that are control tokens
+    channels: syntax of the messages, if an answer is a row of messages
     """
 
     open: str
@@ -147,12 +152,14 @@ _KNOWN = (
 )
 
 
-_TAG = r"(<[^<>\s]*(?i:think|reason|thought)[^<>\s]*>)"  # whose name says what it is
+_TAG = r"(<[^<>\s]*(?i:think|reason|thought)[^<>\s]*>)"
 
 
 def layout_of(template: str) -> ThinkTags | None:
-    """Returns the tags that a chat template mentions or prints, None for a plain answer. template: with what
-    it prints, "\\0" for a thought, from whose surroundings unknown tags are learned.
+    """Returns the tags of a chat template, None if its answers have no tags.
+
+    template: the template and a prompt that it rendered, with "\\0" for a thought; unknown tags are learned
+              from the text around it
     """
     found = (
         tags
@@ -164,15 +171,15 @@ def layout_of(template: str) -> ThinkTags | None:
 
 
 def tags_of(template: str) -> ThinkTags | None:
-    """Returns the tags around the thinking, as `layout_of`; None for a model that does not think."""
+    """Returns the tags around the thinking, None for a model that does not think."""
     tags = layout_of(template)
     return tags if tags is not None and tags.open else None
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of the text. "tag": the tags and the white space around them, which are not shown. added: shown
-    before the text, but not part of the answer.
+    """A piece of an answer. Tags and the white space around them are not shown. added: text that is shown
+    before the piece but is not in the answer.
     """
 
     kind: Kind
@@ -181,9 +188,7 @@ class Part:
 
 
 class Splitter:
-    """Feed text, take parts; every character comes out once, in order. For tags around one thought, which
-    comes first.
-    """
+    """Splits an answer that may begin with a thought between tags. Returns each character once, in order."""
 
     def __init__(
         self,
@@ -202,12 +207,12 @@ class Splitter:
         self._is_whole = False
 
     def feed(self, text: str) -> list[Part]:
-        """Takes the next text; returns what became certain."""
+        """Takes the next text; returns the parts that are certain."""
         self._held += text
         return self._advance(final=False)
 
     def finish(self, is_whole: bool = True) -> list[Part]:
-        """Returns what was held back; no more text will come. is_whole: the model ended the answer itself."""
+        """Returns the parts that were held back. is_whole: the model ended the answer itself."""
         self._is_whole = is_whole
         return self._advance(final=True)
 
@@ -222,19 +227,19 @@ class Splitter:
         return Part(kind, text)
 
     def _begin(self, parts: list[Part], final: bool) -> bool:
-        """Finds out what kind of text comes next; whether to look again."""
+        """Detects the kind of the text. Returns whether to go on."""
         assert self._tags is not None
         text, tags = self._held.lstrip(), (self._tags.open, self._tags.close)
         if not final and any(tag != text and tag.startswith(text) for tag in tags):
             return False
         self._kind = "thinking" if text.startswith(self._tags.open) else "answer"
-        for tag in filter(text.startswith, tags):  # a close alone: of no thought
+        for tag in filter(text.startswith, tags):  # `close` alone ends an empty thought
             parts.append(self._take("tag", len(self._held) - len(text) + len(tag)))
             self._is_behind_tag = True
         return True
 
     def _go_on(self, parts: list[Part], final: bool) -> bool:
-        """Takes text of the kind; whether to look again."""
+        """Takes text of the current kind. Returns whether to go on."""
         if self._is_behind_tag:
             parts.append(self._take("tag", len(self._held) - len(self._held.lstrip())))
             self._is_behind_tag = not self._held
@@ -243,12 +248,12 @@ class Splitter:
             return False
         at, close = first_mark(self._held, (self._tags.close,), final)
         if not close:
-            # Some models call from within a thought and end the answer there. A call that a thought quotes or
-            # only considers has text after it, or was cut.
+            # Some models call a tool inside a thought and end the answer there. A quoted call has text after
+            # it, or the answer was cut.
             at = min(at, first_mark(self._held, self._calls, final)[0])
             if final and not (self._is_whole and self._is_call_text(self._held[at:])):
                 at = len(self._held)
-        # the beginning of the tag, and white space before it, may have to go
+        # holds back the beginning of a tag and the white space before it
         n_text = at if final and at == len(self._held) else len(self._held[:at].rstrip())
         parts.append(self._take("thinking", n_text))
         is_over = bool(close or (final and self._held))
@@ -266,8 +271,8 @@ def splitter(
 ) -> Splitter:
     """Returns the splitter of one answer.
 
-    calls:   the marks that begin tool calls, which come out as answers with their marks; () without tools
-    is_call: whether a text is whole calls and nothing else
+    calls:   marks that begin tool calls, which are returned as part of the answer; () without tools
+    is_call: returns whether a text consists of complete calls
     """
     if tags is not None and tags.channels is not None:
         return ChannelSplitter(tags, tags.channels, begins, calls)
@@ -275,8 +280,10 @@ def splitter(
 
 
 def first_mark(text: str, marks: Iterable[str], final: bool = False) -> tuple[int, str]:
-    """Where the first one of some marks is in a text, and that. "" where there is none, behind what cannot
-    belong to one; final: no more text will come.
+    """Returns the position of the first mark in a text, and the mark.
+
+    Without a mark, returns "" and the position up to which the text cannot be part of one. final: the text is
+    complete.
     """
     found = [(at, mark) for mark in marks if (at := text.find(mark)) >= 0]
     if found or final:
@@ -285,7 +292,7 @@ def first_mark(text: str, marks: Iterable[str], final: bool = False) -> tuple[in
 
 
 def _n_begun(text: str, mark: str) -> int:
-    """How many characters at the end of a text may be the beginning of a mark."""
+    """Returns the number of characters at the end of a text that may begin a mark."""
     return next(n for n in range(min(len(mark) - 1, len(text)), -1, -1) if text.endswith(mark[:n]))
 
 
@@ -293,9 +300,7 @@ _LONGEST_HEADER = 512
 
 
 class ChannelSplitter(Splitter):
-    """Splits an answer that is a row of messages, as `Channels` says. The text of a call is part of the
-    answer, with the marks inside it.
-    """
+    """Splits an answer that is a row of messages. A call is part of the answer, with the marks inside it."""
 
     def __init__(self, tags: ThinkTags, channels: Channels, begins: Begins, calls: Sequence[str]) -> None:
         super().__init__(tags, begins, calls)
@@ -357,14 +362,14 @@ class ChannelSplitter(Splitter):
         return True
 
 
-# What is no name of a rule: texts, classes of characters, tokens, comments.
+# Texts, character classes, tokens, comments, and names of rules.
 _PARTS = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|!?<[^>\n]*>|#[^\n]*|[A-Za-z0-9-]+')
-_FORM, _THOUGHT = "form-behind-thought", "thought-before-form"  # no names of theirs
+_FORM, _THOUGHT = "form-behind-thought", "thought-before-form"  # unused by our grammars
 _JSON_CHANNEL = '( " "? "<|constrain|>json" )?'
 
 
 def behind_thought(grammar: str, tags: ThinkTags, begins: Begins) -> str:
-    """grammar: in GBNF. begins: of the prompt; a thought that is not open may be left out."""
+    """Returns a grammar in GBNF for an optional thought and an answer that matches `grammar`."""
     renamed = _PARTS.sub(lambda found: _FORM if found[0] == "root" else found[0], grammar)
     plain = _literal(tags.plain)
     if tags.channels is _HARMONY:  # whose header may say that the answer is JSON
@@ -378,7 +383,7 @@ def behind_thought(grammar: str, tags: ThinkTags, begins: Begins) -> str:
 
 
 def _until(mark: str, then: str) -> list[str]:
-    """Rules for any text up to the first time that a mark is in it, which has its first character once."""
+    """Returns rules for any text up to a mark. The first character of the mark must not occur in it again."""
     rules = []
     for n, char in enumerate(mark):
         again = f" | {_literal(mark[0])} {_THOUGHT}-1" if n else ""

@@ -1,37 +1,38 @@
 # SPDX-License-Identifier: MIT
 """Finds the tool calls in a model's answer while it streams.
 
-`ToolReader` takes text and returns text and `ToolCall`s in order. Text that may still become a call is held
-back; a broken call comes out as text. Needs no model and no engine.
+`ToolReader` takes text and returns text and `ToolCall`s in order. It holds back text that may become a call,
+and returns a broken call as text.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator, Sequence
 
 from eaglecpp.chat.call_forms import CallForm, Tools, read_json, read_python
 from eaglecpp.chat.message import ToolCall
 from eaglecpp.chat.thinking import first_mark
 
-_FENCE = re.compile(r"\A\s*(?:```(?:json)?\s*)?")
-# as much of an object's first key and text, with the quote after it, as there is
-_FIRST_KEY = re.compile(r'\[?\s*(?:\{\s*(?:"(\w*)(?:"\s*(?::\s*(?:"([^"]*)("?))?)?)?)?)?')
-_KEYS = ("name", "function", "type", "id", "tool_name", "tool_call_id", "arguments", "parameters")
+_KEYS = ("function", "type", "id", "tool_call_id", "arguments", "parameters")
+_LONGEST_HEAD = 512  # characters of a call up to the end of its name
 
 
 class ToolReader:
-    """One answer of a model that was given tools.
+    """Reader of one answer.
 
-    forms: of its calls; tools: with the schemas of their parameters; may_be_bare: an answer that is only
-    JSON, or a list of calls as in Python, is a call, too
+    forms:       forms of the model's calls
+    tools:       schemas of the parameters by tool name
+    may_be_bare: an answer that consists of JSON, or of a list of calls as in Python, is also read as calls
     """
 
     def __init__(self, forms: Sequence[CallForm], tools: Tools, may_be_bare: bool = True) -> None:
         self._forms = {one.open: one for one in forms if one.open}
         self._closes = {forms[0].close for one in forms[1:2] if one.is_part}
         self._tools = tools
-        self._may_be_bare = may_be_bare and bool(tools)
+        # beginnings of calls without marks, with the white space removed
+        names = [f'{{"{key}":"{name}"' for key in ("name", "tool_name") for name in tools]
+        heads = [*(f'{{"{key}":' for key in _KEYS), *names, *(f"[{name}(" for name in tools)]
+        self._heads = ["".join(head.split()) for head in heads if may_be_bare and tools]
         self._held = ""
         self._inside: CallForm | None = None  # of the block that has begun
         self._looked = 0  # the block does not end before that
@@ -40,12 +41,12 @@ class ToolReader:
         self._n_calls = 0
 
     def feed(self, text: str) -> list[str | ToolCall]:
-        """Takes the next text; returns what became certain."""
+        """Takes the next text; returns the text and the calls that are certain."""
         self._held += text
         return list(self._advance(final=False))
 
     def finish(self) -> list[str | ToolCall]:
-        """Returns what was held back; no more text will come."""
+        """Returns the text and the calls that were held back."""
         return list(self._advance(final=True))
 
     def _advance(self, final: bool) -> Iterator[str | ToolCall]:
@@ -65,25 +66,14 @@ class ToolReader:
                     return
 
     def _is_bare(self) -> bool:
-        """Whether all of the answer may be calls without marks."""
-        if not self._may_be_bare:
-            return False
-        text = _FENCE.sub("", self._held, count=1)
-        if "```json".startswith(self._held.strip()) or any(
-            begin.startswith(text) or text.startswith(begin)
-            for begin in (f"[{name}(" for name in self._tools)
-        ):
-            return True
-        match = _FIRST_KEY.match(text)
-        if match is None or not match[0]:
-            return False
-        key, value, quote = match.groups()
-        is_other_value = key in _KEYS and match[0].rstrip().endswith(":")
-        if match.end() < len(text) and quote is None and not is_other_value:
-            return False
-        if key in ("name", "tool_name") and value is not None:
-            return any(name == value if quote else name.startswith(value) for name in self._tools)
-        return any(one.startswith(key or "") for one in _KEYS)
+        """Returns whether all of the answer may be calls without marks."""
+        text = "".join(self._held[:_LONGEST_HEAD].split())
+        inner = text.removeprefix("```").removeprefix("json")
+        return any(
+            "```json".startswith(text) or one.startswith(head) or head.startswith(one)
+            for one in (inner, inner.removeprefix("["))
+            for head in self._heads
+        )
 
     def _take_bare(self) -> Iterator[str | ToolCall]:
         text, self._held = self._held, ""
@@ -97,7 +87,7 @@ class ToolReader:
         yield text
 
     def _take_text(self, final: bool) -> Generator[str, None, bool]:
-        """Takes text up to the next mark. Returns whether that ends a call whose beginning was forgotten."""
+        """Takes text up to the next mark. Returns whether the mark ends a call without a beginning."""
         opens = () if self._is_broken else tuple(self._forms)
         closes = self._closes if self._n_calls and not self._is_broken else ()
         at, mark = first_mark(self._held, (*opens, *closes), final)
@@ -113,12 +103,12 @@ class ToolReader:
         return mark in closes
 
     def _take_block(self, form: CallForm, final: bool) -> Iterator[str | ToolCall]:
-        """Takes the block where it ends: where its closing mark stands and all before it is calls."""
+        """Takes the block if it is complete: its closing mark is there, and only calls are before it."""
         opened = len(form.open)
         at = self._held.find(form.close, max(opened, self._looked)) if form.close else -1
         while at >= 0:
             end = at + len(form.close)
-            # else the value that was open at the last mark still is
+            # otherwise, the mark is inside the value that was open at the last mark
             if not self._looked or form.ends_value(self._held, self._looked, end):
                 calls = form.calls(self._held[form.first : end if form.is_part else at], self._tools)
                 if calls is not None or not (self._looked or self._held[opened:at].strip()):
@@ -147,7 +137,7 @@ class ToolReader:
 
 
 def is_call(forms: Sequence[CallForm], tools: Tools, text: str) -> bool:
-    """Whether a text is whole calls and nothing else."""
+    """Returns whether a text consists of complete calls."""
     reader = ToolReader(forms, tools, may_be_bare=False)
     parts = reader.feed(text) + reader.finish()
     return bool(parts) and not any(isinstance(part, str) and part.strip() for part in parts)

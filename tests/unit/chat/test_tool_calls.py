@@ -358,6 +358,12 @@ def test_a_text_stays_a_text_where_the_schema_allows_one() -> None:
             assert calls == [ToolCall("save", {"text": value})]
 
 
+def test_a_schema_that_refers_to_itself_takes_no_time() -> None:
+    again = {"$ref": "#/$defs/t"}
+    schema = {"$defs": {"t": {"anyOf": [again] * 16}}, "properties": {"text": again}}
+    assert forms(QWEN)[0].calls(qwen(text="3")[11:-12], {"save": schema}) == [ToolCall("save", {"text": 3})]
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_a_number_that_json_does_not_have_reaches_no_client(number: str) -> None:
     text = f'<tool_call>{{"name": "f", "arguments": {{"a": {number}}}}}</tool_call>'
