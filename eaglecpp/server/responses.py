@@ -24,6 +24,8 @@ from eaglecpp.server.http import check_values, dump, in_thread, json_response, s
 from eaglecpp.server.models import owner_of, server_of
 
 ENDINGS = {"stop": "completed", "length": "incomplete", "tool_calls": "completed"}
+_INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+"""Parameters of a custom tool."""
 _REPEATED = ("instructions", "metadata", "parallel_tool_calls", "reasoning", "text", "tool_choice", "tools")
 _REPEATED_BYTES = 1 << 20
 
@@ -38,6 +40,7 @@ class _Body(bodies.CloudBody, kw_only=True):
     reasoning: dict[str, Any] = {}
     store: bool = True
     text: dict[str, Any] = {}
+    background: bool = False
     truncation: Annotated[str, Meta(pattern="^(auto|disabled)$")] = "disabled"
     conversation: None = None
     prompt: None = None
@@ -49,9 +52,12 @@ class _Body(bodies.CloudBody, kw_only=True):
         if n_bytes > _REPEATED_BYTES:  # three events repeat these
             names = ", ".join(_REPEATED)
             raise ApiError(400, f"{names} have {n_bytes} bytes in all, at most {_REPEATED_BYTES} are allowed")
+        if self.background:
+            raise FieldError("background", "responses are not kept while they run; leave it out, or stream")
         form = bodies.read_format(self.text.get("format"), "text.format")
         return self.make_ask(
-            bodies.sampling_of(self, max_tokens=self.max_output_tokens),
+            bodies.sampling_of(self, max_tokens=self.max_output_tokens)
+            | bodies.read_budget(self.reasoning.get("max_tokens")),
             messages=_messages(self.input, self.instructions),
             think=bodies.read_effort("", self.reasoning),
             truncate=self.truncation == "auto",
@@ -60,16 +66,27 @@ class _Body(bodies.CloudBody, kw_only=True):
 
 
 def _functions(tools: Iterable[Any]) -> Iterator[Any]:
-    """The tools that the client runs. Those in a namespace, of which Codex has one for every MCP server, say
-    which. Those that OpenAI runs itself are left out, as in Ollama.
+    """The tools that the client runs, as functions: a custom one, whose input is a text, gets a parameter for
+    it. Tools in a namespace, of which Codex has one for every MCP server, name it. Those that OpenAI runs
+    itself are left out, as in Ollama.
     """
     for tool in tools:
         kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
         if kind == "function":
             yield tool
+        elif kind == "custom":
+            yield _as_function(tool)
         elif kind == "namespace" and isinstance(tool.get("tools"), list):
             inside = (one for one in _functions(tool["tools"]) if isinstance(one, dict))
             yield from ({**one, "namespace": tool.get("name")} for one in inside)
+
+
+def _as_function(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A custom tool as a function. The grammar of its input, which is not enforced, is a part of its text."""
+    form, text = tool.get("format"), str(tool.get("description") or "")
+    if isinstance(form, dict) and isinstance(form.get("definition"), str):
+        text += f"\n\nThe input must follow this {form.get('syntax')} grammar:\n{form['definition']}"
+    return {"type": "custom", "name": tool.get("name"), "description": text, "parameters": _INPUT}
 
 
 def _named(one: Any) -> Any:
@@ -150,10 +167,13 @@ def _item(item: Any, where: str) -> Message:
         return bodies.read_message(item, where)
     if kind == "reasoning":
         return Message(Role.ASSISTANT, thinking=_texts(item.get("content")) or _texts(item.get("summary")))
-    if kind == "function_call":
-        call = {"id": item.get("call_id"), "function": _named(item)}
+    if kind in ("function_call", "custom_tool_call"):
+        function = _named(item)
+        if kind == "custom_tool_call":
+            function = {"name": function.get("name"), "arguments": {"input": item.get("input")}}
+        call = {"id": item.get("call_id"), "function": function}
         return bodies.read_message({"role": Role.ASSISTANT, "tool_calls": [call]}, where)
-    if kind == "function_call_output":
+    if kind in ("function_call_output", "custom_tool_call_output"):
         output = {"role": Role.TOOL, "content": item.get("output"), "tool_call_id": item.get("call_id")}
         return bodies.read_message(output, where)
     raise FieldError(where, f"items of type {kind!r} are not supported")
@@ -184,6 +204,7 @@ _FORMS = {
     ),
     "content": _Form("message", "msg", "content", "output_text", "content_part", "output_text"),
     "call": _Form("function_call", "fc", "arguments", "function_call_arguments"),
+    "custom": _Form("custom_tool_call", "ctc", "input", "custom_tool_call_input"),
 }
 Event = tuple[str, dict[str, Any]]
 
@@ -200,7 +221,7 @@ class _Made:
         self.output: list[dict[str, Any]] = []
         self.keep: Callable[[], bool] | None = None
         self._item: dict[str, Any] = {}  # that goes on
-        self._spaces = {_named(one).get("name"): one.get("namespace") for one in _functions(body.tools)}
+        self._tools = {_named(one).get("name"): one for one in _functions(body.tools)}
 
     def object(self, answer: Answer, status: str, **rest: Any) -> dict[str, Any]:
         body = self.body
@@ -240,9 +261,13 @@ class _Made:
         id = uuid.uuid4().hex
         if isinstance(text, ToolCall):
             id, own = text.id, {"call_id": text.id, "name": text.name}
-            if space := self._spaces.get(text.name):
+            tool, given = self._tools.get(text.name, {}), text.arguments
+            if space := tool.get("namespace"):
                 own |= {"namespace": space, "name": text.name.removeprefix(f"{space}__")}
-            text = bodies.arguments_text(text.arguments)
+            text = bodies.arguments_text(given)
+            if tool.get("type") == "custom":
+                form = _FORMS["custom"]
+                text = given["input"] if isinstance(given.get("input"), str) else text
         if step == "begin":
             self._item = {"id": f"{form.id}_{id}", "type": form.item, "status": "in_progress", **own}
             text = ""
@@ -256,7 +281,7 @@ class _Made:
         elif step == "more":
             yield f"response.{form.text}.delta", {**inside, "delta": text, **lists}
         else:
-            said = {"text": text, **lists} if form.part else {"name": own["name"], "arguments": text}
+            said = {"text": text, **lists} if form.part else {"name": own["name"], form.key: text}
             yield f"response.{form.text}.done", {**inside, **said}
             if form.part:
                 yield f"response.{form.part}.done", {**inside, "part": made}

@@ -132,7 +132,7 @@ def test_items_of_one_turn_are_one_message(
 
 def test_a_tool_in_a_namespace_is_called_in_it(server: TestServer) -> None:
     """Codex has one for every MCP server."""
-    space = {"type": "namespace", "name": "sky", "tools": [TOOL, {"type": "custom", "name": "x"}]}
+    space = {"type": "namespace", "name": "sky", "tools": [TOOL, {"type": "web_search"}]}
     body = ask("Hello", tools=[space], tool_choice="required", max_output_tokens=100)
     told = whole(server, body)
     (call,) = told["output"]
@@ -140,6 +140,33 @@ def test_a_tool_in_a_namespace_is_called_in_it(server: TestServer) -> None:
     *_, last = server.events("/v1/responses", body)
     (call,) = last["response"]["output"]
     assert (call["namespace"], call["name"]) == ("sky", "weather")
+
+
+def test_a_custom_tool_is_called_with_a_text(server: TestServer) -> None:
+    """Codex patches files by one."""
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: PATCH"}
+    tool = {"type": "custom", "name": "apply_patch", "description": "Patches.", "format": grammar}
+    call = json.dumps({"name": "apply_patch", "arguments": {"input": "- a"}})
+    said = f"root ::= {json.dumps(f'<tool_call>{call}</tool_call>')}"
+    body = ask("Hello", tools=[tool], max_output_tokens=100, grammar=said)
+    told = whole(server, body)
+    (call,) = told["output"]
+    assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "apply_patch", "- a")
+    assert call["call_id"] and told["tools"] == [tool]
+    events = {event["type"]: event for event in server.events("/v1/responses", body)}
+    assert events["response.custom_tool_call_input.done"]["input"] == "- a"
+    output = {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "done"}
+    n_with, n_without = (
+        whole(server, body | {"input": [USER, call, output], "tools": tools, "grammar": None})["usage"]
+        for tools in ([tool], [tool | {"format": {"type": "text"}}])
+    )
+    assert n_with["input_tokens"] > n_without["input_tokens"], "the model reads the grammar"
+
+
+def test_what_runs_in_the_background_is_refused(server: TestServer) -> None:
+    """A client would ask for it later, and this server does not keep it."""
+    answer = server.post("/v1/responses", ask("Hello", background=True))
+    assert answer.status_code == 400 and "background" in answer.json()["error"]["message"]
 
 
 def test_a_conversation_is_truncated_where_the_request_says_so(server: TestServer) -> None:
