@@ -91,6 +91,7 @@ class _Stop:
 
 
 Prompt = str | bytes | Sequence[int]
+_LONG = 8  # characters for each token of the context; few texts that fit have so many
 
 
 class Vocabulary:
@@ -158,6 +159,13 @@ class Vocabulary:
         n_images, n_room = len(parts) // 2, n_ctx or native.n_ctx
         if n_images >= n_room:
             raise self._context_full(f"{n_images} images", n_room)
+        if n_ctx is not None and len(text) > _LONG * n_room:
+            n_left = n_room
+            for part in parts[::2]:  # llama.cpp's mtmd tokenizes each by itself, and all of them
+                tokens = self.read(part.encode(), False, True, n_left)
+                if tokens is None:
+                    raise self._context_full(f"at least {n_room} tokens", n_room)
+                n_left -= len(tokens)
         _, add_bos = self._to_tokenize(text, add_bos, special=True)
         chunks = self.projector.read(parts, images, add_bos=add_bos)
         if n_ctx is None:

@@ -176,6 +176,13 @@ def test_equal_images_are_encoded_once_and_none_that_do_not_fit(
                 with counted_encodings() as sent, pytest.raises(ContextFullError, match="prompt is too long"):
                     engine.chat([message], **GREEDY)
                 assert sent == [""] * n_sent
+        for message in (
+            ask("What is this? " * 9999, one),
+            ask(f"{'What? ' * 3000}{image_mark(one)}" * 9, one),
+        ):
+            with counted_encodings() as sent, pytest.raises(ContextFullError, match="at least 1024 tokens"):
+                engine.chat([ask(text, one)], **GREEDY)
+            assert not sent
         with counted_encodings() as sent:
             prompt = engine.chat_prompt([ask("What?", one, other, one, one)])
         assert sorted(sent) == sorted(["", image_mark(one), image_mark(other)])
