@@ -21,6 +21,7 @@ from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.chat.template import ChatTemplate, Rendered
+from eaglecpp.chat.think_budget import ThinkBudget
 from eaglecpp.chat.thinking import HARMONY, ThinkTags, behind_thought
 from eaglecpp.chat.tool_calls import ToolReader, is_call
 from eaglecpp.chat.turns import Accepted, accepted, fold_system, lead_system
@@ -245,6 +246,26 @@ class ChatModel:
         if not think or self.tags is None or begins == "answer":
             return grammar
         return behind_thought(grammar, self.tags, begins)
+
+    def without_thought(self, prompt: ChatPrompt) -> ChatPrompt:
+        """Returns a prompt whose end closes the thought that it opens."""
+        rendered = prompt.rendered
+        if self.tags is None or rendered.begins != "thought":
+            return prompt
+        text = self.tags.closing(rendered.text)
+        tokens = [*prompt.tokens, *self._vocabulary.tokenize(text, add_bos=False)]
+        return replace(
+            prompt, rendered=replace(rendered, text=rendered.text + text, begins="answer"), tokens=tokens
+        )
+
+    def think_budget(self, prompt: ChatPrompt, n_max: int) -> Callable[[], ThinkBudget] | None:
+        """Returns what limits the thinking of an answer to `n_max` tokens; None for -1, and for a model that
+        does not think.
+        """
+        if n_max < 0 or self.tags is None:
+            return None
+        rendered = prompt.rendered
+        return partial(ThinkBudget, n_max, self.tags, rendered.begins, rendered.text)
 
     def reader(self, prompt: ChatPrompt) -> AnswerReader:
         """Splits an answer, while it streams, into thinking and the rest."""

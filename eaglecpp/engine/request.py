@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from eaglecpp.chat.model import ChatModel, Known
     from eaglecpp.chat.reader import AnswerReader
     from eaglecpp.chat.template import ChatTemplate
+    from eaglecpp.chat.think_budget import ThinkBudget
     from eaglecpp.engine.prompt_cache import PromptCache
     from eaglecpp.results import Completion
 
@@ -88,7 +89,7 @@ _MIN_DRAFT_MAX = 16
 _MORE_OF_TEXT = 16  # copies run on and on, and proposing them costs nothing
 # Declared in SamplingOptions, but not part of choosing a token: they go into GenerateParams or stay in
 # Python.
-_NOT_SAMPLING = {"max_tokens", "stop", "ignore_eos", "n_probs", "seed", "max_repeats"}
+_NOT_SAMPLING = {"max_tokens", "stop", "ignore_eos", "n_probs", "seed", "max_repeats", "think_budget"}
 
 
 def engine_options(
@@ -248,8 +249,14 @@ class Shared:
         sampling = asked.chosen(self.sampling)
         chat = self.chat.with_template(asked.template)
         prompt = self._prompt(asked, sampling, chat)
-        if sampling.grammar and asked.messages is not None:
-            sampling = replace(sampling, grammar=chat.grammar(prompt, sampling.grammar, asked.think))
+        budget: Callable[[], ThinkBudget] | None = None
+        answer_grammar = sampling.grammar
+        if asked.messages is not None:
+            if sampling.think_budget == 0:
+                prompt = chat.without_thought(prompt)
+            budget = chat.think_budget(prompt, sampling.think_budget)
+            if sampling.grammar:
+                sampling = replace(sampling, grammar=chat.grammar(prompt, sampling.grammar, asked.think))
         drafting, vocabulary = self.drafting, self.vocabulary
         strategy = drafting.strategy if asked.strategy is None else Strategy.parse(asked.strategy)
         resolved, why = drafting.resolve(strategy)
@@ -266,6 +273,8 @@ class Shared:
             strategy=resolved,
             plan={"strategy": str(resolved), "why": why},
             asked=asked,
+            budget=budget,
+            answer_grammar=answer_grammar,
             stop_tokens={one: text for one, text in stops.items() if not vocabulary.is_end(one)},
         )
 
@@ -325,6 +334,8 @@ class Request:
     sampler:  made in advance, so that the generation begins at once
     read:     turns the result of a chat into a message
     reader:   returns what reads its chunks
+    budget:   returns what limits its thinking
+    answer_grammar: the part of its grammar that holds behind a thought
     stop_tokens: control tokens among the stop strings; an answer has no text for them. Tokens that end every
               generation are not repeated here.
     """
@@ -339,7 +350,19 @@ class Request:
     sampler: core.MadeSampler | None = None
     read: Callable[[Completion], Message] | None = None
     reader: Callable[[], AnswerReader] | None = None
+    budget: Callable[[], ThinkBudget] | None = None
+    answer_grammar: str = ""
     stop_tokens: Mapping[int, str] = field(default_factory=dict)
+
+    def behind_thought(self, tokens: Sequence[int], n_taken: int) -> Request:
+        """Returns the rest of this request, behind a thought that was closed. tokens: its prompt then, of
+        which the last `n_taken` belong to the answer.
+        """
+        limit, seed = self.sampling.max_tokens, self.sampling.fixed_seed(self.seed + n_taken)
+        limit = limit if limit < 0 else limit - n_taken
+        sampling = replace(self.sampling, max_tokens=limit, grammar=self.answer_grammar)
+        prompt = replace(self.prompt, tokens=list(tokens))
+        return replace(self, prompt=prompt, sampling=sampling, seed=seed, sampler=None, budget=None)
 
     def params(self) -> core.GenerateParams:
         """The request in the extension's terms."""

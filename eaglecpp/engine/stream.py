@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eaglecpp._extension import core
+from eaglecpp.chat.think_budget import ThinkBudget
 from eaglecpp.engine.loops import ends_in_a_loop, is_looping
 from eaglecpp.engine.native import NativeSequence, step_together
 from eaglecpp.engine.request import Request, Shared
@@ -48,12 +49,43 @@ class Stream(Answer):
         self._logprobs: list[TokenLogprob] = []
         self._plan_log: list[str] = []
         self._finish: FinishReason | None = None
+        self._budget = None if request.budget is None else request.budget()
         self.prompt_tokens = request.prompt.tokens
-        self._generation, self.reused_n = sequence.begin(
-            self.prompt_tokens, request.params(), request.sampler
-        )
+        self.reused_n = self._begin(request)
         self._timings = Timings(plan=request.plan, reused_n=self.reused_n)
         self.is_open = True
+
+    def _begin(self, request: Request) -> int:
+        """Begins the native generation of a request, or of the rest of one. Returns the tokens reused."""
+        self._n_before, self._is_running = len(self._tokens), True
+        self._generation, n_reused = self._sequence.begin(
+            request.prompt.tokens, request.params(), request.sampler
+        )
+        return n_reused
+
+    def _close_thought(self, budget: ThinkBudget) -> FinishReason | None:
+        """Ends the thinking where it is: appends what closes it, and goes on behind that. Returns "length" if
+        no room is left for an answer.
+        """
+        self._timings = self._end()
+        self._budget = None
+        limit, n_ctx = self._request.sampling.max_tokens, self._shared.native.get().n_ctx
+        for token in self._shared.vocabulary.tokenize(budget.closing(), add_bos=False):
+            if 0 <= limit <= len(self._tokens):
+                break
+            self._append(token, is_accepted=False, entry=TokenLogprob(token, 0.0, []))
+            self._texts.append(self._detokenizer.feed(self._shared.vocabulary.token_to_piece(token)))
+        tokens = [*self.prompt_tokens, *self._tokens]
+        if 0 <= limit <= len(self._tokens) or len(tokens) >= n_ctx:
+            return "length"
+        self._begin(self._request.behind_thought(tokens, len(self._tokens)))
+        return None
+
+    def _append(self, token: int, is_accepted: bool, entry: TokenLogprob | None) -> None:
+        self._tokens.append(token)
+        self._accepted.append(is_accepted)
+        if entry is not None and self._request.sampling.n_probs:
+            self._logprobs.append(entry)
 
     def finish(self) -> Completion:
         """Runs to the end with nobody watching: a chunk may hold several rounds."""
@@ -183,11 +215,11 @@ class Stream(Answer):
             finish = "stop"
         stop_when, max_repeats = self._request.asked.stop_when, self._request.sampling.max_repeats
         for index, token in enumerate(result.tokens):
-            self._tokens.append(token)
-            self._accepted.append(result.accepted[index])
+            entry = None
             if result.logprobs:
-                entry = result.logprobs[index]
-                self._logprobs.append(TokenLogprob(token, entry.logprob, list(entry.top)))
+                found = result.logprobs[index]
+                entry = TokenLogprob(token, found.logprob, list(found.top))
+            self._append(token, result.accepted[index], entry)
             if token in self._request.stop_tokens:
                 self._stopped_by = self._request.stop_tokens[token]
                 return "stop"
@@ -197,20 +229,35 @@ class Stream(Answer):
             is_over = self._detokenizer.stopped or (stop_when is not None and stop_when(self._tokens))
             if is_over or ends_in_a_loop(self._tokens, max_repeats):
                 return "stop"
+            if self._budget is not None:
+                piece = self._shared.vocabulary.token_to_piece(token, special=True)
+                self._budget.take(piece.decode("utf-8", "replace"))
+                if self._budget.is_spent:
+                    return self._close_thought(self._budget)
         return finish
 
-    def _settle(self) -> None:
-        """Ends the native generation and counts what it did."""
-        raw = self._sequence.end(self._generation, len(self._tokens))
-        self._plan_log = raw["plan_log"]
-        self._timings = Timings.from_raw(
+    def _end(self) -> Timings:
+        """Ends the native generation. Returns the counters of all until here."""
+        n_tokens, self._is_running = len(self._tokens), False
+        raw = self._sequence.end(self._generation, n_tokens - self._n_before)
+        self._plan_log += raw["plan_log"]
+        repeats = ends_in_a_loop(self._tokens, self._request.sampling.max_repeats)
+        timings = Timings.from_raw(
             raw,
-            predicted_n=len(self._tokens),
-            loops=is_looping(self._tokens)
-            or ends_in_a_loop(self._tokens, self._request.sampling.max_repeats),
+            predicted_n=n_tokens - self._timings.predicted_n,
+            loops=is_looping(self._tokens) or repeats,
             peak_memory=_peak_memory(),
             plan=self._shared.drafting.plan_facts(self._request.plan, raw),
         )
+        if self._n_before == 0:
+            return timings
+        # What was read behind a closed thought is no prompt of the client's.
+        return self._timings + replace(timings, prompt_n=0, reused_n=0)
+
+    def _settle(self) -> None:
+        """Ends the native generation and counts what it did."""
+        if self._is_running:
+            self._timings = self._end()
         self._shared.count(self._timings, self._request.sampling.temperature)
         # what stands behind an image cannot be read again without it
         if self._shared.on_answer is not None and min(self.prompt_tokens) >= 0:

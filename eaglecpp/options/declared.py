@@ -361,6 +361,11 @@ class SamplingOptions(_Validated):
         "end an answer whose last 512 tokens say the same things more often than this; 0 = never",
         low=0,
     )
+    think_budget: int = _sampling(
+        -1,
+        "tokens that the model may think; then its thought is closed and the answer begins; -1 = any number",
+        low=-1,
+    )
     n_probs: int = _sampling(
         0, "log-probabilities to return per token; 0 = none", low=0, high=1000, flags="", untrusted=False
     )

@@ -97,6 +97,7 @@ class SamplingKeywords(TypedDict, total=False):
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]]
     ignore_eos: bool
     max_repeats: float
+    think_budget: int
     n_probs: int
 
 

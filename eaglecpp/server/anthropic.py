@@ -48,7 +48,8 @@ class _Body(bodies.CloudBody, kw_only=True):
         wanted = {"any": "required", "none": "none", "tool": choice}.get(str(kind))
         form = bodies.read_format(self.output_config.get("format"), "output_config.format")
         return self.make_ask(
-            bodies.sampling_of(self, stop=self.stop_sequences),
+            bodies.sampling_of(self, stop=self.stop_sequences)
+            | bodies.read_budget(self.thinking.get("budget_tokens")),
             messages=turns,
             think=self.thinking["type"] != "disabled" if "type" in self.thinking else None,
             **bodies.offered(tools, wanted, form),

@@ -305,6 +305,19 @@ def read_effort(effort: str, reasoning: Mapping[str, Any]) -> bool | str | None:
     return None if wanted is None else False if wanted in ("none", "minimal") else str(wanted)
 
 
+def read_budget(*budgets: Any) -> dict[str, int]:
+    """Returns the option for a limit on thinking, in tokens, of the fields that an API has for it. Raises
+    ApiError.
+    """
+    given = next((one for one in budgets if one is not None), None)
+    if given is None:
+        return {}
+    if not isinstance(given, int) or isinstance(given, bool) or given < -1:
+        found = cut(repr(given))
+        raise ApiError(400, f"budget of thinking: expected tokens, or -1 for any number, found {found}")
+    return {"think_budget": given}
+
+
 def arguments_text(arguments: Mapping[str, Any]) -> str:
     """Of a call, as most APIs write them."""
     return json.dumps(dict(arguments), ensure_ascii=False)

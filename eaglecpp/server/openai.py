@@ -60,6 +60,9 @@ class _Chat(_Body, kw_only=True):
     logprobs: bool = False
     top_logprobs: bodies.NTop = 0
     reasoning_effort: str = ""
+    reasoning_budget_tokens: int | None = None
+    thinking_budget_tokens: int | None = None
+    """Both are llama-server's."""
     reasoning: dict[str, Any] = {}
     chat_template_kwargs: Annotated[dict[str, str | float | int | bool | None], Meta(max_length=256)] = {}
     """Each value is one more that the probes of a template take along. A template comes with its model."""
@@ -71,8 +74,13 @@ class _Chat(_Body, kw_only=True):
             raise FieldError("chat_template_kwargs", f"{taken}: set by the server, never by a request")
         think = bodies.read_effort(self.reasoning_effort, self.reasoning)
         wanted = (values.get(name) for name in ("enable_thinking", "thinking"))
+        budgets = (
+            self.reasoning_budget_tokens,
+            self.thinking_budget_tokens,
+            self.reasoning.get("max_tokens"),
+        )
         return self.make_ask(
-            self.given(),
+            self.given() | bodies.read_budget(*budgets),
             n_top=self.top_logprobs if self.logprobs else None,
             messages=[bodies.read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)],
             template_values=values,
