@@ -9,6 +9,8 @@ API send its status. `Answer` splits the text into answer, thinking and tool cal
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -20,11 +22,13 @@ from typing import Any, Literal, TypeVar
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from eaglecpp.chat.call_forms import HERMES
 from eaglecpp.chat.message import ToolCall
 from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.chat.tool_calls import ToolReader
 from eaglecpp.engine.async_engine import Lane
 from eaglecpp.engine.async_stream import AsyncStream
+from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.request import GenerationRequest, Request
 from eaglecpp.options import SamplingOptions
 from eaglecpp.results import Completion, Piece, TokenLogprob
@@ -50,6 +54,7 @@ class Ask:
     choice:     which of several answers to the same prompt; each has a seed of its own, the first the one
                 that was asked for
     lora:       scales of the model's adapters by number, None = the model's own
+    may_call:   the answer is a call of a tool or has the form that is asked for
     """
 
     model: str
@@ -61,6 +66,7 @@ class Ask:
     show_drafts: bool = False
     choice: int = 0
     lora: Mapping[int, float] | None = None
+    may_call: bool = False
 
 
 Part = tuple[Literal["thinking", "content"], str] | tuple[Literal["call"], ToolCall]
@@ -422,6 +428,8 @@ def prepared(model: LoadedModel, ask: Ask) -> Prepared:
     if ask.choice and seed not in SamplingOptions.RANDOM_SEEDS:  # those that are drawn differ anyway
         seed = SamplingOptions.fixed_seed(seed + ask.choice)
         asked = replace(asked, options={**asked.options, "seed": seed})
+    if ask.may_call:
+        asked = _with_calls(model, asked)
     request = model.engine.prepared(asked)
     chat, prompt = request.chat, request.prompt
     if ask.must_think and chat.tags is None:
@@ -429,6 +437,25 @@ def prepared(model: LoadedModel, ask: Ask) -> Prepared:
     if asked.messages is None:
         return Prepared(request, AnswerReader(model.engine.engine.vocabulary.token_to_piece), None)
     return Prepared(request, chat.reader(prompt), chat.tool_reader(prompt))
+
+
+def _with_calls(model: LoadedModel, asked: GenerationRequest) -> GenerationRequest:
+    """The request with a grammar that also allows calls: in the model's own form, and as bare JSON."""
+    names = {"enum": [tool["function"]["name"] for tool in asked.tools]}
+    form = {"$id": "form", **(asked.json_schema or {"type": "object"})}  # type: ignore[dict-item]
+    bare = [
+        {"type": "object", "properties": {"name": names, key: {"type": "object"}}, "required": ["name", key]}
+        for key in ("arguments", "parameters")
+    ]
+    template = model.chat.template
+    opens = {one.open for one in (*template.calls, *(() if template.takes.tools else (HERMES,)))}
+    calls = " | ".join(f"{json.dumps(text, ensure_ascii=False)} after-open" for text in sorted(opens))
+    grammar = resolve_grammar(json_schema={"anyOf": [form, *bare]})
+    assert grammar is not None
+    if calls:
+        grammar = re.sub(r"^root ::= .*", lambda root: f"{root[0]} | {calls}", grammar, flags=re.MULTILINE)
+        grammar += "\nafter-open ::= [^\\x00]*\n"
+    return replace(asked, json_schema=None, response_format=None, grammar=grammar)
 
 
 def _count(answer: Answer, request: HttpRequest) -> None:

@@ -89,9 +89,15 @@ class Body(msgspec.Struct, kw_only=True):
     cache_prompt: bool = True
     lora: Annotated[list[_Scale], Meta(max_length=64)] | None = None
 
-    def make_ask(self, given: Mapping[str, Any] | None = None, n_top: int | None = None, **what: Any) -> Ask:
+    def make_ask(
+        self,
+        given: Mapping[str, Any] | None = None,
+        n_top: int | None = None,
+        may_call: bool = False,
+        **what: Any,
+    ) -> Ask:
         """What the body asks for. given: options for sampling, over those in `options`; n_top: likeliest
-        tokens to tell of each; what: of `GenerationRequest`. Raises ApiError.
+        tokens to tell of each; may_call: of `Ask`; what: of `GenerationRequest`. Raises ApiError.
         """
         options = _ollama_options(self.options)
         n_ctx, n_keep = options.pop("num_ctx", 0), options.pop("num_keep", None)
@@ -115,7 +121,7 @@ class Body(msgspec.Struct, kw_only=True):
             **what,
         )
         keep_alive_s, n_ctx = keep_alive(self.keep_alive), max(0, self.num_ctx) or n_ctx
-        return Ask(self.model, generation, keep_alive_s, n_ctx, n_top, lora=scales)
+        return Ask(self.model, generation, keep_alive_s, n_ctx, n_top, lora=scales, may_call=may_call)
 
 
 def _ollama_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,14 +270,14 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
 
 
 def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
-    """The tools that may be called, and the form of the answer, as fields of `GenerationRequest`: `form`, or
-    that of a call where one must be made. Raises ApiError.
+    """The tools that may be called, and the form of the answer, as arguments of `Body.make_ask`: `form` or a
+    call, or that of a call where one must be made. Raises ApiError.
     """
     tools = _read_tools(given)
     if choice == "none":
         return dict(form)
     if choice in (None, "auto"):
-        return {"tools": tools, **form}
+        return {"tools": tools, "may_call": bool(tools and form), **form}
     if choice in ("required", "any"):
         if not tools:
             raise FieldError("tool_choice", f"{choice!r} needs tools")

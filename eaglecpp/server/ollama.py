@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -38,7 +38,7 @@ class _Body(Body, kw_only=True):
     truncate: bool = True
     show_drafts: bool = False
 
-    def asked(self, **what: Any) -> Ask:
+    def asked(self, tools: Sequence[Any] = (), **what: Any) -> Ask:
         form: dict[str, Any] = {}
         if self.format == "json":
             form["response_format"] = {"type": "json_object"}
@@ -47,8 +47,8 @@ class _Body(Body, kw_only=True):
         elif self.format:
             found = dump(self.format).decode()[:80]
             raise ApiError(400, f'invalid format: {found}; expected "json" or a JSON schema')
-        what = {"think": self.think, "truncate": self.truncate} | what
-        ask = self.make_ask(n_top=self.top_logprobs if self.logprobs else None, **form, **what)
+        what = {"think": self.think, "truncate": self.truncate, **offered(tools, None, form)} | what
+        ask = self.make_ask(n_top=self.top_logprobs if self.logprobs else None, **what)
         return replace(ask, must_think=bool(self.think), show_drafts=self.show_drafts)
 
 
@@ -58,7 +58,7 @@ class _Chat(_Body, kw_only=True):
 
     def ask(self) -> Ask:
         messages = [read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)]
-        return self.asked(messages=messages, **offered(self.tools, None, {}))
+        return self.asked(self.tools, messages=messages)
 
     def part(self, said: Generated) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": said.content}
