@@ -47,9 +47,12 @@ _NOISE = 1.05  # no speed is further above the tokens of a round, or something e
 
 @dataclass(frozen=True)
 class Measured:
-    """One strategy at one temperature. Medians over all answers; `ratio`: speed against plain decoding of the
-    same prompt in the same pass, `ratios` each of them; `ms`: per token; `is_steady`: the times of a plain
-    token agree, and the ratio is not above the tokens of a round.
+    """One strategy at one temperature. Medians over all answers.
+
+    ms:        per token
+    ratio:     speed against plain decoding of the same prompt in the same pass; `ratios`: each of them
+    acceptance_by_position: share of accepted drafts at position 1, 2, ... of a round, if those before were
+    is_steady: the times of a plain token agree, and the ratio is not above the tokens of a round
     """
 
     strategy: str
@@ -59,6 +62,7 @@ class Measured:
     ratios: tuple[float, ...]
     acceptance_length: float
     acceptance_rate: float
+    acceptance_by_position: tuple[float, ...]
     is_steady: bool
     plan: dict[str, Any] = field(default_factory=dict)
     answers: tuple[Answered, ...] = field(default=(), repr=False)
@@ -206,6 +210,7 @@ def _measured(strategy: str, temperature: float, answers: list[Timings], plain: 
         ratios,
         total.acceptance_length,
         total.acceptance_rate,
+        tuple(total.accepted_per_depth),
         high <= _STEADY * low and (strategy == "off" or ratio <= _NOISE * total.acceptance_length),
         dict(answers[-1].plan),
         tuple(

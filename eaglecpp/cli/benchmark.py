@@ -21,6 +21,8 @@ from eaglecpp.cli.terminal import fitted, note, show_progress, write, write_json
 from eaglecpp.human import counted
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
+_FORM = 'open an issue with the form "Benchmark", or add it to docs/hardware.toml'
+
 
 @dataclass(frozen=True)
 class _Asked:
@@ -46,6 +48,9 @@ class _Asked:
     )
     seed: int = row("--seed", "Seed for sampled answers.", type=int, default=1, show_default=True)
     verbose: bool = row("-v --verbose", "Show what is opened, and where each option comes from.")
+    share: bool = row(
+        "--share", "Print one block to paste: machine, versions, model, speeds; no paths, no names."
+    )
     as_json: bool = row("--json", "Print one JSON object, with what the planner has learned.")
 
 
@@ -89,7 +94,12 @@ def bench(model: str, asked: _Asked, **options: Any) -> None:
         )
         plan = plan_report(engine)
         verdict, best = _judged(engine, others, measured)
+        block = _block(engine, measured) if asked.share else ""
     show_progress("")
+    if asked.share:
+        write(block)
+        note(f"to add it to the hardware table: {_FORM}")
+        return
     if others:
         measured = [
             replace(one, strategy=f"{one.strategy}, {asked.drafts[0]}") if one.strategy in chosen[1:] else one
@@ -105,6 +115,13 @@ def bench(model: str, asked: _Asked, **options: Any) -> None:
             name = best.partition(", ")[2]
             named = f"The best of these drafters is {name}. " if name and not verdict.is_busy else ""
             write(fitted(f"\n{named}{verdict}\n"))
+
+
+def _block(engine: Any, measured: Sequence[Any]) -> str:
+    from eaglecpp.bench.share import shared_block
+    from eaglecpp.cli.doctor import native_facts
+
+    return shared_block(engine, measured, native_facts())
 
 
 def _strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list[str]:
@@ -152,6 +169,9 @@ def speeds(measured: Sequence[Any]) -> str:
             rows.append([name, f"{one.tokens_per_second:.1f}", f"{one.ratio:.2f}x", length])
             if one.strategy.startswith("auto"):
                 plans.append(fitted(f"{one.strategy}, {kind}: {_reason(one)}") + "\n")
+                if one.acceptance_by_position:
+                    rates = ", ".join(f"{rate:.2f}" for rate in one.acceptance_by_position)
+                    plans.append(fitted(f"accepted at position 1, 2, ...: {rates}") + "\n")
         title = f"{kind}, {counted(len(first.ratios), 'turn')}"
         tables.append(table([title, "tokens/s", "speed", "length"], rows) + "\n")
     return "".join([*tables, *plans])

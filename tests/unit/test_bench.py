@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,7 +104,20 @@ def test_the_table(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
         assert lines[first].split() == [*title, *columns]
         who = [line.split()[0] for line in lines[first + 1 : first + 5]]
         assert who == ["plain", "chain:2", "tree:k=4,depth=5,nodes=15", "auto"]
-    assert lines[12].startswith("auto, greedy: ") and lines[13].startswith("auto, temperature 0.8: ")
+    said = "\n".join(lines[12:])
+    assert re.match(r"auto, greedy: .*\n(accepted at position 1, 2, ...: 0.*\n)?auto, temperature 0.8: ", said)
+
+
+def test_a_block_to_share_has_speeds_and_no_paths(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(models.target), "--draft", str(models.draft), "--share", *SHORT]) == 0
+    out, err = capsys.readouterr()
+    (block,) = tomllib.loads(out)["bench"]
+    assert [(one["strategy"], one["temperature"]) for one in block["results"]] == [
+        ("off", 0.0), ("off", 0.8), ("auto", 0.0), ("auto", 0.8),
+    ]  # fmt: skip
+    assert block["cores"] > 0 and block["drafter"] and block["results"][2]["speed"] > 0
+    assert str(models.target.parent) not in out and models.target.stem not in out
+    assert "docs/hardware.toml" in err
 
 
 def test_without_a_drafter_only_plain_decoding_is_measured(

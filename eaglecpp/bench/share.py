@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+"""What `eaglecpp bench --share` prints: one measurement as a TOML table, without paths and without names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib import metadata
+from typing import Any
+
+from eaglecpp.bench.strategies import Measured
+from eaglecpp.engine.engine import Engine
+from eaglecpp.store.facts import read_facts
+
+
+def shared_block(engine: Engine, measured: Sequence[Measured], machine: Mapping[str, Any]) -> str:
+    """Returns a table of docs/hardware.toml. machine: of `eaglecpp.cli.doctor.native_facts`."""
+    target, drafter = read_facts([engine.target_path]), engine.draft_info
+    devices = [one for one in machine["devices"] if one["kind"] != "cpu"]
+    cpu = next((one["description"] for one in machine["devices"] if one["kind"] == "cpu"), "")
+    head = {
+        "date": f"{datetime.now().astimezone():%Y-%m-%d}",
+        "eaglecpp": metadata.version("eaglecpp"),
+        "llama_cpp": machine["llama"]["llama_cpp_python"],
+        "cpu": cpu,
+        "cores": machine["cpu"]["n_cores"],
+        "kernels": machine["kernels"]["table"] if machine["kernels"]["active"] else "llama.cpp's",
+        "gpu": ", ".join(one["description"] for one in devices),
+        "model": f"{target.architecture} {target.config()['model_type']} {target.config()['file_type']}",
+        "drafter": "" if drafter is None else drafter["arch"],
+        "exact": engine.exactness.rows if drafter is not None else "",
+    }
+    lines = ["[[bench]]", *(f"{name} = {json.dumps(value)}" for name, value in head.items())]
+    for one in measured:
+        if one.strategy not in ("off", "auto"):
+            continue
+        row = {
+            "temperature": one.temperature,
+            "strategy": one.strategy,
+            "tokens_per_second": round(one.tokens_per_second, 1),
+            "speed": round(one.ratio, 2),
+            "acceptance_length": round(one.acceptance_length, 2),
+            "acceptance_by_position": [round(rate, 2) for rate in one.acceptance_by_position],
+            "steady": one.is_steady,
+        }
+        lines += ["[[bench.results]]", *(f"{name} = {json.dumps(value)}" for name, value in row.items())]
+    return "\n".join(lines) + "\n"
