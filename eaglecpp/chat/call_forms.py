@@ -49,6 +49,7 @@ class CallForm:
                  marks are control tokens
     is_part:     `open` and `close` are part of the call, so `read` gets them
     needs_close: a truncated call without `close` looks complete
+    is_message:  a call is a message of its own, which `thinking.CALL` precedes
     """
 
     open: str
@@ -57,6 +58,7 @@ class CallForm:
     printed: str = field(default="", compare=False)
     is_part: bool = False
     needs_close: bool = False
+    is_message: bool = False
 
     @property
     def first(self) -> int:
@@ -200,10 +202,12 @@ def _read_messages(header: re.Pattern[str], text: str, tools: Tools) -> tuple[li
 
 read_harmony = partial(
     _read_messages,
-    re.compile(r"to=functions\.([\w.-]++)[^{}<]*+(?:<\|(?:channel|constrain)\|>[^{}<]*+)*+<\|message\|>\s*+"),
+    re.compile(
+        r"\0?to=functions\.([\w.-]++)[^{}<]*+(?:<\|(?:channel|constrain)\|>[^{}<]*+)*+<\|message\|>\s*+"
+    ),
 )
 """Reads messages of gpt-oss: `to=functions.name<|channel|>commentary json<|message|>{...}`."""
-read_functionary = partial(_read_messages, re.compile(r"(?:>>>)?([\w.-]++)\n"))
+read_functionary = partial(_read_messages, re.compile(r"\0?(?:>>>)?([\w.-]++)\n"))
 """Reads messages of Functionary 3.2: `name`, a line break and an object."""
 
 
@@ -539,12 +543,13 @@ def learned(called: str, said: str = "") -> tuple[CallForm, ...]:
     is_python = re.search(rf"\(\s*{KEY}=", between) is not None
     is_gemma = before.endswith("call:") and _GEMMA_QUOTE in between
     if is_json or is_python or is_gemma:
-        is_part = False
+        is_part = is_message = False
         read: Read = read_python if is_python else read_gemma if is_gemma else read_named
         if before.endswith("to=functions."):
-            tag, close, lead, read, is_part = "to=functions.", "", "to=functions.", read_harmony, True
+            tag, close, lead, read = "to=functions.", "", "to=functions.", read_harmony
+            is_part = is_message = True
         elif before.endswith(">>>"):
-            tag, read = ">>>", read_functionary
+            tag, read, is_message = ">>>", read_functionary, True
         elif unclosed and is_json:  # Functionary 3.1
             tag, close, is_part = unclosed, value_end, True
         elif start:
@@ -553,7 +558,7 @@ def learned(called: str, said: str = "") -> tuple[CallForm, ...]:
         end = _PRINTED_END.search(printed)
         if end is not None and (is_part or not close):
             printed = printed[: end.end()] + close
-        return (CallForm(tag, close, read, printed, is_part),)
+        return (CallForm(tag, close, read, printed, is_part, is_message=is_message),)
     prefix = lead.strip()
     if "<" not in between.partition(KEY)[0] or not value_end or not (tag or prefix):
         return ()
@@ -564,10 +569,10 @@ def learned(called: str, said: str = "") -> tuple[CallForm, ...]:
     single = CallForm(prefix, call_end, tag_reader, printed, is_part=True)
     if not tag or (prefix and not close):
         return (single,)
-    # Muse also names the tool in the header of the message; without that header, a block is no call
-    is_message = index > 1
-    opening = before[: before.find(tag) + len(tag)] if is_message else tag
-    block = CallForm(opening, close, tag_reader, printed, needs_close=not call_end)
+    # Muse also names the tool in the header of the message
+    opening = before[: before.find(tag) + len(tag)] if index > 1 else tag
+    is_message = index > 1 or tag.startswith("<|open|>")
+    block = CallForm(opening, close, tag_reader, printed, needs_close=not call_end, is_message=is_message)
     # Qwen Coder forgets the block's mark
     return (block, single) if prefix and call_end and not is_message else (block,)
 

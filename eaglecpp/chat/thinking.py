@@ -15,6 +15,8 @@ from typing import Literal
 
 GAP = "\n\n"
 """Text between two messages of one answer."""
+CALL = "\0"
+"""Added before a message to a tool, because an answer may quote the text of one."""
 Begins = Literal["any", "thought", "answer"]
 """The beginning of an answer: inside a thought that the prompt opened, after a thought, or either way."""
 
@@ -29,7 +31,7 @@ class Channels:
     rest:       pattern of a header between its beginning and `mark`
     thought:    pattern found in headers of thinking
     call:       pattern found in headers of calls; the text of the call begins at the end of the match
-    adds:       text added before a call
+    adds:       text added before a call, after `CALL`
     ends:       texts that end a message
     nexts:      texts that begin the next message and so end the last one
     lasts:      texts that end a message only at the end of the answer
@@ -308,6 +310,10 @@ class ChannelSplitter(Splitter):
         self._is_call = False
         self._ended: set[Kind] = set()  # kinds of earlier messages
 
+    def _take(self, kind: Kind, n_chars: int) -> Part:
+        """Takes text, in which a model cannot write `CALL` itself."""
+        return Part(kind, super()._take(kind, n_chars).text.replace(CALL, "\ufffd"))
+
     def _is_header(self, text: str, is_whole: bool) -> bool:
         """Returns whether a text is a header without its mark, or may become one."""
         return len(text) <= _LONGEST_HEADER and any(
@@ -335,7 +341,7 @@ class ChannelSplitter(Splitter):
         is_thought = not self._is_call and re.search(channels.thought, head, re.DOTALL)
         self._kind = "thinking" if is_thought else "answer"
         if self._is_call or self._kind in self._ended:
-            parts.append(Part(self._kind, "", channels.adds if self._is_call else GAP))
+            parts.append(Part(self._kind, "", CALL + channels.adds if self._is_call else GAP))
         n_all = len(head) + len(mark)
         n_tag = n_all if call is None else call.end()
         parts += [self._take("tag", n_tag), self._take("answer", n_all - n_tag)]

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 from eaglecpp.chat.call_forms import CallForm, Tools, read_json, read_python
 from eaglecpp.chat.message import ToolCall
-from eaglecpp.chat.thinking import first_mark
+from eaglecpp.chat.thinking import CALL, first_mark
 
 _KEYS = ("function", "type", "id", "tool_call_id", "arguments", "parameters")
 _LONGEST_HEAD = 512  # characters of a call up to the end of its name
@@ -26,8 +26,9 @@ class ToolReader:
     """
 
     def __init__(self, forms: Sequence[CallForm], tools: Tools, may_be_bare: bool = True) -> None:
-        self._forms = {one.open: one for one in forms if one.open}
+        self._forms = {CALL * one.is_message + one.open: one for one in forms if one.open}
         self._closes = {forms[0].close for one in forms[1:2] if one.is_part}
+        self._has_messages = any(one.is_message for one in forms)
         self._tools = tools
         # beginnings of calls without marks, with the white space removed
         names = [f'{{"{key}":"{name}"' for key in ("name", "tool_name") for name in tools]
@@ -43,11 +44,16 @@ class ToolReader:
     def feed(self, text: str) -> list[str | ToolCall]:
         """Takes the next text; returns the text and the calls that are certain."""
         self._held += text
-        return list(self._advance(final=False))
+        return self._parts(final=False)
 
     def finish(self) -> list[str | ToolCall]:
         """Returns the text and the calls that were held back."""
-        return list(self._advance(final=True))
+        return self._parts(final=True)
+
+    def _parts(self, final: bool) -> list[str | ToolCall]:
+        if not self._has_messages:
+            return list(self._advance(final))
+        return [one.replace(CALL, "") if isinstance(one, str) else one for one in self._advance(final)]
 
     def _advance(self, final: bool) -> Iterator[str | ToolCall]:
         while self._held:
@@ -97,6 +103,8 @@ class ToolReader:
         if mark in closes:
             self._held = self._held.removeprefix(mark)
         self._inside, self._looked = self._forms.get(mark), 0
+        if self._inside is not None:
+            self._held = self._held.removeprefix(CALL)
         if text.strip() or (text and not self._n_calls):
             self._has_text |= bool(text.strip())
             yield text

@@ -203,7 +203,9 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
         ("Functionary 3.2", 'all\nI look.>>>lamp\n{"on": true}', "I look."),
         ("GigaChat 3", "I look." + GIGACHAT, "I look."),
         ("Muse", " to=user<|message|>So:\n" + MUSE[MUSE.index("<atem:function_calls>") :], None),
-        ("gpt-oss", "<|channel|>final<|message|>So: to=functions.lamp {}", None),
+        ("gpt-oss", "<|channel|>final<|message|>So: to=functions.lamp<|message|>{}", None),
+        ("gpt-oss", "<|channel|>final<|message|>So: \0to=functions.lamp<|message|>{}", None),
+        ("Kimi K3", f"{K3_THOUGHT}{K3_PLAIN}So: {K3}", None),
         ("Functionary 3.2", "all\n>>> lamp\n{}", None),
     ],
 )  # fmt: skip

@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 
 from eaglecpp.chat.call_forms import HERMES, KNOWN, CallForm, forms_of
 from eaglecpp.chat.message import ToolCall
+from eaglecpp.chat.thinking import CALL
 from eaglecpp.chat.tool_calls import ToolReader, is_call
 
 pytestmark = pytest.mark.alone  # measures time
+
+
+def as_message(text: str, forms: Sequence[CallForm]) -> str:
+    """The text of a call as the splitter gives it."""
+    return CALL + text if forms and forms[0].is_message else text
+
 
 NAMES = ("f", "g")
 F1, G = ToolCall("f", {"a": 1}), ToolCall("g")
@@ -24,6 +31,7 @@ F1, G = ToolCall("f", {"a": 1}), ToolCall("g")
 
 def read(text: str, marks: Sequence[CallForm] = (HERMES,), size: int = 3) -> tuple[str, list[ToolCall]]:
     reader = ToolReader(marks, {name: {} for name in NAMES})
+    text = as_message(text, marks)
     parts = [part for at in range(0, len(text), size) for part in reader.feed(text[at : at + size])]
     parts += reader.finish()
     said = "".join(part for part in parts if isinstance(part, str))
@@ -133,6 +141,7 @@ TOOLS = {"save": {"properties": {
 
 def read_typed(text: str, template: str, size: int = 1) -> tuple[str, list[dict[str, object]]]:
     reader = ToolReader(forms(template), TOOLS)
+    text = as_message(text, forms(template))
     parts = [part for at in range(0, len(text), size) for part in reader.feed(text[at : at + size])]
     parts += reader.finish()
     calls = [dict(part.arguments) for part in parts if isinstance(part, ToolCall)]
@@ -236,7 +245,7 @@ def test_what_an_answer_repeats_takes_a_time_in_proportion(start: str, piece: st
 @pytest.mark.parametrize("form", ALL)
 @pytest.mark.parametrize("end", ["", "</parameter>", "</function>"])
 def test_marks_that_an_open_value_repeats_take_a_time_in_proportion(form: CallForm, end: str) -> None:
-    start = form.open + "\n<function=save>\n<parameter=text>\n"
+    start = as_message(form.open, (form,)) + "\n<function=save>\n<parameter=text>\n"
 
     def read_all(text: str) -> None:
         reader = ToolReader((form,), TOOLS)
@@ -273,19 +282,11 @@ def test_calls_of_the_history_are_written_as_they_are_read(form: CallForm) -> No
     arguments = [*({"text": text} for text in TEXTS), {"n": 3, "on": True, "list": ["a", 1], "any": tree}]
     calls = [ToolCall("save", one) for one in (*arguments, {}, {"text": "", "n": None})]
     reader = ToolReader((form,), TOOLS)
-    parts = [part for char in "hm " + form.write(calls) for part in reader.feed(char)] + reader.finish()
+    messages = [CALL + form.write([call]) for call in calls] if form.is_message else [form.write(calls)]
+    parts = [part for char in "hm " + "".join(messages) for part in reader.feed(char)] + reader.finish()
     assert "".join(part for part in parts if isinstance(part, str)).strip() == "hm"
     read_back = [(part.name, part.arguments) for part in parts if isinstance(part, ToolCall)]
     assert read_back == [(call.name, call.arguments) for call in calls]
-
-
-def test_what_is_quoted_outside_of_a_message_to_a_tool_is_no_call() -> None:
-    """Muse and Functionary 3.2 call in messages of their own."""
-    for text, printed in (
-        ('<atem:function_calls>\n<atem:invoke name="save">\n</atem:invoke>\n</atem:function_calls>', MUSE),
-        (">>> save\n{}", FUNCTIONARY),
-    ):
-        assert read_typed(text, printed) == (text, [])
 
 
 def test_a_number_of_any_length_is_read() -> None:
