@@ -29,7 +29,10 @@ COMMANDS = {
     "drafters": ("eaglecpp.cli.drafters:drafters", "List known drafters."),
     "doctor": ("eaglecpp.cli.doctor:doctor", "Check this machine, and whether drafting pays for a model."),
     "serve": ("eaglecpp.cli.serve:serve", "Serve models through the APIs of Ollama, OpenAI and Anthropic."),
-    "launch": ("eaglecpp.cli.launch:launch", "Run a coding agent (Claude Code, Codex, opencode) with a model."),
+    "launch": (
+        "eaglecpp.cli.launch:launch",
+        "Run a coding agent (Claude Code, Codex, opencode) with a model.",
+    ),
     "ps": ("eaglecpp.cli.ps:ps", "List the models that a server has loaded."),
     "stop": ("eaglecpp.cli.ps:stop", "Let a server free a model's memory."),
     "generate": ("eaglecpp.cli.generate:generate", "Complete a prompt, without a chat template."),
