@@ -21,7 +21,7 @@ from .errors import ModelfileError, Notice
 
 MAX_TEXT = 4 << 20
 """Bytes of a Modelfile."""
-_MAX_COMMANDS = 20_000
+MAX_COMMANDS = 20_000
 
 _NAMES = "from license template system adapter draft renderer parser parameter message requires"
 INSTRUCTIONS = tuple(_NAMES.split())
@@ -143,8 +143,8 @@ class _Reader:
             self._take(_IDLE)
             if self.at == len(self.text):
                 return
-            if len(self.commands) + len(self.pragmas) + len(self.notices) > _MAX_COMMANDS:
-                raise self._error(f"more than {_MAX_COMMANDS} instructions", self.at, "leave some out")
+            if len(self.commands) + len(self.pragmas) + len(self.notices) > MAX_COMMANDS:
+                raise self._error(f"more than {MAX_COMMANDS} instructions", self.at, "leave some out")
             if self.text[self.at] == "#":
                 self._comment()
             else:

@@ -65,6 +65,8 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> G
         Route("/api/show", library.show, methods=post),
         Route("/api/chat", ollama.chat, methods=post),
         Route("/api/generate", ollama.generate, methods=post),
+        Route("/api/create", library.create, methods=post),
+        Route("/api/copy", library.copy, methods=post),
         Route("/api/delete", library.delete, methods=["DELETE"]),
         Route("/api/pull", library.pull, methods=post),
         Route("/api/embed", embeddings.embed, methods=post),
@@ -131,7 +133,11 @@ def _file(name: str) -> Response:
 
 
 async def _health(request: Request) -> Response:
-    models = server_of(request).models.values()
+    """As llama-server: 503 while the model that the server was started with is loading."""
+    server = server_of(request)
+    if server.loads:
+        raise ApiError(503, f"Loading model: {server.loads[0]}")
+    models = server.models.values()
     running = sum(model.engine.n_running for model in models)
     waiting = sum(model.engine.n_waiting for model in models)
     return json_response({"status": "ok", "models": len(models), "running": running, "waiting": waiting})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The models of this machine over HTTP: list, show, delete, pull.
+"""The models of this machine over HTTP: list, show, create, copy, delete, pull.
 
 The store does the work, in threads. A request names models, never paths: what may be read from this
 machine's files is the operator's choice.
@@ -8,12 +8,13 @@ machine's files is the operator's choice.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -22,15 +23,19 @@ from starlette.responses import Response
 from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import EagleError
 from eaglecpp.lowlevel import gpus
+from eaglecpp.modelfile.model import Modelfile
+from eaglecpp.modelfile.parameters import DEPRECATED, from_json, value_text
+from eaglecpp.modelfile.syntax import MAX_COMMANDS, MAX_TEXT, Command, Document
 from eaglecpp.options import HEAD, TEXT, Strategy
 from eaglecpp.references.reference import Reference, read_named
 from eaglecpp.server import catalog
 from eaglecpp.server.bodies import read
 from eaglecpp.server.catalog import read_name, stamp
-from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import dump, json_response, live
+from eaglecpp.server.errors import ApiError, FieldError
+from eaglecpp.server.http import dump, in_thread, json_response, live
 from eaglecpp.server.models import server_of
 from eaglecpp.store import Status, Stores
+from eaglecpp.store.store import read_again
 
 _REPORT_S = 0.1  # between two lines of the same step
 
@@ -41,8 +46,6 @@ class _Named(msgspec.Struct, kw_only=True):
     model: str = ""
     name: str = ""
     stream: bool = True
-    draft: str | bool | None = None
-    insecure: bool = False
 
     @property
     def named(self) -> str:
@@ -50,6 +53,70 @@ class _Named(msgspec.Struct, kw_only=True):
         if not (self.model or self.name):
             raise ApiError(400, "model is required")
         return self.model or self.name
+
+
+class _Pull(_Named, kw_only=True):
+    draft: str | bool | None = None
+    insecure: bool = False
+
+
+class _Copy(msgspec.Struct, kw_only=True):
+    source: str
+    destination: str
+
+
+class _Turn(msgspec.Struct):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+_Refused = dict[str, Any] | str | None
+
+
+class _Create(_Named, kw_only=True):
+    """The texts and parameters of a Modelfile. No file of the client's or of this machine is read."""
+
+    base: str = msgspec.field(default="", name="from")
+    system: str = ""
+    template: str = ""
+    license: str | list[str] = []
+    parameters: dict[str, Any] = {}
+    messages: list[_Turn] = []
+    files: _Refused = None
+    adapters: _Refused = None
+    quantize: _Refused = None
+    modelfile: _Refused = None
+    path: _Refused = None
+
+    def read_modelfile(self) -> Modelfile:
+        """The Modelfile that says the same. Raises ApiError, ModelfileError."""
+        for field in ("files", "adapters", "quantize", "modelfile", "path"):
+            if getattr(self, field):
+                how = "send from, system, template, parameters and messages, or use `eaglecpp create`"
+                raise FieldError(field, f"not supported: {how}")
+        if not self.base:
+            raise FieldError("from", "expected the name of a model")
+        texts = [self.license] if isinstance(self.license, str) else self.license
+        commands = [Command("model", str(read_name(self.base)))]
+        commands += [Command(key, text) for key in ("template", "system") if (text := getattr(self, key))]
+        commands += [Command("license", text) for text in texts if text]
+        for key, value in self.parameters.items():
+            if key in DEPRECATED or value is None:
+                continue
+            try:
+                typed = from_json(key, value)
+            except (ValueError, OverflowError) as error:
+                raise FieldError(f"parameters.{key}", str(error)) from None
+            commands += (
+                [Command(key, one) for one in typed]
+                if isinstance(typed, tuple)
+                else [Command(key, value_text(typed))]
+            )
+        commands += [Command("message", f"{one.role}: {one.content}") for one in self.messages]
+        n_chars = sum(len(one.args) for one in commands)
+        if n_chars > MAX_TEXT or len(commands) > MAX_COMMANDS:
+            raise ApiError(413, f"expected at most {MAX_COMMANDS} values of {MAX_TEXT} characters in all")
+        return Modelfile.from_document(Document(tuple(commands)))
 
 
 async def tags(request: Request) -> Response:
@@ -121,21 +188,64 @@ async def delete(request: Request) -> Response:
     return Response(b"")
 
 
-async def pull(request: Request) -> Response:
-    """`POST /api/pull`, in a thread. A client that leaves ends it at its next step."""
-    from eaglecpp.store.remote.pull import pull as pull_model
-    from eaglecpp.store.remote.reach import named_by_a_request
+async def copy(request: Request) -> Response:
+    """`POST /api/copy`: a second name for a model."""
+    from eaglecpp.store.transaction import copy_model
 
-    server = server_of(request)
-    body = await read(request, _Named)
+    body = await read(request, _Copy)
+    source, destination = read_name(body.source), read_name(body.destination)
+
+    def work() -> None:
+        stores = Stores.open()
+        read_again(lambda: stores.get(source), lambda model: copy_model(stores, model, destination))
+
+    await server_of(request).work.files.run(work)
+    return Response(b"")
+
+
+async def create(request: Request) -> Response:
+    """`POST /api/create`: a model made of a stored one, which is pulled if it is not there."""
+    body = await read(request, _Create)
+    if body.base in server_of(request).files:
+        raise FieldError("from", "expected the name of a stored model, found a file that this server serves")
+    name, modelfile = read_name(body.named), await in_thread(request, body.read_modelfile)
+
+    def work(report: Callable[[Status], None]) -> None:
+        from eaglecpp.store.create import create_model
+
+        with tempfile.TemporaryDirectory() as empty:  # what FROM names is looked up there first
+            create_model(Stores.open(), name, modelfile, Path(empty), report=report)
+
+    return await _progress(request, work, body.stream)
+
+
+async def pull(request: Request) -> Response:
+    """`POST /api/pull`."""
+    from eaglecpp.store.remote.pull import pull as pull_model
+
+    body = await read(request, _Pull)
     name = read_name(body.named)
     draft: str | Reference | None
     draft = {True: "auto", False: "none"}[body.draft] if isinstance(body.draft, bool) else body.draft
     # a path in a request could name any file here
     if draft is not None and draft not in ("auto", TEXT) and not Strategy.is_off(draft):
         draft = read_named(draft)
-    if body.insecure and not server.config.insecure:
+    if body.insecure and not server_of(request).config.insecure:
         raise ApiError(400, "insecure: this server was not started with --insecure")
+
+    def work(report: Callable[[Status], None]) -> None:
+        pull_model(name, draft=draft, insecure=body.insecure, report=report)
+
+    return await _progress(request, work, body.stream)
+
+
+async def _progress(
+    request: Request, work: Callable[[Callable[[Status], None]], None], is_streamed: bool
+) -> Response:
+    """Runs `work` in a thread and sends what it reports. A client that leaves ends it at its next report."""
+    from eaglecpp.store.remote.reach import named_by_a_request
+
+    server = server_of(request)
     if server.work.downloads.is_full:
         raise ApiError(
             503, "all downloads that may run at a time are under way; try again later", code="busy"
@@ -155,10 +265,10 @@ async def pull(request: Request) -> Response:
         told = {key: getattr(status, key) for key in ("status", "digest", "total", "completed")}
         loop.call_soon_threadsafe(lines.put_nowait, {key: value for key, value in told.items() if value})
 
-    def work() -> None:
+    def run() -> None:
         try:
             with named_by_a_request(server.config.registries):
-                pull_model(name, draft=draft, insecure=body.insecure, report=report)
+                work(report)
         except OSError as error:  # a full disk, in the middle of a stream
             raise EagleError(f"the store cannot be written: {error.strerror or error}") from error
 
@@ -168,7 +278,7 @@ async def pull(request: Request) -> Response:
             task.exception()  # which nobody may wait for
 
     async def parts() -> AsyncGenerator[bytes, None]:
-        task = asyncio.ensure_future(server.work.downloads.run(work))
+        task = asyncio.ensure_future(server.work.downloads.run(run))
         task.add_done_callback(ended)
         try:
             while (line := await lines.get()) is not None:
@@ -177,5 +287,5 @@ async def pull(request: Request) -> Response:
         finally:
             is_over.set()
 
-    whole = None if body.stream else lambda: {"status": "success"}
+    whole = None if is_streamed else lambda: {"status": "success"}
     return await live(request, parts(), bool, whole, "application/x-ndjson")

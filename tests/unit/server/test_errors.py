@@ -80,6 +80,10 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("DELETE", "/api/delete", {"model": "nobody"}),
     ("POST", "/api/pull", {"model": "hf.co/a/b:latest:c", "draft": "none", "insecure": False,
                            "stream": False}),
+    ("POST", "/api/create", {"model": "made", "from": "nobody", "system": "s", "template": "{{ .Prompt }}",
+                             "license": ["l"], "parameters": {"stop": ["x"], "temperature": 1},
+                             "messages": [{"role": "user", "content": "q"}], "stream": False}),
+    ("POST", "/api/copy", {"source": "nobody", "destination": "copied"}),
     ("POST", "/api/embed", {"model": MODEL, "input": ["x"], "truncate": True, "dimensions": 8,
                             "options": {"num_ctx": 64}, "keep_alive": "5m"}),
     ("POST", "/api/embeddings", {"model": MODEL, "prompt": "x", "options": {"num_ctx": 64}}),
@@ -105,6 +109,7 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
 DEEP: list[Any] = []
 for _ in range(90):
     DEEP = [DEEP]
+OFFLINE = (("/api/pull", 503), ("/api/create", 503))
 HOSTILE: dict[str, Any] = {
     "null": None, "true": True, "negative": -1, "huge": 10**400, "large": 2**63, "fraction": 0.5,
     "text": "x", "empty": "", "surrogate": "\ud800",
@@ -162,7 +167,7 @@ def test_no_body_is_our_fault(
             if answer.status_code == 200:
                 answer.content.decode("utf-8")
             elif not message_of(answer, path) or (
-                answer.status_code >= 500 and (path, answer.status_code) != ("/api/pull", 503)
+                answer.status_code >= 500 and (path, answer.status_code) not in OFFLINE
             ):
                 faults.append((place, name, answer.status_code, answer.text[:200]))
     assert not faults, "\n".join(map(str, faults))
@@ -511,8 +516,11 @@ def test_a_path_in_any_text_of_any_body_opens_nothing(
               f"file://{private}/notes"]  # fmt: skip
     touched = openings([private, *private.iterdir(), Path("notes")])
     assert next(touched) == b""
-    session, samples = requests.Session(), {path: body for _, path, body in BODIES}
-    samples["/api/pull"] = {"model": "hf.co/user/one-GGUF:Q8_0", "draft": "none", "stream": False}
+    session, samples = requests.Session(), {path: {**body} for _, path, body in BODIES}
+    pulled = "hf.co/user/one-GGUF:Q8_0"
+    samples["/api/pull"] = {"model": pulled, "draft": "none", "stream": False}
+    server.told("/api/pull", samples["/api/pull"])
+    samples["/api/create"]["from"] = samples["/api/copy"]["source"] = pulled
     wrong, n_sent = [], 0
     for route, method, kind in [*body_types(server, monkeypatch)]:
         sample, is_large = samples.get(route.path, USUAL), len(msgspec.structs.fields(kind)) > 20
@@ -527,7 +535,8 @@ def test_a_path_in_any_text_of_any_body_opens_nothing(
                     wrong.append((method, route.path, place, form, answer.status_code, found))
     assert not wrong, "\n".join(map(str, wrong[:20]))
     assert n_sent > 1000
-    server.delete(samples["/api/pull"]["model"])
+    for name in (pulled, "made", "copied"):
+        server.delete(name)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify of Linux")

@@ -53,6 +53,46 @@ def test_a_name_means_what_it_stands_for_now(own: TestServer) -> None:
     assert loaded(own) == []
 
 
+def test_a_model_is_made_of_a_stored_one_and_copied(own: TestServer) -> None:
+    """As Open WebUI's model builder and `ollama.create` ask for it."""
+    system = 'Answer.\n"""\nDRAFT /etc/hostname\n#eaglecpp: learn on'
+    body = {
+        "model": "mine", "from": "Pair", "system": system, "template": "{{ .System }}|{{ .Prompt }}",
+        "parameters": {"num_predict": 3, "stop": ["never"], "num_gqa": 1},
+        "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+    }  # fmt: skip
+    steps = [line["status"] for line in own.lines("/api/create", body)]
+    assert steps[0] == "gathering model components" and steps[-1] == "success"
+    assert own.told("/api/create", body | {"stream": False}) == {"status": "success"}
+    shown = own.told("/api/show", {"model": "mine"})
+    assert (shown["system"], shown["template"]) == (system, body["template"])
+    assert [one["content"] for one in shown["messages"]] == ["a", "b"]
+    assert "num_predict" in shown["parameters"] and say(own, "mine").json()["eval_count"] == 3
+    assert own.post("/api/copy", {"source": "mine", "destination": "other"}).status_code == 200
+    assert own.told("/api/show", {"model": "other"})["system"] == system
+    assert say(own, "other").json()["eval_count"] == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"from": str(TARGET)}, "invalid model name"), ({"from": ""}, "from: "),
+        ({"from": "../pair"}, "invalid model name"),
+        ({"files": {"a.gguf": "sha256:0"}}, "files: not supported"),
+        ({"modelfile": "FROM /etc/hostname"}, "modelfile: not supported"),
+        ({"parameters": {"temprature": 1}}, "parameters.temprature: unknown"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
+        ({"template": "{{ range }}"}, "template"), ({"system": "x" * (5 << 20)}, "at most"),
+    ],
+    ids=lambda one: "-".join(one) if isinstance(one, dict) else "",
+)  # fmt: skip
+def test_what_cannot_be_made_is_refused(own: TestServer, wrong: dict[str, Any], said: str) -> None:
+    answer = own.post("/api/create", {"model": "mine", "from": "pair", "stream": False} | wrong)
+    assert 400 <= answer.status_code < 500 and said in answer.json()["error"].lower(), answer.text
+    assert own.post("/api/copy", {"source": "mine", "destination": "x"}).status_code == 404
+    assert own.post("/api/copy", {"source": "pair", "destination": "../x"}).status_code == 400
+
+
 def test_a_model_that_is_removed_while_it_loads_is_not_lost(
     own: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
