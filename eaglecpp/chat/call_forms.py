@@ -277,17 +277,15 @@ def read_python(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
 
 
 def _python_value(text: str, at: int) -> tuple[Any, int]:
-    try:
-        value, end = _JSON.raw_decode(text, at)
-        if re.compile(r"\s*[,)]").match(text, end):
-            return value, end
-    except ValueError:
-        pass
     end, depth = at, 0
     while (token := _PYTHON_TOKEN.match(text, end)) and (depth or token[0] not in (",", ")")):
         depth += (token[0] in "[({") - (token[0] in "])}")
         end = token.end()
-    return _python_literal(text[at:end].strip()), end
+    value = text[at:end].strip()
+    try:
+        return _JSON.decode(value), end
+    except ValueError:
+        return _python_literal(value), end
 
 
 def _python_literal(text: str) -> Any:

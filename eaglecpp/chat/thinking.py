@@ -326,9 +326,10 @@ class ChannelSplitter(Splitter):
         """Reads a header."""
         channels = self._channels
         head, mark, _ = self._held.partition(channels.mark)
-        if not self._is_header(head.lstrip(), bool(mark)) or (
-            final and not mark and "" in channels.beginnings
-        ):
+        text = head.lstrip()
+        if not mark:
+            text = text[: len(text) - _n_begun(text, channels.mark)]
+        if not self._is_header(text, bool(mark)) or (final and not mark and "" in channels.beginnings):
             self._kind = "answer"  # the model forgot the header
             parts.append(self._take("answer", int(self._held.startswith(channels.nexts))))
             return True

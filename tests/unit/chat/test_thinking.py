@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eaglecpp.chat.thinking import HARMONY, Begins, ThinkTags, splitter
+from eaglecpp.chat.thinking import HARMONY, Begins, ThinkTags, layout_of, splitter
 
 TAGS = ThinkTags("<think>", "</think>")
 
@@ -98,3 +98,28 @@ def test_channels_of_harmony(case: tuple[str, str, str], cuts: list[int]) -> Non
         for kind in ("thinking", "answer")
     }
     assert found == {"thinking": thinking, "answer": answer.replace("to=functions.", "\0to=functions.")}
+
+
+MESSAGES = {
+    HARMONY.open: ["<|start|>", "<|channel|>", "to=functions.f", "<|message|>", "<|end|>", "<|call|>"],
+    "<|open|>think<|sep|>": ["<|open|>", "response", "tools", "<|sep|>", "<|close|>", "message<|sep|>"],
+    " to=self<|message|>": [" to=", "user", "f", "<|message|>", "<|eom|>", "<|start|>assistant", "<|eot|>"],
+    ">>>all\n": [">>>", "all\n", "f\n", ">", "\n"],
+}
+
+
+@pytest.mark.parametrize("sign", MESSAGES)
+@given(st.data())
+def test_messages_in_any_order_and_pieces(sign: str, data: st.DataObject) -> None:
+    """Also what no model should write is split once, in order, and in the same way however it is cut."""
+    text = "".join(data.draw(st.lists(st.sampled_from([sign, *MESSAGES[sign], " x"]), max_size=8)))
+    splits = []
+    for size in (1, 5, 1000):
+        one = splitter(layout_of(sign), calls=["x"])
+        parts = [part for at in range(0, len(text), size) for part in one.feed(text[at : at + size])]
+        parts += one.finish()
+        assert "".join(part.text for part in parts) == text
+        splits.append(
+            ["".join(p.added + p.text for p in parts if p.kind == k) for k in ("thinking", "answer")]
+        )
+    assert splits[0] == splits[1] == splits[2]
