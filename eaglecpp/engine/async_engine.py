@@ -170,6 +170,11 @@ class AsyncEngine:
         return len(self._running)
 
     @property
+    def running_slots(self) -> set[int]:
+        """The numbers of the slots in which generations run."""
+        return {task.slot_number for task in list(self._running)}
+
+    @property
     def n_waiting(self) -> int:
         return len(self._waiting)
 

@@ -30,6 +30,7 @@ from eaglecpp.server.shared import note_answer
 
 class _Body(Body, kw_only=True):
     input: Any = None
+    content: Any = None
     prompt: str = ""
     dimensions: int | None = None
     truncate: bool | None = None
@@ -75,6 +76,15 @@ async def openai_embeddings(request: Request) -> Response:
     n_tokens = sum(one.n_tokens for one in found)
     head = {"object": "list", "model": name, "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens}}
     return await _list_response(request, head, "data", found, item)
+
+
+async def embedding(request: Request) -> Response:
+    """llama-server's `POST /embedding`."""
+    body = await read(request, _Body)
+    where = "content" if body.content is not None else "input"
+    found, _, _ = await _embedded(request, body, read_prompts(getattr(body, where) or None, where), False)
+    vectors = [one.vector.reshape(-1, one.vector.shape[-1]).tolist() for one in found]
+    return json_response([{"index": index, "embedding": one} for index, one in enumerate(vectors)])
 
 
 async def _embedded(

@@ -25,7 +25,7 @@ from eaglecpp.server.bodies import Body, SampledBody, read, read_prompts, sampli
 from eaglecpp.server.catalog import facts
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse, while_there
-from eaglecpp.server.models import LoadedModel, find_source, plan_source, server_of
+from eaglecpp.server.models import LoadedModel, Source, find_source, plan_source, server_of
 
 ENDINGS = {"stop": "eos", "length": "limit", "tool_calls": "eos"}
 _SAMPLERS: dict[str, dict[str, Any]] = {
@@ -144,20 +144,32 @@ class _TokensBody(Body, kw_only=True):
     tokens: list[int] = []
     add_special: bool = False
     parse_special: bool = True
+    with_pieces: bool = False
 
 
 async def tokenize(request: Request) -> Response:
     """`POST /tokenize`."""
     body = await read(request, _TokensBody)
 
-    def work(model: LoadedModel) -> list[int]:
+    def work(model: LoadedModel) -> list[Any]:
         vocabulary, options = model.engine.engine.vocabulary, {"special": body.parse_special}
         try:
-            return vocabulary.tokenize(body.content, add_bos=body.add_special, n_ctx=JSON_VALUES, **options)
+            tokens = vocabulary.tokenize(body.content, add_bos=body.add_special, n_ctx=JSON_VALUES, **options)
         except ContextFullError:
             raise ApiError(413, f"the text has more than {JSON_VALUES - 1} tokens") from None
+        if not body.with_pieces:
+            return tokens
+        return [{"id": one, "piece": _piece(vocabulary.token_to_piece(one, special=True))} for one in tokens]
 
     return json_response({"tokens": await of_model(request, body.make_ask(), work)})
+
+
+def _piece(data: bytes) -> str | list[int]:
+    """A token's text, or its bytes where they are a part of a character."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(data)
 
 
 async def detokenize(request: Request) -> Response:
@@ -190,18 +202,22 @@ async def adapters(request: Request) -> Response:
     """`GET /lora-adapters`; `?model=` where the server has several. There is no `POST`, which in llama-server
     sets the scales of everybody's answers: each request says its own.
     """
-    server, name = server_of(request), request.query_params.get("model", "")
-    source = await server.work.names.run(find_source, name, server.config, server.files)
+    source = await _source(request)
     found = [
         {"id": i, "path": Path(path).name, "scale": scale} for i, (path, scale) in enumerate(source.adapters)
     ]
     return json_response(found)
 
 
+async def _source(request: Request) -> Source:
+    """What `?model=` names, or the server's own model."""
+    server, name = server_of(request), request.query_params.get("model", "")
+    return await server.work.names.run(find_source, name, server.config, server.files)
+
+
 async def props(request: Request) -> Response:
     """`GET /props`; `?model=` where the server has several. Loads nothing."""
-    server, name = server_of(request), request.query_params.get("model", "")
-    source = await server.work.names.run(find_source, name, server.config, server.files)
+    server, source = server_of(request), await _source(request)
     if (model := server.models.get(source.key)) is not None:
         engine = model.engine.engine
         sampling, n_ctx, template = engine.sampling, model.n_ctx, model.chat.template.text
@@ -209,7 +225,7 @@ async def props(request: Request) -> Response:
     else:
         plan = await server.work.files.run(plan_source, source, server.config, 0)
         sampling, n_ctx = plan.sampling_options(), plan.model_options().n_ctx
-        found = await server.files_run(facts, name or source.name)
+        found = await server.files_run(facts, source.name)
         template, has_projector = found["template"], "vision" in found["capabilities"]
     params = {option.name: getattr(sampling, option.name) for option in describe(SamplingOptions)}
     return json_response(
@@ -224,6 +240,22 @@ async def props(request: Request) -> Response:
             "modalities": {"vision": has_projector, "audio": False},
             "chat_template": template,
         }
+    )
+
+
+async def slots(request: Request) -> Response:
+    """`GET /slots`; `?model=` where the server has several. Loads nothing, and says nothing of any prompt."""
+    server, source = server_of(request), await _source(request)
+    if (model := server.models.get(source.key)) is not None:
+        running, drafts, n_ctx = model.engine.running_slots, model.engine.engine.has_draft, model.n_ctx
+    else:
+        plan = await server.work.files.run(plan_source, source, server.config, 0)
+        running, drafts, n_ctx = set[int](), plan.can_draft, plan.model_options().n_ctx
+    numbers = range(server.config.n_parallel)
+    if request.query_params.get("fail_on_no_slot") and len(running) >= len(numbers):
+        raise ApiError(503, "no slot available", code="queue_full")
+    return json_response(
+        [{"id": i, "n_ctx": n_ctx, "speculative": drafts, "is_processing": i in running} for i in numbers]
     )
 
 

@@ -29,7 +29,7 @@ from eaglecpp.server.shared import in_words
 _log = logging.getLogger("eaglecpp.server.access")
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
 _CORS: Any = {"allow_private_network": True, "max_age": 12 * 3600}  # seconds without asking again
-_OPEN = ("/", "/health", "/metrics")  # what a probe may read without a key
+_OPEN = ("/", "/health", "/v1/health", "/metrics")  # what a probe may read without a key
 _OWN_PAGES = ("none", "same-origin")  # of Sec-Fetch-Site: typed by the user, or of this server's page
 
 

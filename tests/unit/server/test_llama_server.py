@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from eaglecpp import Engine
 from eaglecpp.engine.infill import Infill
-from helpers.http_server import FAST, TestServer
+from helpers.http_server import FAST, TestServer, until
 from helpers.infill import write_infill_pair
 
 MODEL = "coder"
@@ -218,6 +219,35 @@ def test_texts_to_tokens_and_back(coder: TestServer) -> None:
     for nothing in ({}, {"content": ""}):
         assert coder.post("/tokenize", nothing).json() == {"tokens": []}
     assert coder.post("/detokenize", {}).json() == {"content": ""}
+    pieces = coder.post("/tokenize", {"content": text, "with_pieces": True}).json()["tokens"]
+    assert [one["id"] for one in pieces] == special
+    parts = [
+        one["piece"].encode() if isinstance(one["piece"], str) else bytes(one["piece"]) for one in pieces
+    ]
+    assert b"".join(parts).decode() == text
+
+
+def test_names_of_older_clients_are_known(coder: TestServer) -> None:
+    assert coder.get("/v1/health").json()["status"] == "ok"
+    body = {"prompt": "def main():", "n_predict": 4, "temperature": 0}
+    first, second = (coder.told(path, body)["content"] for path in ("/completion", "/completions"))
+    assert first == second
+    (item,) = coder.told("/embedding", {"content": "one text"})
+    (same,) = coder.told("/v1/embeddings", {"input": "one text"})["data"]
+    assert item == {"index": 0, "embedding": [same["embedding"]]}
+    assert len(coder.told("/embedding", {"content": ["a", [1, 2]]})) == 2
+
+
+def test_slots_say_which_are_running(coder: TestServer, slow_rounds: None) -> None:
+    idle = coder.get("/slots").json()
+    assert [one["is_processing"] for one in idle] == [False, False]
+    assert {**idle[0]} == {"id": 0, "n_ctx": 512, "speculative": True, "is_processing": False}
+    body = {"prompt": "def", "n_predict": 200, "ignore_eos": True}
+    with ThreadPoolExecutor() as pool:
+        answers = [pool.submit(coder.post, "/completion", body) for _ in range(2)]
+        until(lambda: coder.get("/slots?fail_on_no_slot=1").status_code == 503)
+        assert sum(one["is_processing"] for one in coder.get("/slots").json()) == 2
+        assert all(answer.result().status_code == 200 for answer in answers)
 
 
 def test_the_template_alone(coder: TestServer) -> None:
