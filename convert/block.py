@@ -24,8 +24,8 @@ CONFIDENCE = "confidence_head.proj.weight"
 MARKOV = "markov_head.markov_w1.weight"
 SELECTOR = "candidate_selector.hidden_projection.weight"
 SINKS = ".self_attn.sinks"
-_SIZE = 16
-"""Rows where nothing is said, as z-lab trains and llama.cpp reads."""
+CAUSAL = ("is_causal", "causal", "dflash_query_causal")
+"""Keys that say of all layers whether a row sees only earlier rows of its block."""
 _MOST, _MOST_CANDIDATES = 64, 1024
 """What the engine takes (native/gguf/draft_file.cpp)."""
 
@@ -38,16 +38,23 @@ def parse_block(
     sliding: Sequence[bool],
     vocab: int,
     gemma: GemmaLayer | None,
-) -> tuple[BlockSpec, str]:
-    """The block of a flat config and a note (may be empty). Raises ConfigError, UnsupportedError.
+) -> BlockSpec:
+    """Returns the block of a flat config. Raises ConfigError, UnsupportedError.
 
     sliding: which layers slide by the config. config: `anchor_first` is what the dialect made of it.
     """
-    size = integer(config, "block_size", _SIZE)
+    size = integer(config, "block_size")
     anchor_first = flag(config, "anchor_first")
     if not 2 - anchor_first <= size <= _MOST:
         raise wrong("block_size", f"2 to {_MOST} rows", size)
+    if any(sliding) and integer(config, "sliding_window") < size:
+        raise UnsupportedError(
+            f"config.json: sliding_window {config['sliding_window']} is narrower than the block of {size} "
+            "rows: not supported, because trainers cut only the text to the window and engines the block, too"
+        )
     rank = _rank(config, shapes)
+    for key in ("enable_confidence_head", "use_confidence_head"):
+        _agree(config, key, CONFIDENCE in shapes, CONFIDENCE)
     _agree(config, "attention_sink_bias", any(name.endswith(SINKS) for name in shapes), f"layers.*{SINKS}")
     hidden = integer(config, "hidden_size")
     scale = positive(config, "input_embedding_scale", 1.0)
@@ -75,7 +82,7 @@ def parse_block(
         mask_token=_mask_token(config, vocab),
         causal=_causal(config, sliding),
         markov_rank=rank,
-        confidence=_agree(config, "enable_confidence_head", CONFIDENCE in shapes, CONFIDENCE),
+        confidence=CONFIDENCE in shapes,
         conv=conv,
         selector=selector,
         embedding_scale=hidden**0.5 if gemma else scale,
@@ -84,7 +91,7 @@ def parse_block(
         target_head="embed_tokens.weight" in shapes
         and "lm_head.weight" not in shapes
         and not flag(config, "tie_word_embeddings"),
-    ), "" if "block_size" in config else f"the config does not say how many rows a block has: using {_SIZE}"
+    )
 
 
 def _mask_token(config: Mapping[str, Any], vocab: int) -> int:
@@ -98,7 +105,7 @@ def _causal(config: Mapping[str, Any], sliding: Sequence[bool]) -> tuple[bool, .
     """What the config says of all layers; else rows of layers that slide see those before them alone (z-lab,
     SpecForge and vLLM; speculators may say otherwise).
     """
-    for key in ("is_causal", "causal", "dflash_query_causal"):
+    for key in CAUSAL:
         if config.get(key) is not None:
             return (flag(config, key),) * len(sliding)
     return tuple(slides and not flag(config, "sliding_window_non_causal") for slides in sliding)
@@ -114,13 +121,12 @@ def _rank(config: Mapping[str, Any], shapes: Shapes) -> int:
     return found
 
 
-def _agree(config: Mapping[str, Any], key: str, has: bool, tensor: str) -> bool:
-    """has, which the key has to say as well, if it says anything."""
+def _agree(config: Mapping[str, Any], key: str, has: bool, tensor: str) -> None:
+    """Raises ConfigError where the key says otherwise than the tensors, if it says anything."""
     if config.get(key) is not None and flag(config, key) != has:
         raise ConfigError(
             f"config.json: {key} is {not has}, but the checkpoint has {'a' if has else 'no'} tensor {tensor}"
         )
-    return has
 
 
 def with_markov_part(sources: Mapping[str, TensorSource], hidden: int) -> dict[str, TensorSource]:

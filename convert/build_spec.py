@@ -8,6 +8,7 @@ them wrong. Flags that contradict tensors are errors: either would silently run 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -46,6 +47,8 @@ _MAX_RATES = 16
 """Depths of which measured acceptance is kept."""
 _MAX_PADDING = 128  # rows; vocabularies of other families differ by more
 _IDS = "eagle_aux_hidden_state_layer_ids"
+_OF_BLOCKS = {"slots", "block_size", "partial_rotary", "head"}
+"""Readings of block drafters alone."""
 
 
 def find_choices(
@@ -55,6 +58,12 @@ def find_choices(
     if "eaglecpp" in config:  # `eaglecpp train` means what it writes as it is read here
         return ()
     found = dialect.choices(seen, config)
+    if dialect.reads_files and target.has_head and flag(config, "tie_word_embeddings"):
+        why = (
+            "the file has embeddings and no head, for which llama.cpp takes the embeddings; its converter "
+            "leaves out the head that DeepSpec copies from the target, which has one of its own"
+        )
+        found += (Choice("head", ("target", "embeddings"), why),)
     if not dialect.fuses_embedding and not dialect.is_block and options.aux_layers is None:
         ids, place, agreed = _stated_ids(seen, config)
         if not agreed:
@@ -73,10 +82,16 @@ def build_spec(
     config = dialect.flatten(seen)
     choices = find_choices(seen, dialect, config, target, options)
     readings = settle(choices, options.readings)
+    other = sorted(_OF_BLOCKS & set(readings))
+    if other and not dialect.is_block:
+        raise ConfigError(f"reading {', '.join(other)}: is for block drafters, and this is an EAGLE drafter")
     if "slots" in readings:
-        if not dialect.is_block:
-            raise ConfigError("reading slots: is for block drafters, and this is an EAGLE drafter")
         config["anchor_first"] = readings["slots"] == "anchor-first"
+    if "block_size" in readings:
+        config["block_size"] = json.loads(readings["block_size"])
+    if readings.get("head") == "target":
+        config["tie_word_embeddings"] = False
+        shapes = {name: shape for name, shape in shapes.items() if name != "lm_head.weight"}
     hidden = integer(config, "hidden_size")
     target_hidden = integer(config, "target_hidden_size", None) or hidden
     vocab, padding_note = _vocabulary(config, target)
@@ -109,15 +124,16 @@ def build_spec(
         deepseek=latent is not None,
         theta=float(readings["rope_theta"]) if "rope_theta" in readings else None,
         unscaled=readings.get("rope_scaling") == "none",
+        partial=readings.get("partial_rotary", ""),
     )
     window, sliding, window_note = _sliding(config, n_layers)
     block, block_note = None, ""
     if dialect.is_block:
         _check_block(options)
-        block, block_note = parse_block(config, shapes, sliding, vocab, gemma)
+        block = parse_block(config, shapes, sliding, vocab, gemma)
         if target.block_count in ids.ids:
-            block_note += (
-                " aux layer n is read as R_n, before the final norm; Hugging Face's states have it after"
+            block_note = (
+                "aux layer n is read as R_n, before the final norm; Hugging Face's states have it after"
             )
     _check_activation(config, dialect)
     norm_output = readings["feed"] == "post" if "feed" in readings else flag(config, "norm_output")
@@ -164,6 +180,8 @@ def build_spec(
         stock_boundary_ok=target.block_count not in ids.ids or target.stock_has_last_boundary,
     )
     _check_shared(spec)
+    if spec.rope_dim % 2:
+        raise wrong("partial_rotary_factor", "an even part of a head (rope rotates pairs)", rope.part)
     notes = (
         padding_note,
         layer_note,
@@ -294,7 +312,7 @@ def _layer_ids(
 
 def _check_block(options: Options) -> None:
     """Raises ConfigError for readings that say nothing about a block drafter."""
-    other = sorted(set(options.readings) - {"rope_theta", "rope_scaling", "layer_ids", "slots"})
+    other = sorted(set(options.readings) - _OF_BLOCKS - {"rope_theta", "rope_scaling", "layer_ids"})
     if other:
         raise ConfigError(f"reading {', '.join(other)}: is for EAGLE drafters, and this is a block drafter")
 

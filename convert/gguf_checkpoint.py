@@ -183,7 +183,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
     has_markov = "markov_w1.weight" in file.tensors
     found = {
         "architectures": [BLOCK_FILE],
-        "block_size": file.integer(f"{arch}.block_size"),
+        "block_size": file.integer(f"{arch}.block_size") or 16,  # as llama.cpp reads it
         "mask_token_id": file.integer("tokenizer.ggml.mask_token_id"),
         "sample_from_anchor": flag("sample_from_anchor") if is_told else True if has_markov else None,
         "num_target_layers": file.integer("eaglecpp.target.block_count"),

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import ConfigError, ConvertError, InvalidValueError, LayerIdError
-from .rope import rope_kind, stated_theta
+from .rope import WITHOUT_SCALING, partial_rotary, rope_kind, stated_theta
 from .tensor import TensorSource
 
 KNOWN: Mapping[str, tuple[str, ...]] = {
@@ -44,6 +44,9 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     "feature_norm": ("once", "twice"),
     "head_norm": ("yes", "no"),
     "slots": ("in-place", "anchor-first"),
+    "block_size": (),
+    "partial_rotary": ("ignored", "applied"),
+    "head": ("target", "embeddings"),
 }
 """Every reading by name and its values; () = a positive number."""
 
@@ -103,21 +106,21 @@ def checked_readings(given: Mapping[str, Any]) -> dict[str, str]:
     for name, value in given.items():
         if name not in KNOWN:
             raise InvalidValueError(f"reading {name!r}: expected one of {', '.join(KNOWN)}")
-        text = plain_number(value) if name == "rope_theta" else str(value)
+        text = str(value) if KNOWN[name] else plain_number(value, name)
         if KNOWN[name] and text not in KNOWN[name]:
             raise InvalidValueError(f"reading {name}: expected {' or '.join(KNOWN[name])}, found {value!r}")
         found[name] = text
     return found
 
 
-def plain_number(value: Any) -> str:
-    """A theta, such as 500000. Raises ValueError when it is not a positive number."""
+def plain_number(value: Any, name: str = "rope_theta") -> str:
+    """A number, such as a theta of 500000. Raises ValueError when it is not positive."""
     try:
         theta = float(value)
     except (TypeError, ValueError):
         theta = 0.0
     if not 0.0 < theta < float("inf"):
-        raise InvalidValueError(f"reading rope_theta: expected a positive number, found {value!r}")
+        raise InvalidValueError(f"reading {name}: expected a positive number, found {value!r}")
     return str(int(theta)) if theta.is_integer() else repr(theta)
 
 
@@ -174,9 +177,23 @@ def ignored_theta(
     return (Choice("rope_theta", (plain_number(theta), "10000"), why, is_open),)
 
 
+def ignored_part(config: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """The choice of a drafter whose config rotates heads in part, where its class ignores that."""
+    part = partial_rotary(config)
+    if part == 1.0 or rope_kind(config) not in WITHOUT_SCALING:
+        return ()
+    why = (
+        f"partial_rotary_factor {part:g} is often copied from the target: the trainers' class, Qwen3's layer "
+        "of transformers, rotates whole heads, while vLLM and llama.cpp follow the config"
+    )
+    return (Choice("partial_rotary", ("ignored", "applied"), why),)
+
+
 def read_as(sources: Mapping[str, TensorSource], readings: Mapping[str, str]) -> dict[str, TensorSource]:
     """The tensors that a reading leaves. sources: by canonical name."""
     found = dict(sources)
+    if readings.get("head") == "target":
+        found.pop("lm_head.weight", None)
     if readings.get("head_norm") == "no":
         found.pop("norm.weight", None)
     first, second = "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"
@@ -292,7 +309,10 @@ def _checked(layer_ids: LayerIds, n_blocks: int, n_aux: int) -> LayerIds:
     if len(ids) != n_aux:
         raise LayerIdError(f"{where}: expected {n_aux}, one per feature of fc.weight, found {len(ids)}")
     if any(b <= a for a, b in itertools.pairwise(ids)):
-        raise LayerIdError(f"{where}: expected distinct ascending ids; give the right ones with --aux-layers")
+        raise LayerIdError(
+            f"{where}: expected distinct ascending ids, because the columns of fc.weight are in their order; "
+            "other orders are not supported"
+        )
     if ids[0] < 0 or ids[-1] > n_blocks:
         raise LayerIdError(f"{where}: expected ids from 0 to {n_blocks}, the target's number of layers")
     return layer_ids

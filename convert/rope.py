@@ -33,17 +33,33 @@ def rope_kind(config: Mapping[str, Any]) -> str:
     return _kind(scaling_block(config)[1])
 
 
+WITHOUT_SCALING = ("default", "none", "mrope")
+
+
+def partial_rotary(config: Mapping[str, Any]) -> float:
+    """Returns the part of a head that a flat draft config says is rotated. Raises ConfigError."""
+    found = [number(b, "partial_rotary_factor", 1.0) for b in (config, scaling_block(config)[1])]
+    part = next((value for value in found if value != 1.0), 1.0)
+    if not 0.0 < part <= 1.0:
+        raise ConfigError(
+            f"config.json: partial_rotary_factor: expected more than 0, at most 1, found {part}"
+        )
+    return part
+
+
 def parse_rope(
     config: Mapping[str, Any],
     *,
     deepseek: bool = False,
     theta: float | None = None,
     unscaled: bool = False,
+    partial: str = "",
 ) -> tuple[RopeSpec, str]:
     """The rope of a flat draft config and a note (may be empty). Raises ConfigError, UnsupportedError.
 
     deepseek: latent attention, where no scaling but yarn is known, with DeepSeek's factors. theta: in place
-    of the config's. unscaled: the config's scaling was never applied.
+    of the config's. unscaled: the config's scaling was never applied. partial: the reading partial_rotary,
+    empty where partial_rotary_factor has to be 1.
     """
     block_name, block = scaling_block(config)
     theta = stated_theta(config) if theta is None else theta
@@ -57,12 +73,14 @@ def parse_rope(
         )
     if kind == "proportional":
         return _proportional(theta, block, block_name), ""
-    if any(number(b, "partial_rotary_factor", 1.0) != 1.0 for b in (config, block)):
+    part = partial_rotary(config)
+    if part != 1.0 and not (partial and kind in WITHOUT_SCALING):
         raise UnsupportedError("partial_rotary_factor is not 1: heads rotated in part are not supported")
+    plain = RopeSpec(theta, part=part if partial == "applied" else 1.0)
     if kind in ("default", "none"):
-        return RopeSpec(theta), _mrope_note(block)
+        return plain, _mrope_note(block)
     if kind == "mrope":
-        return RopeSpec(theta), _mrope_note(block) or "rope type mrope: right for text positions only"
+        return plain, _mrope_note(block) or "rope type mrope: right for text positions only"
     if kind == "linear":
         return RopeSpec(theta, "linear", factor=_factor(block, block_name)), ""
     if kind == "llama3":

@@ -19,7 +19,8 @@ class RopeSpec:
 
     scaling: none, linear, yarn, or what becomes `rope_freqs.weight`: llama3, and proportional, which
     rotates the first `factor` of a head alone. attn_factor: ggml multiplies
-    cos and sin by attn_factor * (1 + 0.1 ln factor); that product is what the checkpoint asks for.
+    cos and sin by attn_factor * (1 + 0.1 ln factor); that product is what the checkpoint asks for. part: the
+    first part of a head is rotated, and its frequencies are those of a head of that width.
     """
 
     theta: float
@@ -32,6 +33,7 @@ class RopeSpec:
     beta_slow: float | None = None
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
+    part: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ class DraftSpec:
     @property
     def rope_dim(self) -> int:
         """Values of a head that rotate."""
-        return self.head_dim if self.latent is None else self.latent.rope_dim
+        return int(self.head_dim * self.rope.part) if self.latent is None else self.latent.rope_dim
 
     @property
     def stock_blockers(self) -> tuple[str, ...]:

@@ -32,6 +32,8 @@ class TargetInfo:
     vocab_size: int
     tokenizer: tuple[Field, ...]
     head: HeadRows | None = None
+    has_head: bool = False
+    """Whether the file has a head next to its embeddings."""
 
     @property
     def stock_has_last_boundary(self) -> bool:
@@ -77,6 +79,7 @@ def open_target(target: str | Path) -> TargetInfo:
         # An empty array cannot be written by the gguf package and means the same as none.
         tokenizer=tuple(f for f in file.fields.values() if f.name.startswith("tokenizer.") and f.value != []),
         head=_gguf_head(file, len(tokens)),
+        has_head="output.weight" in file.tensors,
     )
 
 

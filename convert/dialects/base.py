@@ -74,6 +74,8 @@ class Dialect:
     """Of `architectures`, whose drafters this arithmetic is."""
     fuses_embedding = False
     """EAGLE-1 and 2, see `DraftSpec`."""
+    reads_files = False
+    """Whether the checkpoint is a GGUF."""
     is_block = False
     """DFlash, DSpark, DFlash2, see `BlockSpec`."""
     activations: tuple[str | None, ...] = (None, "swish", "silu")

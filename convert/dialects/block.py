@@ -13,11 +13,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..block import MARKOV, SELECTOR, SINKS, default_layers, with_markov_part
+from ..block import CAUSAL, MARKOV, SELECTOR, SINKS, default_layers, with_markov_part
 from ..config import flag, id_list, integer, nested, wrong
 from ..errors import ConfigError, LayerIdError, UnsupportedError
 from ..gguf_checkpoint import BLOCK_FILE
-from ..readings import Choice, Convention
+from ..readings import Choice, Convention, ignored_part
 from ..rope import halves
 from ..tensor import TensorSource
 from .base import Dialect, Seen, canonical_name
@@ -39,6 +39,29 @@ def _n_layers(config: Mapping[str, Any]) -> int:
     return n
 
 
+def _slides(config: Mapping[str, Any]) -> bool:
+    """Returns whether all layers slide by layer_types, which makes them causal where use_swa gives the window
+    and no key says it. Raises ConfigError.
+    """
+    kinds = config.get("layer_types")
+    found = {kind == "sliding_attention" for kind in kinds} if isinstance(kinds, list) and kinds else {False}
+    if len(found) > 1:
+        raise wrong("causal", "true or false, because use_swa is set and layer_types differ", None)
+    return found.pop()
+
+
+def _sample_from_anchor(config: Mapping[str, Any]) -> bool | None:
+    """Returns whether the anchor's slot drafts by the three keys that say so. Raises ConfigError."""
+    keys = {"sample_from_anchor": True, "shift_label": True, "dspark_bonus_anchor": False}
+    stated = {key: flag(config, key) is drafts for key, drafts in keys.items() if config.get(key) is not None}
+    if len(set(stated.values())) > 1:
+        raise ConfigError(
+            f"config.json: {' and '.join(stated)} contradict each other; correct the one that the drafter "
+            "was not trained with"
+        )
+    return next(iter(stated.values()), None)
+
+
 class BlockDialect(Dialect):
     is_block = True
     conventions: tuple[Convention | None, Convention | None] = ("post", None)
@@ -51,7 +74,14 @@ class BlockDialect(Dialect):
         config = flat(seen.config)
         if self.keys is not None:
             refuse_unknown(config, self.keys)
+        if config.get("target_num_hidden_layers") is not None:  # TorchSpec's num_target_layers are features
+            config["_n_features"] = config["num_target_layers"]
+            config["num_target_layers"] = config["target_num_hidden_layers"]
+        if config.get("swa_window_size") is not None and config.get("sliding_window") is not None:
+            config["sliding_window"] = config["swa_window_size"]
         if flag(config, "use_swa"):
+            if all(config.get(key) is None for key in CAUSAL):
+                config["causal"] = _slides(config)
             config |= {
                 "sliding_window": integer(config, "swa_window_size"),
                 "layer_types": ["sliding_attention"] * _n_layers(config),
@@ -62,8 +92,16 @@ class BlockDialect(Dialect):
         config[IDS] = self.layer_ids(config)
         if config.get("output_multiplier") is not None:
             config["logit_scale"] = config["output_multiplier"]
+        config["sample_from_anchor"] = _sample_from_anchor(config)
         config["anchor_first"] = flag(config, "sample_from_anchor", self.anchor_first)
         return config
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        found = ignored_part(config)
+        if config.get("block_size") is None:
+            why = "config.json has no block_size, which changes every draft if rows see their whole block"
+            found += (Choice("block_size", ("16", "8", "7"), why, is_open=True),)
+        return found
 
     def layer_ids(self, config: Mapping[str, Any]) -> list[int] | None:
         """Post-layer ids."""
@@ -75,13 +113,17 @@ class BlockDialect(Dialect):
             )
         if boundary:
             return [k - 1 for k in boundary]
-        return list(post) if post else default_layers(integer(config, "num_target_layers"), _n_layers(config))
+        if post:
+            return list(post)
+        n_features = integer(config, "_n_features", None) or _n_layers(config)
+        return default_layers(integer(config, "num_target_layers"), n_features)
 
     def canonical(self, name: str) -> str | None:
         found = canonical_name(name.removeprefix("logit_head."))
         if found is None:
             return None
         found = re.sub(r"\.self_attn\.(sinks|attention_sink_bias)(\.weight)?$", SINKS, found)
+        found = re.sub(r"^markov_w([12])\.", r"markov_head.markov_w\1.", found)  # Model Optimizer's names
         return found.replace("confidence_proj.", "confidence_head.proj.")
 
     def check(self, tensors: Mapping[str, TensorSource]) -> None:
@@ -114,7 +156,11 @@ class ZLab(BlockDialect):
 
     name = "z-lab"
     title = "z-lab DFlash"
-    classes = ("DFlashDraftModel", "DFlash2DraftModel")
+    classes = (
+        "DFlashDraftModel", "DFlash2DraftModel", "Qwen3DFlashDraftModel", "Qwen3DFlash2DraftModel",
+        "QwenDFlashDraftModel",
+    )  # fmt: skip
+    """The last three are names of NeMo Automodel and AngelSlim for the same arithmetic."""
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         config = super().flatten(seen)
@@ -137,13 +183,15 @@ class BlockFile(BlockDialect):
     title = "block drafter's GGUF"
     classes = (BLOCK_FILE,)
     keys = None
+    reads_files = True
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
         is_open = config.get("sample_from_anchor") is None and seen.shape(SELECTOR) is None
         why = (
             "the file does not say whether the anchor's slot drafts: not in z-lab's DFlash, but in DeepSpec's"
         )
-        return (Choice("slots", ("in-place", "anchor-first"), why),) if is_open else ()
+        slots = (Choice("slots", ("in-place", "anchor-first"), why),) if is_open else ()
+        return (*super().choices(seen, config), *slots)
 
 
 class Muse(BlockDialect):

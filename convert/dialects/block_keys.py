@@ -38,7 +38,8 @@ READ = _words("""
     layer_types sliding_window use_sliding_window sliding_window_non_causal use_swa swa_window_size
     is_causal causal dflash_query_causal attention_sink_bias attention_value_scale
     block_size mask_token_id num_target_layers target_layer_ids eagle_aux_hidden_state_layer_ids
-    sample_from_anchor projector_type markov_rank dspark_markov_rank markov_head_type dspark_fixup_head_type
+    sample_from_anchor shift_label dspark_bonus_anchor target_num_hidden_layers use_confidence_head
+    projector_type markov_rank dspark_markov_rank markov_head_type dspark_fixup_head_type
     enable_confidence_head conv_kernel_size conv_group_size selector_rank selector_top_k
     input_embedding_scale output_multiplier logit_scale final_logit_softcapping tie_word_embeddings
     dflash_config eaglecpp
@@ -74,7 +75,7 @@ _WITHOUT_EFFECT = re.compile(
             r"(min|max)_length|do_sample|early_stopping|num_(beams|beam_groups|return_sequences)|temperature",
             r"diversity_penalty|top_[kp]|typical_p|(repetition|length|exponential_decay_length)_penalty",
             r"(encoder_)?no_repeat_ngram_size|bad_words_ids|forced_\w+_token_id|remove_invalid_values",
-            r"(begin_)?suppress_tokens|confidence_temperatures|pard_token|dspark_bonus_anchor",
+            r"(begin_)?suppress_tokens|confidence_temperatures|pard_token",
             # the tensors decide
             r"(attention|mlp|qkv|use|conv)_bias|(use_)?qk_norm|has_(embed_tokens|lm_head)|attention_mode",
             r"confidence_head_with_markov",
@@ -84,7 +85,7 @@ _WITHOUT_EFFECT = re.compile(
             r"max_window_layers|decoder_sparse_step|mlp_only_layers|norm_topk_prob|n_group|topk_\w+",
             r"scoring_func|routed_scaling_factor|first_k_dense_replace|(q|kv)_lora_rank|v_head_dim",
             r"qk_(nope|rope|head)_\w+|full_attn_idxs|conv_L_cache|block_(multiple_of|ffn_\w+|auto_\w+|\w*dim)",
-            r"norm_eps|target_num_hidden_layers|vocab_size_per_layer_input|num_kv_shared_layers",
+            r"norm_eps|vocab_size_per_layer_input|num_kv_shared_layers",
             r"use_double_wide_mlp|use_bidirectional_attention|swiglu_\w+|mlp_layer_types|indexer_types",
             r"num_dense_layers",
         )

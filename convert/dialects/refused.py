@@ -91,7 +91,7 @@ def _block(seen: Seen) -> Iterator[str]:
         found.append("Domino's recurrent head")
     elif projector not in (None, "dflash", "dspark"):
         found.append(f"projector_type {shown(projector)}")
-    if seen.architecture == "DFlash2DraftModel" and not seen.has("candidate_selector."):
+    if seen.architecture.endswith("DFlash2DraftModel") and not seen.has("candidate_selector."):
         found.append("a class of DFlash2 without its selector")
     if str(head or "vanilla").lower() != "vanilla" and config.get("markov_rank", 1):
         found.append(f"a Markov head of type {shown(head)}")
@@ -108,6 +108,8 @@ def _block(seen: Seen) -> Iterator[str]:
 
 def _parallel(seen: Seen) -> Iterator[str]:
     """P-EAGLE without its mask feature, and drafters that are trained to do without one (PARD)."""
+    if seen.config.get("speculators_model_type") == "xpress":
+        yield "speculators' XPress: not supported"
     names = {seen.architecture, str(seen.config.get("speculators_model_type"))}
     named = names & {"PEagleDraftModel", "PEagleSpeculator", "peagle", *PARALLEL_CLASSES}
     told = any(seen.config.get(k) not in (None, False) for k in ("parallel_drafting", *MASK_TOKEN_KEYS))

@@ -47,13 +47,14 @@ class SpeculatorsBlock(BlockDialect):
         return list(ids) if ids else None
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        found = super().choices(seen, config)
         if seen.config["speculators_model_type"] != "dspark" or config["sample_from_anchor"] is not None:
-            return ()
+            return found
         why = (
             "config.json has no sample_from_anchor, and its speculative_tokens do not say whether the "
             "anchor's slot drafts: the first release of speculators' DSpark left it unused, later ones do not"
         )
-        return (Choice("slots", ("in-place", "anchor-first"), why),)
+        return (*found, Choice("slots", ("in-place", "anchor-first"), why))
 
 
 def _sample_from_anchor(config: Mapping[str, Any]) -> bool | None:

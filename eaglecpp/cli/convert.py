@@ -40,7 +40,8 @@ def _reading(text: str) -> tuple[str, str]:
 @option("--reading", "readings", multiple=True, type=Parsed("reading", _reading), metavar="NAME=VALUE",
         help="How to read what a checkpoint leaves open: layer_ids=boundary or post, feed=pre or post, "
         "rope_theta=NUMBER, rope_scaling=config or none, feature_norm=once or twice, head_norm=yes or no, "
-        "slots=in-place or anchor-first. Several may be given.")  # fmt: skip
+        "slots=in-place or anchor-first, block_size=NUMBER, partial_rotary=ignored or applied, "
+        "head=target or embeddings. Several may be given.")  # fmt: skip
 @json_option("the report as JSON")
 def convert(
     src: str,

@@ -21,7 +21,7 @@ from helpers.by_lot import accepted_by_lot
 from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.reference.block import BlockDrafter, BlockPass, slot_distributions
-from helpers.reference.layers import rms
+from helpers.reference.layers import Rope, rms
 from helpers.reference.parallel import ParallelDrafter
 from helpers.reference.target import Target
 from helpers.tiny import TinyTarget, prompt_ids
@@ -50,7 +50,7 @@ SHAPES = {
     "rank-0": replace(DSPARK, rank=0),
     "dflash2": DFLASH2,
     "dflash2-scaled": replace(DFLASH2, extra={"output_multiplier": 0.3}),
-    "dflash2-window": replace(DFLASH2, window=5, block=8, top_k=6),
+    "dflash2-window": replace(DFLASH2, window=9, block=8, top_k=6),
 }
 PARALLEL = DraftShape(n_parallel=6)
 PARALLEL_SHAPES = {
@@ -88,7 +88,7 @@ class Made:
         return native.commit_ahead(*part, 5).tolist() if self.is_parallel else native.block(*part, [], 4)
 
 
-Make = Callable[[BlockShape | DraftShape], Made]
+Make = Callable[..., Made]
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +96,11 @@ def make(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Make:
     made: dict[str, Made] = {}
     head = Target(target.directory, [2]).head
 
-    def of(shape: BlockShape | DraftShape) -> Made:
-        name = repr(shape)  # with all of the config, which their hash leaves out
+    def of(shape: BlockShape | DraftShape, **reading: Any) -> Made:
+        name = f"{shape} {reading}"  # with all of the config, which their hash leaves out
         if name not in made:
-            made[name] = Made(shape, shape.gguf(tmp_path_factory.mktemp("block"), target.gguf), head)
+            file = shape.gguf(tmp_path_factory.mktemp("block"), target.gguf, **reading)
+            made[name] = Made(shape, file, head)
         return made[name]
 
     return of
@@ -155,6 +156,22 @@ class Window(BlockDrafter):
 
 def test_a_window_can_be_given_when_the_drafter_is_opened(make: Make) -> None:
     assert max(differences(make(SHAPES["dspark"]), Window, draft_window=7)) < TOLERANCE
+
+
+class RotatedInPart(BlockDrafter):
+    """Rotates the first half of each head, as engines do with partial_rotary_factor 0.5."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        n = self.shape.head_dim // 2
+        rope = Rope({"rope_theta": 10000.0}, n)
+        self.rope = lambda x, positions: torch.cat([rope(x[..., :n], positions), x[..., n:]], dim=-1)
+
+
+@pytest.mark.parametrize(("reading", "kind"), [("ignored", BlockDrafter), ("applied", RotatedInPart)])
+def test_both_readings_of_heads_rotated_in_part(reading: str, kind: type[BlockDrafter], make: Make) -> None:
+    shape = replace(DSPARK, extra={"partial_rotary_factor": 0.5})
+    assert max(differences(make(shape, readings={"partial_rotary": reading}), kind)) < TOLERANCE
 
 
 def other_mask(it: BlockDrafter, anchor: int, n_rows: int) -> torch.Tensor:

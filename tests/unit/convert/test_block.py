@@ -20,10 +20,12 @@ from eaglecpp.lowlevel import DraftFile
 from helpers.gguf_writer import check_same_tensors, key_of, tensors_of
 from helpers.random_block import BlockShape
 from helpers.tiny import TinyTarget, write_files
+from helpers.tiny_split import rewrite
 
 Convert = Callable[..., ConvertReport]
 Config = dict[str, Any]
 F32 = np.float32
+THETA = {"rope_theta": 10000.0}
 
 DFLASH, DSPARK, DFLASH2 = BlockShape(), BlockShape("dspark"), BlockShape("dflash2")
 BARE = BlockShape("dspark", own_tables=False)
@@ -105,6 +107,27 @@ def nemotron(config: Config, weights: Config) -> tuple[Config, Config]:
     return config | {"eagle_aux_hidden_state_layer_ids": ids, "attention_sink_bias": True}, weights
 
 
+def model_optimizer(config: Config, weights: Config) -> tuple[Config, Config]:
+    """DSpark as Model Optimizer exports it."""
+    nested = {key: config[key] for key in ("markov_rank", "markov_head_type", *_TOLD)}
+    nested |= {"projector_type": "dspark", "shift_label": True, "use_confidence_head": True, "causal": False}
+    weights = {
+        name.replace("markov_head.", "").replace("confidence_head.proj.", "confidence_proj."): value
+        for name, value in weights.items()
+    }
+    config = without(config, *_HEADS, *_TOLD)
+    return config | {"architectures": ["DFlashDraftModel"], "dflash_config": nested}, weights
+
+
+def torchspec(config: Config, weights: Config) -> tuple[Config, Config]:
+    """num_target_layers is the number of features."""
+    return config | {"num_target_layers": 3, "target_num_hidden_layers": 8}, weights
+
+
+def renamed(name: str) -> Layout:
+    return lambda config, weights: (config | {"architectures": [name]}, weights)
+
+
 Layout = Callable[[Config, Config], tuple[Config, Config]]
 LAYOUTS: tuple[tuple[Layout, BlockShape, str], ...] = (
     (specforge, BARE, "specforge-block"),
@@ -114,7 +137,13 @@ LAYOUTS: tuple[tuple[Layout, BlockShape, str], ...] = (
     (speculators, REDUCED, "speculators-block"),
     (speculators, DFLASH2, "speculators-block"),
     (liquid, BARE, "liquid"),
-    (lambda config, w: (config | {"architectures": ["LingDSparkModel"]}, w), BARE, "deepspec-block"),
+    (renamed("LingDSparkModel"), BARE, "deepspec-block"),
+    (renamed("Qwen3DFlashDraftModel"), DFLASH, "z-lab"),
+    (renamed("Qwen3DFlash2DraftModel"), DFLASH2, "z-lab"),
+    (renamed("QwenDFlashDraftModel"), DFLASH, "z-lab"),
+    (model_optimizer, BARE, "z-lab"),
+    (torchspec, DFLASH, "z-lab"),
+    (lambda config, w: (config | {"markov_head_type": "Vanilla"}, w), BARE, "deepspec-block"),
     (muse, DFLASH, "muse"),
     (nemotron, replace(BARE, sinks=True), "deepspec-block"),
 )
@@ -184,7 +213,9 @@ def test_slots_and_architecture(
         (replace(DFLASH, window=6, full_layers=(0,)), (False, True)),
         (replace(DFLASH, window=6, extra=dflash_config(causal=False)), (False, False)),
         (replace(DFLASH, window=6, causal=True, full_layers=(0,)), (True, True)),
-        (replace(DFLASH, extra={"use_swa": True, "swa_window_size": 6}), (True, True)),
+        (replace(DFLASH, extra={"use_swa": True, "swa_window_size": 6}), (False, False)),
+        (replace(DFLASH, extra={"use_swa": True, "swa_window_size": 6, "causal": True}), (True, True)),
+        (replace(DFLASH, window=6, extra={"use_swa": True, "swa_window_size": 6}), (True, True)),
         (replace(DFLASH, window=6, extra={"sliding_window_non_causal": True}), (False, False)),
     ],
 )  # fmt: skip
@@ -233,6 +264,60 @@ def test_speculative_tokens_decide_which_slot_of_speculators_dspark_drafts_first
                 convert(checkpoint)
 
 
+def test_a_nested_window_wins(convert: Convert, tmp_path: Path) -> None:
+    """As in vLLM and llama.cpp, also without use_swa."""
+    shape = replace(DFLASH, window=9, extra=dflash_config(swa_window_size=6))
+    assert convert(shape.write(tmp_path / "in")).spec.sliding_window == 6
+
+
+def test_a_missing_block_size_is_asked_for(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
+    checkpoint = replace(DFLASH, extra={"block_size": None}).write(tmp_path / "in")
+    (choice,) = open_choices(checkpoint, target.gguf)
+    assert (choice.name, choice.is_open) == ("block_size", True)
+    with pytest.raises(errors.ConfigError, match=r"no block_size.*--reading block_size=16 or"):
+        convert(checkpoint)
+    block = convert(checkpoint, readings={"block_size": 5}).spec.block
+    assert block is not None and block.size == 5
+    with pytest.raises(errors.ConfigError, match=r"block_size: expected a positive integer, found 5\.5"):
+        convert(checkpoint, readings={"block_size": 5.5})
+
+
+def test_heads_rotated_in_part_are_a_choice(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
+    """DeepSpec copies the key from Qwen3.5 and 3.6; its class rotates whole heads, vLLM a part."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+            "mrope_section": [2, 1, 1], "mrope_interleaved": True}  # fmt: skip
+    checkpoint = replace(DSPARK, extra={"rope_parameters": rope, "rope_theta": None}).write(tmp_path / "in")
+    (choice,) = open_choices(checkpoint, target.gguf)
+    assert (choice.name, choice.values) == ("partial_rotary", ("ignored", "applied"))
+    for reading, n_dims in ((None, 16), ("ignored", 16), ("applied", 4)):
+        report = convert(checkpoint, readings={"partial_rotary": reading} if reading else {})
+        assert keys(report.out)["rope.dimension_count"] == n_dims
+    yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64} | THETA
+    checkpoint = replace(DSPARK, extra={"rope_parameters": yarn, "partial_rotary_factor": 0.25})
+    with pytest.raises(errors.UnsupportedError, match="rotated in part are not supported"):
+        convert(checkpoint.write(tmp_path / "yarn"))
+
+
+def test_a_file_without_the_head_that_its_converter_left_out(
+    convert: Convert, target: TinyTarget, tmp_path: Path
+) -> None:
+    """llama.cpp's converter drops DeepSpec's copy of the head, and llama.cpp then takes the embeddings."""
+    whole = convert(DSPARK.write(tmp_path / "in"))
+    silent = rewrite(
+        whole.out,
+        tmp_path / "silent.gguf",
+        lambda tensors: tensors.pop("output.weight"),
+        {"dflash.sample_from_anchor": None},
+    )
+    (choice,) = open_choices(silent, target.gguf)
+    assert (choice.name, choice.values) == ("head", ("target", "embeddings"))
+    for readings, has_head in (({}, False), ({"head": "embeddings"}, True)):
+        report = convert(silent, out=tmp_path / "again.gguf", readings=readings)
+        assert report.spec.block is not None
+        assert (report.spec.has_head, report.spec.block.target_head) == (has_head, not has_head)
+        assert any("no head, for which llama.cpp takes" in note for note in report.notes) != has_head
+
+
 @pytest.mark.parametrize(
     ("edit", "layers", "rule"),
     [
@@ -241,6 +326,11 @@ def test_speculative_tokens_decide_which_slot_of_speculators_dspark_drafts_first
         ({"target_layer_ids": [2, 4, 5]}, (3, 5, 6), "post+1"),  # which EAGLE's default looks like
         ({"target_layer_ids": [1, 3, 7]}, (2, 4, 8), "post+1"),
         ({"target_layer_ids": None, "num_hidden_layers": 3}, (2, 4, 6), "post+1"),
+        (
+            {"target_layer_ids": None, "num_target_layers": 3, "target_num_hidden_layers": 8},
+            (2, 4, 6),
+            "post+1",
+        ),
         ({"target_layer_ids": None, "eagle_aux_hidden_state_layer_ids": [0, 4, 5]}, (0, 4, 5), "post+1"),
     ],
 )
@@ -374,6 +464,16 @@ REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
     (r"markov_rank: expected 0, as there is no tensor", PLAIN, {"markov_rank": 8}, {}, errors.ConfigError),
     ("enable_confidence_head is False", DSPARK, {"enable_confidence_head": False}, {}, errors.ConfigError),
     ("enable_confidence_head is True", PLAIN, {"enable_confidence_head": True}, {}, errors.ConfigError),
+    ("shift_label and dspark_bonus_anchor contradict", DSPARK, {"shift_label": True,
+     "dspark_bonus_anchor": True}, {}, errors.ConfigError),
+    ("use_confidence_head is True", PLAIN, {"use_confidence_head": True}, {}, errors.ConfigError),
+    ("narrower than the block of 5 rows", replace(DFLASH, window=4), {}, {}, UNSUPPORTED),
+    ("causal: expected true or false, because use_swa", DFLASH, {"use_swa": True, "swa_window_size": 6,
+     "layer_types": ["sliding_attention", "full_attention"]}, {}, errors.ConfigError),
+    ("XPress", DFLASH, {"architectures": ["XPressSpeculator"], "speculators_model_type": "xpress"}, {},
+     UNSUPPORTED),
+    ("columns of fc.weight are in their order", DSPARK, {"target_layer_ids": [3, 1, 4]}, {},
+     errors.LayerIdError),
     ("sample_from_anchor: expected true or false", DSPARK, {"architectures": ["DFlashDraftModel"]}, {},
      errors.ConfigError),
     ("mask_token_id: expected .* found 367", DSPARK, {"mask_token_id": 367}, {}, errors.ConfigError),
