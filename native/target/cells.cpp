@@ -6,21 +6,19 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/memory.h"
 
 namespace eaglecpp {
 
 // Cells that rejected nodes may hold when all others are taken: closing the gaps that they leave copies the whole
-// cache, so it should not be needed every few rounds.
+// cache, block by block, so it should not be needed every few rounds.
 static constexpr int n_held_max = 128;
+// Positions that move together when gaps are closed: 32 MiB of an 8B target's cache in F16.
+static constexpr Pos n_moved_at_once = 256;
 // Held cells that are looked through for nothing before gaps are closed, where no more rows are in use.
 static constexpr int n_gaps_min = 1024;
 
 void Cells::prepare(const llama_batch & rows) {
-    if (holds_rejected() && rows.n_tokens > n_unused() - n_held() && !close_gaps()) {
-        free_held();
-        ++n_order_lost_;
-    }
+    if (holds_rejected() && rows.n_tokens > n_unused() - n_held()) close_gaps();
     // what is held is looked through with every row
     const int n_used = (int)llama_n_ctx(ctx_) - n_unused();
     if (rules_.n_conversations > 1 && n_held() > std::max(n_gaps_min, n_used)) close_gaps();
@@ -37,25 +35,76 @@ bool Cells::close_gaps_before(const SeqRange & range) {
     return n_held() == 0 || close_gaps();  // what another one left, too
 }
 
-// By way of a copy of the whole cache, which llama.cpp writes back cell after cell: it has no other means to move them.
-// A copy of one conversation would lack what its sliding windows have passed, which is needed when it goes back.
+// llama.cpp has no call that moves cells: it writes rows into a buffer, and reading puts them into the lowest free
+// cells. Moves one block of positions after the other, from the lowest cells up, so that each finds free cells below
+// those that it left. The rows that do not move have several ids meanwhile: llama.cpp takes cells of one id for free
+// where a sliding window has passed them.
 bool Cells::close_gaps() {
-    const size_t n_bytes = llama_state_get_size(ctx_);
-    const uint64_t n_free = available_memory();
-    if (n_free > 0 && n_bytes > n_free / 2) return false;
-    std::vector<uint8_t> state;
-    try {
-        state.resize(n_bytes);
-    } catch (const std::bad_alloc &) {
-        return false;
-    }
     free_held();
-    const size_t n_written = llama_state_get_data(ctx_, state.data(), n_bytes);
-    if (n_written == 0) return false;
-    if (llama_state_set_data(ctx_, state.data(), n_written) != n_written) {
-        fail(ErrorKind::broken, "llama.cpp did not take back the %zu bytes of its own cache", n_written);
+    llama_memory_t mem = llama_get_memory(ctx_);
+    for (int i = 0; i < rules_.n_conversations; ++i) {
+        const SeqRange range = seqs(i);
+        llama_memory_seq_cp(mem, range.first, range.held, -1, -1);
+        for (int id = 2; id < range.count; ++id) llama_memory_seq_rm(mem, range.first + id, -1, -1);
     }
-    return true;
+    bool ok = true;
+    try {
+        for (int i = 0; i < rules_.n_conversations; ++i) move_down(i);
+    } catch (const std::bad_alloc &) {
+        ++n_order_lost_;
+        ok = false;
+    }
+    for (int i = 0; i < rules_.n_conversations; ++i) {
+        const SeqRange range = seqs(i);
+        for (int id = 0; id < range.count; ++id) llama_memory_seq_cp(mem, range.held, range.first + id, -1, -1);
+        llama_memory_seq_rm(mem, range.held, -1, -1);
+    }
+    return ok;
+}
+
+// Uses the conversation's first id for the block that moves.
+void Cells::move_down(int conversation) {
+    llama_memory_t mem = llama_get_memory(ctx_);
+    const SeqRange own = seqs(conversation);
+    const auto for_each_id = [](const SeqRange & range, const auto & call) {
+        call(range.first);
+        if (range.count > 1) call(range.first + 1);
+        call(range.held);
+    };
+    // llama.cpp writes what a window reaches from the last row of an id
+    const int n_window = llama_model_n_swa(llama_get_model(ctx_));
+    const Pos n_block = n_window > 0 ? std::min(n_window, n_moved_at_once) : n_moved_at_once;
+    const Pos end = llama_memory_seq_pos_max(mem, own.held) + 1;
+    llama_memory_seq_rm(mem, own.first, -1, -1);
+    std::vector<uint8_t> rows;
+    for (Pos from = 0, to; from < end; from = to) {
+        to = std::min(end, (from / n_block + 1) * n_block);
+        std::vector<SeqRange> owners = {own};
+        bool is_moved = false;
+        for (int other = 0; other < rules_.n_conversations; ++other) {
+            const Pos end_common = pos(own, n_common_[conversation][other]);
+            if (end_common <= from) continue;
+            to = std::min(to, end_common);
+            owners.push_back(seqs(other));
+            is_moved = is_moved || other < conversation;
+        }
+        if (is_moved) continue;
+        llama_memory_seq_cp(mem, own.held, own.first, from, to);
+        rows.resize(llama_state_seq_get_size(ctx_, own.first));
+        rows.resize(llama_state_seq_get_data(ctx_, rows.data(), rows.size(), own.first));
+        if (rows.empty()) throw std::bad_alloc();
+        for (const SeqRange & range : owners) {
+            for_each_id(range, [&](llama_seq_id id) { llama_memory_seq_rm(mem, id, from, to); });
+        }
+        if (llama_state_seq_set_data(ctx_, rows.data(), rows.size(), own.first) != rows.size()) {
+            fail(ErrorKind::broken, "llama.cpp did not take back %zu bytes of its own cache", rows.size());
+        }
+        for (const SeqRange & range : owners) {
+            for_each_id(range, [&](llama_seq_id id) { llama_memory_seq_cp(mem, own.first, id, from, to); });
+        }
+        llama_memory_seq_rm(mem, own.first, -1, -1);
+    }
+    llama_memory_seq_cp(mem, own.held, own.first, -1, -1);
 }
 
 SeqRange Cells::seqs(int conversation) const {
@@ -79,6 +128,8 @@ Pos Cells::pos(const SeqRange & range, int n) const {
 bool Cells::truncate(const SeqRange & range, int n) {
     llama_memory_t mem = llama_get_memory(ctx_);
     const Pos end = pos(range, n);
+    std::vector<int> & common = n_common_[of(range.first)];
+    for (size_t i = 0; i < common.size(); ++i) common[i] = n_common_[i][of(range.first)] = std::min(common[i], n);
     const int n_back = n_rows(range) - n;
     // Held cells stay, those of later positions, too: one may lie before a cell that is kept, and what comes next would
     // fill it. So would other conversations fill what this one gives up now.
@@ -105,6 +156,11 @@ bool Cells::truncate(const SeqRange & range, int n) {
 void Cells::copy_prefix(const SeqRange & source, const SeqRange & range, int n) {
     llama_memory_t mem = llama_get_memory(ctx_);
     for (int i = 0; i < range.count; ++i) llama_memory_seq_cp(mem, source.first, range.first + i, 0, pos(range, n));
+    std::vector<int> & common = n_common_[of(range.first)];
+    for (size_t i = 0; i < common.size(); ++i) {
+        const int n_both = i == (size_t)of(source.first) ? n : std::min(n, n_common_[of(source.first)][i]);
+        common[i] = n_common_[i][of(range.first)] = n_both;
+    }
 }
 
 std::vector<uint8_t> Cells::save_rows(const SeqRange & range) const {
@@ -248,10 +304,13 @@ bool Cells::has_room_for_trees() const {
     return n_unused() >= n_unused_min() + rules_.n_conversations * (rules_.n_draft_max + 1);
 }
 
-// that hold no token of a conversation, at least
+// Cells that hold no token of a conversation. Conversations with a common prefix hold it once.
 int Cells::n_unused() const {
     int n = (int)llama_n_ctx(ctx_);
-    for (int i = 0; i < rules_.n_conversations; ++i) n -= n_rows(seqs(i));
+    for (int i = 0; i < rules_.n_conversations; ++i) {
+        const std::vector<int> & common = n_common_[i];
+        n -= n_rows(seqs(i)) - *std::max_element(common.begin(), common.begin() + i + 1);
+    }
     return n;
 }
 
@@ -261,6 +320,7 @@ int Cells::n_unused_min() const {
 
 void Cells::clear() {
     n_held_.assign(rules_.n_conversations, 0);
+    n_common_.assign(rules_.n_conversations, std::vector<int>(rules_.n_conversations, 0));
     llama_memory_clear(llama_get_memory(ctx_), false);
 }
 

@@ -38,6 +38,7 @@ class Cells {
     explicit Cells(const CellRules & rules = {})
         : rules_(rules),
           n_held_(rules.n_conversations, 0),
+          n_common_(rules.n_conversations, std::vector<int>(rules.n_conversations, 0)),
           images_(rules.n_conversations),
           n_run_(rules.n_conversations, 0) {}
     void attach(llama_context * ctx) { ctx_ = ctx; }
@@ -101,12 +102,15 @@ class Cells {
     int n_held() const;
     void free_held();
     bool close_gaps();
+    void move_down(int conversation);
     int n_unused() const;
     int n_unused_min() const;
 
     CellRules rules_;
     llama_context * ctx_ = nullptr;
     std::vector<int> n_held_;  // cells per conversation that it gave up but that stay occupied, at most
+    // By two conversations: rows of a common prefix, which they hold once. A conversation has none with itself.
+    std::vector<std::vector<int>> n_common_;
     std::vector<std::vector<ImageRows>> images_;  // by conversation
     std::vector<int> n_run_;                      // rows per conversation of the last batch
     int n_order_lost_ = 0;
