@@ -190,7 +190,10 @@ bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op) {
     const ggml_tensor * w = op->src[0];
     if (!table.dense(w->type) || w->ne[3] != 1 || w->nb[0] != ggml_type_size(w->type)) return false;
     const ggml_backend_buffer_t buffer = w->view_src ? w->view_src->buffer : w->buffer;
-    return buffer && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+    if (!buffer) return false;
+    const ggml_backend_buffer_usage usage = ggml_backend_buffer_get_usage(buffer);
+    // llama.cpp does not mark the buffers of LoRA factors; of a cache, products read views
+    return usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS || (usage == GGML_BACKEND_BUFFER_USAGE_ANY && !w->view_src);
 }
 
 size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op) {

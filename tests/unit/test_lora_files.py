@@ -78,3 +78,17 @@ def test_embeddings_are_adapted_where_llama_cpp_can(models: Models, tmp_path: Pa
         assert len(engine.generate("ab", max_tokens=2).tokens) == 2
     tied = rewrite(models.target, tmp_path / "tied.gguf", lambda tensors: tensors.pop("output.weight"))
     refused(lora, tied, MismatchError, "embeddings that are also the target's output")
+
+
+def test_batches_with_an_adapter_are_as_exact_as_without(models: Models, tmp_path: Path) -> None:
+    """Also of F32 factors, which llama.cpp does not mark as weights: rows would depend on who is served
+    with them.
+    """
+    write_lora(lora := tmp_path / "lora.gguf", models.target)
+    rows = []
+    for adapters in ((), ((str(lora), 0.5),)):
+        with Engine.open(
+            models.target, models.draft, n_ctx=256, planner_cache=False, lora=adapters
+        ) as engine:
+            rows.append(engine.exactness.rows)
+    assert rows[0] == rows[1] != "1"
