@@ -25,6 +25,8 @@ namespace {
 
 class StudyDrafter {
   public:
+    std::atomic<bool> in_use{false};
+
     StudyDrafter(const std::string & path, const std::optional<EngineOptions> & given,
                  const std::optional<ArrayIn<2>> & embedding, const std::optional<ArrayIn<2>> & head) {
         llama_start();
@@ -61,7 +63,7 @@ class StudyDrafter {
 
     void reset() { sequence_->truncate(0); }
     void truncate(int n_rows) { sequence_->truncate(n_rows); }
-    int n_rows() const { return sequence_->n_rows(); }
+    int n_rows() { return sequence_->n_rows(); }
 
     // of a parallel drafter: the distributions of the next n_ahead + 1 tokens
     ArrayOut commit_ahead(const ArrayIn<3> & features, const Tokens & tokens, int n_ahead) {
@@ -124,7 +126,7 @@ class StudyDrafter {
                 to_array(this->states((int)n, first + 1), {n, (size_t)s.n_embd})};
     }
 
-    std::pair<ArrayOut, ArrayOut> kv(int layer) const {
+    std::pair<ArrayOut, ArrayOut> kv(int layer) {
         const DraftSpec & s = drafter_->spec();
         if (layer < 0 || layer >= s.n_layer) fail(ErrorKind::value, "layer %d of %d", layer, s.n_layer);
         const size_t n = (size_t)sequence_->n_rows();
@@ -211,15 +213,18 @@ void bind_drafter(nb::module_ & m) {
              nb::arg("path"), nb::arg("options") = nb::none(), nb::arg("embedding") = nb::none(),
              nb::arg("head") = nb::none())
         .def_prop_ro("info", &StudyDrafter::info)
-        .def_prop_ro("n_rows", &StudyDrafter::n_rows)
-        .def("reset", &StudyDrafter::reset)
-        .def("truncate", &StudyDrafter::truncate, nb::arg("n_rows"))
-        .def("commit", &StudyDrafter::commit, nb::arg("features"), nb::arg("tokens"))
-        .def("commit_ahead", &StudyDrafter::commit_ahead, nb::arg("features"), nb::arg("tokens"), nb::arg("n_ahead"))
-        .def("block", &StudyDrafter::block, nb::arg("features"), nb::arg("tokens"), nb::arg("behind"), nb::arg("k"))
-        .def("append", &StudyDrafter::append, nb::arg("features"), nb::arg("tokens"))
-        .def("extend", &StudyDrafter::extend, nb::arg("states"), nb::arg("tokens"), nb::arg("parents"))
-        .def("kv", &StudyDrafter::kv, nb::arg("layer"));
+        .def_prop_ro("n_rows", &OneAtATime<&StudyDrafter::n_rows>::call)
+        .def("reset", &OneAtATime<&StudyDrafter::reset>::call)
+        .def("truncate", &OneAtATime<&StudyDrafter::truncate>::call, nb::arg("n_rows"))
+        .def("commit", &OneAtATime<&StudyDrafter::commit>::call, nb::arg("features"), nb::arg("tokens"))
+        .def("commit_ahead", &OneAtATime<&StudyDrafter::commit_ahead>::call, nb::arg("features"), nb::arg("tokens"),
+             nb::arg("n_ahead"))
+        .def("block", &OneAtATime<&StudyDrafter::block>::call, nb::arg("features"), nb::arg("tokens"),
+             nb::arg("behind"), nb::arg("k"))
+        .def("append", &OneAtATime<&StudyDrafter::append>::call, nb::arg("features"), nb::arg("tokens"))
+        .def("extend", &OneAtATime<&StudyDrafter::extend>::call, nb::arg("states"), nb::arg("tokens"),
+             nb::arg("parents"))
+        .def("kv", &OneAtATime<&StudyDrafter::kv>::call, nb::arg("layer"));
 }
 
 }  // namespace eaglecpp

@@ -22,6 +22,8 @@ namespace {
 
 class StudyTarget {
   public:
+    std::atomic<bool> in_use{false};
+
     StudyTarget(const EngineOptions & options, const std::vector<int32_t> & layers)
         : opened_(opened(options, layers)), target_(*opened_), n_layers_(layers.size()) {}
     ~StudyTarget() {
@@ -145,6 +147,8 @@ class StudyTarget {
 // The sampler alone, on logits of the caller's making.
 class StudySampler {
   public:
+    std::atomic<bool> in_use{false};
+
     StudySampler(const SamplingParams & params, StudyTarget & target)
         : sampler_(params, target.target().vocab().size(), &target.target().vocab(), target.target().n_ctx()) {}
     StudySampler(const SamplingParams & params, int n_vocab) : sampler_(params, n_vocab) {}
@@ -183,16 +187,17 @@ void bind_target(nb::module_ & m) {
         .def_prop_ro("n_vocab", [](StudyTarget & t) { return t.target().vocab().size(); })
         .def_prop_ro("n_ubatch", [](StudyTarget & t) { return t.target().options().n_ubatch; })
         .def_prop_ro("taps", [](StudyTarget & t) { return t.target().taps_mode(); })
-        .def("forward", &StudyTarget::forward, nb::arg("tokens"), nb::arg("want_logits") = true)
-        .def("time_rows", &StudyTarget::time_rows, nb::arg("prefix"), nb::arg("tokens"), nb::arg("repeats") = 1);
+        .def("forward", &OneAtATime<&StudyTarget::forward>::call, nb::arg("tokens"), nb::arg("want_logits") = true)
+        .def("time_rows", &OneAtATime<&StudyTarget::time_rows>::call, nb::arg("prefix"), nb::arg("tokens"),
+             nb::arg("repeats") = 1);
     nb::class_<StudySampler>(m, "Sampler")
         .def(nb::init<const SamplingParams &, StudyTarget &>(), nb::arg("params"), nb::arg("target"))
         .def(nb::init<const SamplingParams &, int>(), nb::arg("params"), nb::arg("n_vocab"))
-        .def("accept_prompt", &StudySampler::accept_prompt, nb::arg("tokens"))
-        .def("accept", &StudySampler::accept, nb::arg("token"))
-        .def("allowed", &StudySampler::allowed)
-        .def("sample", &StudySampler::sample, nb::arg("logits"), nb::arg("pos"))
-        .def("count", &StudySampler::count, nb::arg("logits"), nb::arg("first"), nb::arg("n"));
+        .def("accept_prompt", &OneAtATime<&StudySampler::accept_prompt>::call, nb::arg("tokens"))
+        .def("accept", &OneAtATime<&StudySampler::accept>::call, nb::arg("token"))
+        .def("allowed", &OneAtATime<&StudySampler::allowed>::call)
+        .def("sample", &OneAtATime<&StudySampler::sample>::call, nb::arg("logits"), nb::arg("pos"))
+        .def("count", &OneAtATime<&StudySampler::count>::call, nb::arg("logits"), nb::arg("first"), nb::arg("n"));
 }
 
 }  // namespace eaglecpp

@@ -45,7 +45,7 @@ Embedder::Embedder(const Target & target, const std::string & pooling)
       pooling_(pooling_of(*model_, pooling)),
       is_said_(!said_pooling(*model_).empty()),
       llama_pools_(pooling_ == LLAMA_POOLING_TYPE_LAST || (reads_at_once_ && pooling_ != LLAMA_POOLING_TYPE_NONE)),
-      vocab_(target.vocab()),
+      vocab_(model_->get()),
       n_values_(model_->n_state()),
       n_max_(target.n_ctx()),
       n_texts_max_(model_->has_state() ? 1 : n_texts_usual),

@@ -15,7 +15,8 @@ namespace eaglecpp {
 
 class SpecialTokens;
 
-class Vocabulary {
+// Threads share it: what is made on demand is exchanged by atomic operations, which a copy would not use.
+class Vocabulary : Pinned {
   public:
     explicit Vocabulary(const llama_model * model);
 

@@ -5,6 +5,8 @@ and depends on seed and position only.
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from gguf import GGUFReader
 from numpy.typing import NDArray
 
+from eaglecpp.errors import EngineBusyError
 from eaglecpp.lowlevel import Sampler, SamplingParams, Target
 from helpers.models import Models
 from helpers.native import open_target, sampling_params
@@ -164,3 +167,22 @@ def test_the_infill_sampler_takes_an_end_that_is_likely_at_all(target: Target, m
     assert draws(target, logits, 0, **options, infill=True)[end] < 30
     with pytest.raises(ValueError, match="needs a vocabulary"):
         Sampler(params(infill=True), 4)
+
+
+def test_a_second_thread_is_refused() -> None:
+    """One thread draws without the GIL; what another one asks meanwhile would change its state."""
+    sampler, logits = Sampler(sampling_params(), 1000), np.linspace(0, 1, 1000, dtype=np.float32)
+    alone = sampler.count(logits, 0, N_DRAWS)
+    with ThreadPoolExecutor(1) as pool:
+        drawing, n_refused = pool.submit(sampler.count, logits, 0, N_DRAWS), 0
+        while not drawing.done():
+            try:
+                sampler.sample(logits, 5)
+            except EngineBusyError:
+                n_refused += 1
+                time.sleep(0.01)
+        if isinstance(error := drawing.exception(), EngineBusyError):
+            n_refused += 1
+        else:
+            assert error is None and drawing.result() == alone
+    assert n_refused > 0
