@@ -28,17 +28,17 @@ static ggml_backend_buffer_type_t amx_buffer_type() {
 }
 
 #ifndef _WIN32
-static bool child_survives(ggml_backend_buffer_type_t tiles) {
+bool succeeds_in_child(const std::function<bool()> & call, unsigned n_seconds) {
     const pid_t pid = fork();
     if (pid < 0) return false;
     if (pid == 0) {
         for (int sig : {SIGILL, SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGALRM}) std::signal(sig, SIG_DFL);
-        alarm(10);  // a hang ends, too
-        // on this thread only: a forked child has no other ones
-        constexpr int n_in = 256, n_out = 64, n_rows = 4;
-        const std::vector<float> weights(n_in * n_out, 1.0f), x(n_in * n_rows, 1.0f);
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, nullptr);
+        alarm(n_seconds);
         try {
-            _exit(kernels::try_product(tiles, weights, x, n_in, 1).out.empty() ? 1 : 0);
+            _exit(call() ? 0 : 1);
         } catch (...) {  // must not go on as a second copy of the program
             _exit(1);
         }
@@ -60,7 +60,14 @@ AmxState probe_amx() {
 #ifdef _WIN32
         const bool works = false;
 #else
-        const bool works = child_survives(tiles);
+        // on this thread only: a forked child has no other ones
+        const bool works = succeeds_in_child(
+            [&] {
+                constexpr int n_in = 256, n_out = 64, n_rows = 4;
+                const std::vector<float> weights(n_in * n_out, 1.0f), x(n_in * n_rows, 1.0f);
+                return !kernels::try_product(tiles, weights, x, n_in, 1).out.empty();
+            },
+            10);
 #endif
         if (!works) {
             log_line(LogLevel::info, "the CPU announces AMX but its tile instructions fail; weights stay unpacked");

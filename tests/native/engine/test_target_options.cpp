@@ -3,17 +3,41 @@
 #include <llama.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "../check.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "draft/weights.h"
+#include "target/amx.h"
 #include "tiny_models.h"
 
 using namespace eaglecpp;
 
+// a copy would race with the threads that fill in what is made on demand
+static_assert(!std::is_copy_constructible_v<Vocabulary>);
+
 #ifndef _WIN32
 #include <dlfcn.h>
+#include <unistd.h>
+
+#include <csignal>
+
+// Whatever the call does, it does it in the child, and the child does not go on as a second copy of this program.
+TEST(a_trial_in_a_child_ends_with_the_child) {
+    const pid_t self = getpid();
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGALRM);
+    sigprocmask(SIG_BLOCK, &blocked, nullptr);
+    CHECK(succeeds_in_child([] { return true; }, 10));
+    CHECK(!succeeds_in_child([] { return false; }, 10));
+    CHECK(!succeeds_in_child([]() -> bool { throw Error(ErrorKind::broken, "an assertion"); }, 10));
+    CHECK(!succeeds_in_child([] { return std::raise(SIGILL) == 0; }, 10));
+    CHECK(!succeeds_in_child([] { return sleep(100) == 0; }, 1));
+    sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
+    if (getpid() != self) std::abort();
+}
 
 // Stands before libllama's own for all calls of ours: fails once as if memory had run out.
 static bool is_short_of_memory = false;
