@@ -192,9 +192,12 @@ void * symbol_beside(void * known, const char * name) {
 #endif
 }
 
+bool is_pinned_ggml() {
+    return std::string(ggml_commit()).rfind(known_commit, 0) == 0;
+}
+
 bool is_known_ggml() {
-    const std::string commit = ggml_commit();
-    return commit.rfind(known_commit, 0) == 0 || commit == "unknown";
+    return is_pinned_ggml() || std::string(ggml_commit()) == "unknown";
 }
 
 // A misspelled name, or one that this processor cannot run.
@@ -273,7 +276,7 @@ void take_graphs_of(ggml_backend_t backend, bool fuses) {
     if (!device || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) return;
     abi::BackendInterface & calls = ((abi::Backend *)backend)->iface;
     calls.graph_compute = compute_in_place_of(calls.graph_compute, fuses);
-    if (fuses && !calls.get_tensor_async) calls.get_tensor_async = get_or_leave;
+    if (fuses && is_pinned_ggml() && !calls.get_tensor_async) calls.get_tensor_async = get_or_leave;
 }
 
 ScopeKeeper::ScopeKeeper() : before_(scope) {}

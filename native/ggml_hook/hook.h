@@ -34,6 +34,8 @@ struct Status {
 // not tell; it passes, because the version of llama-cpp-python is checked when eaglecpp is imported, and the kernels
 // are tried before they are used.
 bool is_known_ggml();
+// Whether its commit says so. Pointers that no trial covers are replaced only then.
+bool is_pinned_ggml();
 
 // A function that ggml's CPU backend gives out by its name; null where it has none.
 void * cpu_function(const char * name);

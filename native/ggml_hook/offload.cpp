@@ -28,14 +28,16 @@ bool offload_op(ggml_backend_dev_t device, const ggml_tensor * op) {
     OffloadOp own = nullptr;
     {
         const std::lock_guard<std::mutex> lock(mutex);
-        own = own_answers().at(device);
+        // a device that was copied with our pointer in it is not known
+        const auto known = own_answers().find(device);
+        if (known != own_answers().end()) own = known->second;
     }
-    return own(device, op);
+    return own && own(device, op);
 }
 
 // again for devices that were added since
 void install() {
-    if (!kernels::is_known_ggml()) return;
+    if (!kernels::is_pinned_ggml()) return;
     const std::lock_guard<std::mutex> lock(mutex);
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
         ggml_backend_dev_t dev = ggml_backend_dev_get(i);

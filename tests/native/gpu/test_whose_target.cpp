@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Whether a target is the CPU's. A llama.cpp that could ask RPC servers says that it can use GPUs, also where no server
 // was named and there is no GPU; taken for a GPU's, the target would lose its order of rows and its threads.
+#include <dlfcn.h>
 #include <llama.h>
 
 #include "../check.h"
@@ -8,6 +9,7 @@
 #include "counting_device.h"
 #include "engine/engine.h"
 #include "ggml_hook/ggml_abi.h"
+#include "ggml_hook/offload.h"
 
 using namespace eaglecpp;
 using namespace eaglecpp::test;
@@ -44,6 +46,37 @@ static void a_small_model_drafts_where_it_was_told(const Folder & folder, const 
     CHECK_MSG(engine.drafter()->device_name() == "Counting0", engine.drafter()->device_name());
 }
 
+// Stands before libllama's own for all calls of ours: refuses as it does where tensors are split over devices.
+static bool takes_samplers = true;
+
+extern "C" bool llama_set_sampler(llama_context * ctx, llama_seq_id id, llama_sampler * sampler) {
+    static const auto real = (decltype(&llama_set_sampler))dlsym(RTLD_NEXT, "llama_set_sampler");
+    return takes_samplers && real(ctx, id, sampler);
+}
+
+static void a_refused_sampler_runs_on_the_host(const std::string & target) {
+    EngineOptions options = tiny_options(target, "");
+    options.n_gpu_layers = -1;
+    Tokens texts[2];
+    for (bool takes : {true, false}) {
+        takes_samplers = takes;
+        Engine engine(options);
+        texts[takes] = generate(engine, engine.open_sequence(), {1, 5, 7}, greedy({}, 12));
+    }
+    takes_samplers = true;
+    CHECK(texts[0].size() == 12 && texts[0] == texts[1]);
+}
+
+static void a_copied_device_is_asked_nothing() {
+    auto & device = *(kernels::abi::Device *)ggml_backend_dev_by_name("Counting0");
+    {
+        const NoOffloadScope installs(true);
+    }
+    kernels::abi::Device copy = device;
+    const ggml_tensor op = {};
+    CHECK(!copy.iface.offload_op((ggml_backend_dev_t)&copy, &op));
+}
+
 int main() {
     const Folder folder;
     const std::string path = folder.file("target.gguf");
@@ -75,5 +108,7 @@ int main() {
     CHECK(!is_cpu(path, -1));
     CHECK(is_cpu(path, 0));
     a_small_model_drafts_where_it_was_told(folder, path);
+    a_refused_sampler_runs_on_the_host(path);
+    a_copied_device_is_asked_nothing();
     return result();
 }
