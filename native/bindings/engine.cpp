@@ -298,6 +298,8 @@ nb::bytes detokenize(const EngineHandle & e, const Tokens & tokens, bool remove_
 // Keeps the weights that it reads with, not the engine.
 class EmbedderHandle {
   public:
+    std::atomic<bool> in_use{false};
+
     EmbedderHandle(const EngineHandle & e, const std::string & pooling)
         : embedder_(std::in_place, e.target(), pooling) {}
     ~EmbedderHandle() {
@@ -308,11 +310,11 @@ class EmbedderHandle {
 
     void begin(std::vector<Tokens> texts) {
         GilRelease release;
-        guarded([&] { embedder_->begin(std::move(texts)); });
+        embedder_->begin(std::move(texts));
     }
     bool step(int n_threads) {
         GilRelease release;
-        return guarded([&] { return embedder_->step(n_threads); });
+        return embedder_->step(n_threads);
     }
     ArrayOut take() {
         std::vector<float> rows = embedder_->take();
@@ -332,9 +334,9 @@ void bind_embedder(nb::module_ & m) {
         .def_prop_ro("pooling", [](const E & e) { return e.get().pooling(); })
         .def_prop_ro("n_values", [](const E & e) { return e.get().n_values(); })
         .def_prop_ro("n_most", [](const E & e) { return e.get().n_max(); })
-        .def("begin", &E::begin, nb::arg("texts"))
-        .def("step", &E::step, nb::arg("n_threads"))
-        .def("take", &E::take);
+        .def("begin", &OneAtATime<&E::begin>::call, nb::arg("texts"))
+        .def("step", &OneAtATime<&E::step>::call, nb::arg("n_threads"))
+        .def("take", &OneAtATime<&E::take>::call);
 }
 
 // What a file keeps of a parked conversation: numbers, and the bytes that follow them.
@@ -352,6 +354,8 @@ void init_parked(ParkedSequence * out, Tokens tokens, const ParkedSizes & sizes,
     const size_t small[] = {n_past, inexact_from, n_draft_rows, n_aux, n_embd, first, n_rows};
     bool fits = n_target <= n_most && n_draft <= n_most - n_target;
     for (size_t n : small) fits = fits && n <= INT_MAX;
+    // an image's tokens are those of one process
+    for (Token t : tokens) fits = fits && t >= 0;
     const size_t n_floats = (n_most - std::min(n_most, n_target + n_draft)) / sizeof(float);
     fits = fits && n_aux <= 1024 && n_rows <= 1024 && (n_aux == 0 || n_embd * n_rows <= n_floats / n_aux);
     if (!fits) fail(ErrorKind::value, "a parked conversation of %zu bytes has other sizes", n_most);

@@ -292,7 +292,10 @@ static void append(std::vector<StepResult> & all, std::vector<StepResult> next) 
 
 std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms) {
     Use use(*this);
-    if (late_error_.error && late_error_.ids == ids) std::rethrow_exception(std::exchange(late_error_, {}).error);
+    const auto has_failed = [&](int id) { return std::count(late_error_.ids.begin(), late_error_.ids.end(), id) > 0; };
+    if (late_error_.error && !ids.empty() && std::all_of(ids.begin(), ids.end(), has_failed)) {
+        std::rethrow_exception(std::exchange(late_error_, {}).error);
+    }
     std::vector<Sequence *> sequences;
     for (int id : ids) {
         Sequence * s = &conversations_.get(id);

@@ -191,8 +191,9 @@ static void on_stack_for(const std::string & text, F && f) {
     pthread_attr_t attributes;
     pthread_t thread;
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, n_stack_default + n_stack);
-    const int failed = pthread_create(&thread, &attributes, &run_and_catch<F>, &job);
+    constexpr size_t n_page = 64 << 10;  // macOS refuses parts of a page
+    int failed = pthread_attr_setstacksize(&attributes, (n_stack_default + n_stack + n_page - 1) / n_page * n_page);
+    if (!failed) failed = pthread_create(&thread, &attributes, &run_and_catch<F>, &job);
     pthread_attr_destroy(&attributes);
     if (failed) {
         fail(ErrorKind::out_of_memory, "no stack of %zu MB for tokenising a text with %zu bytes without a line break",

@@ -263,6 +263,10 @@ def test_sizes_are_checked_even_with_the_key(opened: Callable[..., Engine]) -> N
     for at, value in [(3, 1 << 62), (3, 3001), (4, 2**64 - 1), (5, 1 << 40), (6, 2**31 - 1), (0, -1)]:
         with pytest.raises((EagleError, ValueError, TypeError)):
             core.ParkedSequence(tokens, [*good[:at], value, *good[at + 1 :]], n_bytes)
+    # an image's tokens, which another process gave to another picture
+    core.ParkedSequence(tokens, good, n_bytes)
+    with pytest.raises(ValueError, match="has other sizes"):
+        core.ParkedSequence([*tokens[:-1], -5], good, n_bytes)
     # of an engine, into which they would go
     with opened(prompt_cache="") as engine:
         engine.generate(prompt(), **GREEDY)

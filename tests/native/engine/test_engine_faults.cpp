@@ -4,6 +4,7 @@
 #include <llama.h>
 
 #include <atomic>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -322,6 +323,35 @@ TEST(the_error_of_a_later_round_comes_after_its_tokens) {
     CHECK(test::generate(engine, b, prompt, test::greedy({}, 5)).size() == 5);
     CHECK_THROWS(engine.step({a}, 1e6), "no memory");
     CHECK(test::generate(engine, a, prompt, test::greedy({}, 5)).size() == 5);
+}
+
+// Of two conversations whose round failed late, one is closed before the next call.
+TEST(a_late_error_is_raised_for_what_is_left_of_its_batch) {
+    EngineOptions o = test::tiny_options(target, draft);
+    o.n_sequences = 2;
+    Engine engine(o);
+    const int a = engine.open_sequence(), b = engine.open_sequence();
+    for (int id : {a, b}) engine.begin(id, prompt, test::greedy({}, 40));
+    while (engine.sequence(b).is_prefilling()) engine.step({a, b});
+    fault = [] { throw Error(ErrorKind::out_of_memory, "no memory"); };
+    n_calls = 0, fails_at = 1;
+    engine.step({a, b}, 1e6);
+    fails_at = -1;
+    engine.end(b, -1);
+    CHECK_THROWS(engine.step({a}), "no memory");
+    CHECK(test::generate(engine, a, prompt, test::greedy({}, 5)).size() == 5);
+}
+
+TEST(an_end_with_more_tokens_than_there_are_changes_nothing) {
+    Engine engine(test::tiny_options(target, draft));
+    const int id = engine.open_sequence();
+    const Tokens fresh = test::generate(engine, id, prompt, test::greedy(tree, 12));
+    const Tokens before = engine.sequence(id).tokens;
+    for (int n_taken : {INT_MAX, INT_MAX - 4, 13}) {
+        engine.end(id, n_taken);
+        CHECK(engine.sequence(id).tokens == before);
+    }
+    CHECK(test::generate(engine, id, prompt, test::greedy(tree, 12)) == fresh);
 }
 
 // a driver's exception, and things nobody should throw
