@@ -48,6 +48,15 @@ TEST(keeps_steps_and_dips) {
     CHECK(costs.n_rows_measured() == 8);
 }
 
+// A server takes 2^31 samples of one size in 83 days.
+TEST(the_count_of_samples_is_bounded) {
+    StepCosts costs(0.06);
+    learn(costs, 4, 112.0, 10000);
+    CHECK_MSG(costs.n_samples(4) >= 15 && costs.n_samples(4) < 30, std::to_string(costs.n_samples(4)));
+    learn(costs, 4, 100.0, 15);
+    CHECK_NEAR(costs.ms(4), 100.0, 1.0);
+}
+
 TEST(first_samples_are_believed_with_care) {
     StepCosts costs(0.06);
     learn(costs, 1, 10.0);
