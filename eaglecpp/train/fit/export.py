@@ -97,7 +97,8 @@ def _block_config(spec: DraftSpec, block: BlockSpec) -> dict[str, Any]:
     }
     if block.selector and block.conv:
         keys = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
-        heads = dict(zip(keys, (*block.conv, *block.selector), strict=True))
+        # where vLLM looks for them
+        heads = {"dflash_config": dict(zip(keys, (*block.conv, *block.selector), strict=True))}
     in_place = "DFlash2DraftModel" if block.selector else "DFlashDraftModel"
     return heads | {
         "architectures": ["Qwen3DSparkModel" if block.anchor_first else in_place],
@@ -140,8 +141,7 @@ def write_checkpoint(
     if own_embedding:
         tensors["embed_tokens.weight"] = model.embedding.cpu()
     stored = {name: t.to(torch.bfloat16).contiguous() for name, t in tensors.items()}
-    block = model.spec.block
-    if not (model.spec.fuses_embedding or (block and block.selector)):  # those have the whole vocabulary
+    if len(vocab.ids) < vocab.n_vocab:  # vLLM refuses maps of a drafter that has the whole vocabulary
         stored |= {"d2t": torch.from_numpy(vocab.d2t), "t2d": torch.from_numpy(vocab.t2d)}
     text = json.dumps(hf_config(model.spec, facts), indent=2) + "\n"
     with replaced(folder / "model.safetensors") as path:

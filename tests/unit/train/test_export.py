@@ -155,6 +155,7 @@ def test_a_shared_head_is_in_the_checkpoint_but_not_in_the_gguf(
     stored = load_file(tmp_path / "model.safetensors")
     head = torch.from_numpy(target.weights["lm_head.weight"])
     torch.testing.assert_close(stored["lm_head.weight"], head.to(torch.bfloat16))
+    assert not {"d2t", "t2d"} & stored.keys()  # vLLM refuses them
     assert 0 < check_engine(report, tmp_path, target.gguf, model, vocab, sample) < 1e-3
 
 
@@ -188,6 +189,8 @@ def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(
     assert family == "dflash2" if draft.ids is None else draft.ids.tolist() == vocab.ids.tolist()
     expected = replace(model.spec, family=draft.spec.family, layer_ids_rule=draft.spec.layer_ids_rule)
     assert replace(draft.spec, sliding_layers=()) == expected
+    nested = json.loads((tmp_path / "config.json").read_text()).get("dflash_config", {})
+    assert (family == "dflash2") == ("selector_top_k" in nested)  # where vLLM and SGLang look
     state = from_checkpoint(draft)
     for name, p in model.named_parameters():
         torch.testing.assert_close(state[name], p.detach().to(torch.bfloat16).float(), rtol=0, atol=0)
