@@ -132,9 +132,9 @@ def read_json(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
 
 
 def _from_json(value: Any) -> Iterator[ToolCall]:
-    for entry in value if isinstance(value, list) else ():
-        yield from _from_json(entry)
     if isinstance(value, list):
+        for entry in value:
+            yield from _from_json(entry)
         return
     if not isinstance(value, Mapping):
         raise ValueError("not a call")
@@ -527,9 +527,10 @@ def learned(called: str, said: str = "") -> tuple[CallForm, ...]:
     tag = next(opens, "")
     is_json = re.search(rf'\{{\s*"{KEY}"\s*:', between) is not None
     start = _JSON_START.search(before)
-    if not tag and start:  # GigaChat 3 has a header for calls
-        line = before[: start.start()].strip().rpartition("\n")[2]
-        tag = line if "<" in line and line not in said else ""
+    if not tag and start:  # a text, as of Command R+, or a header, as of GigaChat 3
+        head = before[: start.start()].strip()
+        line = head[head.rfind(">") + 1 :].strip() or head.rpartition("\n")[2]
+        tag = line if line not in said else ""
     ends = {tag.replace(*pair, 1) for pair in _ENDS} | {tag.replace("<|", "<", 1).replace(">", "|>")}
     ends.add("</".join(tag.rsplit("<", 1)))
     close = next((one for one in tags_behind if one in ends - {tag, ""}), "")
