@@ -418,8 +418,8 @@ class AsyncEngine:
             self._slots = Slots(sequences, self._host_cache)
             self._host_cache.prompts = self._prompts = shared.prompts
         except BaseException as error:
-            self._closing = "now"
             self._opened.set_exception(error)
+            self._end_all()  # calls that wait for the engine find it closed
             return
         self._opened.set_result(None)
         try:
@@ -564,6 +564,8 @@ class AsyncEngine:
                 engine.close()
 
 
+_EXIT_S = 120.0  # that the end of the process waits for rounds under way
+
 # Engines that are left open are closed at exit, which keeps what their planners have learned.
 _started: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
 
@@ -573,8 +575,11 @@ def _stop_all() -> None:
     engines = list(_started)
     for engine in engines:
         engine._stop()
+    end = time.monotonic() + _EXIT_S
     for engine in engines:
-        engine._thread.join()
+        engine._thread.join(max(0.0, end - time.monotonic()))
+    if n_stuck := sum(engine._thread.is_alive() for engine in engines):
+        _log.warning("%s left in a call that does not end", counted(n_stuck, "engine"))
 
 
 def _parts(texts: Any) -> Iterator[tuple[int, Any]]:

@@ -14,7 +14,7 @@ import pytest
 from eaglecpp import Engine
 from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.slots import FairLock
-from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError
+from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError, InvalidStateError
 from eaglecpp.results import Completion
 from helpers.models import Models
 from helpers.script import run_script
@@ -109,7 +109,11 @@ def generates():
     for _ in stream:
         pass
 
-if what == "async":
+if what == "stuck":
+    from eaglecpp.engine import async_engine
+    async_engine._EXIT_S = 0.5
+    engine = AsyncEngine(lambda: threading.Event().wait(3600))
+elif what == "async":
     asyncio.run(opens(False))
 elif what == "async stream":
     asyncio.run(opens(True))
@@ -143,6 +147,29 @@ def test_what_was_left_open_ends_quietly_with_the_process(what: str, models: Mod
             assert lines.pop() == "RuntimeError: of the script" and lines.pop(0).startswith("Traceback")
             lines = [line for line in lines if not line.startswith("  ")]
         assert (done.returncode, done.stdout, lines) == (what == "error", "", [])
+
+
+def test_an_engine_that_is_stuck_does_not_keep_the_process() -> None:
+    """In a call to another machine, say."""
+    assert run_script(LEFT_OPEN, "stuck", "").returncode == 0
+
+
+def test_calls_of_an_engine_that_cannot_be_opened_end() -> None:
+    goes_on = threading.Event()
+
+    def opener() -> Engine:
+        goes_on.wait(60)
+        raise OSError("gone")
+
+    async def work() -> None:
+        engine = AsyncEngine(opener)
+        call = asyncio.ensure_future(engine.call(lambda one: one))
+        await asyncio.sleep(0.05)
+        goes_on.set()
+        with pytest.raises(InvalidStateError, match="closed"):
+            await asyncio.wait_for(call, 60)
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("n_parallel", [3, 2])
