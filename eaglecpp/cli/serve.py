@@ -142,6 +142,8 @@ def serve(model: str | None, asked: Drafting, no_key: bool, models_file: Path | 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with announced(address):
+            if preload:
+                note(f"{address}: loading {preload} ...")
             run(config, files, preload, listener, lambda: note(served))
     except KeyboardInterrupt:
         return

@@ -279,6 +279,7 @@ class Server:
         self.held = Held(max(config.n_held, config.n_body))
         self.kept = KeptResponses(config.n_responses, config.n_response_bytes)
         self.models: dict[Key, LoadedModel] = {}
+        self.loads: list[str] = []  # models that the server was started with, as long as they are not loaded
         self.n_bytes = config.n_bytes or int(_SHARE * (free_memory() or 1 << 62))
         self._n_asked: Counter[Key] = Counter()
         self._loading = asyncio.Lock()

@@ -237,8 +237,8 @@ def serve(
 
 
 class Runner(uvicorn.Server):
-    """Loads a model, and those that are pinned, before it listens, and tells when it is ready. failure: what
-    kept it from that.
+    """Listens at once, then loads a model and those that are pinned. failure: what kept it from loading one,
+    which ends the server.
     """
 
     def __init__(self, app: Gate, preload: str, on_start: Callable[[], None] | None = None) -> None:
@@ -251,19 +251,34 @@ class Runner(uvicorn.Server):
         super().__init__(uvicorn.Config(app, http=protocol, ws="none", backlog=2048, **silent, **times))
         self.failure: Exception | None = None
         self._shared = app.server
-        self._preload = preload
+        pinned = [name for name in config.presets if config.is_pinned(name)]
+        self._shared.loads = [*([preload] if preload else []), *pinned]
         self._on_start = on_start
+        self._loading: asyncio.Task[None] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it listens and every model that is loaded first is in memory."""
+        return self.started and not self._shared.loads
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._loading = asyncio.create_task(self._load())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._loading is not None:
+            self._loading.cancel()
+        await super().shutdown(sockets)
+
+    async def _load(self) -> None:
+        loads = self._shared.loads
         try:
-            config = self._shared.config
-            pinned = [name for name in config.presets if config.is_pinned(name)]
-            for name in [self._preload] * bool(self._preload) + pinned:
-                async with self._shared.use(name):
-                    pass
-        except Exception as error:  # in uvicorn's own start it would be a traceback in the log
+            while loads:
+                async with self._shared.use(loads[0]):
+                    loads.pop(0)
+        except Exception as error:
             self.failure, self.should_exit = error, True
             return
-        await super().startup(sockets)
-        if self.started and self._on_start is not None:
+        if self._on_start is not None:
             self._on_start()

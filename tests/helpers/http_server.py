@@ -73,7 +73,7 @@ class TestServer:
 
     def __enter__(self) -> Self:
         self.thread.start()
-        while not self.server.started:
+        while not self.server.is_ready:
             if not self.thread.is_alive():
                 raise RuntimeError("the server did not start") from self.server.failure
             self.thread.join(0.02)

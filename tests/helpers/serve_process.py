@@ -46,7 +46,7 @@ def start_server(
     end = time.monotonic() + _START_S
     while process.poll() is None and time.monotonic() < end:
         try:
-            requests.get(f"http://127.0.0.1:{port}/health", timeout=5)
+            requests.get(f"http://127.0.0.1:{port}/health", timeout=5).raise_for_status()
             return process
         except requests.RequestException:
             time.sleep(0.05)

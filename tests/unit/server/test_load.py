@@ -22,7 +22,7 @@ from eaglecpp import AsyncEngine
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.model import ChatModel
 from eaglecpp.engine.embedding import Embedder
-from eaglecpp.server import answer
+from eaglecpp.server import answer, models
 from eaglecpp.server.answer import Ask
 from eaglecpp.store import Status
 from helpers.http_server import MODEL, TestServer, until
@@ -185,3 +185,21 @@ def test_requests_for_vectors_take_turns(server: TestServer, monkeypatch: pytest
         assert server.post("/api/embed", {"model": MODEL, "input": "a"}).status_code == 200
         assert many.result().status_code == 200
     assert turns.index(1) == 1 and len(turns) > 3
+
+
+def test_the_port_is_open_while_a_model_loads(store_root: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_load = threading.Event()
+    opens = models.open_fitting
+    monkeypatch.setattr(models, "open_fitting", lambda plan: may_load.wait(60) and opens(plan))
+    server = TestServer(preload=MODEL)
+    server.thread.start()
+    try:
+        until(lambda: server.server.started)
+        answer = server.get("/health")
+        assert answer.status_code == 503 and "Loading model" in answer.json()["error"]["message"]
+        assert server.get("/api/version").status_code == 200
+        may_load.set()
+        until(lambda: server.get("/health").status_code == 200)
+    finally:
+        may_load.set()
+        server.__exit__()
