@@ -14,9 +14,10 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -79,7 +80,7 @@ class _Create(_Named, kw_only=True):
     base: str = msgspec.field(default="", name="from")
     system: str = ""
     template: str = ""
-    license: str | list[str] = []
+    license: str | Annotated[list[str], Meta(max_length=64)] = []  # each becomes a file
     parameters: dict[str, Any] = {}
     messages: list[_Turn] = []
     files: _Refused = None

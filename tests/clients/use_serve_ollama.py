@@ -38,8 +38,12 @@ with serving() as url:
     shown = client.show(MODEL)
     assert shown.modelinfo["general.architecture"] and "completion" in shown.capabilities
     assert client.ps().models[0].expires_at.year > 2026
-    client.delete(MODEL)
+    client.create("mine", from_=MODEL, system="You help.", parameters={"num_predict": 3})
+    client.copy("mine", "other")
+    assert client.chat("other", TURNS).eval_count <= 3 and client.show("other").parameters
+    for name in ("mine", "other", MODEL):
+        client.delete(name)
     for name, status in ((MODEL, 404), ("a b", 404)):
         with pytest.raises(ResponseError, match=str(status)):
             client.chat(name, TURNS)
-done("list, chat, stream, tools, schema, generate, embed, show, ps, delete, 2 errors")
+done("list, chat, stream, tools, schema, generate, embed, show, ps, create, copy, delete, 2 errors")
