@@ -56,6 +56,28 @@ def open_pair(pair: Models, **options: Any) -> eaglecpp.Engine:
     return eaglecpp.Engine.open(pair.target, draft=pair.draft, **sizes, **EXACT, **options)
 
 
+def test_closed_gaps_leave_the_texts(tmp_path: Path) -> None:
+    """Two conversations with a common prefix fill a small cache with rejected nodes, some of whose gaps are
+    closed ten times; afterwards one goes back to what the window has passed.
+    """
+    pair, options = (
+        make_windowed(tmp_path),
+        {"max_tokens": 300, "temperature": 0.9, "seed": 3, "ignore_eos": True},
+    )
+    prompts = [prompt_ids(60), [*prompt_ids(60)[:50], *prompt_ids(15)]]
+    wide = {"n_sequences": 2, "n_leaves_max": 8, "n_draft_max": 48}
+    with (
+        open_pair(pair, **wide) as engine,
+        eaglecpp.Engine.open(pair.target, n_ctx=512, n_threads=1) as plain,
+    ):
+        found = engine.generate_many(prompts, strategy="tree:k=8,depth=6,nodes=48", **options)
+        expected = [plain.generate(prompt, **options) for prompt in prompts]
+        assert [one.tokens for one in found] == [one.tokens for one in expected]
+        assert sum(one.timings.draft_n for one in found) > 5000
+        back = [*prompts[0], *expected[0].tokens[:20]]
+        assert engine.generate(back, **options).tokens == plain.generate(back, **options).tokens
+
+
 def run(engine: eaglecpp.Engine, **options: Any) -> eaglecpp.Completion:
     engine.clear()
     return engine.generate(prompt_ids(40), max_tokens=N_TOKENS, ignore_eos=True, seed=1, **options)
