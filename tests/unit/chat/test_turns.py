@@ -99,6 +99,12 @@ def test_a_described_call_is_read_as_it_is_written() -> None:
     assert taken.messages[3].content == '<tool_response>\n{"name": "f", "content": "r"}\n</tool_response>'
 
 
+def test_calls_are_written_where_a_template_has_no_form_of_calls() -> None:
+    messages = [Message("user", "q"), Message("assistant", tool_calls=(ToolCall("f", {}, "1"),))]
+    taken = accepted(messages, (), replace(ALL, calls=None), ())
+    assert taken.messages[1].content == HERMES.write(messages[1].tool_calls)
+
+
 def template(text: str) -> ChatTemplate:
     return ChatTemplate("jinja", text, "a test")
 
