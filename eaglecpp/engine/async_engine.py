@@ -30,7 +30,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -434,10 +434,9 @@ class AsyncEngine:
     def _turn(self) -> bool:
         """One turn: everything between two rounds, and a round. False at the end."""
         with self._condition:
-            while not (self._calls or self._waiting or self._running or self._closing != "no"):
+            while not (self._calls or self._may_admit or self._running or self._is_over):
                 self._condition.wait()
-            calls, self._calls = list(self._calls), deque()
-            is_over = self._closing == "now" or (self._closing == "when idle" and self.is_idle)
+            calls, self._calls, is_over = list(self._calls), deque(), self._is_over
         for call in calls:
             call()
         if is_over or self._broken is not None:
@@ -450,6 +449,18 @@ class AsyncEngine:
         if self._prompts is not None and not self._running:
             self._slots.keep(self._prompts, lambda: not self._waiting)
         return True
+
+    @property
+    def _is_over(self) -> bool:
+        return self._closing == "now" or (self._closing == "when idle" and self.is_idle)
+
+    @property
+    def _may_admit(self) -> bool:
+        """Whether a request waits for more than what files hold of its prompt."""
+        head = self._waiting[0].fetched if self._waiting else None
+        return bool(self._waiting) and (
+            head is None or head.done() or any(task.cancelled for task in self._waiting)
+        )
 
     def _drop_cancelled(self) -> None:
         with self._condition:
@@ -491,15 +502,18 @@ class AsyncEngine:
                 task.loop.call_soon_threadsafe(task.taken_up.set)
 
     def _is_fetched(self, task: Task) -> bool:
-        """Whether it is known what files hold of the prompt. Rounds of others go on meanwhile."""
+        """Whether it is known what files hold of the prompt. Rounds and calls of others go on meanwhile."""
         prompts, tokens = self._prompts, task.request.prompt.tokens
         if prompts is None or not task.request.asked.cache_prompt:
             return True
         if task.fetched is None:
             task.fetched = prompts.fetch(tokens, self._slots.n_held(tokens))
-        if not self._running:
-            wait([task.fetched])
+            task.fetched.add_done_callback(self._notify)
         return task.fetched.done()
+
+    def _notify(self, _: object) -> None:
+        with self._condition:
+            self._condition.notify()
 
     def _step(self, tasks: list[Task]) -> None:
         """A round of each task that generates, and a slice of the first prompts of the others."""

@@ -109,6 +109,7 @@ class PromptCache:
         self._reader = ThreadPoolExecutor(1, "prompts-read")
         self._writer = ThreadPoolExecutor(1, "prompts-write", _give_way)
         self._is_told = False
+        self._reader.submit(self._look)
 
     @classmethod
     def of_engine(cls, native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> PromptCache | None:
@@ -220,11 +221,13 @@ class PromptCache:
 
     def is_worth(self, tokens: list[int], *, at_last: bool) -> bool:
         """Whether to write it. Not a text with images, whose tokens are of this process alone; nor while
-        another one is being written.
+        another one is being written. Reads no disk: an engine's thread asks.
         """
         if len(tokens) < LEAST or self.is_full or min(tokens) < 0:
             return False
-        n_new = len(tokens) - max((n_common(one.tokens, tokens) for one in self._look()), default=0)
+        n_new = len(tokens) - max(
+            (n_common(one.tokens, tokens) for one in list(self._entries.values())), default=0
+        )
         return n_new > (WORTH if at_last else max(LEAST // 2, len(tokens) // 8))
 
     @property

@@ -7,12 +7,14 @@ import asyncio
 import math
 import threading
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eaglecpp import Engine
 from eaglecpp.engine.async_engine import AsyncEngine
+from eaglecpp.engine.prompt_cache import PromptCache
 from eaglecpp.engine.slots import FairLock
 from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError, InvalidStateError
 from eaglecpp.results import Completion
@@ -152,6 +154,34 @@ def test_what_was_left_open_ends_quietly_with_the_process(what: str, models: Mod
 def test_an_engine_that_is_stuck_does_not_keep_the_process() -> None:
     """In a call to another machine, say."""
     assert run_script(LEFT_OPEN, "stuck", "").returncode == 0
+
+
+def test_no_disk_holds_an_engine_up(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch, look, goes_on, threads = PromptCache._fetch, PromptCache._look, threading.Event(), set[str]()
+
+    def slow_fetch(self: PromptCache, *given: Any) -> Any:
+        assert goes_on.wait(60)
+        return fetch(self, *given)
+
+    def noted_look(self: PromptCache) -> Any:
+        threads.add(threading.current_thread().name)
+        return look(self)
+
+    monkeypatch.setattr(PromptCache, "_fetch", slow_fetch)
+    monkeypatch.setattr(PromptCache, "_look", noted_look)
+
+    async def work() -> None:
+        options: dict[str, Any] = {"n_ctx": 2048, "n_threads": 1, "prompt_cache": str(tmp_path)}
+        async with await AsyncEngine.open(models.target, n_parallel=1, **options) as engine:
+            answer = asyncio.ensure_future(engine.generate("ab cd " * 200, max_tokens=4))
+            await asyncio.sleep(0.2)
+            assert await asyncio.wait_for(engine.call(lambda one: one.n_vocab), 30)
+            goes_on.set()
+            assert len((await answer).tokens) == 4
+            assert len((await engine.generate("ef gh " * 200, max_tokens=4)).tokens) == 4
+
+    asyncio.run(work())
+    assert threads and "eaglecpp-engine" not in threads, threads
 
 
 def test_calls_of_an_engine_that_cannot_be_opened_end() -> None:
