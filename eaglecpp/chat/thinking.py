@@ -45,7 +45,7 @@ class Channels:
     ends: tuple[str, ...]
     nexts: tuple[str, ...]
     lasts: tuple[str, ...] = ()
-    rest: str = r".*"
+    rest: str = r"[\w.\s=|<>-]*"
     adds: str = ""
     calls_last: bool = False
 
@@ -314,25 +314,28 @@ class ChannelSplitter(Splitter):
         """Takes text, in which a model cannot write `CALL` itself."""
         return Part(kind, super()._take(kind, n_chars).text.replace(CALL, "\ufffd"))
 
-    def _is_header(self, text: str, is_whole: bool) -> bool:
-        """Returns whether a text is a header without its mark, or may become one."""
-        return len(text) <= _LONGEST_HEADER and any(
-            (not is_whole and begin.startswith(text))
-            or (text.startswith(begin) and re.fullmatch(self._channels.rest, text[len(begin) :], re.DOTALL))
+    def _header(self, text: str) -> tuple[str, str] | None:
+        """Returns the header at the beginning of a text, None without one, and its mark, "" if incomplete."""
+        head, mark, _ = text.partition(self._channels.mark)
+        name = head.lstrip()
+        if not mark:
+            name = name[: len(name) - _n_begun(name, self._channels.mark)]
+        is_header = len(name) <= _LONGEST_HEADER and any(
+            (not mark and begin.startswith(name))
+            or (name.startswith(begin) and re.fullmatch(self._channels.rest, name[len(begin) :], re.DOTALL))
             for begin in self._channels.beginnings
         )
+        return (head, mark) if is_header else None
 
     def _begin(self, parts: list[Part], final: bool) -> bool:
         """Reads a header."""
         channels = self._channels
-        head, mark, _ = self._held.partition(channels.mark)
-        text = head.lstrip()
-        if not mark:
-            text = text[: len(text) - _n_begun(text, channels.mark)]
-        if not self._is_header(text, bool(mark)) or (final and not mark and "" in channels.beginnings):
+        header = self._header(self._held)
+        if header is None or (final and not header[1] and "" in channels.beginnings):
             self._kind = "answer"  # the model forgot the header
             parts.append(self._take("answer", int(self._held.startswith(channels.nexts))))
             return True
+        head, mark = header
         if not mark:
             if final:
                 parts.append(self._take("tag", len(self._held)))
@@ -348,12 +351,26 @@ class ChannelSplitter(Splitter):
         parts += [self._take("tag", n_tag), self._take("answer", n_all - n_tag)]
         return True
 
+    def _end(self, final: bool) -> tuple[int, str]:
+        """Returns the end of the message and its mark, "" without one. After a call, a header follows."""
+        channels, text = self._channels, self._held
+        marks = () if self._is_call and channels.calls_last else (*channels.ends, *channels.nexts)
+        at, mark = first_mark(text, marks, final)
+        while mark and self._is_call:
+            behind = at if mark in channels.nexts else at + len(mark)
+            header = self._header(text[behind : behind + 2 * _LONGEST_HEADER])
+            if header is not None:
+                return at, mark if header[1] or final else ""
+            first = at + len(mark)
+            at, mark = first_mark(text[first:], marks, final)
+            at += first
+        return at, mark
+
     def _go_on(self, parts: list[Part], final: bool) -> bool:
         """Reads the body of a message."""
         assert self._kind is not None
         channels, text = self._channels, self._held
-        marks = () if self._is_call and channels.calls_last else (*channels.ends, *channels.nexts)
-        at, mark = first_mark(text, marks, final)
+        at, mark = self._end(final)
         if not mark:
             last = next(filter(text.endswith, channels.lasts), "")
             n_last = max([len(last), *(_n_begun(text, one) for one in channels.lasts if not final)])

@@ -76,6 +76,8 @@ CHANNELS = [
     ("plain, without channels", "", "plain, without channels"),
     ("<|channel|>analysis<|message|>cut o", "cut o", ""),
     ("<|start|>assistant" + "x" * 600, "", "<|start|>assistant" + "x" * 600),
+    ('to=functions.f<|message|>{"a": "<|end|> <|start|>assistant"}<|end|><|start|>assistant' + HM, "hm",
+     'to=functions.f<|message|>{"a": "<|end|> <|start|>assistant"}'),
     (HM + " so <|channel|>final<|message|>x", "hm", " so <|channel|>final<|message|>x"),
     (HM + "<|start|>assistant" + CALL, "hm", CALL[CALL.index("to=") : -8]),
     (HM + "<|start|>assistant to=functions.f<|channel|>analysis<|message|>{}<|call|>", "hm",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from eaglecpp.chat.call_forms import HERMES, KNOWN, CallForm, forms_of
 from eaglecpp.chat.message import ToolCall
-from eaglecpp.chat.thinking import CALL
+from eaglecpp.chat.thinking import CALL, HARMONY, layout_of, splitter
 from eaglecpp.chat.tool_calls import ToolReader, is_call
 
 pytestmark = pytest.mark.alone  # measures time
@@ -345,6 +345,25 @@ def test_marks_of_every_family_in_a_value_are_its_text(family: str) -> None:
         assert read_typed(whole, printed, 7) == ("", [{"text": value}]), mark
         for at in range(1, len(whole)):  # an answer that was cut is this call or none
             assert read_typed(whole[:at], printed, 64)[1] in ([], [{"text": value}]), (mark, at)
+
+
+@pytest.mark.parametrize("family", ["gpt-oss", "Functionary 3.2", "Kimi K3", "Muse"])
+def test_marks_in_a_message_to_a_tool_are_its_text(family: str) -> None:
+    printed, written = WRITTEN[family]
+    sign = {"gpt-oss": HARMONY.open, "Functionary 3.2": ">>>all\n", "Kimi K3": "<|open|>think<|sep|>"}
+    header = {"Muse": " to=save"}.get(family, "")
+    layout = layout_of(sign.get(family, " to=self<|message|>"))
+    for mark in sorted(
+        {*MARKS, "<|end|>", "<|eom|>", ">>>", "<|start|>assistant", "<|close|>response<|sep|>"}
+    ):
+        value = f"a {mark} b"
+        split, reader = splitter(layout, calls=["x"]), ToolReader(forms(printed), TOOLS)
+        whole = header + written.replace("\1", value).replace("\2", json.dumps(value))
+        parts = [part for char in whole for part in split.feed(char)] + split.finish()
+        found = [
+            one for part in parts if part.kind == "answer" for one in reader.feed(part.added + part.text)
+        ]
+        assert found + reader.finish() == [ToolCall("save", {"text": value})], mark
 
 
 def test_a_text_stays_a_text_where_the_schema_allows_one() -> None:
