@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/models.h"
 
 namespace eaglecpp {
@@ -39,7 +40,13 @@ class ModelSequence : public DraftSequence {
   public:
     ModelSequence(ModelDrafter & drafter, const SeqRange & range)
         : d_(drafter), range_(range), n_state_(drafter.is_head() ? drafter.model_->n_state() : 0) {}
-    ~ModelSequence() override { drop_cells(0); }
+    ~ModelSequence() override {
+        try {
+            drop_cells(0);
+        } catch (const std::exception & e) {  // an assertion of llama.cpp
+            log_line(LogLevel::error, e.what());
+        }
+    }
 
     int n_rows() const override { return n_rows_; }
 

@@ -138,6 +138,14 @@ extern "C" int32_t llama_decode(llama_context * ctx, llama_batch batch) {
     return status;
 }
 
+static llama_memory_t sound = nullptr;  // where it is given, rows of no other one can be removed
+
+extern "C" bool llama_memory_seq_rm(llama_memory_t memory, llama_seq_id id, llama_pos from, llama_pos to) {
+    if (sound && memory != sound) fail(ErrorKind::broken, "an assertion");
+    static const auto real = (decltype(&llama_memory_seq_rm))dlsym(RTLD_NEXT, "llama_memory_seq_rm");
+    return real(memory, id, from, to);
+}
+
 extern "C" float * llama_get_logits_ith(llama_context * ctx, int32_t i) {
     if (n_logits-- == 0) fault();
     static const auto real = (decltype(&llama_get_logits_ith))dlsym(RTLD_NEXT, "llama_get_logits_ith");
@@ -352,6 +360,18 @@ TEST(an_end_with_more_tokens_than_there_are_changes_nothing) {
         CHECK(engine.sequence(id).tokens == before);
     }
     CHECK(test::generate(engine, id, prompt, test::greedy(tree, 12)) == fresh);
+}
+
+// The sequence of a small model gives its rows up when it is destroyed.
+TEST(an_assertion_at_the_end_of_a_drafter_does_not_end_the_process) {
+    const std::string small = files.folder.file("small.gguf");
+    test::write_target(small);
+    Engine engine(test::tiny_options(target, small));
+    const int id = engine.open_sequence();
+    test::generate(engine, id, prompt, test::greedy({}, 5));
+    sound = llama_get_memory(engine.target().context());
+    engine.close_sequence(id);
+    sound = nullptr;
 }
 
 // a driver's exception, and things nobody should throw
