@@ -29,6 +29,10 @@ from eaglecpp.limits import PATTERN_CHARS
 N_DIGITS = 16  # of the largest integer, as in the rules of llama.cpp
 _LIMITS = core.grammar_limits()
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+_NAME_CHARS = 200
+"""Of a property's name that tell it from an additional one's."""
+_JS_GROUP = re.compile(r"(?<!\\)((?:\\\\)*)\(\?<(?![=!])")
+_HALF = re.compile("[\ud800-\udfff]")
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _RULES = {name: rule.content for name, rule in (PRIMITIVE_RULES | STRING_FORMAT_RULES).items()} | {
     "space": SPACE_RULE,
@@ -122,8 +126,11 @@ class _Translator:
             required = [one for one in _list(schema, "required", []) if isinstance(one, str)]
             more = schema.get("additionalProperties", False)
             return self._object(_dict(schema, "properties"), required, more, base)
-        if kind in (None, "object") and "allOf" in schema:
-            return self._all_of(_list(schema, "allOf"), base)
+        if "allOf" in schema:
+            parts = _list(schema, "allOf")
+            return (
+                self._all_of(parts, base) if kind in (None, "object") else self._joined(schema, parts, base)
+            )
         if kind in (None, "array") and schema.keys() & {"items", "prefixItems", "minItems", "maxItems"}:
             return self._array(schema, base)
         if kind in (None, "string") and schema.keys() & {"pattern", "format", "minLength", "maxLength"}:
@@ -158,7 +165,9 @@ class _Translator:
         # each optional pair, and what may follow it: any of those after it
         rest, alternatives = "", []
         if more is not False:
-            pair = self._add(f'string ":" space {self._part(more, base)}')
+            names = [name for name in properties if not _HALF.search(name)]  # half a pair is always escaped
+            key = f'"\\"" {self._no_name(names)} "\\"" space' if names else "string"
+            pair = self._add(f'{key} ":" space {self._part(more, base)}')
             rest = f'( "," space {pair} )*'
             alternatives.append(f"{pair} {rest}")
         for pair in reversed(optional):
@@ -170,6 +179,19 @@ class _Translator:
             rule += f' ( "," space ( {either} ) )?' if first else f" ( {either} )?"
         return rule + ' "}" space'
 
+    def _no_name(self, names: Sequence[str]) -> str:
+        """What is between the quotes of a key that is none of these names. `\\u` stands only behind what
+        tells the key from all of them, so no other spelling of a name gets through.
+        """
+        after: dict[str, list[str]] = {}
+        for name in names:
+            if name:
+                after.setdefault(name[0], []).append(name[1:_NAME_CHARS])
+        found = [f"{_set([(ord(char),) * 2 for char in after], True)} char*"]
+        for char, rest in after.items():
+            found.append(f"{_set([(ord(char),) * 2], False)} {self._add(self._no_name(rest))}")
+        return f"( {' | '.join(found)} ){'' if '' in names else '?'}"
+
     def _all_of(self, parts: list[Any], base: Any) -> str:
         if len(parts) == 1:
             return self._part(parts[0], base)
@@ -180,6 +202,16 @@ class _Translator:
                 raise _wrong(part, "allOf can join objects with properties only")
             properties |= _dict(found, "properties")
         return self._object(properties, properties, False, base)
+
+    def _joined(self, schema: dict[str, Any], parts: list[Any], base: Any) -> str:
+        """A schema whose other keywords stand in its parts."""
+        whole = {key: value for key, value in schema.items() if key != "allOf"}
+        for part in parts:
+            found = _follow(part["$ref"], base, part) if isinstance(part, dict) and "$ref" in part else part
+            if not isinstance(found, dict) or any(whole.get(key, found[key]) != found[key] for key in found):
+                raise _wrong(schema, "allOf can join objects, and keywords that stand once")
+            whole |= found
+        return self._part(whole, base)
 
     def _array(self, schema: dict[str, Any], base: Any) -> str:
         items = _list(schema, "prefixItems") if "prefixItems" in schema else schema.get("items", True)
@@ -276,15 +308,18 @@ def _pattern(schema: Mapping[str, Any]) -> str:
     classes, groups, alternatives and repetitions. What JSON escapes in a string is escaped.
     """
     pattern = schema["pattern"]
-    if not isinstance(pattern, str) or not (pattern.startswith("^") and pattern.endswith("$")):
-        raise _wrong(schema, "a pattern must begin with ^ and end with $")
+    if not isinstance(pattern, str):
+        raise _wrong(schema, "a pattern must be a text")
+    ends = re.search(r"(?<!\\)(?:\\\\)*\$\Z", pattern) is not None
+    inside = _JS_GROUP.sub(r"\1(?P<", pattern[pattern.startswith("^") : len(pattern) - ends])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what a class may mean in a later Python
-            parsed = _parser.parse(pattern[1:-1])
+            parsed = _parser.parse(inside)
         if parsed.state.flags != re.UNICODE:
             raise ValueError("flags are not supported")
-        return _sequence(parsed)
+        before, behind = "" if pattern.startswith("^") else "char*", "" if ends else "char*"
+        return f"{before} ({_sequence(parsed)}) {behind}".strip()
     except RecursionError:
         raise _wrong(schema, "pattern: nested too deeply") from None
     except (re.error, ValueError, OverflowError) as error:
