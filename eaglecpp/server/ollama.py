@@ -13,6 +13,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from eaglecpp.chat.thinking import CALL
 from eaglecpp.engine.infill import Infill
 from eaglecpp.results import TokenLogprob
 from eaglecpp.server.answer import Answer, Ask, Delta, Generated, leased, logprob_list, respond
@@ -155,7 +156,8 @@ def _head(name: str) -> dict[str, Any]:
 def _drafts(delta: Delta) -> dict[str, Any]:
     """What the page shows of a round."""
     counters = {name: delta.live.get(name, 0) for name in ("predicted_n", "predicted_ms")}
-    return {"pieces": [[one.text, one.is_accepted, one.is_thinking] for one in delta.pieces], **counters}
+    pieces = [[one.text.replace(CALL, ""), one.is_accepted, one.is_thinking] for one in delta.pieces]
+    return {"pieces": pieces, **counters}
 
 
 def _last(answer: Answer) -> dict[str, Any]:
