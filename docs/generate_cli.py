@@ -32,12 +32,19 @@ def filled(page: str) -> str:
 
 
 def table(name: str) -> str:
-    """A Markdown table of the options that one command has for itself, and links to those that it shares."""
+    """Returns a Markdown table of a command's own options, and links to the options that it shares."""
     groups = [shared for shared, commands in SHARED.items() if name in commands]
     elsewhere = {one for shared in groups for one in rows_of(shared)}
-    links = " and ".join(f"[{shared}](#options-for-{shared})" for shared in groups)
-    also = f"\nAlso the options for {links}.\n" if groups else ""
-    return HEAD + "".join(one for one in rows(name) if one not in elsewhere) + also
+    own = [one for one in rows(name) if one not in elsewhere]
+    as_run = [one for one in own if name != "run" and one in rows("run")]
+    also = ""
+    if as_run:
+        flags = ", ".join(re.findall(r"`[^`]+`", one)[0] for one in as_run)
+        also += f"\nAs in [run](#run): {flags}.\n"
+    if groups:
+        links = " and ".join(f"[{shared}](#options-for-{shared})" for shared in groups)
+        also += f"\nAlso the options for {links}.\n"
+    return HEAD + "".join(one for one in own if one not in as_run) + also
 
 
 def shared_table(shared: str) -> str:
@@ -54,7 +61,8 @@ def rows_of(shared: str) -> list[str]:
 def rows(name: str) -> list[str]:
     command = group.get_command(click.Context(group), name)
     assert command is not None, f"docs/cli.md names a command {name!r} that does not exist"
-    return [row(param) for param in command.params if isinstance(param, click.Option)]
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    return [row(option) for option in options if option.name != "help_all"]
 
 
 def row(option: click.Option) -> str:
