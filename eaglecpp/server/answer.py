@@ -310,16 +310,12 @@ async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
             answer = Answer(lease.model, ask, made, stream, deadline)
             answer.started = asked
             answer.load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
-            has_others = len(server_of(request).config.keys) > 1
-            if has_others:
+            if len(server_of(request).config.keys) > 1:
                 answer.n_own = lease.model.texts.add(owner_of(request), answer.prompt.tokens)
             await stream.started(_PATIENCE_S)
             try:
                 yield answer
             finally:
-                if has_others:
-                    tokens = [*answer.prompt.tokens, *answer.completion.tokens]
-                    lease.model.texts.add(owner_of(request), tokens)
                 _count(answer, request)
 
 
@@ -465,6 +461,9 @@ def _count(answer: Answer, request: HttpRequest) -> None:
     except ValueError:  # it never had a place
         metrics.add("generations_total", model=answer.model.name, reason="cancelled")
         return
+    if answer.n_own is not None:
+        text = [*answer.prompt.tokens, *answer.completion.tokens]
+        answer.model.texts.add(owner_of(request), text)
     metrics.count(answer.model.name, timings, reason, time.perf_counter() - answer.started)
     note_answer(request.scope, answer.model.name, timings)
 

@@ -300,15 +300,6 @@ def test_half_a_character_is_read_as_ollama_reads_it(server: TestServer) -> None
     assert "\U0001f600" in whole.json()["error"]
 
 
-def test_a_word_that_is_a_file_here_is_a_name(
-    server: TestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A request names models: what lies in the folder that the server was started in is none."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "weights").write_bytes(TARGET.read_bytes())
-    assert server.post("/api/generate", {"model": "weights", "prompt": "x"}).status_code == 404
-
-
 OWN_FAULT = "'NoneType' object is not subscriptable"
 
 
