@@ -531,6 +531,25 @@ def test_a_path_in_any_text_of_any_body_opens_nothing(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify of Linux")
+@pytest.mark.parametrize(("path", "turn"), [
+    ("/api/chat", {"content": "x", "images": ["PATH"]}),
+    ("/v1/chat/completions", {"content": [{"type": "image_url", "image_url": {"url": "PATH"}}]}),
+    *(("/v1/messages", {"content": [{"type": "image", "source": {"type": kind, name: "PATH"}}]})
+      for kind, name in (("url", "url"), ("file", "file_id"), ("base64", "data"))),
+    ("/v1/responses", {"content": [{"type": "input_image", "image_url": "PATH", "file_id": "PATH"}]}),
+])  # fmt: skip
+def test_a_picture_is_never_read_from_a_path(
+    server: TestServer, private: Path, path: str, turn: dict[str, Any]
+) -> None:
+    touched = openings([private, *private.iterdir(), Path("notes")])
+    for value in (str(private / "notes"), "../private/notes", "notes", f"file://{private}/notes"):
+        turns = json.dumps([{"role": "user", **turn}]).replace("PATH", value)
+        body = {**USUAL, "messages": json.loads(turns), "input": json.loads(turns)}
+        answer = server.post(path, body)
+        assert answer.status_code == 400 and next(touched) == b"" and SECRET not in answer.text, answer.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify of Linux")
 def test_a_path_in_an_address_opens_nothing(server: TestServer, private: Path) -> None:
     touched = openings([private, *private.iterdir(), Path("notes")])
     for route in server.server.config.app.app.routes:  # type: ignore[union-attr]
