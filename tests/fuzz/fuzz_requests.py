@@ -37,13 +37,10 @@ PATIENCE_S = {
 }  # of an answer to /health; between two pieces of the other answer
 ANSWER_S = 60.0  # of a hostile body; a template may compute for 10 s, and others wait for places
 PATHS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/api/chat",
-    "/api/generate",
-    "/v1/messages",
-    "/v1/responses",
-)
+    "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses",
+    "/v1/embeddings", "/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show", "/api/copy",
+    "/api/create", "/completion", "/infill", "/tokenize", "/apply-template",
+)  # fmt: skip
 GOOD = (200, 400, 404, 413, 422, 503, 504)
 
 Maker = Callable[[random.Random], Any]
@@ -190,7 +187,11 @@ SOUND: dict[str, Any] = {
     "response_format": {"type": "json_schema", "json_schema": {"schema": {}}, "schema": {}},
     "stop": ["x"], "stop_sequences": ["x"], "logit_bias": {"5": 1}, "n": 1, "n_probs": 0, "logprobs": 1,
     "top_logprobs": 1, "draft": "", "strategy": "auto", "exact": "auto", "seed": 1, "temperature": 0.5,
-    "top_p": 0.9, "max_tokens": 12, "show_drafts": False, "model": "",
+    "top_p": 0.9, "max_tokens": 12, "show_drafts": False, "model": "", "from": "nobody", "license": ["l"],
+    "parameters": {"stop": ["x"]}, "source": "nobody", "destination": "copied", "input_prefix": "a",
+    "input_suffix": "b", "content": "What is len?", "dimensions": 8, "encoding_format": "base64",
+    "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}, "output_config": {"format": None},
+    "thinking": {"type": "disabled"}, "metadata": {"a": "b"}, "verbose": False,
     "options": dict.fromkeys(SAMPLING, 1) | {"rng": "llama", "stop": ["x"], "ignore_eos": True,
                                                  "dry_sequence_breakers": ["x"]},
 }  # fmt: skip
@@ -267,7 +268,8 @@ def check_answer(path: str, answer: requests.Response) -> None:
     elif kind.startswith("application/x-ndjson"):
         values = [json.loads(line) for line in answer.content.splitlines() if line.strip()]
     else:
-        values = [json.loads(answer.content)]
+        whole = json.loads(answer.content)
+        values = whole if isinstance(whole, list) else [whole]  # of several prompts
     if not values or not all(isinstance(value, dict) for value in values):
         raise Fault(f"not an answer: {answer.text[:200]}")
     for value in values:
