@@ -146,19 +146,6 @@ def test_rows_after_a_round_equal_a_fresh_prefill(name: str, n_accepted: int, bo
     assert np.abs(next_logits - it.native.extend(fresh_state[None], [3], [-1])[0]).max() < 1e-4
 
 
-@pytest.mark.parametrize("name", ["eagle3", "eagle31", "two-layers-31", "sliding-window", *LATENT])
-def test_truncated_rows_are_forgotten(name: str, both: MakeBoth) -> None:
-    it = both(CASES[name])
-    features, tokens = random_rows(it.shape, N_ROWS)
-    other, other_tokens = random_rows(it.shape, N_ROWS, seed=6)
-    fresh, _ = it.native.commit(features, tokens)
-    it.native.truncate(20)
-    it.native.commit(np.ascontiguousarray(other[:, :9]), other_tokens[:9])
-    it.native.truncate(20)
-    again, _ = it.native.commit(np.ascontiguousarray(features[:, 20:]), tokens[20:])
-    assert np.abs(again - fresh).max() < 1e-4
-
-
 @pytest.mark.parametrize(
     "name", ["eagle3", "eagle31", "two-layers-31", "sliding-window", "qk-norm", "rope-yarn", *MIXED, *LATENT]
 )

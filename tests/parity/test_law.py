@@ -3,8 +3,7 @@
 
 On a tiny F32 pair whose drafter is right about half the time, so that rounds accept none, some and all
 drafts. With F32 caches and plain attention a batch of several rows gives the logits of single rows to about
-1e-6, and all tokens must be equal; where one differs anyway, the failure says how close the call was.
-Quantised targets are asked for the same bits with the usual caches.
+1e-6, and all tokens must be equal. Quantised targets are asked for the same bits with the usual caches.
 """
 
 from __future__ import annotations
@@ -67,14 +66,6 @@ def run(engine: eaglecpp.Engine, prompt: list[int], **options: Any) -> eaglecpp.
         return session.generate(prompt, max_tokens=N_TOKENS, ignore_eos=True, seed=1, **options)
 
 
-def closeness(engine: eaglecpp.Engine, tokens: list[int]) -> float:
-    """Logit margin between the two best next tokens, in plain decoding."""
-    with engine.session() as session:
-        plain = session.generate(tokens, max_tokens=1, temperature=0.0, strategy="off", n_probs=2)
-    best, second = plain.logprobs[0].top[:2]
-    return best[1] - second[1]
-
-
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_same_seed_same_tokens(name: str, engine: eaglecpp.Engine) -> None:
     prompt, sampler = prompt_ids(40, seed=3), SAMPLERS[name]
@@ -82,11 +73,7 @@ def test_same_seed_same_tokens(name: str, engine: eaglecpp.Engine) -> None:
     assert len(plain.tokens) == N_TOKENS
     for strategy in STRATEGIES:
         drafted = run(engine, prompt, strategy=strategy, **sampler)
-        pairs = zip(plain.tokens, drafted.tokens, strict=True)
-        parted = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-        if parted is not None:
-            margin = closeness(engine, [*prompt, *plain.tokens[:parted]])
-            pytest.fail(f"{strategy}: token {parted} differs; logit margin there {margin:.2e}")
+        assert drafted.tokens == plain.tokens, strategy
         assert drafted.text == plain.text
         assert drafted.timings.rounds < plain.timings.rounds, "nothing was accepted: the test means nothing"
         assert 0.0 < drafted.timings.acceptance_rate < 1.0
@@ -142,16 +129,6 @@ def test_llama_cpps_generator_keeps_its_order_of_draws(several: eaglecpp.Engine)
     assert run(several, [*prompt, *plain[:20]], strategy="off", **hot).tokens[:40] != plain[20:60]
 
 
-def test_another_seed_gives_other_tokens(engine: eaglecpp.Engine) -> None:
-    """Otherwise equal tokens would say nothing about the seed."""
-    with engine.session() as session:
-        texts = {
-            tuple(session.generate(prompt_ids(40), max_tokens=40, temperature=0.8, seed=seed).tokens)
-            for seed in (1, 2, 3)
-        }
-    assert len(texts) == 3
-
-
 @pytest.mark.parametrize("dtype", ["Q8_0", "Q4_0"])
 def test_quantised_targets_give_the_same_bits(
     dtype: str, pairs: Callable[..., ConvertedPair], quantised: Callable[..., Path]
@@ -171,21 +148,3 @@ def test_quantised_targets_give_the_same_bits(
                 assert drafted.timings.draft_n_accepted > 0
                 assert drafted.tokens == plain.tokens, strategy
                 assert drafted.logprobs == plain.logprobs, strategy
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_unquantised_weights_move_log_probabilities_little(
-    strategy: str, pairs: Callable[..., ConvertedPair]
-) -> None:
-    """Their products round by batch shape, which half-precision caches turn into about 1e-3."""
-    with open_engine(pairs("eagle31", "llama")) as engine:
-        plain = run(engine, prompt_ids(40), strategy="off", temperature=0.0, n_probs=10)
-        drafted = run(engine, prompt_ids(40), strategy=strategy, temperature=0.0, n_probs=10)
-    assert drafted.timings.draft_n_accepted > 0
-    for i, (ours, theirs) in enumerate(zip(drafted.logprobs, plain.logprobs, strict=True)):
-        expected = dict(theirs.top)
-        gap = max(abs(logp - expected[token]) for token, logp in ours.top if token in expected)
-        assert gap < 0.02, f"token {i}: log-probabilities are {gap:.1e} apart"
-        if ours.token != theirs.token:  # from here on the two runs say different things
-            assert theirs.top[0][1] - theirs.top[1][1] < 0.02
-            break
