@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def _claude(address: str, key: str, model: str, n_ctx: int) -> Setup:
 
 def _codex(address: str, key: str, model: str, n_ctx: int) -> Setup:
     """Source: openai/codex: docs/config.md."""
-    text = json.dumps  # a JSON string is a TOML string
+    text = partial(json.dumps, ensure_ascii=False)  # TOML has no surrogate pairs
     config = f"""\
 model = {text(model)}
 model_provider = "eaglecpp"
@@ -139,11 +140,35 @@ def launch(agent: str, model: str, arguments: tuple[str, ...], n_ctx: int, only_
     program = shutil.which(chosen.program)
     if program is None:
         raise click.ClickException(f"{chosen.program} is not installed; to install it: {chosen.install}")
-    with _served(model, n_ctx) as (address, name):
+    with _ended_by_signals(), _served(model, n_ctx) as (address, name):
         setup = chosen.setup(address, key, name, _load(address, key, name, n_ctx))
         with _folder(chosen, setup) as environment:
-            done = subprocess.run([program, *setup.arguments, *arguments], env=environment, check=False)
-    click.get_current_context().exit(done.returncode)
+            code = _run([program, *setup.arguments, *arguments], environment)
+    click.get_current_context().exit(code)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Makes an end of this process, or of its terminal, an end of the server that was started for it."""
+    ends = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+    before = {one: signal.signal(one, signal.default_int_handler) for one in ends}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _run(words: list[str], environment: dict[str, str]) -> int:
+    """Runs an agent to its end, and returns its exit code. Ctrl+C goes to the agent only: it stops an answer,
+    and the agent decides whether it ends.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # SIG_IGN would be inherited by the agent
+    try:
+        code = subprocess.run(words, env=environment, check=False).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else 128 - code
 
 
 def _show(agent: Agent, setup: Setup, arguments: tuple[str, ...]) -> None:
@@ -179,7 +204,8 @@ def _served(model: str, n_ctx: int) -> Iterator[tuple[str, str]]:
         return
     with contextlib.closing(bind("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    serve = [sys.executable, "-P", "-m", "eaglecpp", "serve", model, "-c", str(n_ctx), "--port", str(port)]
+    serve = [sys.executable, "-P", "-m", "eaglecpp", "serve", model, "-c", str(n_ctx)]
+    serve += ["--host", "127.0.0.1", "--port", str(port)]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             serve, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -190,7 +216,7 @@ def _served(model: str, n_ctx: int) -> Iterator[tuple[str, str]]:
             _wait_for(address, process, log)
             yield address, found.target.stem if found.name is None else str(found.name)
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             process.wait()
 
 

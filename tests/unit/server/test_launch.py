@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from eaglecpp.cli import main
+from eaglecpp.cli.launch import AGENTS
 from helpers.command import COMMAND
 from helpers.http_server import TARGET, TestServer, store
 
@@ -80,6 +84,49 @@ def test_an_agent_is_given_the_server_that_runs(
         server.delete("stored")
     said = capfd.readouterr()
     assert "tokens" in said.out and "is loaded with a context of 512 tokens" in said.err
+
+
+# Answers a signal late, after a question to its server.
+WAITS = (
+    CODEX
+    + """
+import signal, time
+def end(*_):
+    time.sleep(1)
+    print("health", urllib.request.urlopen(url.removesuffix("/v1/chat/completions") + "/health").status)
+    sys.exit(7)
+signal.signal(signal.SIGINT, end)
+print(url, flush=True)
+time.sleep(60)
+"""
+)
+
+
+@pytest.mark.parametrize("agent", [("codex", WAITS)], indirect=True)
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_is_the_agents_and_leaves_no_server(
+    agent: str, name: str, store_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLECPP_HOST", "203.0.113.1")  # that of `eaglecpp serve`
+    words = [COMMAND, "launch", agent, str(TARGET), "-c", "1024"]
+    done = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert done.stdout is not None
+    url = done.stdout.readline().strip()
+    if name == "SIGINT":
+        os.killpg(done.pid, signal.SIGINT)  # as a terminal sends it
+        assert done.communicate(timeout=60)[0] == "health 200\n" and done.returncode == 7
+    else:
+        done.send_signal(getattr(signal, name))
+        done.communicate(timeout=60)
+        assert done.returncode == 130
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        urllib.request.urlopen(url)
+
+
+def test_a_name_is_written_as_toml_has_it() -> None:
+    name = 'm\U0001f999"\\'
+    config = AGENTS["codex"].setup("http://127.0.0.1:1", "key", name, 1024).files["config.toml"]
+    assert tomllib.loads(config)["model"] == name
 
 
 def test_what_would_be_set_is_printed_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
