@@ -22,7 +22,7 @@ def filled(page: str) -> str:
 
 
 def table() -> str:
-    """A Markdown table: targets by name, and for each its drafters, first the one of `--draft auto`."""
+    """Returns a Markdown table: targets by name, and the drafters of each in the order of `--draft auto`."""
     drafters: dict[str, list[str]] = defaultdict(list)
     aliases: dict[str, list[str]] = {}
     for row in tomllib.loads(DRAFTERS.read_text(encoding="utf-8"))["drafter"]:
@@ -30,10 +30,10 @@ def table() -> str:
         drafters[target].append(f"`{row['repo']}`" + (" (cannot run)" if row.get("refused") else ""))
         names = [name for name in others if "/" not in name and not name.endswith(":latest")]
         aliases.setdefault(target, names)
-    lines = ["| target | Ollama's name | drafters |\n", "| --- | --- | --- |\n"]
+    lines = ["| target | drafters |\n", "| --- | --- |\n"]
     for target in sorted(drafters, key=str.lower):
-        names = ", ".join(f"`{name}`" for name in aliases[target])
-        lines.append(f"| {target} | {names} | {', '.join(drafters[target])} |\n")
+        names = ", ".join([target, *(f"`{name}`" for name in aliases[target])])
+        lines.append(f"| {names} | {', '.join(drafters[target])} |\n")
     return "".join(lines)
 
 
