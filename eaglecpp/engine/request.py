@@ -362,7 +362,10 @@ class Request:
         limit = limit if limit < 0 else limit - n_taken
         sampling = replace(self.sampling, max_tokens=limit, grammar=self.answer_grammar)
         prompt = replace(self.prompt, tokens=list(tokens))
-        return replace(self, prompt=prompt, sampling=sampling, seed=seed, sampler=None, budget=None)
+        asked = replace(self.asked, cache_prompt=True)  # the prompt was just read
+        return replace(
+            self, prompt=prompt, sampling=sampling, seed=seed, asked=asked, sampler=None, budget=None
+        )
 
     def params(self) -> core.GenerateParams:
         """The request in the extension's terms."""

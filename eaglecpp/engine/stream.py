@@ -69,15 +69,21 @@ class Stream(Answer):
         """
         self._timings = self._end()
         self._budget = None
-        limit, n_ctx = self._request.sampling.max_tokens, self._shared.native.get().n_ctx
+        limit, n_max = (
+            self._request.sampling.max_tokens,
+            self._shared.native.get().n_ctx - len(self.prompt_tokens),
+        )
+        n_max = n_max if limit < 0 else min(limit, n_max)
         for token in self._shared.vocabulary.tokenize(budget.closing(), add_bos=False):
-            if 0 <= limit <= len(self._tokens):
-                break
+            if len(self._tokens) >= n_max:
+                return "length"
             self._append(token, is_accepted=False, entry=TokenLogprob(token, 0.0, []))
             self._texts.append(self._detokenizer.feed(self._shared.vocabulary.token_to_piece(token)))
-        tokens = [*self.prompt_tokens, *self._tokens]
-        if 0 <= limit <= len(self._tokens) or len(tokens) >= n_ctx:
+            if self._detokenizer.stopped:
+                return "stop"
+        if len(self._tokens) >= n_max:
             return "length"
+        tokens = [*self.prompt_tokens, *self._tokens]
         self._begin(self._request.behind_thought(tokens, len(self._tokens)))
         return None
 

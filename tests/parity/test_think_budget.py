@@ -77,3 +77,33 @@ def test_a_limit_of_the_answer_comes_first(engine: Engine) -> None:
     for n in range(1, 14):
         found = chat(engine, template=OPENED, max_tokens=n, think_budget=5, temperature=0.0)
         assert (len(found.tokens), found.finish_reason) == (n, "length")
+
+
+@pytest.mark.parametrize("strategy", ["off", "auto"])
+@pytest.mark.parametrize("stop", ["</think>", "k>\n\n"])
+def test_a_stop_string_in_the_closing_text_ends_the_answer(engine: Engine, stop: str, strategy: str) -> None:
+    found = chat(engine, template=OPENED, max_tokens=60, think_budget=5, stop=[stop], strategy=strategy)
+    assert (found.finish_reason, found.stopped_by) == ("stop", stop)
+    assert stop in engine.detokenize(found.tokens[-8:]) and stop not in engine.detokenize(found.tokens[:-1])
+
+
+@pytest.mark.parametrize("strategy", ["off", "auto"])
+def test_an_answer_does_not_exceed_the_context(engine: Engine, strategy: str) -> None:
+    for n_words in range(493, 506):
+        turns = [{"role": "user", "content": " a" * n_words}]
+        with engine.session() as session:
+            found = session.chat(turns, template=OPENED, think_budget=5, strategy=strategy, ignore_eos=True)
+        assert (len(found.prompt_tokens) + len(found.tokens), found.finish_reason) == (512, "length")
+
+
+def test_a_prompt_is_read_once_also_without_a_cache() -> None:
+    turns = [{"role": "user", "content": " def f(): return 1" * 60}]
+    read: list[list[int]] = []
+    with Engine.open(TARGET, n_ctx=1024, n_batch=64) as engine:
+        for budget in (-1, 5):
+            read.append([])
+            engine.chat(
+                turns, template=OPENED, think_budget=budget, max_tokens=20, cache_prompt=False,
+                on_prefill=lambda n, _: read[-1].append(n),
+            )  # fmt: skip
+    assert len(read[0]) > 5 and read[0] == read[1]
