@@ -12,7 +12,8 @@ aarch64-linux-gnu-g++ and qemu-aarch64; portable, all C++ sources for macOS, Win
 package ziglang; arm, the whole engine on AArch64, as root with debootstrap and qemu-aarch64-static, which
 builds llama.cpp there once and keeps it.
 
-Some have to be asked for: training, whole runs of `eaglecpp train` (three minutes); gpu, which builds ggml's
+Some have to be asked for: lowest, the quick tests with the lowest declared version of every dependency, which
+pip downloads; training, whole runs of `eaglecpp train` (three minutes); gpu, which builds ggml's
 RPC and Vulkan backends once, from the sources of the pinned llama-cpp-python, and keeps them; cuda-build,
 which with nvcc builds its CUDA backend, once, in 45 minutes of processor time.
 """
@@ -31,6 +32,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +41,11 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "tests"
 BIN = Path(sysconfig.get_path("scripts"))
 FUZZ_SECONDS = 30
+TOOLS = {"pytest", "pytest-xdist", "requests", "hypothesis", "pexpect", "pyte"}
+"""What the quick tests need of the extra `test`."""
+QUICK = ("chat", "cli", "convert", "modelfile", "server", "store")
+"""Folders of tests/unit that need no compiler."""
+WITH_TORCH = ("cli/test_train.py", "convert/test_families.py", "convert/test_weight_files.py")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -293,6 +300,51 @@ def python() -> None:
     run(BIN / "pytest", "-q", "--durations=5", "-m", "alone and not long")
 
 
+def lowest() -> None:
+    """Runs the quick tests with the lowest declared version of every dependency, in a new environment.
+
+    Compiles nothing: the extension and llama-cpp-python are those of this environment. The optional torch is
+    left out, as its builds are large.
+    """
+    sys.path.insert(0, str(ROOT / "tests"))
+    from packages import installed_wheel
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    tools = [line for line in project["optional-dependencies"]["test"] if Requirement(line).name in TOOLS]
+    pins = [
+        f"{requirement.name}=={bound.version}"
+        for requirement in map(Requirement, (*project["dependencies"], *tools))
+        for bound in requirement.specifier
+        if bound.operator == ">="
+    ]
+    folder = BUILD / "lowest"
+    run(sys.executable, "-m", "venv", "--clear", folder)
+    paths = {key: sysconfig.get_path(key, "venv", {"base": str(folder)}) for key in ("scripts", "purelib")}
+    python, package = Path(paths["scripts"], "python"), Path(paths["purelib"], "eaglecpp")
+    with tempfile.TemporaryDirectory() as name:
+        llama = installed_wheel("llama-cpp-python", Path(name), kept={"include", "llama_cpp"})
+        run(python, "-m", "pip", "install", "-q", "--only-binary", ":all:", llama, *pins)
+    shutil.copytree(ROOT / "eaglecpp", package)
+    shutil.copytree(ROOT / "convert", package / "convert", dirs_exist_ok=True)
+    extension = importlib.util.find_spec("eaglecpp._core")
+    assert extension is not None and extension.origin is not None
+    shutil.copy(extension.origin, package)
+    (facts,) = Path(sysconfig.get_path("purelib")).glob("eaglecpp-*.dist-info")
+    shutil.copytree(facts, package.parent / facts.name)
+    program = Path(paths["scripts"], "eaglecpp")
+    lines = (f"#!{python}", "from eaglecpp.__main__ import main", "", "raise SystemExit(main())", "")
+    program.write_text("\n".join(lines), encoding="utf-8")
+    program.chmod(0o755)
+    run(program, "--version")
+    run(program, "run", "--help")
+    unit = ROOT / "tests" / "unit"
+    tests = [*(unit / name for name in QUICK), *(f"--ignore={unit / name}" for name in WITH_TORCH)]
+    workers = ("-n", str(min(CORES, 8)), "--dist", "loadfile", "-m", "not long and not alone")
+    path = {"PATH": f"{paths['scripts']}{os.pathsep}{os.environ['PATH']}"}
+    run(python, "-P", "-m", "pytest", "-q", *workers, *tests, environment=path)
+
+
 def training() -> None:
     run(BIN / "pytest", "-q", "-m", "long", ROOT / "tests" / "e2e" / "test_train.py")
 
@@ -347,11 +399,12 @@ STEPS: dict[str, Callable[[], str | None]] = {
     "portable": portable,
     "fuzz": fuzz,
     "python": python,
+    "lowest": lowest,
     "training": training,
     "gpu": gpu,
     "cuda-build": cuda_build,
 }
-ASKED_FOR = ("training", "gpu", "cuda-build")
+ASKED_FOR = ("lowest", "training", "gpu", "cuda-build")
 SINGLE_THREADED = ("lint", "types", "docs", "packages")
 WHEN_CHANGED = ("neon", "arm", "portable")
 PASSED = ROOT / "tests" / "passed.json"

@@ -9,6 +9,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).parents[2]
 # imported where they are asked for, with a way out
 OPTIONAL = {"torch", "matplotlib", "openai", "IPython"}
@@ -31,9 +33,14 @@ def imported() -> dict[str, str]:
     return found
 
 
+def dependencies() -> list[str]:
+    return list(
+        tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    )
+
+
 def test_every_import_is_declared() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    declared = {re.split(r"[<>=~\[; ]", text)[0].lower() for text in project["dependencies"]}
+    declared = {re.split(r"[<>=~\[; ]", text)[0].lower() for text in dependencies()}
     ours = {*sys.stdlib_module_names, *OPTIONAL, "eaglecpp", "convert"}
     missing = {
         name: path
@@ -41,3 +48,10 @@ def test_every_import_is_declared() -> None:
         if name not in ours and NAMES.get(name, name) not in declared
     }
     assert missing == {}
+
+
+def test_libraries_whose_private_parts_are_used_have_an_upper_bound() -> None:
+    """The step `lowest` of tests/run.py tries the lower bounds."""
+    bounds = {found.name: found.specifier for found in map(Requirement, dependencies())}
+    for name in ("httpx", "httpcore", "h11", "uvicorn", "starlette", "jinja2"):
+        assert any(bound.operator == "<" for bound in bounds[name]), name
