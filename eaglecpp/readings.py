@@ -14,6 +14,7 @@ checkpoint with one reading.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +59,8 @@ places share tokens, so that these are fewer than they look.
 """
 _LITTLE = 0.02
 """Of a chance to get there, below which nothing further is drafted."""
+_CANDIDATES = 64
+"""Likeliest tokens of a block's slot; the others count as impossible."""
 MATTERS = 0.01
 """Tokens in a row: what is less does not speak against a default, however certain it is."""
 MOST = 16
@@ -280,9 +283,14 @@ def _expected(drafter: Drafter, features: Array, tokens: Sequence[int], rank: Ma
     """
     n_rows = features.shape[1]
     embedded, wanted = tokens[:n_rows], tokens[n_rows:]
-    if drafter.info["n_parallel"]:
-        n_ahead = min(DEPTH, drafter.info["n_parallel"]) - 1
-        rows = drafter.commit_ahead(features, embedded, n_ahead)
+    n_slots = min(DEPTH, drafter.info["n_parallel"])
+    if n_slots and drafter.info["arch"].startswith("dflash"):  # a slot may depend on the token before it
+        slots = drafter.block(features, embedded, wanted[: n_slots - 1], _CANDIDATES)
+        found = [{token: math.exp(p) for token, p, _ in slot if math.isfinite(p)} for slot in slots]
+        chances = [one.get(token, 0.0) for one, token in zip(found, wanted, strict=False)]
+        return float(np.cumprod(chances).sum())
+    if n_slots:
+        rows = drafter.commit_ahead(features, embedded, n_slots - 1)
         chances = [_chance(row, rank.get(token)) for row, token in zip(rows, wanted, strict=False)]
         return float(np.cumprod(chances).sum())
     logits, state = drafter.commit(features, embedded)

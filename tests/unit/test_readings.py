@@ -17,16 +17,18 @@ from click.testing import CliRunner
 from safetensors.numpy import save_file
 
 from eaglecpp.cli.convert import convert as command
-from eaglecpp.convert import Choice, open_drafter
+from eaglecpp.convert import Choice, open_drafter, read_gguf, read_tensor
 from eaglecpp.convert.errors import ConvertError
 from eaglecpp.readings import Measured, choose, convert_checkpoint
 from helpers.checkpoints import FAMILIES, write_checkpoint
+from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
-from helpers.tiny import make_target
+from helpers.tiny import make_target, write_files
 from helpers.tiny_split import rewrite
 
 PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 TARGET, DRAFT = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 IDS = "eagle_aux_hidden_state_layer_ids"
 
 Write = Callable[..., Path]
@@ -64,10 +66,10 @@ def trained() -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
 
 @pytest.fixture
 def write(trained: Any, tmp_path: Path) -> Write:
-    """`write(family, **edit)`: a checkpoint of the demo drafter."""
+    """`write(family, changed, **edit)`: a checkpoint of the demo drafter, with some tensors changed."""
 
-    def run(family: str, **edit: Any) -> Path:
-        config, weights = FAMILIES[family](dict(trained[0]), dict(trained[1]))
+    def run(family: str, changed: dict[str, Any] | None = None, **edit: Any) -> Path:
+        config, weights = FAMILIES[family](dict(trained[0]), {**trained[1], **(changed or {})})
         directory = tmp_path / family
         directory.mkdir()
         (directory / "config.json").write_text(json.dumps({**config, **edit}), encoding="utf-8")
@@ -103,11 +105,95 @@ def test_the_command_finds_the_layers_of_the_training(write: Write, tmp_path: Pa
     assert reading(out)[0].startswith("layer_ids=post (measured: ")
 
 
+def taken(out: Path, name: str) -> str:
+    """The reading of this name, and how it was decided."""
+    (line,) = (line for line in reading(out) if line.startswith(f"{name}="))
+    return line.partition(":")[0]
+
+
+def test_what_was_fed_back_in_the_training_is_found(write: Write, tmp_path: Path) -> None:
+    report = convert_checkpoint(write("specforge", norm_output=True), TARGET, tmp_path / "out.gguf")
+    assert taken(report.out, "feed") == "feed=post (measured"
+
+
+def test_that_the_feature_was_normed_once_is_found(trained: Any, write: Write, tmp_path: Path) -> None:
+    """Norm weights that differ much, undone behind the norm, so that the drafter is the trained one."""
+    _, weights = trained
+    n = len(weights["layers.0.input_layernorm.weight"])
+    scale = np.where(np.arange(n) % 2, 4.0, 0.25).astype(np.float32)
+    changed = {"layers.0.input_layernorm.weight": weights["layers.0.input_layernorm.weight"] * scale}
+    for name in ("q", "k", "v"):
+        matrix = weights[f"layers.0.self_attn.{name}_proj.weight"].copy()
+        matrix[:, :n] /= scale
+        changed[f"layers.0.self_attn.{name}_proj.weight"] = matrix
+    report = convert_checkpoint(write("modelopt", changed), TARGET, tmp_path / "out.gguf")
+    assert taken(report.out, "feature_norm") == "feature_norm=once (measured"
+
+
+def test_a_scaling_that_the_training_left_out_is_found(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SpecForge's choice, which its drafters with fc_norm do not have."""
+    choice = Choice("rope_scaling", ("config", "none"), "")
+    monkeypatch.setattr("eaglecpp.convert.dialects.specforge.SpecForge.choices", lambda *_: (choice,))
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    report = convert_checkpoint(write("specforge", rope_scaling=scaling), TARGET, tmp_path / "out.gguf")
+    assert taken(report.out, "rope_scaling") == "rope_scaling=none (measured"
+
+
+def test_that_heads_are_rotated_whole_is_found(tmp_path: Path) -> None:
+    """In DeepSpec's DSpark, whose slots depend on the tokens before them."""
+    draft = open_drafter(FIXTURES / "demo-dspark.gguf", TARGET)
+    spec = draft.spec
+    assert spec.block is not None and spec.block.markov_rank
+    shape = BlockShape(
+        "dspark",
+        block=spec.block.size,
+        n_embd=spec.hidden_size,
+        layers=spec.aux_layers,
+        n_layers=spec.n_layers,
+        n_heads=spec.n_heads,
+        n_kv_heads=spec.n_kv_heads,
+        head_dim=spec.head_dim,
+        n_ff=spec.intermediate_size,
+        n_vocab=spec.vocab_size,
+        n_draft_vocab=spec.draft_vocab_size,
+        rank=spec.block.markov_rank,
+        confidence=spec.block.confidence,
+        extra={
+            "num_target_layers": spec.target_block_count,
+            "mask_token_id": spec.block.mask_token,
+            "rms_norm_eps": spec.rms_norm_eps,
+            "partial_rotary_factor": 0.25,
+        },
+    )
+    weights = {name: source.read() for name, source in draft.sources.items()}
+    checkpoint = write_files(tmp_path / "in", shape.config(), weights)
+    report = convert_checkpoint(checkpoint, TARGET, tmp_path / "out.gguf")
+    assert taken(report.out, "partial_rotary") == "partial_rotary=ignored (measured"
+
+
+def test_the_head_that_llama_cpps_converter_left_out_is_found(tmp_path: Path) -> None:
+    """The head of the demo target is its embeddings; here the drafter's are an eighth of them."""
+    table = read_tensor(read_gguf(TARGET), "token_embd.weight")
+    target = rewrite(
+        TARGET, tmp_path / "target.gguf", lambda tensors: tensors.update({"output.weight": table})
+    )
+
+    def change(tensors: dict[str, Any]) -> None:
+        del tensors["output.weight"]
+        tensors["token_embd.weight"] = table / 8
+
+    keys = {"dflash.sample_from_anchor": None, "dflash.embedding_scale": 8.0}
+    silent = rewrite(FIXTURES / "demo-dflash2.gguf", tmp_path / "silent.gguf", change, keys)
+    report = convert_checkpoint(silent, target, tmp_path / "out.gguf")
+    assert taken(report.out, "head") == "head=target (measured"
+
+
 def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
     """As llama.cpp's converter writes DeepSpec's DFlash: nothing says that the anchor's slot drafts."""
-    trained = Path(__file__).parents[1] / "fixtures" / "demo-dflash.gguf"
     silent, out = tmp_path / "silent.gguf", tmp_path / "out.gguf"
-    rewrite(trained, silent, changed={"dflash_ex.sample_from_anchor": None})
+    rewrite(FIXTURES / "demo-dflash.gguf", silent, changed={"dflash_ex.sample_from_anchor": None})
     report = convert_checkpoint(silent, TARGET, out, type="Q4_1")
     assert report.spec.block is not None and report.spec.block.anchor_first
     assert reading(out)[0].startswith("slots=anchor-first (measured: ")
