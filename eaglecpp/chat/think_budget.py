@@ -31,6 +31,9 @@ class ThinkBudget:
         self._text += piece
         if self._is_over:
             return
+        if self._tags.channels is not None and self._tags.plain in self._text[self._seen :]:
+            self._is_open, self._is_over = False, True  # an answer may quote the marks
+            return
         if self._is_open:
             self._n_left -= 1
         mark = self._tags.close if self._is_open else self._tags.open
@@ -44,7 +47,8 @@ class ThinkBudget:
         if not self._is_open and self._tags.channels is None:
             begun = self._text.lstrip()
             self._is_over = not (mark.startswith(begun) or begun.startswith(mark))
-        self._seen = max(self._seen, len(self._text) - len(mark) + 1)
+        n_longest = max(len(mark), len(self._tags.plain))
+        self._seen = max(self._seen, len(self._text) - n_longest + 1)
 
     def closing(self) -> str:
         """Returns the text that closes the open thought and begins the answer."""

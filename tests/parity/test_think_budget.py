@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from eaglecpp import Engine
+from eaglecpp.chat.think_budget import ThinkBudget
+from eaglecpp.chat.thinking import HARMONY
 from helpers.http_server import DRAFT, TARGET
 
 TURNS = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
@@ -54,6 +56,19 @@ def test_a_thought_that_is_shorter_is_left_alone(engine: Engine) -> None:
     grammar = 'root ::= "ab</think>cd"'
     texts = [chat(engine, think_budget=n, grammar=grammar, **options).text for n in (-1, 20)]
     assert texts[0] == texts[1] == "ab</think>cd"
+
+
+@pytest.mark.parametrize("closing", ["<|end|>", ""])
+def test_a_mark_of_thinking_in_an_answer_is_text(closing: str) -> None:
+    """gpt-oss's; a model may leave out the end of a message."""
+    text = (
+        f"<|channel|>analysis<|message|>ab{closing}<|start|>assistant<|channel|>final<|message|>A thought "
+        "begins with <|channel|>analysis<|message|> and ends with an end. That is all there is to say about it."
+    )
+    budget = ThinkBudget(20, HARMONY, "any", "")
+    for i in range(0, len(text), 4):
+        budget.take(text[i : i + 4])
+        assert not budget.is_spent
 
 
 def test_no_thinking_begins_the_answer_at_once(engine: Engine) -> None:
