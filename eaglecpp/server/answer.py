@@ -444,7 +444,8 @@ def _with_calls(model: LoadedModel, asked: GenerationRequest) -> GenerationReque
         for key in ("arguments", "parameters")
     ]
     template = model.chat.template
-    opens = {one.open for one in (*template.calls, *(() if template.takes.tools else (HERMES,)))}
+    forms = (*template.calls, *(() if template.takes.tools else (HERMES,)))
+    opens = {one.open for one in forms if one.open}  # without a mark, a call is bare
     calls = " | ".join(f"{json.dumps(text, ensure_ascii=False)} after-open" for text in sorted(opens))
     grammar = resolve_grammar(json_schema={"anyOf": [form, *bare]})
     assert grammar is not None

@@ -106,6 +106,20 @@ def test_an_answer_is_a_call_or_has_the_form(server: TestServer, kind: str) -> N
         assert "tool_calls" in messages["<"] or json.loads(messages["<"]["content"]) == {"city": "Paris"}
 
 
+def test_calls_without_a_mark_leave_the_form(server: TestServer) -> None:
+    """As Llama 3 writes them."""
+    call = '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'
+    turns = "{% for m in messages %}{% for c in m.tool_calls or [] %}" + call
+    store("bare", f'TEMPLATE """{turns}{{% endfor %}}{{{{ m.content }}}}\n{{% endfor %}}{{{{ tools }}}}"""')
+    form = {"type": "json_schema", "json_schema": {"schema": CITY}}
+    body = ask("Hello", tools=[OTHER, WEATHER], response_format=form, max_tokens=100, model="bare")
+    try:
+        message = whole(server, body)["choices"][0]["message"]
+        assert "tool_calls" in message or json.loads(message["content"]) == {"city": "Paris"}
+    finally:
+        server.delete("bare")
+
+
 def test_log_probabilities(server: TestServer) -> None:
     told = whole(server, ask(logprobs=True, top_logprobs=3))["choices"][0]
     tokens = told["logprobs"]["content"]
