@@ -11,6 +11,7 @@ from typing import Any
 
 from eaglecpp.bench.strategies import Measured
 from eaglecpp.engine.engine import Engine
+from eaglecpp.options import TEXT
 from eaglecpp.store.facts import read_facts
 
 
@@ -18,6 +19,8 @@ def shared_block(engine: Engine, measured: Sequence[Measured], machine: Mapping[
     """Returns a table of docs/hardware.toml. machine: of `eaglecpp.cli.doctor.native_facts`."""
     target, drafter = read_facts([engine.target_path]), engine.draft_info
     devices = [one for one in machine["devices"] if one["kind"] != "cpu"]
+    # llama.cpp describes a device of another machine by its address
+    gpus = ["RPC" if one["name"].startswith("RPC") else one["description"] for one in devices]
     cpu = next((one["description"] for one in machine["devices"] if one["kind"] == "cpu"), "")
     head = {
         "date": f"{datetime.now().astimezone():%Y-%m-%d}",
@@ -26,9 +29,9 @@ def shared_block(engine: Engine, measured: Sequence[Measured], machine: Mapping[
         "cpu": cpu,
         "cores": machine["cpu"]["n_cores"],
         "kernels": machine["kernels"]["table"] if machine["kernels"]["active"] else "llama.cpp's",
-        "gpu": ", ".join(one["description"] for one in devices),
+        "gpu": ", ".join(gpus),
         "model": f"{target.architecture} {target.config()['model_type']} {target.config()['file_type']}",
-        "drafter": "" if drafter is None else drafter["arch"],
+        "drafter": drafter["arch"] if drafter is not None else TEXT if engine.has_draft else "",
         "exact": engine.exactness.rows if drafter is not None else "",
     }
     lines = ["[[bench]]", *(f"{name} = {json.dumps(value)}" for name, value in head.items())]

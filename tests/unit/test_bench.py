@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from eaglecpp import Engine
+from eaglecpp.bench.share import shared_block
 from eaglecpp.bench.strategies import measure, plan_report
 from eaglecpp.cli import main
+from eaglecpp.cli.doctor import native_facts
 from eaglecpp.results import Timings
 from helpers.clock import set_clock
 from helpers.models import Models
@@ -118,6 +120,14 @@ def test_a_block_to_share_has_speeds_and_no_paths(models: Models, capsys: pytest
     assert block["cores"] > 0 and block["drafter"] and block["results"][2]["speed"] > 0
     assert str(models.target.parent) not in out and models.target.stem not in out
     assert "docs/hardware.toml" in err
+
+
+def test_a_block_to_share_has_no_address(models: Models) -> None:
+    machine = native_facts()
+    machine["devices"].append({"name": "RPC0", "description": "10.1.2.3:50052", "kind": "gpu"})
+    with Engine.open(models.target, draft="text") as engine:
+        (block,) = tomllib.loads(shared_block(engine, [], machine))["bench"]
+    assert (block["gpu"], block["drafter"]) == ("RPC", "text")
 
 
 def test_without_a_drafter_only_plain_decoding_is_measured(
