@@ -275,7 +275,7 @@ class Runner(uvicorn.Server):
         loads = self._shared.loads
         try:
             while loads:
-                async with self._shared.use(loads[0]):
+                async with self._shared.use(loads[0], is_queued=False):
                     loads.pop(0)
         except Exception as error:
             self.failure, self.should_exit = error, True

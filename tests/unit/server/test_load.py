@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +25,9 @@ from eaglecpp.chat.model import ChatModel
 from eaglecpp.engine.embedding import Embedder
 from eaglecpp.server import answer, models
 from eaglecpp.server.answer import Ask
+from eaglecpp.server.config import Preset
 from eaglecpp.store import Status
-from helpers.http_server import MODEL, TestServer, until
+from helpers.http_server import MODEL, TARGET, TestServer, until
 
 pytestmark = pytest.mark.alone  # measures time
 
@@ -200,6 +202,33 @@ def test_the_port_is_open_while_a_model_loads(store_root: Any, monkeypatch: pyte
         assert server.get("/api/version").status_code == 200
         may_load.set()
         until(lambda: server.get("/health").status_code == 200)
+    finally:
+        may_load.set()
+        server.__exit__()
+
+
+def test_a_full_queue_keeps_no_pinned_model_from_loading(
+    store_root: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_load = threading.Event()
+    opens = models.open_fitting
+    monkeypatch.setattr(models, "open_fitting", lambda plan: may_load.wait(60) and opens(plan))
+    second = tmp_path / "second.gguf"
+    second.symlink_to(TARGET)
+    presets = {"second": Preset(second, pinned=True)}
+    server = TestServer({MODEL: TARGET, "second": second}, MODEL, presets=presets, n_queue=0, n_parallel=1)
+    server.thread.start()
+    try:
+        until(lambda: server.server.started)
+        body = b'{"model": "second"}'
+        asks = b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        clients = [server.connect(asks + body) for _ in range(server.config.n_answers)]
+        until(lambda: sum(server.server._shared._n_asked.values()) > server.config.n_answers - 1)
+        time.sleep(0.2)
+        may_load.set()
+        until(lambda: server.get("/health").status_code == 200)
+        for client in clients:
+            client.close()
     finally:
         may_load.set()
         server.__exit__()
