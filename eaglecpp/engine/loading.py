@@ -54,8 +54,9 @@ def load(
         )
         shared.prompts = PromptCache.of_engine(native.get(), plan, drafting)
         if model.mmproj:
+            n_threads = options.n_threads or core.system_info()["n_cores"]  # llama.cpp takes 4 for 0
             vocabulary.projector = Projector(
-                native, Path(model.mmproj), plan.target, options.n_threads, gpu=model.n_gpu_layers != 0
+                native, Path(model.mmproj), plan.target, n_threads, gpu=model.n_gpu_layers != 0
             )
         if (possible := shared.drafting.resolve(strategy))[0] != resolved:
             _log.warning("strategy %s %s", *possible)

@@ -32,6 +32,7 @@ from eaglecpp.errors import (
     ModelNotFoundError,
     UnsupportedError,
 )
+from eaglecpp.lowlevel import system_info
 from helpers.amx import spare_llama_cpp
 from helpers.http_server import DRAFT, TARGET
 from helpers.tiny_arch import make_hybrid, make_seeing, make_with_head
@@ -303,6 +304,13 @@ def test_what_is_refused(seeing: Seeing, open_engine: Callable[..., eaglecpp.Eng
             open_engine(mmproj=str(bad))
     with pytest.raises(MismatchError, match="is no projector"):
         open_engine(mmproj=str(make_projector(tmp_path / "other.gguf", 64)))
+
+
+@pytest.mark.parametrize("seeing", ["janus_pro"], indirect=True)
+def test_images_are_encoded_with_every_core(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+    with open_engine(n_threads=0) as engine:
+        assert engine.vocabulary.projector is not None
+        assert engine.vocabulary.projector._start["n_threads"] == system_info()["n_cores"]
 
 
 def test_a_file_that_ends_llama_cpp_ends_no_engine(tmp_path: Path) -> None:
