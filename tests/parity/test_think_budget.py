@@ -63,7 +63,7 @@ def test_a_mark_of_thinking_in_an_answer_is_text(closing: str) -> None:
     """gpt-oss's; a model may leave out the end of a message."""
     text = (
         f"<|channel|>analysis<|message|>ab{closing}<|start|>assistant<|channel|>final<|message|>A thought "
-        "begins with <|channel|>analysis<|message|> and ends with an end. That is all there is to say about it."
+        "begins with <|channel|>analysis<|message|> and ends with an end. That is all there is to say on it."
     )
     budget = ThinkBudget(20, HARMONY, "any", "")
     for i in range(0, len(text), 4):
