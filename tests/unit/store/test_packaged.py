@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from eaglecpp.store import Stores, packaged
 from eaglecpp.store.content import file_digest
 from eaglecpp.store.errors import DigestError
 from eaglecpp.store.packaged import SMOLLM2, Packaged
+from eaglecpp.store.remote import package
 from eaglecpp.store.transaction import copy_model
 from helpers.hub_server import HubServer
 from helpers.store_check import orphans, store_problems
@@ -143,6 +145,17 @@ def test_without_hub_and_index_one_error_names_both_ways(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelNotFoundError, match=f"(?s)offline mode is on.*{both}"):
         fetch("smollm2")
+
+
+def test_pip_leaves_nothing_when_it_is_killed(
+    model: Packaged, hub: HubServer, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import os, tempfile; print(tempfile.mkdtemp(), file=__import__('sys').stderr); os.abort()"
+    monkeypatch.setattr(package, "_PIP", (sys.executable, "-c", code))
+    with pytest.raises(ModelNotFoundError) as failed:
+        fetch("smollm2")
+    left = re.search(r"pip cannot download [^:]*: (\S+);", str(failed.value))
+    assert left is not None and not Path(left[1]).exists()
 
 
 def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
