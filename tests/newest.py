@@ -98,7 +98,7 @@ def main() -> None:
         configure = ("cmake", "-G", "Ninja", "-S", ".", "-B", "build/abi", *options)
         llama = ("--source", sources, "--libraries", output_of(LIBRARIES))
         parts: dict[str, tuple[tuple[str | Path, ...], ...]] = {
-            "build": ((scripts / "pip", "install", "-q", ".[test]"),),
+            "build": ((scripts / "pip", "install", "-q", ".[full]"),),
             "abi": (configure, ("cmake", "--build", "build/abi", "--target", "test_abi")),
             "couplings": ((scripts / "pytest", "-q", "tests/unit/test_couplings.py"),),
             "cpp": ((python, "tests/run.py", "cpp"),),

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""Runs every check of the repository, cheapest to fail first, and stops at the first failure.
+"""Runs the checks of the repository, cheapest to fail first, and stops at the first failure.
 
-`python tests/run.py [step ...]` with the Python of an environment that has `eaglecpp[test]` installed; the
-steps are listed below, and `all` is every one. It needs a C++ compiler; clang++ with its runtime compiles
-faster, and fuzzes the GGUF reader with libFuzzer. With ccache nothing is compiled twice.
+`python tests/run.py` runs the quick ones: lint, types, the algorithms in C++, and the Python tests that need no
+torch. It needs a Python whose environment has `eaglecpp[test]` installed. `python tests/run.py full`, with
+`eaglecpp[full]`, is what a change has to pass. `all` is every step, and a step's name runs that one. They need
+a C++ compiler; clang++ with its runtime compiles faster, and fuzzes the GGUF reader with libFuzzer. With
+ccache nothing is compiled twice.
 
-What compiles native/ for other systems takes long and depends on little else. These steps run where native/,
-its tests, CMake or the pin of llama.cpp changed since they last passed (tests/passed.json), when they are
-named, and for `all`, as before a release: neon, the kernels for AArch64, by the cross-compiler
+What compiles native/ for other systems takes long and depends on little else. These steps run in `full` where
+native/, its tests, CMake or the pin of llama.cpp changed since they last passed (tests/passed.json). They run
+when they are named, and in `all`, as before a release: neon, the kernels for AArch64, by the cross-compiler
 aarch64-linux-gnu-g++ and qemu-aarch64; portable, all C++ sources for macOS, Windows and AArch64, by the
 package ziglang; arm, the whole engine on AArch64, as root with debootstrap and qemu-aarch64-static, which
 builds llama.cpp there once and keeps it.
 
-Some have to be asked for: lowest, the quick tests with the lowest declared version of every dependency, which
-pip downloads; training, whole runs of `eaglecpp train` (three minutes); gpu, which builds ggml's
-RPC and Vulkan backends once, from the sources of the pinned llama-cpp-python, and keeps them; cuda-build,
-which with nvcc builds its CUDA backend, once, in 45 minutes of processor time.
+Only `all` contains: lowest, the quick tests with the lowest declared version of every dependency, which pip
+downloads; training, whole runs of `eaglecpp train` (three minutes); gpu, which builds ggml's RPC and Vulkan
+backends once, from the sources of the pinned llama-cpp-python, and keeps them; cuda-build, which with nvcc
+builds its CUDA backend, once, in 45 minutes of processor time.
 """
 
 from __future__ import annotations
@@ -78,8 +80,21 @@ def lint() -> None:
 
 
 def types() -> None:
-    python_tool("mypy")
-    documented_calls()
+    if importlib.util.find_spec("torch") is not None:
+        python_tool("mypy")
+        documented_calls()
+        return
+    # without torch, all but what trains
+    skipped = '[[tool.mypy.overrides]]\nmodule = ["torch.*", "eaglecpp.train.*"]\nfollow_imports = "skip"\n'
+    names = sorted({path.stem for path in (ROOT / "eaglecpp").iterdir() if path.suffix in {"", ".py"}})
+    names = [name for name in names if name not in ("train", "__pycache__", "__init__", "models")]
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "mypy.toml")
+        text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        text = text.replace("$MYPY_CONFIG_FILE_DIR", ROOT.as_posix())
+        config.write_text(f"{text}\n{skipped}ignore_missing_imports = true\n", encoding="utf-8")
+        parts = [word for name in names for word in ("-p", f"eaglecpp.{name}")]
+        python_tool("mypy", "--config-file", config, "-p", "convert", *parts)
 
 
 def documented_calls() -> None:
@@ -140,7 +155,7 @@ def sanitized(*targets: str) -> Path:
 def cpp() -> None:
     # minutes of simulation under sanitizers, seconds without: those run on a release build
     ctest(sanitized("all"), "-E", "planner_scenarios")
-    ctest(cmake("release", "-DEAGLECPP_TESTS=ON", "-DEAGLECPP_ALGO_ONLY=ON"))
+    algo()
 
 
 def aarch64(*options: str, targets: tuple[str, ...]) -> Path:
@@ -300,6 +315,19 @@ def python() -> None:
     run(BIN / "pytest", "-q", "--durations=5", "-m", "alone and not long")
 
 
+def algo() -> None:
+    """The algorithms in C++: trees, matching, planning. Needs neither llama.cpp nor sanitizers."""
+    ctest(cmake("release", "-DEAGLECPP_TESTS=ON", "-DEAGLECPP_ALGO_ONLY=ON"))
+
+
+def quick() -> None:
+    """The Python tests that need no torch and measure no time."""
+    unit = ROOT / "tests" / "unit"
+    ignored = (f"--ignore={unit / name}" for name in ("train", *WITH_TORCH))
+    workers = ("-n", str(min(CORES, 8)), "--dist", "loadfile", "-m", "not long and not alone")
+    run(BIN / "pytest", "-q", *workers, unit, *ignored)
+
+
 def lowest() -> None:
     """Runs the quick tests with the lowest declared version of every dependency, in a new environment.
 
@@ -398,12 +426,17 @@ STEPS: dict[str, Callable[[], str | None]] = {
     "arm": arm,
     "portable": portable,
     "fuzz": fuzz,
+    "algo": algo,
+    "quick": quick,
     "python": python,
     "lowest": lowest,
     "training": training,
     "gpu": gpu,
     "cuda-build": cuda_build,
 }
+DEFAULT = ("lint", "types", "algo", "quick")
+PARTS = ("algo", "quick")
+"""Steps that others contain."""
 ASKED_FOR = ("lowest", "training", "gpu", "cuda-build")
 SINGLE_THREADED = ("lint", "types", "docs", "packages")
 WHEN_CHANGED = ("neon", "arm", "portable")
@@ -453,15 +486,14 @@ def beside(names: list[str]) -> None:
 
 
 def main() -> None:
-    wanted = sys.argv[1:] or [
-        name
-        for name in STEPS
-        if name not in ASKED_FOR and not (name in WHEN_CHANGED and passed().get(name) == native_sources())
-    ]
-    if wanted == ["all"]:
-        wanted = list(STEPS)
+    wanted = sys.argv[1:] or list(DEFAULT)
+    if wanted == ["full"]:
+        unchanged = {name for name in WHEN_CHANGED if passed().get(name) == native_sources()}
+        wanted = [name for name in STEPS if name not in {*ASKED_FOR, *PARTS, *unchanged}]
+    elif wanted == ["all"]:
+        wanted = [name for name in STEPS if name not in PARTS]
     if unknown := [name for name in wanted if name not in STEPS]:
-        sys.exit(f"unknown step {unknown[0]!r}; expected some of {', '.join(STEPS)}, or all")
+        sys.exit(f"unknown step {unknown[0]!r}; expected some of {', '.join(STEPS)}, or full, or all")
     single = [name for name in wanted if name in SINGLE_THREADED]
     if len(single) > 1:
         beside(single)

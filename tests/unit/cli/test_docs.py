@@ -54,7 +54,9 @@ def load(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("script", "page"), [("drafters", "which-drafter.md"), ("cli", "cli.md"), ("hardware", "benchmarks.md")])
+@pytest.mark.parametrize(
+    ("script", "page"), [("drafters", "which-drafter.md"), ("cli", "cli.md"), ("hardware", "benchmarks.md")]
+)
 def test_what_is_generated_on_a_page_is_fresh(script: str, page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     assert load(f"generate_{script}").filled(text) == text, f"run: python docs/generate_{script}.py"
