@@ -256,36 +256,21 @@ class HarmonySplitter(Splitter):
         return True
 
 
-# What is no name of a rule: texts, classes of characters, tokens, comments.
-_PARTS = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|!?<[^>\n]*>|#[^\n]*|[A-Za-z0-9-]+')
-_FORM, _THOUGHT = "form-behind-thought", "thought-before-form"  # no names of theirs
-_JSON_CHANNEL = '( " "? "<|constrain|>json" )?'
-
-
 def behind_thought(grammar: str, tags: ThinkTags, begins: Begins) -> str:
-    """grammar: in GBNF. begins: of the prompt; a thought that is not open may be left out."""
-    renamed = _PARTS.sub(lambda found: _FORM if found[0] == "root" else found[0], grammar)
+    """grammar: in Lark. begins: of the prompt; a thought that is not open may be left out."""
+    form = re.sub("^start:", "form_behind_thought:", grammar, count=1, flags=re.MULTILINE)
     plain = _literal(tags.plain)
     if tags.plain:  # the JSON that a channel may say it has
         before, message = tags.plain.rsplit("<", 1)
-        plain = f"{_literal(before)} {_JSON_CHANNEL} {_literal('<' + message)}"
-    answer = f"{plain} {_FORM}"
-    opened = f"{_THOUGHT}-0"
-    root = opened if begins == "thought" else f"{_literal(tags.open)} {opened} | {answer}"
-    rules = [f"root ::= {root}", *_until(tags.close, f"{_literal(tags.after)} [ \\t\\r\\n]{{0,4}} {answer}")]
-    return "\n".join([*rules, renamed])
-
-
-def _until(mark: str, then: str) -> list[str]:
-    """Rules for any text up to the first time that a mark is in it, which has its first character once."""
-    rules = []
-    for n, char in enumerate(mark):
-        again = f" | {_literal(mark[0])} {_THOUGHT}-1" if n else ""
-        others = "".join(f"\\x{ord(one):02x}" for one in sorted({mark[0], char}))
-        rules.append(
-            f"{_THOUGHT}-{n} ::= {_literal(char)} {_THOUGHT}-{n + 1}{again} | [^{others}] {_THOUGHT}-0"
-        )
-    return [*rules, f"{_THOUGHT}-{len(mark)} ::= {then}"]
+        plain = f'{_literal(before)} (" "? "<|constrain|>json")? {_literal("<" + message)}'
+    answer = f"{plain} form_behind_thought"
+    thought = f"thought_before_form {_literal(tags.after)} /[ \\t\\r\\n]{{0,4}}/ {answer}"
+    rest = "" if begins == "thought" else f" | {answer}"
+    opened = "" if begins == "thought" else _literal(tags.open)
+    return f"""{form}
+start: {opened} {thought}{rest}
+thought_before_form[lazy]: /(?s:.*)/ {_literal(tags.close)}
+"""
 
 
 def _literal(text: str) -> str:

@@ -44,6 +44,10 @@ def calls(parameters: Any) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
 
 
+def many(n: int) -> Any:
+    return {"type": "object", "properties": {f"p{i}": {} for i in range(n)}}
+
+
 def deep(n: int) -> Any:
     value: Any = {"type": "null"}
     for _ in range(n):
@@ -58,7 +62,9 @@ HUGE = {"type": "string", "pattern": "^a{1,300000}$"}
 ATTACKS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "pattern": (schema(HUGE), (200,), ""),
     "min-length": (schema({"type": "string", "minLength": 10**9}), (200,), ""),
-    "above": (schema({"type": "string", "minLength": 10**10}), (400,), "at most 1000000000 repetitions"),
+    "above": (schema({"type": "string", "minLength": 10**10}), (400,), "at most 1000000000"),
+    "many-properties": (schema(many(999)), (200,), ""),
+    "too-many-properties": (schema(many(1000)), (400,), "at most 1000 schemas"),
     "enum": (schema({"enum": [f"word {i}" for i in range(20_000)]}), (200,), ""),
     "deep": (schema(deep(300)), (400,), "nested more than 100 levels deep"),
     "recursive": (
@@ -67,22 +73,22 @@ ATTACKS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
         "",
     ),
     "parts-of-a-tool": (calls(PARTS), (200,), ""),
-    "nowhere": (schema({"$ref": "#/$defs/n"}), (400,), "leads nowhere"),
-    "open": ({"grammar": "root ::= " + "(" * 100_000}, (400,), "expected an element or )"),
-    "long-chain": ({"grammar": chain(100_000)}, (400,), "at most 1048576 bytes, found"),
+    "nowhere": (schema({"$ref": "#/$defs/n"}), (400,), "does not exist"),
+    "open": ({"grammar": "root ::= " + "(" * 100_000}, (400,), "at most 64 groups"),
+    "long-chain": ({"grammar": chain(100_000)}, (400,), "at most 131072 bytes, found"),
     "backwards": ({"grammar": 'root ::= "a"{5,2}'}, (400,), "at least 5 and at most 2"),
     "alternatives": (
         {"grammar": "root ::= (" + " | ".join(f"x{i}" for i in range(200)) + ")+\n"
          + "\n".join(f'x{i} ::= "a"+ [a-c]*' for i in range(200))}, (200,), "",
     ),
     "exponential": ({"grammar": 'root ::= s\ns ::= "a" s "b" | "a" s "c" | [a-z]'}, (200,), ""),
-    "doubling": ({"grammar": doubling(60)}, (200,), ""),
+    "doubling": ({"grammar": doubling(60)}, (400,), "too big"),
     "ambiguous": (
         {"grammar": "root ::= " + " | ".join(['("a" | "aa"){200,999}'] * 4000), "max_tokens": 300},
-        (200, 400), "too ambiguous or too large",
+        (200, 400), "items",
     ),
-    "impossible": ({"grammar": "root ::= [z-a]"}, (200, 400), "allows no token"),
-    "left-recursive": ({"grammar": 'root ::= root "a" | "b"'}, (400,), "can begin with itself"),
+    "impossible": ({"grammar": "root ::= [z-a]"}, (400,), "ranges whose end"),
+    "left-recursive": ({"grammar": 'root ::= root "a" | "b"'}, (200,), ""),
 }  # fmt: skip
 
 
