@@ -15,8 +15,10 @@ static constexpr char end_mark = '\xFF';
 // token grows with their square, to 0.1 s here.
 static constexpr size_t n_places = 1000, n_places_json = 10000;
 
-// A call of the drafts' matcher that took longer lets the next ones out, so that they cost a round little on average.
+// So many calls of the drafts' matcher in a row that took longer let the next ones out, so that they cost a round little
+// on average. A single one may have lost its core.
 static constexpr double slow_ms = 2.0, n_rest_per_ms = 8.0, n_rest_max = 1000.0;
+static constexpr int n_slow_max = 3;
 
 static size_t call_tokenize(const void * user_data, const uint8_t * bytes, size_t n_bytes, uint32_t * tokens,
                             size_t n_max) {
@@ -126,7 +128,8 @@ void GrammarMatcher::behind(const Tokens & path, F && f) {
     }
     if (!is_fine || n < 0) drafts_.reset();
     const double ms = now_ms() - start;
-    n_rest_ = ms > slow_ms ? (int)std::min(n_rest_max, ms * n_rest_per_ms) : 0;
+    n_slow_ = ms > slow_ms ? n_slow_ + 1 : 0;
+    n_rest_ = n_slow_ >= n_slow_max ? (int)std::min(n_rest_max, ms * n_rest_per_ms) : 0;
 }
 
 std::vector<bool> GrammarMatcher::allows_behind(const Tokens & path, const Tokens & tokens) {

@@ -72,6 +72,7 @@ class GrammarMatcher {
     Matcher matcher_;
     Matcher drafts_;    // null where it gave up
     Tokens to_drafts_;  // accepted, and not yet read by drafts_
+    int n_slow_ = 0;    // slow calls of drafts_ in a row
     int n_rest_ = 0;    // calls of drafts_ that are left out
     bool has_mask_ = false;
     std::vector<uint32_t> bits_;
