@@ -184,6 +184,20 @@ def test_a_rule_may_have_any_name_and_any_character(target: Target) -> None:
     assert next(token for token, may in enumerate(sampler.allowed()) if may) == EOS
 
 
+def test_what_a_grammar_forces_is_drafted_without_a_drafter(models: Models) -> None:
+    schema = {"type": "object", "properties": {"name_of_the_customer": {"enum": ["a", "b"]}}}
+    form = {"json_schema": schema | {"required": ["name_of_the_customer"]}, "max_tokens": 60}
+    with Engine.open(models.target, n_ctx=256, n_threads=1, text_drafts="on") as engine:
+        for temperature in (0.0, 0.8):
+            options = {**form, "temperature": temperature, "seed": 1}
+            plain = engine.generate("ab cd", strategy="off", **options)
+            engine.generate("ab cd", **options)  # the first rounds are measured
+            forced = engine.generate("ab cd", **options)
+            assert forced.tokens == plain.tokens
+            assert forced.timings.draft_n_accepted > 0
+            assert forced.timings.rounds < plain.timings.rounds
+
+
 def test_what_a_grammar_forbids_is_not_drafted(models: Models) -> None:
     """This drafter thinks of words."""
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, strategy="chain:1") as engine:
