@@ -93,7 +93,7 @@ class SamplingParams:
     mirostat: int  # 0 | 1 | 2
     mirostat_tau: float
     mirostat_eta: float
-    grammar: str  # GBNF, "" = none
+    grammar: str  # of eaglecpp.engine.grammar, "" = none
     logit_bias: list[tuple[int, float]]
 
     def __init__(self) -> None: ...
@@ -364,7 +364,7 @@ class Sampler:
     def accept_prompt(self, tokens: Sequence[int]) -> None: ...
     def accept(self, token: int) -> None: ...
     def allowed(self) -> list[bool]:
-        """For each token of the vocabulary whether the grammar, which there must be, lets it follow."""
+        """For each token of the vocabulary whether the grammar, if there is one, lets it follow."""
 
     def sample(self, logits: NDArray[np.float32], pos: int) -> int:
         """The token at index `pos` of the text."""
@@ -428,5 +428,5 @@ class TextIndex:
     def add(self, token: int) -> None: ...
     def propose(self, n: int) -> list[int]: ...
 
-def grammar_limits() -> dict[str, int]:
-    """What a grammar or a JSON schema may cost, see native/grammar/grammar.h."""
+def load_llguidance(path: str) -> None:
+    """Loads the shared library of llguidance, once; grammars need it."""

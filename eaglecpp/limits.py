@@ -25,7 +25,19 @@ JSON_VALUES = 1_000_000
 EMBEDDING_VALUES = 8 << 20
 """In all vectors that one request gets: 2048 of 4096 values, which is OpenAI's limit, 21,845 of 384."""
 PATTERN_CHARS = 1 << 16
-"""Of all regular expressions in a JSON schema, which take some 20 µs each to translate."""
+"""Of all regular expressions in a JSON schema."""
+SCHEMA_BYTES = 1 << 20
+SCHEMA_DEPTH = 64
+"""Of schemas in schemas."""
+SCHEMA_NODES = 1000
+"""Schemas in a schema; the values of an enum are none. The time of each token grows with them."""
+GBNF_BYTES = 1 << 17
+GBNF_RULES = 1000
+"""llguidance's converter takes time that grows with the square of them, and 10,000 end the process."""
+GBNF_DEPTH = 64
+"""Of groups in groups."""
+GRAMMAR_REPETITIONS = 1_000_000_000
+"""The numbers in {m,n}, and of lengths and items in a schema. They are counted, never written out."""
 
 _TEXTS = {"stop": (STOP_STRINGS, STOP_CHARS), "dry_sequence_breakers": (DRY_BREAKERS, DRY_CHARS)}
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Runs the checks of the repository, cheapest to fail first, and stops at the first failure.
 
-`python tests/run.py` runs the quick ones: lint, types, the algorithms in C++, and the Python tests that need no
-torch. It needs a Python whose environment has `eaglecpp[test]` installed. `python tests/run.py full`, with
-`eaglecpp[full]`, is what a change has to pass. `all` is every step, and a step's name runs that one. They need
+`python tests/run.py` runs the quick ones: lint, types, the algorithms in C++, and the Python tests that need
+no torch. It needs a Python whose environment has `eaglecpp[test]`. `python tests/run.py full`, with
+`eaglecpp[full]`, is what a change has to pass. `all` is every step, and a step's name runs that one. All need
 a C++ compiler; clang++ with its runtime compiles faster, and fuzzes the GGUF reader with libFuzzer. With
 ccache nothing is compiled twice.
 

@@ -386,36 +386,23 @@ class ChannelSplitter(Splitter):
         return True
 
 
-# Texts, character classes, tokens, comments, and names of rules.
-_PARTS = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|!?<[^>\n]*>|#[^\n]*|[A-Za-z0-9-]+')
-_FORM, _THOUGHT = "form-behind-thought", "thought-before-form"  # unused by our grammars
-_JSON_CHANNEL = '( " "? "<|constrain|>json" )?'
-
-
 def behind_thought(grammar: str, tags: ThinkTags, begins: Begins) -> str:
-    """Returns a grammar in GBNF for an optional thought and an answer that matches `grammar`."""
-    renamed = _PARTS.sub(lambda found: _FORM if found[0] == "root" else found[0], grammar)
+    """Returns a grammar in Lark for a thought and an answer that matches `grammar`. A thought that the prompt
+    does not open is optional.
+    """
+    form = re.sub("^start:", "form_behind_thought:", grammar, count=1, flags=re.MULTILINE)
     plain = _literal(tags.plain)
     if tags.channels is _HARMONY:  # whose header may say that the answer is JSON
         before, message = tags.plain.rsplit("<", 1)
-        plain = f"{_literal(before)} {_JSON_CHANNEL} {_literal('<' + message)}"
-    answer = f"{plain} {_FORM}"
-    opened = f"{_THOUGHT}-0"
-    root = opened if begins == "thought" else f"{_literal(tags.open)} {opened} | {answer}"
-    rules = [f"root ::= {root}", *_until(tags.close, f"{_literal(tags.after)} [ \\t\\r\\n]{{0,4}} {answer}")]
-    return "\n".join([*rules, renamed])
-
-
-def _until(mark: str, then: str) -> list[str]:
-    """Returns rules for any text up to a mark. The first character of the mark must not occur in it again."""
-    rules = []
-    for n, char in enumerate(mark):
-        again = f" | {_literal(mark[0])} {_THOUGHT}-1" if n else ""
-        others = "".join(f"\\x{ord(one):02x}" for one in sorted({mark[0], char}))
-        rules.append(
-            f"{_THOUGHT}-{n} ::= {_literal(char)} {_THOUGHT}-{n + 1}{again} | [^{others}] {_THOUGHT}-0"
-        )
-    return [*rules, f"{_THOUGHT}-{len(mark)} ::= {then}"]
+        plain = f'{_literal(before)} (" "? "<|constrain|>json")? {_literal("<" + message)}'
+    answer = f"{plain} form_behind_thought"
+    thought = f"thought_before_form {_literal(tags.after)} /[ \\t\\r\\n]{{0,4}}/ {answer}"
+    rest = "" if begins == "thought" else f" | {answer}"
+    opened = "" if begins == "thought" else _literal(tags.open)
+    return f"""{form}
+start: {opened} {thought}{rest}
+thought_before_form[lazy]: /(?s:.*)/ {_literal(tags.close)}
+"""
 
 
 def _literal(text: str) -> str:

@@ -1,32 +1,50 @@
 # SPDX-License-Identifier: MIT
-"""Grammar, JSON schema or OpenAI `response_format` to one GBNF text.
+"""Grammars of answers, from GBNF, a JSON schema or OpenAI's `response_format`, for llguidance.
 
-The translation of JSON schemas (`schema`) needs the extension and is imported only when one is given.
+`llguidance` is imported when the first grammar is made. Grammars come from clients: their size, depth and
+number of parts are checked here, because llguidance's converters recurse, and take time that grows with the
+square of that number.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Mapping
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from eaglecpp.errors import GrammarError, InvalidTypeError, InvalidValueError
+from eaglecpp.limits import (
+    GBNF_BYTES,
+    GBNF_DEPTH,
+    GBNF_RULES,
+    GRAMMAR_REPETITIONS,
+    PATTERN_CHARS,
+    SCHEMA_BYTES,
+    SCHEMA_DEPTH,
+    SCHEMA_NODES,
+)
 
-_UNICODE = re.compile("[^\ud800-\udfff]*")
+
+class Lark(str):
+    """A grammar in llguidance's variant of Lark, which the engine takes."""
 
 
 def resolve_grammar(
     grammar: Any = None,
     json_schema: str | Mapping[str, Any] | None = None,
     response_format: Mapping[str, Any] | None = None,
-) -> str | None:
-    """The GBNF text asked for, or None when nothing constrains the text.
+) -> Lark | None:
+    """Returns the grammar of these, or None when nothing constrains the text.
 
     `grammar`: GBNF text or a `llama_cpp.LlamaGrammar`; `json_schema`: a schema as dict or JSON text;
     `response_format`: {"type": "text" | "json_object" | "json_schema", ...} as in the OpenAI API (and with
-    llama_cpp's "schema" key). Raises `ValueError` when more than one is given, `GrammarError` for a schema
-    that cannot be translated. The grammar itself is parsed when the generation starts.
+    llama_cpp's "schema" key). With `strict` in it, a schema with parts that are not enforced is refused.
+    Raises `ValueError` when more than one is given, `GrammarError` for a grammar that does not parse. A
+    schema is compiled when the generation starts.
     """
     given = {"grammar": grammar, "json_schema": json_schema, "response_format": response_format}
     names = [name for name, value in given.items() if value]
@@ -35,33 +53,274 @@ def resolve_grammar(
             f"give one of grammar, json_schema and response_format, not {' and '.join(names)}"
         )
     if grammar:
-        return _text(grammar)
-    kind, schema = ("json_schema", json_schema) if not response_format else _format(response_format)
-    if schema:
-        from .schema import schema_to_gbnf
-
-        try:
-            return schema_to_gbnf(schema if isinstance(schema, str) else json.dumps(schema))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise GrammarError(f"the schema is not JSON: {error}") from None
-    if kind != "json_object":
-        return None
-    from llama_cpp.llama_grammar import JSON_GBNF
-
-    return str(JSON_GBNF)
+        return grammar if isinstance(grammar, Lark) else _from_gbnf(grammar)
+    kind, schema, strict = (
+        _format(response_format) if response_format else ("json_schema", json_schema, False)
+    )
+    if kind == "json_object" and not schema:
+        schema = {"type": "object"}
+    return _from_schema(schema, strict) if schema else None
 
 
-def _text(grammar: Any) -> str:
+@functools.cache
+def _load() -> None:
+    """Loads llguidance into the extension."""
+    import llguidance
+
+    from eaglecpp._extension import core
+
+    (path,) = Path(llguidance.__file__).parent.glob("_lib*.*[do]")
+    core.load_llguidance(str(path))
+
+
+def _check(what: str, of: str, found: int, most: int) -> None:
+    if found > most:
+        raise GrammarError(f"the {of}: at most {most} {what}, found {found}")
+
+
+# --- JSON schemas ---------------------------------------------------------------------------------------
+
+_OF_TYPE = {  # what a schema without a type means by these keys, as in llama.cpp
+    "object": {"properties", "additionalProperties", "required"},
+    "array": {"items", "prefixItems", "minItems", "maxItems"},
+    "string": {"pattern", "format", "minLength", "maxLength"},
+}
+_COMBINED = ("allOf", "anyOf", "oneOf")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_NOT_SCHEMAS = {"enum", "const", "default", "examples", "required", "type"}
+_SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_LOOKS_AROUND = re.compile(r"\\[1-9]|\(\?<?[=!]")
+_WHITESPACE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def _from_schema(schema: str | Mapping[str, Any], strict: bool) -> Lark:
+    """A grammar for values of a schema. strict: enforces all of it, or raises GrammarError."""
+    try:
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        _check("bytes", "JSON schema", len(text.encode("utf-8", "surrogatepass")), SCHEMA_BYTES)
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise GrammarError(f"the JSON schema cannot be read: {error}") from None
+    _load()
+    found = {} if found is True else found
+    if not isinstance(found, dict):
+        raise GrammarError(f"the JSON schema: expected an object or true, found {text[:80]}")
+    _Schema(found, strict).prepare()
+    found["x-guidance"] = {"lenient": not strict, **_WHITESPACE}
+    return Lark(f"%llguidance {{}}\nstart: %json {json.dumps(found)}\n")
+
+
+class _Schema:
+    """Checks the limits of a schema and writes out what llama.cpp takes for granted: a type where the other
+    keys tell it, and that an object has no other properties than those it lists. Where schemas are joined
+    (`allOf`, or keys next to `anyOf` or `$ref`) the parts stay open, or none would have the others'
+    properties.
+    """
+
+    def __init__(self, root: dict[str, Any], strict: bool) -> None:
+        self._root, self._strict = root, strict
+        self._n_pattern_chars = 0
+        self._joined: set[int] = set()
+
+    def prepare(self) -> None:
+        """Changes the schema in place. Raises GrammarError above a limit."""
+        schemas = list(self._all())
+        _check("characters in all patterns", "JSON schema", self._n_pattern_chars, PATTERN_CHARS)
+        for one in schemas:
+            if "allOf" in one or (one.keys() & {"$ref", *_COMBINED} and "properties" in one):
+                self._join(one)
+        for one in schemas:
+            self._complete(one)
+
+    def _all(self) -> Iterator[dict[str, Any]]:
+        waiting, n = [(self._root, 0)], 0
+        while waiting:
+            schema, depth = waiting.pop()
+            n += 1
+            _check("schemas", "JSON schema", n, SCHEMA_NODES)
+            _check("schemas within each other", "JSON schema", depth, SCHEMA_DEPTH)
+            yield schema
+            for key, value in schema.items():
+                self._count(key, value)
+                inner = value.values() if key in _MAPS and isinstance(value, dict) else [value]
+                if key in _NOT_SCHEMAS:
+                    continue
+                for part in inner:
+                    parts = part if isinstance(part, list) else [part]
+                    waiting += [(one, depth + 1) for one in parts if isinstance(one, dict)]
+
+    def _count(self, key: str, value: Any) -> None:
+        if key == "pattern":
+            self._n_pattern_chars += len(str(value))
+        if key in _SIZES and isinstance(value, (int, float)):
+            _check(f"in {key}", "JSON schema", int(value), GRAMMAR_REPETITIONS)
+
+    def _join(self, schema: dict[str, Any]) -> None:
+        """Keeps all parts of a joined schema open."""
+        waiting = [schema]
+        while waiting:
+            one = waiting.pop()
+            if id(one) in self._joined:
+                continue
+            self._joined.add(id(one))
+            parts = [part for key in _COMBINED if isinstance(one.get(key), list) for part in one[key]]
+            parts.append(self._referred(one.get("$ref")))
+            waiting += [part for part in parts if isinstance(part, dict)]
+
+    def _referred(self, ref: Any) -> Any:
+        target: Any = self._root
+        for part in urllib.parse.unquote(str(ref)).split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            target = target.get(key) if isinstance(target, dict) else None
+        return target if isinstance(ref, str) and ref.startswith("#") else None
+
+    def _complete(self, schema: dict[str, Any]) -> None:
+        if not self._strict and _LOOKS_AROUND.search(str(schema.get("pattern", ""))):
+            del schema["pattern"]  # no automaton can look around: the type is kept, as in llama.cpp
+            schema.setdefault("type", "string")
+        if id(schema) in self._joined:
+            return
+        if not schema.keys() & {"type", "$ref", "enum", "const", "not", *_COMBINED}:
+            kinds = [kind for kind, keys in _OF_TYPE.items() if schema.keys() & keys]
+            if kinds:
+                schema["type"] = kinds[0]
+        if "properties" in schema:
+            schema.setdefault("additionalProperties", False)
+
+
+# --- GBNF -----------------------------------------------------------------------------------------------
+
+_GBNF = re.compile(
+    r"""(?P<space>[ \t]+|\r?\n|\r)|(?P<comment>\#[^\r\n]*)|(?P<text>"(?:\\.|[^"\\])*")|
+    (?P<set>\[(?:\\.|[^\]\\])*\])|(?P<name>[A-Za-z0-9-]+)|
+    (?P<times>\{[ ]*[0-9]+[ ]*(?:,[ ]*[0-9]*[ ]*)?\})|(?P<sign>::=|[|()*+?.])""",
+    re.VERBOSE | re.DOTALL,
+)
+_CHAR = re.compile(r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)|[^\\]", re.DOTALL)
+_ESCAPED = {"t": "\t", "r": "\r", "n": "\n"} | {one: one for one in '\\"[]-'}
+
+
+def _from_gbnf(grammar: Any) -> Lark:
+    """A grammar of one in llama.cpp's format. llguidance converts it; its converter knows neither all escapes
+    nor all names of rules, and recurses, so the text is checked and written anew before it.
+    """
     text = grammar if isinstance(grammar, str) else getattr(grammar, "_grammar", None)
     if not isinstance(text, str):
         raise InvalidTypeError(f"grammar must be GBNF text or a LlamaGrammar, got {type(grammar).__name__}")
-    if not _UNICODE.fullmatch(text):
+    if re.search("[\ud800-\udfff]", text):
         raise GrammarError("the grammar holds half a surrogate pair, which is not a character")
-    return text
+    _check("bytes", "grammar", len(text.encode()), GBNF_BYTES)
+    _load()
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        return Lark(gbnf_to_lark(_Gbnf(text).rewritten()))
+    except GrammarError:
+        raise
+    except Exception as error:
+        raise GrammarError(f"the grammar does not parse: {error}") from None
 
 
-def _format(response_format: Any) -> tuple[Any, Any]:
-    """The type, and the schema if it has one."""
+class _Gbnf:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._names = {"root": "main"}
+        self._defined: set[str] = set()
+
+    def rewritten(self) -> str:
+        """The same grammar, with each rule named by a number and each character in the one form that the
+        converter reads. Raises GrammarError.
+        """
+        out, at, depth, last = [], 0, 0, ""
+        while at < len(self._text):
+            match = _GBNF.match(self._text, at)
+            if match is None:
+                raise self._wrong(at, "an element (a token is given by its text, in quotes)")
+            kind, found = str(match.lastgroup), match[0]
+            if kind == "name":
+                last = found
+                found = self._names.setdefault(found, f"rule{len(self._names)}")
+                _check("rules", "grammar", len(self._names), GBNF_RULES)
+            elif found == "::=":
+                self._defined.add(last)
+            elif kind == "times":
+                self._check_times(found)
+            elif kind == "text":
+                found = f'"{"".join(map(_written, self._chars(found, at)))}"'
+            elif found == ".":
+                found = "[\\x00-\U0010ffff]"
+            elif kind == "set":
+                found = self._set(found, at)
+            depth += (found == "(") - (found == ")")
+            _check("groups within each other", "grammar", depth, GBNF_DEPTH)
+            out.append("" if kind == "comment" else found)
+            at = match.end()
+        unknown = [name for name in self._names if name not in self._defined]
+        if unknown:
+            raise GrammarError(f"the grammar has no rule {unknown[0][:60]!r}")
+        # below another rule, a grammar without recursion becomes one regular expression
+        return "root ::= main\n" + "".join(out)
+
+    def _wrong(self, at: int, expected: str) -> GrammarError:
+        line, column = self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at)
+        found = repr(self._text[at : at + 12]) if at < len(self._text) else "the end"
+        return GrammarError(
+            f"the grammar does not parse: line {line}, column {column}: expected {expected}, found {found}"
+        )
+
+    def _check_times(self, found: str) -> None:
+        numbers = [int(one) for one in re.findall("[0-9]+", found)]
+        _check("repetitions", "grammar", max(numbers), GRAMMAR_REPETITIONS)
+        if numbers[-1] == 0:
+            raise GrammarError(f"the grammar: {found} repeats nothing; leave out what it repeats")
+        if numbers != sorted(numbers):
+            raise GrammarError(
+                f"the grammar: {found} asks for at least {numbers[0]} and at most {numbers[1]}"
+            )
+
+    def _chars(self, quoted: str, at: int) -> list[str]:
+        """The characters between quotes or brackets; an escaped one has its backslash before it."""
+        found = []
+        for match in _CHAR.finditer(quoted, 1, len(quoted) - 1):
+            one = match[0]
+            if one[0] != "\\":
+                found.append(one)
+            elif one[1:] in _ESCAPED:
+                found.append("\\" + _ESCAPED[one[1:]])
+            elif len(one) > 2 and int(one[2:], 16) < 0x110000 and not 0xD800 <= int(one[2:], 16) < 0xE000:
+                found.append("\\" + chr(int(one[2:], 16)))
+            else:
+                raise self._wrong(at + match.start(), "a character or its escape")
+        return found
+
+    def _set(self, found: str, at: int) -> str:
+        chars = self._chars(found, at)
+        is_not = chars[:1] == ["^"]
+        chars = chars[is_not:]
+        if not chars:
+            raise self._wrong(at, "a class with at least one character")
+        ranges = []
+        while chars:
+            low = chars.pop(0)
+            ranges.append(_written(low))
+            if len(chars) > 1 and chars[0] == "-":
+                high = chars[1]
+                if high[-1] < low[-1]:
+                    raise self._wrong(at, "ranges whose end is not before their beginning")
+                ranges[-1] += f"-{_written(high)}"
+                del chars[:2]
+        return f"[{'^' * is_not}{''.join(ranges)}]"
+
+
+def _written(char: str) -> str:
+    """One character, which may have a backslash before it, as it stands in quotes and in classes."""
+    one = char[-1]
+    is_plain = one.isalnum() or one == " " or ord(one) > 127
+    return one if is_plain else f"\\x{ord(one):02x}"
+
+
+def _format(response_format: Any) -> tuple[Any, Any, bool]:
+    """The type, the schema if it has one, and whether all of it must be enforced."""
     if not isinstance(response_format, Mapping):
         raise InvalidTypeError(
             f'response_format must be a dict like {{"type": "json_object"}}, got {response_format!r}'
@@ -76,4 +335,5 @@ def _format(response_format: Any) -> tuple[Any, Any]:
         raise InvalidValueError(
             'response_format of type "json_schema" has no schema in ["json_schema"]["schema"]'
         )
-    return kind, schema if kind != "text" else None
+    strict = nested.get("strict") if isinstance(nested, Mapping) else None
+    return kind, schema if kind != "text" else None, strict is True

@@ -200,10 +200,11 @@ class GenerationRequest:
     def chosen(self, usual: SamplingOptions) -> SamplingOptions:
         """Its options over the usual ones."""
         given = dict(self.options)
+        sampling = replace(self.sampling or usual, **given)
         text = resolve_grammar(self.grammar, self.json_schema, self.response_format)
-        if text is not None:
-            given["grammar"] = text
-        return replace(self.sampling or usual, **given)
+        if text is None and sampling.grammar:
+            text = resolve_grammar(sampling.grammar)
+        return sampling if text is None else replace(sampling, grammar=str(text))
 
 
 @dataclass

@@ -105,7 +105,8 @@ class Stream(Answer):
         """How long rounds may follow each other before their tokens are looked at. What is looked for in the
         text ends it within a round.
         """
-        is_watched = bool(self._request.sampling.stop) or self._request.asked.stop_when is not None
+        stop, stop_when = self._request.sampling.stop, self._request.asked.stop_when
+        is_watched = stop or stop_when is not None or self._budget is not None
         return 0.0 if is_watched else _UNWATCHED_MS
 
     @property

@@ -28,7 +28,7 @@ from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.chat.tool_calls import ToolReader
 from eaglecpp.engine.async_engine import Lane
 from eaglecpp.engine.async_stream import AsyncStream
-from eaglecpp.engine.grammar import resolve_grammar
+from eaglecpp.engine.grammar import Lark, resolve_grammar
 from eaglecpp.engine.request import GenerationRequest, Request
 from eaglecpp.options import SamplingOptions
 from eaglecpp.results import Completion, Piece, TokenLogprob
@@ -446,12 +446,12 @@ def _with_calls(model: LoadedModel, asked: GenerationRequest) -> GenerationReque
     template = model.chat.template
     forms = (*template.calls, *(() if template.takes.tools else (HERMES,)))
     opens = {one.open for one in forms if one.open}  # without a mark, a call is bare
-    calls = " | ".join(f"{json.dumps(text, ensure_ascii=False)} after-open" for text in sorted(opens))
     grammar = resolve_grammar(json_schema={"anyOf": [form, *bare]})
     assert grammar is not None
-    if calls:
-        grammar = re.sub(r"^root ::= .*", lambda root: f"{root[0]} | {calls}", grammar, flags=re.MULTILINE)
-        grammar += "\nafter-open ::= [^\\x00]*\n"
+    if opens:
+        calls = " | ".join(json.dumps(text, ensure_ascii=False) for text in sorted(opens))
+        text = re.sub("^start:", "form_or_bare:", grammar, count=1, flags=re.MULTILINE)
+        grammar = Lark(f"{text}start: form_or_bare | ({calls}) /[^\\x00]*/\n")
     return replace(asked, json_schema=None, response_format=None, grammar=grammar)
 
 

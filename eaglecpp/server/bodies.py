@@ -266,6 +266,8 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
     schema = nested.get("schema") if isinstance(nested, dict) else value.get("schema")
     if kind == "json_schema" and not isinstance(schema, dict):
         raise FieldError(name, "the schema must be an object")
+    if schema and isinstance(nested, dict) and nested.get("strict") is True:
+        return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema, "strict": True}}}
     return {"json_schema": schema} if schema else {"response_format": {"type": "json_object"}}
 
 

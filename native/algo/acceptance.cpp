@@ -256,6 +256,8 @@ constexpr double less_short = 1.2, less_long = 0.5;
 constexpr int n_short = 5;
 constexpr double text_pull = 0.9995;  // proposals are judged whether they were verified or not
 
+constexpr double forced_start = 0.97;
+
 double text_chance(RequestKind kind, const TextTerm & hits, int n_match) {
     double a = 0.0;
     for (const auto & [length, chance] : starts) {
@@ -264,18 +266,26 @@ double text_chance(RequestKind kind, const TextTerm & hits, int n_match) {
     const double less = kind == RequestKind::greedy ? 0.0 : n_match <= n_short ? less_short : less_long;
     return sigmoid(std::log(a / (1.0 - a)) - less + hits.value);
 }
+
+double chain_chance(RequestKind kind, const ChainTerms & terms, const TextDraft & draft, int i) {
+    return i < draft.n_forced ? forced_chance(terms) : text_chance(kind, terms.hits, draft.n_match_before(i));
+}
 }  // namespace
 
-void predict_text(RequestKind kind, const TextTerm & hits, const TextDraft & draft, std::vector<float> & a) {
-    a.clear();
-    for (int i = 0; i < draft.size(); ++i) a.push_back((float)text_chance(kind, hits, draft.n_match_before(i)));
+float forced_chance(const ChainTerms & terms) {
+    return (float)sigmoid(std::log(forced_start / (1.0 - forced_start)) + terms.forced.value);
 }
 
-void learn_text(RequestKind kind, TextTerm & hits, const TextDraft & draft, const Tokens & tokens) {
+void predict_text(RequestKind kind, const ChainTerms & terms, const TextDraft & draft, std::vector<float> & a) {
+    a.clear();
+    for (int i = 0; i < draft.size(); ++i) a.push_back((float)chain_chance(kind, terms, draft, i));
+}
+
+void learn_text(RequestKind kind, ChainTerms & terms, const TextDraft & draft, const Tokens & tokens) {
     for (int i = 0; i < std::min(draft.size(), (int)tokens.size()); ++i) {
         const bool came = draft.tokens[i] == tokens[i];
-        const double a = text_chance(kind, hits, draft.n_match_before(i));
-        hits.learn(came - a, information_of(a), text_pull);
+        const double a = chain_chance(kind, terms, draft, i);
+        (i < draft.n_forced ? terms.forced : terms.hits).learn(came - a, information_of(a), text_pull);
         if (!came) return;
     }
 }

@@ -167,14 +167,23 @@ class AcceptanceModel {
 //
 //     a = sigmoid(start[length of the match] + hits)
 //
+// and for a token that a grammar forces, which can only be split otherwise, a = sigmoid(start + forced).
+//
 // `hits` belongs to one conversation and adapts to it within a few rounds. Every round labels the proposals at no cost,
 // even those that were not verified, because the target's next token is known anyway.
 
+struct ChainTerms {
+    TextTerm hits, forced;
+};
+
 // a[i]: chance of draft.tokens[i], given those before it
-void predict_text(RequestKind kind, const TextTerm & hits, const TextDraft & draft, std::vector<float> & a);
+void predict_text(RequestKind kind, const ChainTerms & terms, const TextDraft & draft, std::vector<float> & a);
+
+// The same of a token that a grammar forces.
+float forced_chance(const ChainTerms & terms);
 
 // The target went on with `tokens`.
-void learn_text(RequestKind kind, TextTerm & hits, const TextDraft & draft, const Tokens & tokens);
+void learn_text(RequestKind kind, ChainTerms & terms, const TextDraft & draft, const Tokens & tokens);
 
 // --- mean chances ---------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,8 @@ struct Decision {
     std::vector<int32_t> nodes;
     int depth = 0;            // of the verified tree
     int n_leaves = 0;         // of the verified tree
-    int n_text = 0;           // pool nodes that the text itself proposed: 1 .. n_text
+    int n_text = 0;           // pool nodes that the text itself or a grammar proposed: 1 .. n_text
+    int n_forced = 0;         // of these, by a grammar: the first ones
     double n_tokens = 1.0;    // expected, the bonus token included
     double cost = 1.0;        // expected, in plain rounds; 0 = not known
     double best_speed = 0.0;  // in a plain round: predicted speed of the best recent draft, plain = 1; 0 = unknown

@@ -71,7 +71,7 @@ double clean(double ms) {
 
 void PlanRound::begin(Token root, const PlanLimits & most, int n_left_now, int n_pending_now) {
     decision.mode = Decision::Mode::plain;
-    decision.k = decision.depth = decision.n_leaves = decision.n_text = 0;
+    decision.k = decision.depth = decision.n_leaves = decision.n_text = decision.n_forced = 0;
     decision.levels.clear();
     decision.nodes.clear();
     decision.n_tokens = decision.cost = 1.0;
@@ -96,7 +96,7 @@ void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_
 
 void Planner::end_text(SequencePlan & plan) {
     acceptance_.end_text(plan.text.kind, plan.text.drafter);
-    plan.text.hits = {};
+    plan.text.chain.hits = {};
 }
 
 void Planner::begin_round(int n_roots, bool is_timed) {
@@ -202,6 +202,7 @@ void Planner::start(SequencePlan & plan, Reason reason, int k) {
     if (plan.strategy().is_fixed() && !round.n_pending) round.frontier.clear();
     if (plan.is_auto() || !round.n_pending) round.pool.add_text(round.text_draft, round.text_a);
     round.decision.n_text = round.pool.n_text();
+    round.decision.n_forced = std::min(round.text_draft.n_forced, round.pool.n_text());
 }
 
 // plan: the only one of the batch that is known so far, null = all are
@@ -221,7 +222,7 @@ void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
 
 // --- drafts from the text -------------------------------------------------------------------------------------------
 
-// Of the text's proposals those that could become tokens and that the strategy wants: none after the end of a
+// Of the chain those that could become tokens and that the strategy wants: none after the end of a
 // generation.
 void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
     plan.round.text_draft = {};
@@ -235,7 +236,7 @@ void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
         if (ends(tokens[n++])) break;
     }
     tokens.resize(n);
-    predict_text(plan.text.kind, plan.text.hits, plan.round.text_draft, plan.round.text_a);
+    predict_text(plan.text.kind, plan.text.chain, plan.round.text_draft, plan.round.text_a);
 }
 
 // What verifying the proposals of the text alone would bring beyond its price; 0 = it does not pay.
@@ -299,6 +300,14 @@ void Planner::add_level(SequencePlan & plan, const std::vector<std::vector<Candi
         round.pool.set_chances(parent, a, n);
     }
     round.frontier.clear();
+}
+
+void Planner::add_forced(SequencePlan & plan, int32_t node, const Tokens & tokens) {
+    PlanRound & round = plan.round;
+    const int n_max = round.n_left - 1 - round.pool.tree().depth[node];
+    for (int i = 0; i < std::min((int)tokens.size(), n_max); ++i) {
+        node = round.pool.add_forced(node, tokens[i], forced_chance(plan.text.chain));
+    }
 }
 
 // The next level of all these conversations, which is one call of the drafter.
@@ -599,7 +608,7 @@ void Planner::pad(SequencePlan & plan) {
 // on through the plain rounds that follow. Nodes it never visits teach nothing.
 void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
     plan.round.n_committed = (int)tokens.size();
-    learn_text(plan.text.kind, plan.text.hits, plan.round.text_draft, tokens);
+    learn_text(plan.text.kind, plan.text.chain, plan.round.text_draft, tokens);
     const DraftPool & pool = plan.round.pool;
     int & cursor = plan.round.cursor;
     for (Token token : tokens) {

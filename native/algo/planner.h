@@ -103,7 +103,7 @@ struct ExactRule {
 struct LearnedText {
     RequestKind kind = RequestKind::greedy;
     TextState drafter;
-    TextTerm hits;
+    ChainTerms chain;
     MeanChances chances;
     RecentSpeed recent;
     DrafterWorth worth;
@@ -188,6 +188,9 @@ class SequencePlan {
 
     const Decision & decision() const { return round.decision; }
 
+    // that a node of pool() is accepted
+    float chance(int32_t node) const { return round.pool.p()[node]; }
+
     // this node of tree() was proposed by the text itself and by nobody else
     bool is_from_text(int node) const { return node > 0 && round.pool.is_from_text(round.decision.nodes[node - 1]); }
 
@@ -258,6 +261,9 @@ class Planner {
 
     // Plain round or draft: plan.decision().mode. In the latter plan.frontier() holds the root.
     void decide(SequencePlan & plan, const RoundRequest & request);
+
+    // The grammar forces these tokens behind a node of the pool.
+    void add_forced(SequencePlan & plan, int32_t node, const Tokens & tokens);
 
     // Takes what one call of the drafter proposed for these conversations together; either all of them are at their
     // first level or none is. `ms`: how long the call took (at the first level this includes committing the pending

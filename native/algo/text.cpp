@@ -6,6 +6,10 @@ namespace eaglecpp {
 static constexpr int n_agreeing_max = 64;  // beyond, a match is as good as any
 static constexpr int n_places_max = 256;   // that are looked at for the longest match
 
+static uint64_t pair_of(Token first, Token second) {
+    return (uint64_t)(uint32_t)first << 32 | (uint32_t)second;
+}
+
 void TextIndex::clear() {
     all_.clear();
     text_.clear();
@@ -38,7 +42,7 @@ void TextIndex::index(Token token) {
     all_.push_back(token);
     before_.push_back(-1);
     if (all_.size() < 2) return;
-    const uint64_t both = (uint64_t)(uint32_t)all_[all_.size() - 2] << 32 | (uint32_t)token;
+    const uint64_t both = pair_of(all_[all_.size() - 2], token);
     const int32_t here = (int32_t)all_.size() - 1;
     const auto [at, is_new] = last_.try_emplace(both, here);
     if (is_new) return;
@@ -46,25 +50,32 @@ void TextIndex::index(Token token) {
     at->second = here;
 }
 
-// tokens before and at `end` that agree with the last ones of the text
-int TextIndex::n_agreeing(int end) const {
+// tokens before and at `end` that agree with the last ones
+int TextIndex::n_agreeing(int end, const Tokens & last) const {
     int n = 0;
-    const int last = (int)all_.size() - 1;
-    while (n < n_agreeing_max && n <= end && all_[end - n] == all_[last - n]) ++n;
+    while (n < (int)last.size() && n <= end && all_[end - n] == last[last.size() - 1 - n]) ++n;
     return n;
 }
 
 // A copy that reaches the end of the text goes on with itself.
-TextDraft TextIndex::propose(int n) const {
+TextDraft TextIndex::propose(int n, const Tokens & more) const {
     TextDraft out;
+    Tokens last(all_.end() - std::min<long>((long)all_.size(), n_agreeing_max), all_.end());
+    last.insert(last.end(), more.begin(), more.end());
+    if (last.size() < 2) return out;
+    const auto found = last_.find(pair_of(last[last.size() - 2], last.back()));
     int best = -1, n_left = n_places_max;
-    for (int at = all_.empty() ? -1 : before_.back(); at >= 0 && n_left-- > 0; at = before_[at]) {
-        const int length = n_agreeing(at);
+    int at = more.empty() ? before_.back() : found == last_.end() ? -1 : found->second;
+    for (; at >= 0 && n_left-- > 0; at = before_[at]) {
+        const int length = std::min(n_agreeing(at, last), n_agreeing_max);
         if (length > out.n_match) best = at, out.n_match = length;
     }
     for (int i = 0; best >= 0 && i < n; ++i) {
-        const size_t at = best + 1 + i;
-        const Token token = at < all_.size() ? all_[at] : out.tokens[at - all_.size()];
+        const size_t place = best + 1 + i, behind = place - all_.size();
+        if (place >= all_.size() && behind >= more.size() + out.tokens.size()) break;
+        const Token token = place < all_.size()    ? all_[place]
+                            : behind < more.size() ? more[behind]
+                                                   : out.tokens[behind - more.size()];
         if (token < 0) break;
         out.tokens.push_back(token);
     }

@@ -12,15 +12,16 @@
 
 namespace eaglecpp {
 
-// A chain that the text proposes after its last token.
+// A chain that follows the text's last token: what the grammar forces there, then what the text proposes.
 struct TextDraft {
     Tokens tokens;
-    int n_match = 0;  // tokens of the text that agree with the place it is taken from
+    int n_match = 0;   // tokens of the text that agree with the place it is taken from
+    int n_forced = 0;  // by the grammar: the first ones
 
     int size() const { return (int)tokens.size(); }
     bool empty() const { return tokens.empty(); }
     // tokens before tokens[i] that agree, those of the draft included
-    int n_match_before(int i) const { return n_match + i; }
+    int n_match_before(int i) const { return n_match + i - n_forced; }
 };
 
 class TextIndex {
@@ -38,12 +39,13 @@ class TextIndex {
     // nothing is kept
     void clear();
 
-    // Up to n tokens that stand behind the longest suffix of the text that was there before, at its latest place.
-    TextDraft propose(int n) const;
+    // Up to n tokens that stand behind the longest suffix of the text that was there before, at its latest place. The
+    // text is taken to go on with `more`.
+    TextDraft propose(int n, const Tokens & more = {}) const;
 
   private:
     void index(Token token);
-    int n_agreeing(int end) const;
+    int n_agreeing(int end, const Tokens & last) const;
 
     int n_max_;
     Tokens all_;   // what is indexed: the text or its end

@@ -128,6 +128,14 @@ void DraftPool::add_text(const TextDraft & draft, const std::vector<float> & a) 
     n_text_ = draft.size();
 }
 
+int32_t DraftPool::add_forced(int32_t parent, Token token, float a) {
+    const int node = tree_.child(parent, token);
+    if (node < 0) return add(token, parent, std::log(a), a, true);
+    nodes_[node].a = std::max(nodes_[node].a, a);
+    p_[node] = p_[parent] * nodes_[node].a;
+    return node;
+}
+
 DraftPool::Proposals DraftPool::add_children(int32_t parent, const std::vector<Candidate> & children, int k) {
     const int n = std::min((int)children.size(), k);
     nodes_[parent].first_child = (int)proposed_.size();

@@ -107,6 +107,9 @@ class DraftPool {
     // The first nodes: the chain that the text proposes, with the chances `a` given the parent.
     void add_text(const TextDraft & draft, const std::vector<float> & a);
 
+    // A child of `parent` that a grammar forces with the chance a, whoever else proposed it. Returns its node.
+    int32_t add_forced(int32_t parent, Token token, float a);
+
     // The drafter's next level begins.
     void begin_level() { level_.clear(); }
 

@@ -33,6 +33,11 @@ void Drafting::draft(const std::vector<Sequence *> & sequences) {
         s->stats.draft_ms += now_ms() - start;
     }
     if (!growing.empty()) grow(std::move(growing));
+    for (Sequence * s : sequences) {
+        const double start = now_ms();
+        force(*s);
+        s->stats.draft_ms += now_ms() - start;
+    }
 }
 
 void Drafting::learn(const Sequence & s, int n_tried, int n_accepted) {
@@ -64,15 +69,18 @@ void Drafting::decide(Sequence & s) {
         request.limits.n_levels = std::min(traits_.n_levels_max, n_asked);
     }
     TextDraft text;
-    if (s.uses_text) text = propose_text(s, request.limits), request.text = &text;
+    if (s.uses_text || s.forces) text = propose_text(s, request.limits), request.text = &text;
     planner_.decide(s.plan, request);
 }
 
-// What the grammar forbids goes first, with all that follows it.
+// What the grammar forces goes first. What it forbids goes, with all that follows it.
 TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
-    TextDraft draft = s.text.propose(limits.n_nodes);
-    if (!s.sampler->has_grammar()) return draft;
-    Tokens path;
+    if (!s.sampler->has_grammar()) return s.text.propose(limits.n_nodes);
+    const Tokens forced = s.sampler->grammar_forces({}, limits.n_nodes);
+    TextDraft draft;
+    if (s.uses_text) draft = s.text.propose(limits.n_nodes - (int)forced.size(), forced);
+    draft.n_forced = (int)forced.size();
+    Tokens path = forced;
     for (Token token : draft.tokens) {
         std::vector<Candidate> one{{token, 0.0f}};
         drop_forbidden(s, path, one);
@@ -81,6 +89,27 @@ TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
     }
     draft.tokens = path;
     return draft;
+}
+
+// Adds what the grammar forces behind the likeliest nodes of the pool.
+void Drafting::force(Sequence & s) {
+    constexpr float p_least = 0.1f;
+    constexpr size_t n_max = 8;
+    const DraftTree & pool = s.plan.pool();
+    if (!s.forces || s.plan.decision().mode == Decision::Mode::plain) return;
+    std::vector<int32_t> nodes;
+    for (int32_t node = 1 + s.plan.decision().n_forced; node < pool.size(); ++node) {
+        if (s.plan.chance(node) >= p_least) nodes.push_back(node);
+    }
+    std::stable_sort(nodes.begin(), nodes.end(),
+                     [&](int32_t a, int32_t b) { return s.plan.chance(a) > s.plan.chance(b); });
+    nodes.resize(std::min(nodes.size(), n_max));
+    for (int32_t node : nodes) {
+        Tokens path;
+        for (int32_t on : pool.path(node)) path.push_back(pool.token[on]);
+        path.erase(path.begin());
+        planner_.add_forced(s.plan, node, s.sampler->grammar_forces(path, target_.options().n_draft_max));
+    }
 }
 
 // Removes the children of the node at the end of `path` that the grammar forbids.

@@ -30,6 +30,7 @@ class Drafting {
     void extend(const std::vector<Sequence *> & growing);
     std::vector<std::vector<Candidate>> propose_level(Sequence & s, bool is_made);
     TextDraft propose_text(Sequence & s, const PlanLimits & limits);
+    void force(Sequence & s);
     std::vector<Candidate> propose(Sequence & s, int row, Pos pos) const;
     void drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children);
 

@@ -269,7 +269,9 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     const RequestKind kind = request_kind(s.params.sampling.temperature, !s.params.sampling.grammar.empty(),
                                           s.sampler->coupled().has_value());
     // a fixed strategy with a drafter is the drafter's alone
-    s.uses_text = drafts_text() && (s.plan.is_auto() || (!drafter() && s.plan.strategy().kind != Strategy::Kind::off));
+    const bool drafts_chains = s.plan.is_auto() || (!drafter() && s.plan.strategy().kind != Strategy::Kind::off);
+    s.uses_text = drafts_text() && drafts_chains;
+    s.forces = s.sampler->has_grammar() && drafts_chains;
     if (s.uses_text) s.text.assign(s.tokens);
     planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness);
     s.plan_summary = {};

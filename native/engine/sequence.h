@@ -121,6 +121,7 @@ struct Sequence {
     int n_picked = 0;  // the largest logits of a row, found on the device of the target; 0 = all of them come
     Stats stats;
     bool uses_text = false;
+    bool forces = false;  // drafts what the grammar forces
     SequencePlan plan;
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;

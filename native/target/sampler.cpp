@@ -32,7 +32,7 @@ Sampler::Sampler(const SamplingParams & p, int n_vocab, const Vocabulary * vocab
     }
     build_chain(p, vocab ? vocab->get() : nullptr, n_ctx);
     if (p.grammar.empty()) return;
-    grammar_ = std::make_unique<GrammarMatcher>(std::make_shared<const Grammar>(p.grammar), vocab->pieces());
+    grammar_ = std::make_unique<GrammarMatcher>(p.grammar, vocab->for_grammars());
     plain_greedy_ = false;
 }
 

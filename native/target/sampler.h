@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The user's sampler: llama.cpp's own samplers in llama.cpp's own order, behind our own grammar. One call of sample()
+// The user's sampler: llama.cpp's own samplers in llama.cpp's own order, behind a grammar. One call of sample()
 // and one of accept() per emitted token, in order: the random state depends on the tokens emitted and on nothing else.
 //
 // With rng "coupled" the last link, the draw, is ours: the largest logit after adding noise that depends on seed,
@@ -51,7 +51,7 @@ struct SamplingParams {
     int mirostat = 0;
     float mirostat_tau = 5.0f;
     float mirostat_eta = 0.1f;
-    std::string grammar;  // GBNF
+    std::string grammar;  // in llguidance's variant of Lark
     std::vector<std::pair<Token, float>> logit_bias;
 };
 
@@ -94,8 +94,14 @@ class Sampler {
     std::vector<bool> grammar_allows(const Tokens & path, const Tokens & tokens) {
         return grammar_ ? grammar_->allows_behind(path, tokens) : std::vector<bool>(tokens.size(), true);
     }
-    // For each token of the vocabulary: may it follow the text? Needs a grammar.
-    const std::vector<bool> & grammar_mask() { return grammar_->allowed(); }
+    // The tokens that the grammar forces behind the text and then `path`, at most n_max.
+    Tokens grammar_forces(const Tokens & path, int n_max) {
+        return grammar_ ? grammar_->forced_behind(path, n_max) : Tokens();
+    }
+    // For each token of the vocabulary: may it follow the text?
+    std::vector<bool> grammar_mask() {
+        return grammar_ ? grammar_->allowed() : std::vector<bool>((size_t)n_vocab_, true);
+    }
 
     // What a drafter needs to propose what sample() will choose; empty if llama.cpp draws or nothing is drawn.
     const std::optional<CoupledSampling> & coupled() const { return coupled_; }

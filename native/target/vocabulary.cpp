@@ -303,13 +303,27 @@ std::string Vocabulary::piece(Token token, bool special) const {
     return piece_of(vocab_, token, special);
 }
 
-std::shared_ptr<const TokenPieces> Vocabulary::pieces() const {
-    return made_once(pieces_, [&] {
-        std::vector<std::string> pieces(size());
-        std::vector<bool> is_end(size());
-        for (Token t = 0; t < size(); ++t) pieces[t] = piece(t, /*special=*/true), is_end[t] = is_eog(t);
-        return TokenPieces(pieces, std::move(is_end));
-    });
+// Tokens of a text that stands within another one.
+static Tokens tokens_within(const llama_vocab * vocab, const std::string & text) {
+    // Some tokenizers put a space before a text. Nothing is joined with this character.
+    static const std::string before = "\x02";
+    const Tokens skipped = tokens_of(vocab, before, false, true);
+    Tokens out = tokens_of(vocab, before + text, false, true);
+    if (out.size() < skipped.size() || !std::equal(skipped.begin(), skipped.end(), out.begin())) return {};
+    out.erase(out.begin(), out.begin() + (long)skipped.size());
+    return out;
+}
+
+std::shared_ptr<const GrammarVocabulary> Vocabulary::for_grammars() const {
+    const auto found = std::atomic_load(&for_grammars_);
+    if (found) return found;
+    std::vector<std::string> pieces(size());
+    std::vector<bool> is_end(size());
+    for (Token t = 0; t < size(); ++t) pieces[t] = piece(t, /*special=*/true), is_end[t] = is_eog(t);
+    const auto tokenize = [vocab = vocab_](const std::string & text) { return tokens_within(vocab, text); };
+    const auto made = std::make_shared<const GrammarVocabulary>(pieces, is_end, tokenize);
+    std::atomic_store(&for_grammars_, made);
+    return made;
 }
 
 }  // namespace eaglecpp

@@ -30,8 +30,8 @@ class Vocabulary : Pinned {
 
     std::string detokenize(const Tokens & tokens, bool remove_special, bool special) const;
     std::string piece(Token token, bool special) const;
-    // of all tokens, for grammars; made when they are first asked for
-    std::shared_ptr<const TokenPieces> pieces() const;
+    // for grammars; made when it is first asked for
+    std::shared_ptr<const GrammarVocabulary> for_grammars() const;
     // that all of them are its tokens; Error(value)
     void check(const Tokens & tokens) const;
     bool is_eog(Token token) const { return llama_vocab_is_eog(vocab_, token); }
@@ -41,7 +41,7 @@ class Vocabulary : Pinned {
 
     const llama_vocab * vocab_;
     mutable std::shared_ptr<const SpecialTokens> specials_;
-    mutable std::shared_ptr<const TokenPieces> pieces_;
+    mutable std::shared_ptr<const GrammarVocabulary> for_grammars_;
 };
 
 }  // namespace eaglecpp

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.lowlevel import EngineOptions, Sampler, SamplingParams, Target
 
 
@@ -22,6 +23,9 @@ def engine_options(**values: Any) -> EngineOptions:
 
 
 def sampling_params(**values: Any) -> SamplingParams:
+    """With a grammar in GBNF, or of `resolve_grammar`."""
+    if "grammar" in values:
+        values["grammar"] = str(resolve_grammar(values["grammar"]) or "")
     params: SamplingParams = _filled(SamplingParams(), values)
     return params
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from eaglecpp import Engine
 from eaglecpp.chat.think_budget import ThinkBudget
 from eaglecpp.chat.thinking import HARMONY
 from helpers.http_server import DRAFT, TARGET
+from helpers.tiny_arch import make_hybrid
 
 TURNS = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 OPENED = TURNS + '<think>{{ "\n" }}'  # the prompt opens the thought
@@ -111,14 +113,17 @@ def test_an_answer_does_not_exceed_the_context(engine: Engine, strategy: str) ->
         assert (len(found.prompt_tokens) + len(found.tokens), found.finish_reason) == (512, "length")
 
 
-def test_a_prompt_is_read_once_also_without_a_cache() -> None:
-    turns = [{"role": "user", "content": " def f(): return 1" * 60}]
+@pytest.mark.parametrize("is_recurrent", [False, True])
+def test_a_prompt_is_read_once(tmp_path: Path, is_recurrent: bool) -> None:
+    """A recurrent state cannot go back over rounds that nobody watched."""
+    turns = [{"role": "user", "content": " def f(): return 1" * 40}]
+    target = make_hybrid(tmp_path).target if is_recurrent else TARGET
     read: list[list[int]] = []
-    with Engine.open(TARGET, n_ctx=1024, n_batch=64) as engine:
+    with Engine.open(target, n_ctx=1024, n_batch=64) as engine:
         for budget in (-1, 5):
             read.append([])
             engine.chat(
-                turns, template=OPENED, think_budget=budget, max_tokens=20, cache_prompt=False,
-                on_prefill=lambda n, _: read[-1].append(n),
+                turns, template=OPENED, think_budget=budget, max_tokens=60, cache_prompt=False,
+                on_prefill=lambda n, _: read[-1].append(n), ignore_eos=True,
             )  # fmt: skip
-    assert len(read[0]) > 5 and read[0] == read[1]
+    assert len(read[0]) > 4 and read[0] == read[1]

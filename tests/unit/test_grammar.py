@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""Every way to ask for a grammar ends in one GBNF text, or in a clear error."""
+"""Each way to ask for a grammar ends in one for llguidance or in a clear error; hostile ones cost little."""
 
 from __future__ import annotations
 
+import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from llama_cpp import LlamaGrammar
 
-from eaglecpp import Engine
-from eaglecpp._extension import core
+from eaglecpp import Engine, limits
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import GrammarError
+from eaglecpp.lowlevel import Target
 from helpers.models import Models
+from helpers.native import make_sampler, open_target
+from helpers.tiny_tokenizer import CONTROL, EOS
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
@@ -31,7 +35,7 @@ def test_a_schema_gives_the_same_grammar_wherever_it_stands(arguments: dict[str,
     assert resolve_grammar(**arguments) == resolve_grammar(json_schema='{"type": "object", "properties": '
         '{"name": {"type": "string"}}, "required": ["name"]}')  # fmt: skip
     assert "name" in (resolve_grammar(**arguments) or "")
-    assert resolve_grammar(LlamaGrammar.from_string('root ::= "b"')) == 'root ::= "b"'
+    assert resolve_grammar(LlamaGrammar.from_string('root ::= "b"')) == resolve_grammar('root ::= "b"')
 
 
 @pytest.mark.parametrize(
@@ -40,8 +44,27 @@ def test_a_schema_gives_the_same_grammar_wherever_it_stands(arguments: dict[str,
         ({"grammar": "root ::= x", "json_schema": SCHEMA}, ValueError, "not grammar and json_schema"),
         ({"grammar": 5}, TypeError, "got int"),
         ({"json_schema": "{"}, GrammarError, "the JSON schema cannot be read"),
-        ({"json_schema": {"$ref": "#/definitions/none"}}, GrammarError, "the reference leads nowhere"),
-        ({"json_schema": {"const": {1}}}, GrammarError, "the schema is not JSON"),
+        ({"json_schema": {"const": {1}}}, GrammarError, "the JSON schema cannot be read"),
+        ({"grammar": 'root ::= ("a"\n'}, GrammarError, "Expected ')'"),
+        ({"grammar": 'root ::= "a" )'}, GrammarError, "does not parse"),
+        ({"grammar": 'root ::= "a\nb'}, GrammarError, "line 1, column 10: expected an element"),
+        ({"grammar": 'root ::= "\\q"'}, GrammarError, "expected a character or its escape, found '\\\\q\"'"),
+        ({"grammar": "root ::= *"}, GrammarError, "does not parse"),
+        ({"grammar": "root ::= []"}, GrammarError, "at least one character"),
+        ({"grammar": "root ::= [z-a]"}, GrammarError, "ranges whose end is not before their beginning"),
+        ({"grammar": 'root = "a"'}, GrammarError, "column 6: expected an element"),
+        ({"grammar": 'x ::= "a"'}, GrammarError, "no rule 'root'"),
+        ({"grammar": "root ::= none"}, GrammarError, "no rule 'none'"),
+        ({"grammar": 'root ::= "a"{5,2}'}, GrammarError, "{5,2} asks for at least 5 and at most 2"),
+        (
+            {"grammar": f'root ::= "a"{{{10**20}}}'},
+            GrammarError,
+            "at most 1000000000 repetitions, found 1000",
+        ),
+        ({"grammar": "root ::= <[3]>"}, GrammarError, "a token is given by its text"),
+        ({"grammar": 'root ::= "a" !<t>'}, GrammarError, "a token is given by its text"),
+        ({"grammar": f'root ::= "{"a" * (1 << 17)}"'}, GrammarError, "at most 131072 bytes, found"),
+        ({"grammar": "root ::= " + "(" * 100_000}, GrammarError, "at most 64 groups within each other"),
         ({"grammar": 'root ::= "\ud800"'}, GrammarError, "half a surrogate pair"),
         ({"response_format": {"type": "xml"}}, ValueError, "got 'xml'"),
         ({"response_format": {"type": "json_schema"}}, ValueError, "has no schema"),
@@ -61,7 +84,118 @@ def test_the_limits_are_the_documented_ones() -> None:
     section = text.partition("## Limits of grammars")[2].partition("\n## ")[0]
     table = {int(number) for row in section.splitlines() if row.startswith("|")
              for number in re.findall(r"\b[0-9]+\b", row)}  # fmt: skip
-    assert set(core.grammar_limits().values()) <= table
+    prefixes = ("SCHEMA_", "GBNF_", "GRAMMAR_", "PATTERN_")
+    assert {value for name, value in vars(limits).items() if name.startswith(prefixes)} <= table
+
+
+@pytest.fixture(scope="module")
+def target(models: Models) -> Target:
+    return open_target(models.target)
+
+
+def chain(n: int) -> str:
+    return "root ::= r0\n" + "".join(f"r{i} ::= r{i + 1}\n" for i in range(n)) + f'r{n} ::= "a"'
+
+
+def endure(grammar: str, target: Target, n: int, seed: int = 5) -> str:
+    """Why a text of n random tokens that the grammar allows ended early; "" where it did not."""
+    rng = random.Random(seed)
+    try:
+        sampler = make_sampler(target, grammar=resolve_grammar(grammar) or "")
+        for _ in range(n):
+            choices = [token for token, may in enumerate(sampler.allowed()) if may and token >= len(CONTROL)]
+            if not choices:
+                return "over"
+            sampler.accept(rng.choice(choices))
+    except GrammarError as error:
+        return str(error)
+    return ""
+
+
+AMBIGUOUS = 'root ::= s\ns ::= "a" | "a" s | "a" s s | "a" s s s'
+HOSTILE = {
+    "groups": ("root ::= " + "(" * 60 + '"a"' + ")" * 60, 1),
+    "more-groups": ("root ::= " + "(" * 99_999 + '"a"' + ")" * 99_999, 1),
+    "chain": (chain(900), 1),
+    "long-chain": (chain(50_000), 1),
+    "optional-groups": ("root ::= " + "(" * 60 + '"a"' + ")?" * 60, 1),
+    "repeated": ('root ::= "a"{1000000000}', 300),
+    "nested-repeats": ('root ::= ((("a"{1000000}){1000000}){1000000}){1000000}', 300),
+    "stars": ('root ::= "a"' + "*" * 20_000, 300),
+    "alternatives": (
+        "root ::= (" + " | ".join(f"x{i}" for i in range(200)) + ")*\n"
+        + "\n".join(f'x{i} ::= "a" "a"*' for i in range(200)), 300,
+    ),
+    "exponential": ('root ::= s\ns ::= "a" s "b" | "a" s "c" | "a"', 300),
+    "optionals": ("root ::= " + '"a"? ' * 1000, 100),
+    "doubling": (
+        "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(60)) + '\nr60 ::= "a"?', 300,
+    ),
+    "ambiguous": (AMBIGUOUS, 100),
+    "counting": ('root ::= (("a" | "aa"){1,100000} | "a"){1,100000}', 300),
+    "many-counters": ("root ::= " + " | ".join(['("a" | "aa"){200,999}'] * 4000), 300),
+    "endless": ('root ::= x\nx ::= "a" x', 300),
+    "left-recursive": ('root ::= root "a" | "b"', 300),
+    "hidden-left-recursion": ('root ::= b\nb ::= c* root\nc ::= "c"', 300),
+    "empty-loop": ('root ::= ("a"? root)* "b"', 300),
+    "deep": ('root ::= s\ns ::= "a" s "b" | "a" s "c" | "a" s "d"', 300),
+    "impossible": ('root ::= "a" x\nx ::= "b" x', 50),
+}  # fmt: skip
+
+
+@pytest.mark.alone  # measures time
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_grammars_cost_little_or_are_refused(name: str, target: Target) -> None:
+    """Many of them killed the process or held it for minutes with llama.cpp's parser and sampler."""
+    grammar, n = HOSTILE[name]
+    start = time.process_time()
+    endure(grammar, target, n)
+    assert time.process_time() - start < 10
+
+
+def test_damaged_grammars_are_read_or_refused(target: Target) -> None:
+    seeds = [
+        'root ::= ("a" | x{2,3} [^b-d\\u00e9]*)+ # note\nx ::= . "\\x41"?\n',
+        'root ::= s\ns ::= "(" s ")" s | ""\nz ::= [\\]\\-a] ( s ( s )? ){0,}\r\n',
+        'root ::= "日本"{1,4} | ([ぁ-ゟ] | "é")*\n',
+    ]
+    rng, n_read = random.Random(11), 0
+    for _ in range(300):
+        text = list(rng.choice(seeds))
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(text))
+            text[at : at + rng.randint(0, 3)] = rng.choices(
+                '()[]{}|*+?."\\^-<>!#:=\n ,019axrsuUt', k=rng.randint(0, 2)
+            )
+        n_read += not endure("".join(text), target, 8)
+    assert 10 < n_read < 280
+
+
+def test_a_rule_may_have_any_name_and_any_character(target: Target) -> None:
+    """llguidance's converter knows neither all names nor all escapes of GBNF."""
+    text = (
+        'root ::= start Start-A startA\nstart ::= "/\\x41\\"\\\\"\n'
+        "Start-A ::= [\\-/&~^-]{2}\nstartA ::= [^\\U0001F600a-z]"
+    )
+    sampler = make_sampler(target, grammar=resolve_grammar(text) or "")
+    for byte in b'/A"\\-/Q':
+        assert not sampler.allowed()[EOS]
+        sampler.accept(len(CONTROL) + byte)
+    assert next(token for token, may in enumerate(sampler.allowed()) if may) == EOS
+
+
+def test_what_a_grammar_forces_is_drafted_without_a_drafter(models: Models) -> None:
+    schema = {"type": "object", "properties": {"name_of_the_customer": {"enum": ["a", "b"]}}}
+    form = {"json_schema": schema | {"required": ["name_of_the_customer"]}, "max_tokens": 60}
+    with Engine.open(models.target, n_ctx=256, n_threads=1, text_drafts="on") as engine:
+        for temperature in (0.0, 0.8):
+            options = {**form, "temperature": temperature, "seed": 1}
+            plain = engine.generate("ab cd", strategy="off", **options)
+            engine.generate("ab cd", **options)  # the first rounds are measured
+            forced = engine.generate("ab cd", **options)
+            assert forced.tokens == plain.tokens
+            assert forced.timings.draft_n_accepted > 0
+            assert forced.timings.rounds < plain.timings.rounds
 
 
 def test_what_a_grammar_forbids_is_not_drafted(models: Models) -> None:

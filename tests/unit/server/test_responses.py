@@ -10,7 +10,8 @@ import pytest
 
 from helpers.http_server import CITY, MODEL, QUESTION, SAID, THOUGHT, TestServer
 
-TOOL = {"type": "function", "name": "weather", "parameters": CITY}
+REFERRING = {**CITY, "properties": {"city": {"$ref": "#/$defs/c"}}, "$defs": {"c": {"enum": ["Paris"]}}}
+TOOL = {"type": "function", "name": "weather", "parameters": REFERRING}
 
 
 def ask(given: Any, **rest: Any) -> dict[str, Any]:
