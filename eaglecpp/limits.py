@@ -31,6 +31,8 @@ SCHEMA_DEPTH = 64
 """Of schemas in schemas."""
 SCHEMA_NODES = 1000
 """Schemas in a schema; the values of an enum are none. The time of each token grows with them."""
+SCHEMA_WAYS = 10_000
+"""Combinations of alternatives (`anyOf`) that `allOf` joins; they are written out."""
 GBNF_BYTES = 1 << 17
 GBNF_RULES = 1000
 """llguidance's converter takes time that grows with the square of them, and 10,000 end the process."""

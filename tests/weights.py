@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Files are counted for the first package that holds them.
 BUDGETS = {
     "native/algo": 2774,  # issue 54: on tiny targets the way back to plain rounds is paid for
-    "native/grammar": 308,
+    "native/grammar": 348,
     "native/kernels": 2839,  # a long cache is read once, in its order (issue 56)
     "native/ggml_hook": 1299,
     "native/target": 3104,  # issue 69: threads and memory of containers
@@ -28,7 +28,7 @@ BUDGETS = {
     "native": 2421,  # issue 69: limits of containers (cgroups v1 and v2), macOS's free memory
     "eaglecpp/server": 4208,  # issue 57: drafters and sizes in the words of the command line
     "eaglecpp/cli": 3262,  # the command `convert` stands here, which makes convert/ 109 lines less
-    "eaglecpp/engine": 3192,  # issue 56: images' grids; loops end, one way to open without a drafter
+    "eaglecpp/engine": 3212,  # issue 56: images' grids; loops end, one way to open without a drafter
     "eaglecpp/chat": 2557,  # issue 69: one reader for each kind of call form, each with its own ends
     "eaglecpp/store": 2041,  # issue 57: copies of stored files are known; bars of downloads
     "eaglecpp/train": 3740,  # DFlash2 is trained, too, and blocks by their first slots
@@ -36,7 +36,7 @@ BUDGETS = {
     "eaglecpp/modelfile": 790,
     "eaglecpp": 3611,  # issue 57: a server elsewhere, whose answers are checked; Llama's types; --lora
     "convert": 4533,  # issue 69: the slot that speculators' DSpark drafts from first
-    "tests": 33790,  # issue 69: marks of every family in every value, keys of the prompt, containers, seeds
+    "tests": 33822,  # issue 69: marks of every family in every value, keys of the prompt, containers, seeds
     "benchmarks": 6235,  # issue 58: the GPU kit fits transfers, first answers; issue 56: attention.py
 }
 VENDORED = "eaglecpp/server/static/vendor"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,7 @@ from eaglecpp.limits import (
     SCHEMA_BYTES,
     SCHEMA_DEPTH,
     SCHEMA_NODES,
+    SCHEMA_WAYS,
 )
 
 
@@ -121,6 +123,7 @@ class _Schema:
         self._root, self._strict = root, strict
         self._n_pattern_chars = 0
         self._joined: set[int] = set()
+        self._n_ways: dict[int, int] = {}
 
     def prepare(self) -> None:
         """Changes the schema in place. Raises GrammarError above a limit."""
@@ -129,8 +132,27 @@ class _Schema:
         for one in schemas:
             if "allOf" in one or (one.keys() & {"$ref", *_COMBINED} and "properties" in one):
                 self._join(one)
+        try:
+            n_ways = max(self._ways(one) for one in schemas)
+        except RecursionError:
+            raise GrammarError("the JSON schema: its references follow each other too long") from None
+        _check("combinations of alternatives that are joined", "JSON schema", n_ways, SCHEMA_WAYS)
         for one in schemas:
             self._complete(one)
+
+    def _ways(self, schema: Any) -> int:
+        """Combinations of the alternatives of its parts, which llguidance writes out where it joins them."""
+        if not isinstance(schema, dict):
+            return 1
+        if id(schema) not in self._n_ways:
+            self._n_ways[id(schema)] = 1  # of one that refers to itself
+            n = self._ways(self._referred(schema.get("$ref")))
+            for key in _COMBINED:
+                parts = schema.get(key)
+                each = [self._ways(part) for part in parts] if isinstance(parts, list) else []
+                n *= max(1, sum(each)) if key != "allOf" else math.prod(each)
+            self._n_ways[id(schema)] = n
+        return self._n_ways[id(schema)]
 
     def _all(self) -> Iterator[dict[str, Any]]:
         waiting, n = [(self._root, 0)], 0

@@ -6,6 +6,13 @@
 
 #include "base/error.h"
 
+#if defined(_WIN32)
+#define NOMINMAX
+#include <windows.h>
+#else
+#include <pthread.h>
+#endif
+
 namespace eaglecpp {
 
 // The first byte of tokens that no text matches.
@@ -15,8 +22,8 @@ static constexpr char end_mark = '\xFF';
 // token grows with their square, to 0.1 s here.
 static constexpr size_t n_places = 1000, n_places_json = 10000;
 
-// So many calls of the drafts' matcher in a row that took longer let the next ones out, so that they cost a round little
-// on average. A single one may have lost its core.
+// So many calls of the drafts' matcher in a row that took longer let the next ones out, so that they cost a round
+// little on average. A single one may have lost its core.
 static constexpr double slow_ms = 2.0, n_rest_per_ms = 8.0, n_rest_max = 1000.0;
 static constexpr int n_slow_max = 3;
 
@@ -72,13 +79,53 @@ GrammarMatcher::GrammarMatcher(const std::string & text, std::shared_ptr<const G
     allowed();  // the first mask takes the longest
 }
 
+namespace {
+// llguidance's compiler recurses as deep as schemas refer to each other.
+constexpr size_t n_stack = (size_t)64 << 20;
+
+struct MakeCall {
+    const LlgConstraintInit & init;
+    const std::string & text;
+    LlgMatcher * made;
+};
+
+void make_now(void * p) {
+    auto & call = *static_cast<MakeCall *>(p);
+    call.made = Llguidance::get().new_matcher(&call.init, "lark", call.text.c_str());
+}
+
+// Runs it on a stack that no schema overflows. Pages of it that are not used cost nothing.
+bool run_on_stack(MakeCall & call) {
+#if defined(_WIN32)
+    const auto run = [](void * p) -> DWORD { return make_now(p), 0; };
+    HANDLE thread = CreateThread(nullptr, n_stack, run, &call, STACK_SIZE_PARAM_IS_A_RESERVATION, nullptr);
+    if (!thread) return false;
+    WaitForSingleObject(thread, INFINITE);
+    CloseHandle(thread);
+#else
+    const auto run = [](void * p) -> void * { return make_now(p), nullptr; };
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, n_stack);
+    const int failed = pthread_create(&thread, &attributes, run, &call);
+    pthread_attr_destroy(&attributes);
+    if (failed) return false;
+    pthread_join(thread, nullptr);
+#endif
+    return true;
+}
+}  // namespace
+
 GrammarMatcher::Matcher GrammarMatcher::make(const std::string & text) const {
     LlgConstraintInit init;
     llg_.constraint_init_set_defaults(&init, vocabulary_->get());
     init.log_stderr_level = 0;
     init.max_items_in_row = text.find("%json") == std::string::npos ? n_places : n_places_json;
     init.verbose_errors = false;
-    return Matcher(llg_.new_matcher(&init, "lark", text.c_str()));
+    MakeCall call{init, text, nullptr};
+    if (!run_on_stack(call)) fail(ErrorKind::out_of_memory, "no stack of %zu MB to compile a grammar", n_stack >> 20);
+    return Matcher(call.made);
 }
 
 void GrammarMatcher::give_up() const {

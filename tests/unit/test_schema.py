@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 import time
 from typing import Any
 
@@ -208,6 +210,47 @@ def test_what_cannot_be_a_grammar_is_said_in_words(schema: Any, text: str, targe
     with pytest.raises(GrammarError) as caught:
         fits(target, schema, "")
     assert text in str(caught.value)
+
+
+def chained(n: int, one: Any) -> dict[str, Any]:
+    """Schemas that each hold the next one, which `one` makes of a reference."""
+    parts = {str(i): one({"$ref": f"#/$defs/{i + 1}"}) for i in range(n)}
+    return {"$defs": parts | {str(n): {"type": "string"}}, "$ref": "#/$defs/0"}
+
+
+ALTERNATIVES = {"anyOf": [{"type": "string"}, {"pattern": "a"}, {"type": "object", "properties": {"a": {}}}]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        chained(900, lambda ref: ref),
+        chained(400, lambda ref: {"properties": {"a": ref}}),
+        chained(300, lambda ref: {"allOf": [ref], "minLength": 1}),
+        chained(60, lambda ref: {"allOf": [ref, ref]}),
+        chained(60, lambda ref: {"anyOf": [ref, ref]}),
+        chained(60, lambda ref: {"type": "array", "prefixItems": [ref, ref]}),
+        {"allOf": [ALTERNATIVES] * 25},
+        {"$ref": "#"},
+        {"allOf": [{"$ref": "#"}]},
+    ],
+    ids=["refs", "properties", "all-of", "twice-all", "twice-any", "items", "product", "self", "self-all"],
+)
+def test_joined_and_chained_schemas_cost_little_or_are_refused(schema: Any, target: Target) -> None:
+    """On a small stack and in little time."""
+
+    def make() -> None:
+        with contextlib.suppress(GrammarError):
+            fits(target, schema, "")
+
+    start, usual = time.process_time(), threading.stack_size(1 << 19)
+    try:
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(usual)
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(
