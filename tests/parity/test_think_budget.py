@@ -99,7 +99,8 @@ def test_a_limit_of_the_answer_comes_first(engine: Engine) -> None:
 @pytest.mark.parametrize("strategy", ["off", "auto"])
 @pytest.mark.parametrize("stop", ["</think>", "k>\n\n"])
 def test_a_stop_string_in_the_closing_text_ends_the_answer(engine: Engine, stop: str, strategy: str) -> None:
-    found = chat(engine, template=OPENED, max_tokens=60, think_budget=5, stop=[stop], strategy=strategy)
+    options: dict[str, Any] = {"template": OPENED, "max_tokens": 60, "temperature": 0.0}
+    found = chat(engine, think_budget=5, stop=[stop], strategy=strategy, **options)
     assert (found.finish_reason, found.stopped_by) == ("stop", stop)
     assert stop in engine.detokenize(found.tokens[-8:]) and stop not in engine.detokenize(found.tokens[:-1])
 
