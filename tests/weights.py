@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""How many lines of code each package has, against a budget: python tests/weights.py
+"""How many lines of code each top folder has, against a budget: python tests/weights.py
 
-Blank lines, comments and docstrings do not count, nor do files that were vendored. A package over its budget
-fails `tests/run.py lint`. Budgets only go down: whoever adds a feature names what it removes. To raise one,
-write the reason beside it.
+Blank lines, comments and docstrings do not count, nor do files that were vendored. A folder over its budget
+fails `tests/run.py lint`. Packages are listed for information: budgets for each made people save lines inside
+functions. Budgets only go down: whoever adds a feature names what it removes. To raise one, write the reason
+next to it.
 """
 
 from __future__ import annotations
@@ -16,29 +17,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Files are counted for the first package that holds them.
 BUDGETS = {
-    "native/algo": 2774,  # issue 54: on tiny targets the way back to plain rounds is paid for
-    "native/grammar": 348,
-    "native/kernels": 2839,  # a long cache is read once, in its order (issue 56)
-    "native/ggml_hook": 1299,
-    "native/target": 3104,  # issue 69: threads and memory of containers
-    "native/engine": 2266,  # issue 56: the same
-    "native/draft": 2095,  # issue 58: on devices a round of a block is one graph and one wait
-    "native": 2421,  # issue 69: limits of containers (cgroups v1 and v2), macOS's free memory
-    "eaglecpp/server": 4208,  # issue 57: drafters and sizes in the words of the command line
-    "eaglecpp/cli": 3262,  # the command `convert` stands here, which makes convert/ 109 lines less
-    "eaglecpp/engine": 3212,  # issue 56: images' grids; loops end, one way to open without a drafter
-    "eaglecpp/chat": 2557,  # issue 69: one reader for each kind of call form, each with its own ends
-    "eaglecpp/store": 2041,  # issue 57: copies of stored files are known; bars of downloads
-    "eaglecpp/train": 3740,  # DFlash2 is trained, too, and blocks by their first slots
-    "eaglecpp/learn": 524,  # issue 69: private folders, bounds on records, no orphaned training
-    "eaglecpp/modelfile": 790,
-    "eaglecpp": 3611,  # issue 57: a server elsewhere, whose answers are checked; Llama's types; --lora
-    "convert": 4533,  # issue 69: the slot that speculators' DSpark drafts from first
-    "tests": 33822,  # issue 69: marks of every family in every value, keys of the prompt, containers, seeds
-    "benchmarks": 6235,  # issue 58: the GPU kit fits transfers, first answers; issue 56: attention.py
+    "native": 17_350,  # goal 15,800. llguidance took 500 lines; forced drafts and rare faults added as many
+    "eaglecpp": 25_350,  # goal 22,000. Issues 69 to 74: families of calls, images, /api/create, launch
+    "convert": 4_750,  # goal 4,500. Unknown keys are refused; ten more variants of checkpoints
+    "tests": 36_000,  # goal 30,000. A test for each fault of issues 69 and 71, at the defaults
+    "benchmarks": 6_450,  # goal 4,800. The prepared quarter of an hour on a card, first answers
 }
+PACKAGES = (
+    "native/algo", "native/grammar", "native/kernels", "native/ggml_hook", "native/target", "native/engine",
+    "native/draft", "native", "eaglecpp/server", "eaglecpp/cli", "eaglecpp/engine", "eaglecpp/chat",
+    "eaglecpp/store", "eaglecpp/train", "eaglecpp/learn", "eaglecpp/modelfile", "eaglecpp",
+    "convert", "tests", "benchmarks",
+)  # fmt: skip
+"""Files are counted for the longest name that holds them."""
 VENDORED = "eaglecpp/server/static/vendor"
 KINDS = {".py", ".h", ".cpp", ".inc", ".c", ".js", ".mjs", ".css", ".html", ".sh"}
 # A string or a character is kept whole, so that what looks like a comment inside it is none.
@@ -81,31 +73,32 @@ def _python_lines(text: str) -> Iterator[int]:
 
 
 def weigh() -> dict[str, int]:
-    """Lines of each package of `BUDGETS`."""
-    found = dict.fromkeys(BUDGETS, 0)
-    for top in ("native", "eaglecpp", "convert", "tests", "benchmarks"):
+    """Lines of each package."""
+    found = dict.fromkeys(PACKAGES, 0)
+    for top in BUDGETS:
         for path in sorted((ROOT / top).rglob("*")):
             name = path.relative_to(ROOT).as_posix()
             if path.suffix not in KINDS or name.startswith(VENDORED) or "__pycache__" in name:
                 continue
-            package = max((p for p in BUDGETS if name.startswith(p + "/")), key=len)
+            package = max((p for p in PACKAGES if name.startswith(p + "/")), key=len)
             found[package] += code_lines(path)
     return found
 
 
 def main() -> int:
     found = weigh()
-    print(f"{'package':<20} {'lines':>6} {'budget':>6}")
-    for package, n in found.items():
-        over = f"  over by {n - BUDGETS[package]}" if n > BUDGETS[package] else ""
-        print(f"{package:<20} {n:>6} {BUDGETS[package]:>6}{over}")
-    print(f"{'all':<20} {sum(found.values()):>6} {sum(BUDGETS.values()):>6}")
-    if any(n > BUDGETS[package] for package, n in found.items()):
-        print(
-            "A feature names what it removes (CONTRIBUTING.md): take out as much as you add.", file=sys.stderr
-        )
-        return 1
-    return 0
+    is_over = False
+    for top, budget in BUDGETS.items():
+        inside = {name: n for name, n in found.items() if name.partition("/")[0] == top}
+        n_all = sum(inside.values())
+        is_over = is_over or n_all > budget
+        print(f"{top:<20} {n_all:>6} of {budget}" + (f", over by {n_all - budget}" if n_all > budget else ""))
+        for name, n in inside.items() if len(inside) > 1 else ():
+            print(f"  {name if '/' in name else 'the rest':<18} {n:>6}")
+    print(f"{'all':<20} {sum(found.values()):>6}")
+    if is_over:
+        print("A feature names what it removes: take out as much as you add.", file=sys.stderr)
+    return int(is_over)
 
 
 if __name__ == "__main__":
