@@ -68,7 +68,7 @@ def test_a_model_without_one_is_refused(create: Create, plain: Path) -> None:
 def test_auto_takes_it_where_no_eagle_drafter_is_known(create: Create, target: Path) -> None:
     found = fetch(target, "auto")
     assert found.draft == target
-    assert found.draft_origin == "auto: no drafter is known: its own head"
+    assert found.draft_origin.startswith("auto: its own head, because no drafter is known for ")
 
 
 def test_drafters_says_that_it_has_a_head(create: Create, target: Path, plain: Path) -> None:
