@@ -202,7 +202,8 @@ class GenerationRequest:
         given = dict(self.options)
         sampling = replace(self.sampling or usual, **given)
         text = resolve_grammar(self.grammar, self.json_schema, self.response_format)
-        if text is None and sampling.grammar:
+        is_made = sampling.grammar.startswith("%llguidance")  # of a request that goes on
+        if text is None and sampling.grammar and not is_made:
             text = resolve_grammar(sampling.grammar)
         return sampling if text is None else replace(sampling, grammar=str(text))
 
