@@ -202,10 +202,9 @@ class GenerationRequest:
         given = dict(self.options)
         sampling = replace(self.sampling or usual, **given)
         text = resolve_grammar(self.grammar, self.json_schema, self.response_format)
-        is_made = sampling.grammar.startswith("%llguidance")  # of a request that goes on
-        if text is None and sampling.grammar and not is_made:
-            text = resolve_grammar(sampling.grammar)
-        return sampling if text is None else replace(sampling, grammar=str(text))
+        if text is None and sampling.grammar:
+            text = resolve_grammar(sampling.grammar)  # not again, if it is Lark
+        return sampling if text is None else replace(sampling, grammar=text)
 
 
 @dataclass

@@ -66,7 +66,7 @@ def _scalar(option: Option, value: Any) -> Any:
         if not math.isfinite(number):
             raise InvalidValueError(f"{option.name} must be a finite number; got {value!r}")
         return number
-    if kind in (bool, str) and isinstance(value, (bool, str)) and type(value) is kind:
+    if kind in (bool, str) and isinstance(value, kind):
         return value
     raise InvalidTypeError(f"{option.name} must be {kind.__name__}, got {type(value).__name__} {value!r}")
 

@@ -169,7 +169,7 @@ def rewrite_config(directory: Path, **values: Any) -> None:
 
 
 def save_bin(directory: Path, weights: Weights) -> None:
-    """`pytorch_model.bin` as torch writes it, matrices in bfloat16. Skips the test where there is no torch."""
+    """`pytorch_model.bin` as torch writes it, matrices in bfloat16. Skips the test without torch."""
     torch: Any = pytest.importorskip("torch")
 
     def tensor(value: Any) -> Any:
