@@ -20,7 +20,7 @@ from eaglecpp import Engine
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.chat.model import Asked, ChatModel, ChatPrompt
 from eaglecpp.chat.template import ChatTemplate
-from eaglecpp.engine.grammar import resolve_grammar
+from eaglecpp.engine.grammar import Lark, resolve_grammar
 from eaglecpp.lowlevel import Target
 from eaglecpp.results import Completion, Timings
 from helpers.native import make_sampler, open_target
@@ -229,7 +229,7 @@ def test_json_in_the_final_channel_is_no_call(engine: Engine) -> None:
 
 def allowed(engine: Engine, target: Target, grammar: str, text: str) -> bool:
     """Whether a grammar allows all of a text, and its end there."""
-    sampler = make_sampler(target, grammar=grammar)
+    sampler = make_sampler(target, grammar=Lark(grammar))
     for token in [*engine.tokenize(text, add_bos=False), engine.native.eos]:
         if not sampler.allowed()[token]:
             return False
