@@ -260,6 +260,7 @@ def test_a_model_without_a_drafter_cannot_learn(models: Models) -> None:
 
 
 def test_too_few_texts_are_refused(models: Models) -> None:
+    pytest.importorskip("torch")
     keep(Learning.of(models.target), 1)
     done = CliRunner().invoke(learn_command, [str(models.target), "--draft", str(models.draft)])
     assert done.exit_code == 1 and f"expected at least {LEAST_TEXTS} answers" in str(done.exception)
@@ -268,6 +269,7 @@ def test_too_few_texts_are_refused(models: Models) -> None:
 def test_a_damaged_record_is_deleted_and_the_others_are_learnt(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    pytest.importorskip("torch")
     from eaglecpp.learn.training import _user_texts
 
     learning = Learning(tmp_path / "one")
