@@ -82,7 +82,6 @@ def _codex(address: str, key: str, model: str, n_ctx: int) -> Setup:
 model = {text(model)}
 model_provider = "eaglecpp"
 model_context_window = {n_ctx}
-model_max_output_tokens = {n_ctx // 4}
 
 [model_providers.eaglecpp]
 name = "eaglecpp"
