@@ -22,7 +22,7 @@ from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.chat.think_budget import ThinkBudget
-from eaglecpp.chat.thinking import HARMONY, ThinkTags, behind_thought
+from eaglecpp.chat.thinking import HARMONY, ThinkTags, behind_thought, thinking_tags
 from eaglecpp.chat.tool_calls import ToolReader, is_call
 from eaglecpp.chat.turns import Accepted, accepted, fold_system, lead_system
 from eaglecpp.errors import ContextFullError, InvalidTypeError, UnsupportedError
@@ -233,7 +233,7 @@ class ChatModel:
     @cached_property
     def tags(self) -> ThinkTags | None:
         """The tags around the model's thinking; None if it does not think."""
-        return self._layout if self._layout is not None and self._layout.open else None
+        return thinking_tags(self._layout)
 
     @cached_property
     def _layout(self) -> ThinkTags | None:

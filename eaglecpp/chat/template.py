@@ -21,7 +21,7 @@ from eaglecpp.chat.call_forms import CallForm, forms_of
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.probe import Form, Takes, probe
-from eaglecpp.chat.thinking import Begins, ThinkTags, layout_of, splitter
+from eaglecpp.chat.thinking import Begins, ThinkTags, layout_of, splitter, thinking_tags
 from eaglecpp.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class ChatTemplate:
     @property
     def tags(self) -> ThinkTags | None:
         """The tags around the thinking of a model with this template; None for one that does not think."""
-        return self.layout if self.layout is not None and self.layout.open else None
+        return thinking_tags(self.layout)
 
     @cached_property
     def calls(self) -> tuple[CallForm, ...]:

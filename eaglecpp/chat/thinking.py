@@ -172,10 +172,9 @@ def layout_of(template: str) -> ThinkTags | None:
     return next(found, ThinkTags(learned[1], learned[2]) if learned else None)
 
 
-def tags_of(template: str) -> ThinkTags | None:
-    """Returns the tags around the thinking, None for a model that does not think."""
-    tags = layout_of(template)
-    return tags if tags is not None and tags.open else None
+def thinking_tags(layout: ThinkTags | None) -> ThinkTags | None:
+    """Returns the tags around the thinking in a layout, None for a model that does not think."""
+    return layout if layout is not None and layout.open else None
 
 
 @dataclass(frozen=True)

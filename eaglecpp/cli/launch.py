@@ -39,7 +39,6 @@ class Setup:
     """What an agent is started with. files: contents by path within `Agent.folder_variable`'s folder."""
 
     environment: dict[str, str]
-    arguments: tuple[str, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
 
 
@@ -142,7 +141,7 @@ def launch(agent: str, model: str, arguments: tuple[str, ...], n_ctx: int, only_
     with _ended_by_signals(), _served(model, n_ctx) as (address, name):
         setup = chosen.setup(address, key, name, _load(address, key, name, n_ctx))
         with _folder(chosen, setup) as environment:
-            code = _run([program, *setup.arguments, *arguments], environment)
+            code = _run([program, *arguments], environment)
     click.get_current_context().exit(code)
 
 
@@ -177,7 +176,7 @@ def _show(agent: Agent, setup: Setup, arguments: tuple[str, ...]) -> None:
     for name, text in setup.files.items():
         write(f"# ${agent.folder_variable}/{name}\n{text}\n")
     lines = [f"export {name}={shlex.quote(value)}" for name, value in setup.environment.items()]
-    write("\n".join([*lines, shlex.join([agent.program, *setup.arguments, *arguments])]) + "\n")
+    write("\n".join([*lines, shlex.join([agent.program, *arguments])]) + "\n")
 
 
 @contextlib.contextmanager

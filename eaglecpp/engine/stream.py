@@ -69,10 +69,8 @@ class Stream(Answer):
         """
         self._timings = self._end()
         self._budget = None
-        limit, n_max = (
-            self._request.sampling.max_tokens,
-            self._shared.native.get().n_ctx - len(self.prompt_tokens),
-        )
+        limit = self._request.sampling.max_tokens
+        n_max = self._shared.native.get().n_ctx - len(self.prompt_tokens)
         n_max = n_max if limit < 0 else min(limit, n_max)
         for token in self._shared.vocabulary.tokenize(budget.closing(), add_bos=False):
             if len(self._tokens) >= n_max:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eaglecpp.chat.thinking import tags_of
+from eaglecpp.chat.thinking import layout_of, thinking_tags
 from eaglecpp.modelfile.errors import ModelfileError
 from eaglecpp.modelfile.parameters import value_text
 from eaglecpp.modelfile.syntax import Command, holdable
@@ -114,7 +114,7 @@ def capabilities(model: StoredModel, facts: Facts) -> list[str]:
         "tools": "tools" in template or ".Tools" in template,
         "vision": bool(model.files("projector")),
         "insert": any(f"tokenizer.ggml.{key}_token_id" in facts.file.fields for key in ("fim_suf", "suffix")),
-        "thinking": tags_of(template) is not None,
+        "thinking": thinking_tags(layout_of(template)) is not None,
     }
     return [first, *(word for word, can in others.items() if can)]
 
