@@ -10,12 +10,13 @@ using Mode = Decision::Mode;
 using Reason = Decision::Reason;
 
 constexpr std::array<const char *, 3> mode_names = {"plain", "probe", "draft"};
-constexpr std::array<const char *, 11> reason_names = {"off",  "room",   "measuring", "parked",    "saving", "vain",
-                                                       "pays", "pinned", "inexact",   "unmatched", "replay"};
+constexpr std::array<const char *, 11> reason_names = {"off",         "room",         "calibrating", "backoff",
+                                                       "over_budget", "all_rejected", "pays",        "fixed",
+                                                       "inexact",     "no_match",     "replay"};
 // by reason, for a round that drafts nothing
 constexpr std::array<const char *, 11> reason_texts = {"",
                                                        ": no room for a draft",
-                                                       ": measuring a plain step",
+                                                       ": measuring a target-only step",
                                                        "",
                                                        ": waiting before the next try",
                                                        "",
@@ -34,9 +35,10 @@ std::string join(const std::vector<int32_t> & values) {
 // of a round that drafts nothing; best_speed: of the best draft, 0 = not known
 std::string why_off(Reason reason, double best_speed) {
     const std::string out = std::string("off") + reason_texts[(int)reason];
-    const bool is_saving = reason == Reason::saving;
-    if (best_speed <= 0.0 || (reason != Reason::parked && reason != Reason::vain && !is_saving)) return out;
-    return out + strf("%s the best draft would reach %.2f of plain speed", is_saving ? "," : ":", best_speed);
+    const bool is_over_budget = reason == Reason::over_budget;
+    if (best_speed <= 0.0 || (reason != Reason::backoff && reason != Reason::all_rejected && !is_over_budget))
+        return out;
+    return out + strf("%s the best draft would reach %.2f of plain speed", is_over_budget ? "," : ":", best_speed);
 }
 }  // namespace
 
@@ -65,8 +67,8 @@ void PlanSummary::add(const Decision & decision, int n_tokens, double n_steps) {
     }
     n_probes_ += decision.mode == Mode::probe;
     if (decision.mode != Mode::draft || decision.nodes.empty()) {
-        // measuring rounds, missing room and rows run again say nothing about the text
-        if (decision.reason != Reason::measuring && decision.reason != Reason::room &&
+        // calibrating rounds, missing room and rows run again say nothing about the text
+        if (decision.reason != Reason::calibrating && decision.reason != Reason::room &&
             decision.reason != Reason::replay) {
             why_off_ = decision.reason;
             best_speed_ = decision.best_speed;

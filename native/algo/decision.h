@@ -13,8 +13,8 @@ namespace eaglecpp {
 
 // What was decided for one round of one conversation, as a value that explains itself and prints as a line of a log.
 //
-//     plain reason=parked speed=0.93
-//     probe k=4 levels=0/1 reason=vain tokens=1 cost=1
+//     plain reason=backoff speed=0.93
+//     probe k=4 levels=0/1 reason=all_rejected tokens=1 cost=1
 //     draft k=4 levels=0/1,2/5,6 nodes=1,2,5 reason=pays tokens=2.91 cost=1.31
 //     draft k=0 levels= text=9 nodes=1,2,3,4,5 reason=pays tokens=5.12 cost=1.44
 //
@@ -24,17 +24,17 @@ namespace eaglecpp {
 struct Decision {
     enum class Mode { plain, probe, draft };  // probe: drafted, and not verified
     enum class Reason {
-        off,        // the strategy says so, or there is no drafter
-        room,       // too few tokens are left to generate
-        measuring,  // a plain round, to know what one costs
-        parked,     // drafting does not pay here; the next try is not due
-        saving,     // the ledger cannot cover a drafting round
-        vain,       // drafted, but no node is worth verifying
-        pays,       // drafted and verified
-        pinned,     // a fixed strategy
-        inexact,    // only exact batches may be planned, and none of several rows gives the bits of single rows
-        unmatched,  // the text proposes nothing that pays, and there is no drafter
-        replay,     // accepted rows that were lost along with rejected ones are run again
+        off,           // the strategy says so, or there is no drafter
+        room,          // too few tokens are left to generate
+        calibrating,   // a target-only step, to measure its time
+        backoff,       // drafting does not pay here, and the next try is not due
+        over_budget,   // the ledger cannot cover a drafting round
+        all_rejected,  // drafted, but no node is worth verifying
+        pays,          // drafted and verified
+        fixed,         // a fixed strategy
+        inexact,       // only exact batches may be planned, and no batch of several rows is exact
+        no_match,      // the text proposes nothing that pays, and there is no drafter
+        replay,        // accepted rows that were lost along with rejected ones are run again
     };
 
     Mode mode = Mode::plain;

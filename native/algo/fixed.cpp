@@ -22,8 +22,8 @@ void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
         if (n_nodes == 0) round.decision.reason = Reason::inexact;
         if (n_nodes == 0) return;
     }
-    round.decision.reason = Reason::unmatched;
-    if (has_drafter || !round.text_draft.empty()) start(plan, Reason::pinned, s.k);
+    round.decision.reason = Reason::no_match;
+    if (has_drafter || !round.text_draft.empty()) start(plan, Reason::fixed, s.k);
 }
 
 // the k best new nodes by the drafter's own path probability

@@ -9,8 +9,8 @@ namespace eaglecpp {
 
 // --- does the drafter pay? ------------------------------------------------------------------------------------------
 
-static constexpr double weight_paying = 0.10, weight_parked = 0.35;  // of a new value in the mean gain
-static constexpr double gain_max = 10.0;                             // plain rounds
+static constexpr double weight_paying = 0.10, weight_backoff = 0.35;  // of a new value in the mean gain
+static constexpr double gain_max = 10.0;                              // plain rounds
 static constexpr double doubt = 2.0;            // standard errors by which the mean gain must miss 0 to stop
 static constexpr double variance_least = 0.03;  // at the beginning of a request
 static constexpr double try_share = 0.007;      // of plain time spent on tries; well below the ledger's allowance
@@ -19,14 +19,14 @@ static constexpr double try_gap = 8.0, try_gap_max = 256.0;  // plain rounds fro
 void DrafterWorth::begin_request() {
     pays_ = true;
     variance_ = std::max(variance_, variance_least);
-    n_parked_ = n_since_try_ = 0;
+    n_waited_ = n_since_try_ = 0;
 }
 
 // Stops only when the mean misses zero by more than its own scatter explains: where drafting gains little the value of
 // single rounds varies much, and each needless stop costs a wait for the next tries.
 void DrafterWorth::weigh(double gain, double speed) {
     if (!std::isfinite(gain) || !std::isfinite(speed)) return;
-    const double weight = pays_ ? weight_paying : weight_parked;
+    const double weight = pays_ ? weight_paying : weight_backoff;
     const double error = std::clamp(gain, -gain_max, gain_max) - gain_;
     gain_ += weight * error;
     variance_ += weight * ((1.0 - weight) * error * error - variance_);
@@ -34,13 +34,13 @@ void DrafterWorth::weigh(double gain, double speed) {
     const double margin = pays_ ? doubt * std::sqrt(variance_ * weight / 2.0) : 0.0;
     const bool did_pay = pays_;
     pays_ = gain_ + margin > 0.0;
-    if (did_pay && !pays_) n_parked_ = n_since_try_ = 0;
+    if (did_pay && !pays_) n_waited_ = n_since_try_ = 0;
 }
 
 // Tries come dense at first, for texts that go to and fro, then as rare as their share of the time asks.
 bool DrafterWorth::is_try_due(double cost) {
     const double fair = std::clamp(cost / try_share, try_gap, try_gap_max);
-    const double gap = is_hurried_ ? 0.0 : std::clamp(++n_parked_ / 4.0, std::max(try_gap, fair / 3.0), fair);
+    const double gap = is_hurried_ ? 0.0 : std::clamp(++n_waited_ / 4.0, std::max(try_gap, fair / 3.0), fair);
     if (++n_since_try_ < gap) return false;
     n_since_try_ = 0;
     is_hurried_ = false;
@@ -106,14 +106,14 @@ void Planner::begin_round(int n_roots, bool is_timed) {
     plain_ms_ = std::max(costs_.plain(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
     n_replay_ = n_padding_ = 0;
-    is_measuring_ = is_timed && is_measuring_due();
+    is_calibrating_ = is_timed && is_calibration_due();
     is_exact_ = false;
     n_times_ = 1.0;
     drafting_.clear();
     plans_.clear();
 }
 
-bool Planner::is_measuring_due() const {
+bool Planner::is_calibration_due() const {
     if (is_plain_wanted_ || !costs_.is_known(n_roots_)) return true;
     double cost = speed_.speed() - 1.0;
     if (options_.pads_rows) cost += 2.0 * rounds(costs_.change_ms());
@@ -163,12 +163,12 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
 void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
     PlanRound & round = plan.round;
     round.text_gain = 0.0;
-    round.decision.reason = Reason::measuring;
-    if (is_measuring_) return;
-    open_market(n_roots_, &plan);
+    round.decision.reason = Reason::calibrating;
+    if (is_calibrating_) return;
+    open_cost_model(n_roots_, &plan);
     round.text_gain = text_gain(plan);
     const bool is_sure = round.text_gain * plan.text.recent.speed() >= sure_tokens;
-    round.decision.reason = Reason::unmatched;
+    round.decision.reason = Reason::no_match;
     if (has_drafter && !is_sure) {
         const int n = (int)drafting_.size() + 1;
         const double cost = rounds(costs_.commit(n * round.n_commit_rows()) + costs_.host());
@@ -177,9 +177,9 @@ void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
         double change = pads(plan) && n_rows_last_ == n_roots_ ? 2.0 * rounds(costs_.change_ms()) : 0.0;
         change += interruption();
         if (!plan.text.worth.pays() && !plan.text.worth.is_try_due(cost + interruption())) {
-            round.decision.reason = Reason::parked;
+            round.decision.reason = Reason::backoff;
         } else if (!ledger_.covers(cost + row + change)) {
-            round.decision.reason = Reason::saving;
+            round.decision.reason = Reason::over_budget;
         } else {
             return start(plan, Reason::pays, round.limits.n_leaves > 1 ? options_.k : 1);
         }
@@ -206,12 +206,12 @@ void Planner::start(SequencePlan & plan, Reason reason, int k) {
 }
 
 // plan: the only one of the batch that is known so far, null = all are
-void Planner::open_market(int n_rows, const SequencePlan * plan) {
+void Planner::open_cost_model(int n_rows, const SequencePlan * plan) {
     const int n_max = std::clamp(costs_.n_rows_max() - n_rows, 1, n_nodes_max);
     const double first_use = std::max(0.0, std::min(first_use_, first_use_max) - ledger_.first_uses());
-    market_.open(costs_, n_rows, n_max, plain_ms_, n_roots_, n_times_, first_use);
-    if (is_exact_) market_.keep_exact(exact_rows_, costs_);
-    if (plan && pads(*plan)) market_.fix_rows(plan->shape.n_rows);
+    cost_model_.open(costs_, n_rows, n_max, plain_ms_, n_roots_, n_times_, first_use);
+    if (is_exact_) cost_model_.keep_exact(exact_rows_, costs_);
+    if (plan && pads(*plan)) cost_model_.fix_rows(plan->shape.n_rows);
 }
 
 void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
@@ -243,13 +243,13 @@ void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
 double Planner::text_gain(const SequencePlan & plan) {
     const TextDraft & draft = plan.round.text_draft;
     if (draft.empty() || !costs_.knows_plain()) return 0.0;
-    stock_.clear();
+    candidate_gains_.clear();
     float p = 1.0f;
     for (int i = 0; i < std::min(draft.size(), plan.round.limits.n_nodes); ++i) {
         p *= plan.round.text_a[i];
-        stock_.push_back(worth(plan, p));
+        candidate_gains_.push_back(expected_gain(plan, p));
     }
-    return std::max(0.0, market_.best(stock_, budget()).gain - loss(costs_.host()));
+    return std::max(0.0, cost_model_.best(candidate_gains_, budget()).gain - loss(costs_.host()));
 }
 
 // --- grow -----------------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ void Planner::add_forced(SequencePlan & plan, int32_t node, const Tokens & token
 
 // The next level of all these conversations, which is one call of the drafter.
 void Planner::set_frontiers(const std::vector<SequencePlan *> & plans) {
-    lots_.clear();
+    candidates_.clear();
     int n_wide = 0;
     for (SequencePlan * plan : plans) {
         if ((int)plan->round.decision.levels.size() >= plan->round.depth_max) continue;
@@ -324,20 +324,20 @@ void Planner::set_frontiers(const std::vector<SequencePlan *> & plans) {
         find_candidates(*plan, std::min(width, plan->round.n_rows_left()));
         n_wide += width;
     }
-    if (lots_.empty()) return;
-    std::stable_sort(lots_.begin(), lots_.end(), [](const Lot & a, const Lot & b) { return a.worth > b.worth; });
-    stock();
-    double best = market_.best(stock_, budget()).gain;
+    if (candidates_.empty()) return;
+    std::stable_sort(candidates_.begin(), candidates_.end(), NodeCandidate::is_better);
+    collect_gains();
+    double best = cost_model_.best(candidate_gains_, budget()).gain;
     int best_n = 0;
-    for (int width = 1, n = 0; n < (int)lots_.size(); width *= 2) {
-        n = std::min(width, (int)lots_.size());
+    for (int width = 1, n = 0; n < (int)candidates_.size(); width *= 2) {
+        n = std::min(width, (int)candidates_.size());
         const double gain = foresee(n, n_wide);
         if (gain > best) best = gain, best_n = n;
     }
-    for (int i = 0; i < best_n; ++i) lots_[i].plan->round.frontier.push_back(lots_[i].node);
+    for (int i = 0; i < best_n; ++i) candidates_[i].plan->round.frontier.push_back(candidates_[i].node);
 }
 
-// lots_: the n_max best nodes of the last level that may have children
+// candidates_: the n_max best nodes of the last level that may have children
 void Planner::find_candidates(SequencePlan & plan, int n_max) {
     const DraftPool & pool = plan.round.pool;
     nodes_.clear();
@@ -349,41 +349,41 @@ void Planner::find_candidates(SequencePlan & plan, int n_max) {
     };
     std::sort(nodes_.begin(), nodes_.end(), is_better);
     nodes_.resize(std::clamp(n_max, 0, (int)nodes_.size()));
-    for (int32_t i : nodes_) lots_.push_back({worth(plan, pool.p()[i]), &plan, i});
+    for (int32_t i : nodes_) candidates_.push_back({expected_gain(plan, pool.p()[i]), &plan, i});
 }
 
-// stock_: the worths of all nodes that were proposed in this round, falling
-void Planner::stock() {
-    stock_.clear();
+// Fills candidate_gains_ with the expected gains of all nodes that were proposed in this round, falling
+void Planner::collect_gains() {
+    candidate_gains_.clear();
     for (const SequencePlan * plan : drafting_) {
         if (!plan->is_auto()) continue;
-        plan->round.pool.best_p(std::min(plan->round.limits.n_nodes, market_.n_max()), worths_);
-        for (float p : worths_) stock_.push_back(worth(*plan, p));
+        plan->round.pool.best_p(std::min(plan->round.limits.n_nodes, cost_model_.n_max()), gains_);
+        for (float p : gains_) candidate_gains_.push_back(expected_gain(*plan, p));
     }
-    std::sort(stock_.begin(), stock_.end(), std::greater<float>());
+    std::sort(candidate_gains_.begin(), candidate_gains_.end(), std::greater<float>());
 }
 
 // Best gain with one to n_ahead more levels, the first one below the first n lots, with children as they are on
 // average; the levels' own price taken off.
 double Planner::foresee(int n, int n_wide) {
-    front_.assign(lots_.begin(), lots_.begin() + n);
-    merged_ = stock_;
+    front_.assign(candidates_.begin(), candidates_.begin() + n);
+    merged_ = candidate_gains_;
     double ms = 0.0, best = -1e9;
     for (int ahead = 1; ahead <= n_ahead && !front_.empty(); ++ahead) {
         ms += costs_.level((int)front_.size());
         next_.clear();
-        for (const Lot & lot : front_) {
-            const PlanRound & round = lot.plan->round;
+        for (const NodeCandidate & candidate : front_) {
+            const PlanRound & round = candidate.plan->round;
             const int depth = (int)round.decision.levels.size() + ahead;
             if (depth > round.depth_max) continue;
-            const auto & means = lot.plan->text.chances.of(depth);
-            for (int r = 0; r < round.decision.k; ++r) next_.push_back({lot.worth * means[r], lot.plan, 0});
+            const auto & means = candidate.plan->text.chances.of(depth);
+            for (int r = 0; r < round.decision.k; ++r) next_.push_back({candidate.gain * means[r], candidate.plan, 0});
         }
-        std::stable_sort(next_.begin(), next_.end(), [](const Lot & a, const Lot & b) { return a.worth > b.worth; });
+        std::stable_sort(next_.begin(), next_.end(), NodeCandidate::is_better);
         const size_t middle = merged_.size();
-        for (const Lot & lot : next_) merged_.push_back(lot.worth);
+        for (const NodeCandidate & candidate : next_) merged_.push_back(candidate.gain);
         std::inplace_merge(merged_.begin(), merged_.begin() + middle, merged_.end(), std::greater<float>());
-        best = std::max(best, market_.best(merged_, budget(ms)).gain - loss(ms));
+        best = std::max(best, cost_model_.best(merged_, budget(ms)).gain - loss(ms));
         next_.resize(std::min(next_.size(), (size_t)n_wide));
         front_.swap(next_);
     }
@@ -412,24 +412,24 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
 
 // The nodes of all conversations in one list, as many as are worth their price together.
 void Planner::choose_auto() {
-    open_market(n_rows_, plans_.size() == 1 ? plans_[0] : nullptr);
-    lots_.clear();
+    open_cost_model(n_rows_, plans_.size() == 1 ? plans_[0] : nullptr);
+    candidates_.clear();
     for (SequencePlan * plan : plans_) {
         if (!plan->is_auto_drafting()) continue;
         PlanRound & round = plan->round;
-        const int n_max = std::min(round.limits.n_nodes, market_.n_max());
+        const int n_max = std::min(round.limits.n_nodes, cost_model_.n_max());
         round.order.build(plan->pool(), round.pool.p(), n_max, round.limits.n_leaves);
-        for (float p : round.order.p()) lots_.push_back({worth(*plan, p), plan, 0});
+        for (float p : round.order.p()) candidates_.push_back({expected_gain(*plan, p), plan, 0});
     }
-    std::stable_sort(lots_.begin(), lots_.end(), [](const Lot & a, const Lot & b) { return a.worth > b.worth; });
-    stock_.clear();
-    for (const Lot & lot : lots_) stock_.push_back(lot.worth);
-    const Market::Offer offer = market_.best(stock_, budget());
-    const double price = offer.n > 0 ? market_.price(offer.n) / offer.n : 0.0;
+    std::stable_sort(candidates_.begin(), candidates_.end(), NodeCandidate::is_better);
+    candidate_gains_.clear();
+    for (const NodeCandidate & candidate : candidates_) candidate_gains_.push_back(candidate.gain);
+    const CostModel::Selection selected = cost_model_.best(candidate_gains_, budget());
+    const double price = selected.n > 0 ? cost_model_.marginal_cost(selected.n) / selected.n : 0.0;
     for (SequencePlan * plan : plans_) {
         if (!plan->is_auto_drafting()) continue;
-        const int n = (int)std::count_if(lots_.begin(), lots_.begin() + offer.n,
-                                         [&](const Lot & lot) { return lot.plan == plan; });
+        const int n = (int)std::count_if(candidates_.begin(), candidates_.begin() + selected.n,
+                                         [&](const NodeCandidate & candidate) { return candidate.plan == plan; });
         if (!plan->round.is_text_only()) weigh(*plan, n, price);
         take(*plan, plan->round.order.nodes(), n);
     }
@@ -442,7 +442,7 @@ void Planner::weigh(SequencePlan & plan, int n, double price_of_node) {
     const double sum = std::accumulate(round.order.p().begin(), round.order.p().begin() + n, 0.0);
     const double spent_ms = round.draft_time.fair_ms() + costs_.host() / (double)std::max<size_t>(drafting_.size(), 1);
     const double price = n * price_of_node + loss(spent_ms);
-    plan.text.worth.weigh(worth(plan, sum) - price - round.text_gain, (1.0 + sum) / (1.0 + price / n_roots_));
+    plan.text.worth.weigh(expected_gain(plan, sum) - price - round.text_gain, (1.0 + sum) / (1.0 + price / n_roots_));
     plan.round.decision.best_speed = plan.text.worth.best_speed();
 }
 
@@ -468,7 +468,7 @@ void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int 
     append_depth_first(plan.pool(), nodes_, 0, d.nodes);
     if (n == 0) {
         d.mode = Mode::probe;
-        d.reason = Reason::vain;
+        d.reason = Reason::all_rejected;
         return;
     }
     round.tree = round.pool.tree().take(d.nodes);
@@ -591,7 +591,7 @@ void Planner::settle_shape(SequencePlan & plan) {
 // A round that does not draft is a plain one, unless it is so by chance among rounds that do.
 void Planner::pad(SequencePlan & plan) {
     const Reason reason = plan.decision().reason;
-    const bool is_short = reason == Reason::room || reason == Reason::unmatched || reason == Reason::vain;
+    const bool is_short = reason == Reason::room || reason == Reason::no_match || reason == Reason::all_rejected;
     if (!plan.round.is_verifying() && (!is_short || n_rows_last_ == n_roots_)) return;
     int n_rows = pads(plan) ? plan.shape.n_rows : n_rows_;
     if (plan.strategy().kind == Strategy::Kind::chain)
@@ -642,7 +642,7 @@ void Planner::end_round(double verify_ms, double round_ms) {
     costs_.learn_host(!is_plain, round_ms - verify_ms - round_draft_ms_);
     // a fixed strategy keeps a round from being a plain one, and would the next: the others do not wait for that
     const bool is_drafted = n_rows_ > n_roots_;
-    if (is_drafted && !is_measuring_) {
+    if (is_drafted && !is_calibrating_) {
         ++n_since_plain_;
     } else if (is_drafted || (is_plain && !is_new_size())) {
         ++n_plain_;
@@ -670,12 +670,12 @@ void Planner::set_n_threads(int n_threads) {
 void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     double expected_ms = costs_.host(), n_tokens = 0.0;
     const bool is_verifying = n_rows_ > n_roots_;
-    bool is_auto = true, is_saving = true;
+    bool is_auto = true, is_over_budget = true;
     for (const SequencePlan * plan : plans_) {
         expected_ms += plan->round.draft_time.expected_ms;
         n_tokens += (double)plan->round.n_committed / n_roots_;
         is_auto = is_auto && plan->is_auto();
-        is_saving = is_saving && plan->round.decision.reason == Reason::saving;
+        is_over_budget = is_over_budget && plan->round.decision.reason == Reason::over_budget;
     }
     charged_ = 0.0;
     if (!costs_.is_known(n_roots_)) return;
@@ -703,7 +703,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     charged_ = cost;
     for (SequencePlan * plan : plans_) plan->text.recent.add(plan->round.n_committed, cost - first_use);
     speed_.add(n_tokens, cost - first_use);
-    if (is_auto) ledger_.settle(n_tokens, is_saving && !is_verifying ? 1.0 + change : cost, first_use);
+    if (is_auto) ledger_.settle(n_tokens, is_over_budget && !is_verifying ? 1.0 + change : cost, first_use);
 }
 
 }  // namespace eaglecpp

@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "algo/acceptance.h"
+#include "algo/cost_model.h"
 #include "algo/costs.h"
 #include "algo/decision.h"
 #include "algo/ledger.h"
-#include "algo/market.h"
 #include "algo/tree.h"
 
 namespace eaglecpp {
@@ -88,7 +88,7 @@ class DrafterWorth {
     bool pays_ = true, is_hurried_ = false;
     double gain_ = 0.1, variance_ = 0.03;
     double best_speed_ = 0.0;
-    int n_parked_ = 0, n_since_try_ = 0;  // rounds
+    int n_waited_ = 0, n_since_try_ = 0;  // rounds
 };
 
 // Whether only exact batches are planned; where the request leaves that open, its first round settles it.
@@ -314,15 +314,17 @@ class Planner {
     using Mode = Decision::Mode;
     using Reason = Decision::Reason;
 
-    // A node's worth, and whose it is.
-    struct Lot {
-        float worth;
+    // A node that a batch may verify, with its expected gain in target-only steps.
+    struct NodeCandidate {
+        float gain;
         SequencePlan * plan;
         int32_t node;
+
+        static bool is_better(const NodeCandidate & a, const NodeCandidate & b) { return a.gain > b.gain; }
     };
 
     double rounds(double ms) const { return ms / plain_ms_; }
-    bool is_measuring_due() const;
+    bool is_calibration_due() const;
 
     // what the ledger still covers in this round, in what all who wait lose
     double budget(double more_ms = 0.0) const {
@@ -330,12 +332,12 @@ class Planner {
     }
     // what each of those who wait loses by so much time, together
     double loss(double ms) const { return n_roots_ * rounds(ms); }
-    float worth(const SequencePlan & plan, double p) const { return (float)(p / plan.text.recent.speed()); }
+    float expected_gain(const SequencePlan & plan, double p) const { return (float)(p / plan.text.recent.speed()); }
 
     // decide
     void decide_auto(SequencePlan & plan, bool has_drafter);
     void start(SequencePlan & plan, Reason reason, int k);
-    void open_market(int n_rows, const SequencePlan * plan);
+    void open_cost_model(int n_rows, const SequencePlan * plan);
     bool ends(Token token) const {
         return std::count(options_.end_tokens.begin(), options_.end_tokens.end(), token) > 0;
     }
@@ -346,7 +348,7 @@ class Planner {
     void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
     void set_frontiers(const std::vector<SequencePlan *> & plans);
     void find_candidates(SequencePlan & plan, int n_max);
-    void stock();
+    void collect_gains();
     double foresee(int n, int n_wide);
 
     // choose
@@ -399,11 +401,11 @@ class Planner {
     int n_replay_ = 0;
     double plain_ms_ = 1.0;  // a plain round of this batch
     double round_draft_ms_ = 0.0;
-    bool is_measuring_ = false;
+    bool is_calibrating_ = false;
     bool is_exact_ = false;  // some conversation wants exact rows
     double n_times_ = 1.0;   // that accepted rows are run
     std::vector<SequencePlan *> drafting_, plans_;
-    Market market_;
+    CostModel cost_model_;
     int n_rows_ = 1;  // with the padding
     int n_padding_ = 0;
     int n_rows_last_ = 0;        // of the round before; 0 = a prompt came between
@@ -414,8 +416,8 @@ class Planner {
     double charged_ = 0.0;
 
     // kept to save allocations
-    std::vector<Lot> lots_, front_, next_;
-    std::vector<float> worths_, stock_, merged_;
+    std::vector<NodeCandidate> candidates_, front_, next_;
+    std::vector<float> gains_, candidate_gains_, merged_;
     std::vector<int32_t> nodes_;
 };
 

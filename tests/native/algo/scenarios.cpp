@@ -160,9 +160,9 @@ double Cell::worst_window() const {
     return *std::min_element(window.begin(), window.end());
 }
 
-double Cell::vain_share() const {
+double Cell::rejected_share() const {
     double worst = 0.0;
-    for (const Result & r : results) worst = std::max(worst, r.vain_ms / r.ms);
+    for (const Result & r : results) worst = std::max(worst, r.rejected_ms / r.ms);
     return worst;
 }
 

@@ -49,7 +49,7 @@ struct Cell {
     double mean_ratio() const;  // to the best fixed strategy
     double worst_speed() const;
     double worst_window() const;
-    double vain_share() const;        // worst
+    double rejected_share() const;    // worst
     double changes_per_1000() const;  // worst
 };
 

@@ -238,7 +238,7 @@ class Run {
         planner_.learn(plan_, tokens);
         planner_.end_round(seen_verify_ms, seen_ms + seen_verify_ms + host_ms);
         out_.n_changes += plan_.text.worth.pays() != was_on;
-        if (d.reason == Decision::Reason::vain) out_.vain_ms += draft_ms + host_ms;
+        if (d.reason == Decision::Reason::all_rejected) out_.rejected_ms += draft_ms + host_ms;
         n_pending_ = (d.mode == Decision::Mode::plain ? n_pending_ : 0) + (int)tokens.size();
         count(draft_ms + verify_ms + host_ms, (int)tokens.size());
     }

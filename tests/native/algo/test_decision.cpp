@@ -32,23 +32,23 @@ TEST(prints_one_line) {
 TEST(sums_up_a_generation) {
     PlanSummary none, on, off;
     CHECK(none.explain() == "off");
-    Decision parked, probe, measuring;
-    parked.reason = Decision::Reason::parked;
-    parked.best_speed = 0.9;
+    Decision backoff, probe, calibrating;
+    backoff.reason = Decision::Reason::backoff;
+    backoff.best_speed = 0.9;
     probe.mode = Decision::Mode::probe;
-    probe.reason = Decision::Reason::vain;
+    probe.reason = Decision::Reason::all_rejected;
     probe.best_speed = 0.9;
-    measuring.reason = Decision::Reason::measuring;
+    calibrating.reason = Decision::Reason::calibrating;
     for (int i = 0; i < 8; ++i) on.add(tree_decision(), 3, 1.5);
-    on.add(measuring, 1, 0.0);
-    on.add(measuring, 1, 1.0);
+    on.add(calibrating, 1, 0.0);
+    on.add(calibrating, 1, 1.0);
     CHECK(on.explain() ==
           "tree 3 nodes, depth 2: expected 2.9 tokens in the time of 1.31 plain steps; drafted in 8 of 10 rounds");
     CHECK_NEAR(on.speedup(), (8 * 3 + 1) / (8 * 1.5 + 1), 1e-9);  // a round of unknown length does not count
-    for (int i = 0; i < 7; ++i) off.add(parked, 1, 0.0);
+    for (int i = 0; i < 7; ++i) off.add(backoff, 1, 0.0);
     off.add(probe, 1, 0.0);
     off.add(tree_decision(), 3, 0.0);
-    off.add(measuring, 1, 0.0);
+    off.add(calibrating, 1, 0.0);
     CHECK(off.explain() ==
           "off: the best draft would reach 0.90 of plain speed; drafted in 1 of 10 rounds, and in 1 only compared a "
           "draft with the text");

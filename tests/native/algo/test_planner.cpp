@@ -190,7 +190,7 @@ TEST(fixed_strategies_are_eagle_2s) {
             draft(s.planner, {{&s.plan, {7, 100, 1, {64, n_leaves, 128}}}}, grow, [](bool, int) { return 0.5; });
             const DraftTree expected = depth_first(best_subtree(grower.pool(), strategy.nodes, n_leaves));
             CHECK(s.plan.tree().token == expected.token && s.plan.tree().parent == expected.parent);
-            CHECK(s.plan.decision().reason == Decision::Reason::pinned);
+            CHECK(s.plan.decision().reason == Decision::Reason::fixed);
         }
     }
 }
@@ -243,7 +243,7 @@ TEST(catching_up_is_charged) {
 }
 
 // As long as the ledger saves for a trial, catching up takes nothing of what plain rounds earn.
-TEST(saving_is_not_spent_on_catching_up) {
+TEST(catching_up_is_free_while_over_budget) {
     PlannerOptions options;
     options.ledger.start = 0.0;
     Scene s(0, 1, options);
@@ -251,7 +251,7 @@ TEST(saving_is_not_spent_on_catching_up) {
     const double before = s.planner.ledger().balance();
     for (double ms : {0.0, 20.0}) {
         round_with_commit(s, 100, ms);
-        CHECK(s.plan.decision().reason == Decision::Reason::saving);
+        CHECK(s.plan.decision().reason == Decision::Reason::over_budget);
     }
     CHECK_NEAR(s.planner.ledger().balance() - before, 2 * 0.015, 1e-6);
 }
@@ -263,12 +263,12 @@ TEST(a_fixed_strategy_beside_it_keeps_nobody_from_drafting) {
     for (int n : {1, 2, 3, 4, 5, 6, 8}) {
         for (int i = 0; i < 4; ++i) s.planner.costs().learn_verify(n, 10.0 + 0.1 * n);
     }
-    int n_measuring = 0;
+    int n_calibrating = 0;
     for (int round = 0; round < 300; ++round) {
         s.round({0, 500, 1, {16, 1, 128}}, 10.5, 11.0, 2);
-        n_measuring += s.plan.decision().reason == Decision::Reason::measuring;
+        n_calibrating += s.plan.decision().reason == Decision::Reason::calibrating;
     }
-    CHECK_MSG(n_measuring < 75, strf("%d of 300 rounds", n_measuring));
+    CHECK_MSG(n_calibrating < 75, strf("%d of 300 rounds", n_calibrating));
 }
 
 // On a target that loses accepted rows along with rejected ones each may have to be run again.

@@ -67,8 +67,8 @@ void check(const Cell & c) {
     if (c.scenario.is_stationary) {
         expect(c.mean_ratio() >= 0.97, strf("%.4f of best fixed, expected 0.97", c.mean_ratio()));
     }
-    expect(c.vain_share() <= 0.03,
-           strf("drafts that were not verified took %.4f of the time, expected 0.03", c.vain_share()));
+    expect(c.rejected_share() <= 0.03,
+           strf("drafts that were not verified took %.4f of the time, expected 0.03", c.rejected_share()));
     expect(c.changes_per_1000() <= 20, strf("%.1f changes per 1000 tokens, expected 20", c.changes_per_1000()));
     if (c.scenario.criterion) {
         const std::string found = c.scenario.criterion(c);
@@ -80,7 +80,7 @@ void print(const Cell & c) {
     std::printf("%-4s  %-31s  %-18s  %-11s  %6.3f  %7.3f  %5.3f  %6.3f  %6.3f  %5.2f  %5.1f\n", c.scenario.name.c_str(),
                 machine(c.scenario.machine).name.c_str(), text(c.scenario.text).name.c_str(), c.best_name[0].c_str(),
                 c.mean_best(), c.mean_speed(), c.mean_ratio(), c.worst_speed(), c.worst_window(),
-                100.0 * c.vain_share(), c.changes_per_1000());
+                100.0 * c.rejected_share(), c.changes_per_1000());
     std::fflush(stdout);
 }
 }  // namespace
@@ -95,7 +95,7 @@ int main(int argc, char ** argv) {
             n_seeds = std::max(1, std::atoi(argv[i]));
     }
     std::printf("%-4s  %-31s  %-18s  %-11s  %6s  %7s  %5s  %6s  %6s  %5s  %5s\n", "", "machine", "text", "best fixed",
-                "speed", "planner", "ratio", "worst", "window", "vain", "flips");
+                "speed", "planner", "ratio", "worst", "window", "waste", "flips");
     std::vector<double> ratios;
     for (const Scenario & s : scenarios()) {
         if (!wanted.empty() && !wanted.count(s.name)) continue;
