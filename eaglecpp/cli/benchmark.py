@@ -12,46 +12,54 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.command import command, options_of, row
+from eaglecpp.cli.command import command
 from eaglecpp.cli.figures import not_drafted
 from eaglecpp.cli.open_engine import open_engine
-from eaglecpp.cli.options import engine_options, given, model_argument, read_input
+from eaglecpp.cli.options import engine_options, given, model_argument, options_of, read_input
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import fitted, note, show_progress, write, write_json
 from eaglecpp.human import counted
-from eaglecpp.options import DraftOptions, ModelOptions, Strategy
+from eaglecpp.options import DraftOptions, ModelOptions, Strategy, declare
 
 _FORM = 'open an issue with the form "Benchmark", or add it to docs/hardware.toml'
 
 
 @dataclass(frozen=True)
-class _Asked:
-    drafts: tuple[str, ...] = row(
-        "--draft",
+class BenchOptions:
+    """Options of `bench` alone."""
+
+    drafts: tuple[str, ...] = declare(
+        (),
         "The drafter: as for `generate`. Repeated: compares them, each with its own planner.",
-        multiple=True,
+        flags="--draft",
         metavar="D",
     )
-    strategies: tuple[str, ...] = row(
-        "--strategy",
+    strategies: tuple[str, ...] = declare(
+        (),
         "Compare this one with plain decoding (repeatable).  [default: six fixed ones and auto]",
-        multiple=True,
+        flags="--strategy",
         metavar="S",
     )
-    files: tuple[str, ...] = row("-f --file", "A prompt (repeatable).", multiple=True, type=click.Path())
-    n_tokens: int | None = row("-n --max-tokens", "Tokens per answer.", type=click.IntRange(2))
-    seconds: float = row(
-        "--seconds", "Approximate duration.", type=click.FloatRange(0), default=60.0, show_default=True
+    files: tuple[str, ...] = declare(
+        (), "A prompt (repeatable).", flags="-f --file", type=click.Path(), metavar=None
     )
-    temperature: float | None = row(
-        "--temp", "Only this one; 0 = greedy.  [default: 0 and 0.8]", type=click.FloatRange(0)
+    n_tokens: int = declare(
+        0, "Tokens per answer.  [default: what the time allows]", low=2, flags="-n --max-tokens"
     )
-    seed: int = row("--seed", "Seed for sampled answers.", type=int, default=1, show_default=True)
-    verbose: bool = row("-v --verbose", "Show what is opened, and where each option comes from.")
-    share: bool = row(
-        "--share", "Print one block to paste: machine, versions, model, speeds; no paths, no names."
+    seconds: float = declare(60.0, "Approximate duration.", low=0)
+    temperature: float | None = declare(
+        None, "Only this one; 0 = greedy.  [default: 0 and 0.8]", kind=float, low=0, flags="--temp"
     )
-    as_json: bool = row("--json", "Print one JSON object, with what the planner has learned.")
+    seed: int = declare(1, "Seed for sampled answers.")
+    verbose: bool = declare(
+        False, "Show what is opened, and where each option comes from.", flags="-v --verbose"
+    )
+    share: bool = declare(
+        False, "Print one block to paste: machine, versions, model, speeds; no paths, no names."
+    )
+    as_json: bool = declare(
+        False, "Print one JSON object, with what the planner has learned.", flags="--json"
+    )
 
 
 @command(
@@ -61,9 +69,9 @@ class _Asked:
     usual="drafts strategies files n_tokens seconds temperature as_json n_ctx n_threads n_gpu_layers",
 )
 @model_argument(on_hub=True)
-@options_of(_Asked)
+@options_of(asked=BenchOptions)
 @engine_options(ModelOptions, DraftOptions)
-def bench(model: str, asked: _Asked, **options: Any) -> None:
+def bench(model: str, asked: BenchOptions, **options: Any) -> None:
     """Measure how fast MODEL decodes here, with and without its drafter, in about a minute.
 
     It answers questions in its chat template, greedily and at temperature 0.8; files given with -f are read
@@ -87,7 +95,7 @@ def bench(model: str, asked: _Asked, **options: Any) -> None:
             [read_input(file) for file in asked.files] or None,
             temperatures=TEMPERATURES if asked.temperature is None else (asked.temperature,),
             seconds=asked.seconds,
-            n_tokens=asked.n_tokens or 0,
+            n_tokens=asked.n_tokens,
             others=others,
             progress=show_progress,
             seed=asked.seed,

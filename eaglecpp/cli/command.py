@@ -6,8 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import field, fields
-from functools import partial, wraps
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -45,33 +44,6 @@ class _Option(click.Option):
 _ALL = "eaglecpp.help_all"
 F = TypeVar("F", bound=Callable[..., Any])
 option = partial(click.option, cls=_Option)
-
-
-def row(flags: str, help: str, **settings: Any) -> Any:
-    """An option as a field of a dataclass, see `options_of`. flags: several with spaces between them; a field
-    that is a bool needs no value
-    """
-    return field(metadata={"option": (flags.split(), settings | {"help": help})})
-
-
-def options_of(asked: type) -> Callable[[F], F]:
-    """The fields of a dataclass, each made by `row`, as options of a command, which gets them as one object:
-    its argument `asked`.
-    """
-    options = []
-    for one in fields(asked):
-        flags, settings = one.metadata["option"]
-        options.append(option(*flags, one.name, is_flag=one.type == "bool" or None, **settings))
-
-    def decorate(function: F) -> F:
-        @wraps(function)
-        def call(*args: Any, **values: Any) -> Any:
-            own = {one.name: values.pop(one.name) for one in fields(asked)}
-            return function(*args, asked=asked(**own), **values)
-
-        return added(*options)(call)  # type: ignore[return-value]
-
-    return decorate
 
 
 def added(*options: Callable[[F], F]) -> Callable[[F], F]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.command import command, options_of, row
+from eaglecpp.cli.command import command
 from eaglecpp.cli.figures import stats_line
 from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import (
@@ -20,19 +20,26 @@ from eaglecpp.cli.options import (
     engine_options,
     given,
     model_argument,
+    options_of,
     read_input,
     spec_type_option,
 )
 from eaglecpp.cli.terminal import Watch, note, stderr_is_terminal, write, write_json
-from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, split
+from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, declare, split
 
 
 @dataclass(frozen=True)
-class _Asked(Answering):
-    prompt: str | None = row("-p --prompt", "The prompt; - reads standard input.")
-    file: str | None = row("-f --file", "File with the prompt, used byte for byte.", type=click.Path())
-    as_json: bool = row("--json", "Print {text, tokens, finish_reason, timings} at the end.")
-    verbose: bool = row("-v --verbose", "Show what is opened, and where each option comes from.")
+class GenerateOptions(Answering):
+    """Options of `generate` alone."""
+
+    prompt: str | None = declare(None, "The prompt; - reads standard input.", flags="-p --prompt")
+    file: str | None = declare(
+        None, "File with the prompt, used byte for byte.", flags="-f --file", type=click.Path()
+    )
+    as_json: bool = declare(False, "Print {text, tokens, finish_reason, timings} at the end.", flags="--json")
+    verbose: bool = declare(
+        False, "Show what is opened, and where each option comes from.", flags="-v --verbose"
+    )
 
 
 @command(
@@ -41,10 +48,10 @@ class _Asked(Answering):
     usual="prompt file draft strategy as_json max_tokens temperature seed n_ctx n_gpu_layers",
 )
 @model_argument(on_hub=True)
-@options_of(_Asked)
+@options_of(asked=GenerateOptions)
 @spec_type_option
 @engine_options()
-def generate(model: str, asked: _Asked, **options: Any) -> None:
+def generate(model: str, asked: GenerateOptions, **options: Any) -> None:
     """Complete a prompt with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. No chat template
     is applied; see `run` for that.
     """

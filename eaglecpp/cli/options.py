@@ -23,12 +23,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from eaglecpp.cli.command import F, added, complete_model, option, row
+from eaglecpp.cli.command import F, added, complete_model, option
 from eaglecpp.cli.terminal import note
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.files import exists
-from eaglecpp.human import human_bytes
-from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
+from eaglecpp.human import human_bytes, n_bytes_of
+from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, declare, describe
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import hub_text, is_path_text, read_name
 
@@ -76,8 +76,8 @@ def _server(context: click.Context, parameter: click.Parameter, value: str | Non
 class Served:
     """Which server is asked: its URL, None for the one on this machine."""
 
-    host: str | None = row(
-        "--host",
+    host: str | None = declare(
+        None,
         "Ask the `eaglecpp serve` there, which has models of its own.  [default: that of EAGLECPP_HOST or "
         "OLLAMA_HOST, if on another machine; else the one on this machine, if it runs]",
         envvar=["EAGLECPP_HOST", "OLLAMA_HOST"],
@@ -148,9 +148,31 @@ LAYERS = Parsed("layers", _layers)
 STRATEGY = Parsed("strategy", Strategy.parse)
 FORMAT = Parsed("format", answer_format)
 FILE_TEXT = Parsed("file", lambda path: decoded_text(path, read_input(path)))
-_ADAPTERS = Parsed("adapters", lambda text: tuple(map(_adapter, text.split(","))))
 SECONDS = Parsed("duration", _seconds)
 """30, 5m, 1h30m; negative = forever."""
+
+
+def options_of(**classes: type) -> Callable[[F], F]:
+    """The declared options of dataclasses as options of a command, which gets an object of each as the
+    argument of that name. An option that was not given has the dataclass's own default.
+    """
+    described = {name: describe(cls) for name, cls in classes.items()}
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def call(*args: Any, **values: Any) -> Any:
+            for name, cls in classes.items():
+                own = {one.name: values.pop(one.name) for one in described[name] if one.flags}
+                values[name] = cls(**given(own))
+            return function(*args, **values)
+
+        options = [one for found in described.values() for one in found if one.flags]
+        return added(*map(click_option, options))(call)  # type: ignore[return-value]
+
+    return decorate
+
+
+_HEADINGS = {SamplingOptions: "Sampling", ModelOptions: "Model, memory and devices", DraftOptions: "Drafting"}
 
 
 def engine_options(
@@ -161,23 +183,19 @@ def engine_options(
 ) -> Callable[[F], F]:
     """Every option of these classes that has a flag; by default sampling, model and draft options.
 
-    taken: flags that the options lose, as the command uses them for something else; defaults: the command's
-    own, by "group.field"; helps: what options mean here, by name, where that differs
+    taken: flags that the command uses for something else; defaults: the command's own, by "group.field";
+    helps: what options mean here, by name, where that differs
     """
-    groups = {
-        SamplingOptions: ("sampling", "Sampling"),
-        ModelOptions: ("model", "Model, memory and devices"),
-        DraftOptions: ("draft", "Drafting"),
-    }
     found = []
-    for cls in classes or groups:
-        group, heading = groups[cls]
+    for cls in classes or _HEADINGS:
         for one in describe(cls):
             flags = tuple(flag for flag in one.flags if flag not in taken)
+            if one.kind is bool and flags:
+                flags = (f"{flags[0]}/--no-{flags[0].removeprefix('--')}",)
             if flags:
-                default = defaults.get(f"{group}.{one.name}", one.default)
-                text = helps.get(one.name, one.help)
-                found.append(_click_option(replace(one, flags=flags, default=default, help=text), heading))
+                default, text = defaults.get(one.key, one.default), helps.get(one.name, one.help)
+                one = replace(one, flags=flags, default=default, help=text)
+                found.append(click_option(one, _HEADINGS[cls]))
     return added(*found)
 
 
@@ -227,18 +245,19 @@ OF_LLAMA_CPP = {
 class Drafting:
     """What is drafted from, and how. In every way to say that nothing is, `strategy` is "off"."""
 
-    draft: str | None = row(
-        " ".join(DRAFT_FLAGS),
+    draft: str | None = declare(
+        None,
         "The drafter: a GGUF made by `eaglecpp convert`, a small model of the same family, a stored name, "
         "hf.co/user/repo, or auto; mtp = the model's own head; text = draft from the text itself; off = "
         "none.",
+        flags=" ".join(DRAFT_FLAGS),
         metavar="D",
         callback=_drafter,
     )
-    strategy: Strategy | None = row(
-        "--strategy", f"{Strategy.HELP}.  [default: the model's, or auto]", type=STRATEGY, metavar="S"
+    strategy: Strategy | None = declare(
+        None, f"{Strategy.HELP}.  [default: the model's, or auto]", type=STRATEGY, metavar="S"
     )
-    no_draft: bool = row("--no-draft", "Plain decoding, the same as --strategy off.")
+    no_draft: bool = declare(False, "Plain decoding, the same as --strategy off.")
 
     def __post_init__(self) -> None:
         """Raises click.UsageError for what contradicts itself."""
@@ -255,13 +274,13 @@ class Drafting:
 class Answering(Drafting):
     """Options of commands that give an answer: how it is drafted, and what form it has."""
 
-    grammar: str | None = row("--grammar", "Grammar that the answer must follow.", metavar="GBNF")
-    grammar_file: str | None = row("--grammar-file", "File with one.", type=FILE_TEXT, metavar="FILE")
-    json_schema: str | None = row(
-        "-j --json-schema", "JSON schema that the answer must follow.", metavar="SCHEMA"
+    grammar: str | None = declare(None, "Grammar that the answer must follow.", metavar="GBNF")
+    grammar_file: str | None = declare(None, "File with a grammar.", type=FILE_TEXT, metavar="FILE")
+    json_schema: str | None = declare(
+        None, "JSON schema that the answer must follow.", flags="-j --json-schema", metavar="SCHEMA"
     )
-    json_schema_file: str | None = row(
-        "-jf --json-schema-file", "File with one.", type=FILE_TEXT, metavar="FILE"
+    json_schema_file: str | None = declare(
+        None, "File with a schema.", flags="-jf --json-schema-file", type=FILE_TEXT, metavar="FILE"
     )
 
     def form(self, **more: Any) -> dict[str, Any]:
@@ -367,40 +386,57 @@ def argument_bytes(text: str) -> bytes:
     return os.fsencode(text) if any("\udc80" <= char <= "\udcff" for char in text) else text.encode("utf-8")
 
 
-def _click_option(declared: Option, heading: str) -> Callable[[F], F]:
-    flags, settings = declared.flags, dict[str, Any]()
-    text = f"{declared.help[0].upper()}{declared.help[1:]}."
-    if declared.kind == "strings":
-        settings = {"multiple": True, "metavar": "TEXT"}
-    elif declared.kind == "numbers":
-        settings = {"metavar": "N,N,..."}
-    elif declared.kind == "pairs":
-        settings = {"multiple": True, "type": _ADAPTERS, "metavar": "FILE[:SCALE],...", "callback": _flat}
-    else:
-        text += f"  [default: {shown}]" if (shown := _default_text(declared)) else ""
-        if declared.kind is bool:
-            flags = (f"{flags[0]}/--no-{flags[0].removeprefix('--')}",)
-        else:
-            settings = {"type": value_type(declared)}
-    return option(*flags, declared.name, default=None, help=text, heading=heading, **settings)
+_KINDS: dict[Any, dict[str, Any]] = {
+    "strings": {"multiple": True, "metavar": "TEXT"},
+    "numbers": {"metavar": "N,N,..."},
+    "pairs": {
+        "multiple": True,
+        "type": Parsed("adapters", lambda text: tuple(map(_adapter, text.split(",")))),
+        "metavar": "FILE[:SCALE],...",
+        "callback": lambda context, parameter, value: tuple(chain.from_iterable(value)),
+    },
+    "bytes": {"type": Parsed("size", n_bytes_of)},
+    "seconds": {"type": SECONDS},
+    "ids": {"type": LAYERS},
+    "path": {"type": click.Path(path_type=Path)},
+    "paths": {"multiple": True, "type": click.Path(exists=True, path_type=Path)},
+}
+"""What click is given for the kinds of declared options that are no plain scalars."""
 
 
-def _flat(context: click.Context, parameter: click.Parameter, value: Any) -> tuple[Any, ...]:
-    return tuple(chain.from_iterable(value))
+def click_option(one: Option, heading: str = "Options") -> Callable[[F], F]:
+    """The option of the command line for a declared one; its value is None or () where it is not given."""
+    settings = _KINDS.get(one.kind) or ({"is_flag": True} if one.kind is bool else {"type": _value_type(one)})
+    settings = {**settings, "default": None, "help": help_text(one), "heading": heading, **one.shown}
+    return option(*one.flags, one.name, **settings)
 
 
-def value_type(option: Option) -> click.ParamType[Any]:
-    """The type of a declared option's values."""
-    if option.choices:
-        return click.Choice(option.choices)
-    if option.kind is int:
-        bounds = (option.minimum, option.maximum)
+def help_text(one: Option) -> str:
+    """The help of an option, with its default."""
+    text, default = f"{one.help[0].upper()}{one.help[1:]}", _default_text(one)
+    text += "" if text.endswith((".", "]")) else "."
+    return text + (f"  [default: {default}]" if default and "[default" not in text else "")
+
+
+def _value_type(one: Option) -> click.ParamType[Any]:
+    if one.choices:
+        return click.Choice(one.choices)
+    if one.kind is int:
+        bounds = (one.minimum, one.maximum)
         low, high = (None if bound is None or math.isinf(bound) else int(bound) for bound in bounds)
         return click.IntRange(low, high)
-    return click.FloatRange(option.minimum, option.maximum) if option.kind is float else click.STRING
+    return click.FloatRange(one.minimum, one.maximum) if one.kind is float else click.STRING
 
 
-def _default_text(option: Option) -> str:
-    if option.kind is bool:
-        return "on" if option.default else "off"
-    return "random" if option.default is None else str(option.default)
+def _default_text(one: Option) -> str:
+    """The default as a user would type it; "" where there is nothing to say."""
+    value = one.default
+    if isinstance(value, bool):
+        return "" if "/" not in one.flags[0] else "on" if value else "off"
+    if one.kind in ("bytes", "seconds") and value:
+        units = ((10**9, "G"), (10**6, "M")) if one.kind == "bytes" else ((60, "m"), (1, "s"))
+        size, unit = next((pair for pair in units if value % pair[0] == 0), (1, ""))
+        return f"{value / size:g}{unit}"
+    if value in (None, (), ""):
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -17,8 +17,8 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.command import command, complete_model, json_option, options_of
-from eaglecpp.cli.options import Served
+from eaglecpp.cli.command import command, complete_model, json_option
+from eaglecpp.cli.options import Served, options_of
 from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.conversations.served import ServerRefusedError, address_of, request
@@ -30,7 +30,7 @@ _PATIENCE_S = 10.0
 
 
 @command()
-@options_of(Served)
+@options_of(asked=Served)
 @json_option("{models: [...]}, as Ollama's /api/ps")
 def ps(asked: Served, as_json: bool) -> None:
     """List the models that a server has loaded."""
@@ -52,7 +52,7 @@ def ps(asked: Served, as_json: bool) -> None:
 
 @command(("eaglecpp stop smollm2", "the next request loads it again"))
 @click.argument("model", shell_complete=complete_model)
-@options_of(Served)
+@options_of(asked=Served)
 def stop(model: str, asked: Served) -> None:
     """Let a running server free MODEL's memory."""
     address, key = _where(asked), asked.key

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.command import Command, command, complete_model, options_of, row
+from eaglecpp.cli.command import Command, command, complete_model
 from eaglecpp.cli.open_engine import look_up, needs_draft, plan_text, run_defaults
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
     FILE_TEXT,
     FORMAT,
-    SECONDS,
     Answering,
     Parsed,
     Served,
@@ -35,12 +34,14 @@ from eaglecpp.cli.options import (
     hub_option,
     model_option,
     only_model,
+    options_of,
     read_input,
     spec_type_option,
 )
 from eaglecpp.cli.terminal import note, patience, write_json
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.files import exists
+from eaglecpp.options import declare
 from eaglecpp.references.reference import hub_text
 
 if TYPE_CHECKING:
@@ -69,46 +70,52 @@ _TEMPLATES = ("chatml", "raw", "gguf")
 
 
 @dataclass(frozen=True)
-class _Asked(Served, Answering):
-    prompt_named: str | None = row("-p --prompt", "The prompt, in place of PROMPT.", metavar="TEXT")
-    resume: bool = row("--continue", "Continue the last chat (with MODEL, if given; its ID chooses a chat).")
-    system: str | None = row("--system -sys --system-prompt", "System prompt.")
-    image: tuple[str, ...] = row(
-        "--image", "Pictures for the model, if it reads some.", multiple=True, metavar="FILE,..."
+class RunOptions(Served, Answering):
+    """Options of `run` alone."""
+
+    prompt_named: str | None = declare(
+        None, "The prompt, in place of PROMPT.", flags="-p --prompt", metavar="TEXT"
     )
-    chat_template: str | None = row(
-        "--chat-template",
+    resume: bool = declare(
+        False, "Continue the last chat (with MODEL, if given; its ID chooses a chat).", flags="--continue"
+    )
+    system: str | None = declare(None, "System prompt.", flags="--system -sys --system-prompt")
+    image: tuple[str, ...] = declare((), "Pictures for the model, if it reads some.", metavar="FILE,...")
+    chat_template: str | None = declare(
+        None,
         "Chat template in place of the model's: in Jinja or Go; or chatml, raw (the bare prompt), gguf.",
         type=Parsed("template", _template),
         metavar="TEXT",
     )
-    chat_template_file: str | None = row(
-        "--chat-template-file", "File with one.", type=FILE_TEXT, metavar="FILE"
+    chat_template_file: str | None = declare(
+        None, "File with a chat template.", type=FILE_TEXT, metavar="FILE"
     )
-    format: dict[str, Any] | None = row(
-        "--format", "Form of the answer: json, a JSON schema, or a file with one.", type=FORMAT, metavar="F"
+    format: dict[str, Any] | None = declare(
+        None, "Form of the answer: json, a JSON schema, or a file with one.", type=FORMAT, metavar="F"
     )
-    think: str | None = row(
-        "--think", "Let the model think: true, false, or a level such as high.", metavar="[=LEVEL]"
+    think: str | None = declare(
+        None, "Let the model think: true, false, or a level such as high.", metavar="[=LEVEL]"
     )
-    hidethinking: bool = row("--hidethinking", "Let the model think, but do not show it.")
-    as_json: bool = row("--json", "Print {text, thinking, tokens, finish_reason, timings} at the end.")
-    verbose: bool = row(
-        "-v --verbose",
+    hidethinking: bool = declare(False, "Let the model think, but do not show it.")
+    as_json: bool = declare(
+        False, "Print {text, thinking, tokens, finish_reason, timings} at the end.", flags="--json"
+    )
+    verbose: bool = declare(
+        False,
         "Show durations and rates after the answer, as Ollama does, and before it what is opened and where "
         "each option comes from.",
+        flags="-v --verbose",
     )
-    quiet: bool = row("-q --quiet", "Show no statistics after the answer.")
-    nowordwrap: bool = row("--nowordwrap", "Do not break lines between words.")
-    insecure: bool = row(
-        "--insecure", "Allow downloads over http and from servers with invalid certificates."
-    )
-    keepalive: float | None = row(
-        "--keepalive",
+    quiet: bool = declare(False, "Show no statistics after the answer.", flags="-q --quiet")
+    nowordwrap: bool = declare(False, "Do not break lines between words.")
+    insecure: bool = declare(False, "Allow downloads over http and from servers with invalid certificates.")
+    keep_alive_s: float | None = declare(
+        None,
         "How long a running server keeps the model in memory after the answer; negative = forever.",
-        type=SECONDS,
+        kind="seconds",
+        flags="--keepalive --keep-alive",
     )
-    no_server: bool = row("--no-server", "Open the model in this process although a server is running.")
+    no_server: bool = declare(False, "Open the model in this process although a server is running.")
 
     def template(self) -> str:
         """The chat template that was asked for, "" for none. Raises click.UsageError for two."""
@@ -131,7 +138,7 @@ class _Asked(Served, Answering):
 @click.argument("prompt", nargs=-1)
 @model_option
 @hub_option
-@options_of(_Asked)
+@options_of(asked=RunOptions)
 @spec_type_option
 @engine_options(defaults=run_defaults(), helps=AUTOMATIC_CONTEXT)
 def run(
@@ -139,7 +146,7 @@ def run(
     prompt: tuple[str, ...],
     model_named: str | None,
     on_hub: bool,
-    asked: _Asked,
+    asked: RunOptions,
     **options: Any,
 ) -> None:
     """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input,
@@ -199,7 +206,7 @@ def run(
         if is_own:
             not_there = "--json, --draft, --chat-template and --grammar need --no-server"
             raise click.UsageError(f"{not_there}: {host} is to answer")
-        server = ServerAnswers(host, model or str(saved and saved.model), asked.keepalive, api_key=api_key)
+        server = ServerAnswers(host, model or str(saved and saved.model), asked.keep_alive_s, api_key=api_key)
         model_here: RunModel = ServedModel(server, set_here, asked.strategy)
     else:
         if saved is not None and (source is None or source.draft is None):
@@ -212,8 +219,8 @@ def run(
     needs_draft(model_here.asked, model_here.can_draft)
     is_own = is_own or asked.no_server or model_here.says_how_to_open
     if server is None and not is_own and (address := find_server()):
-        server = ServerAnswers(str(address), "", asked.keepalive, api_key=api_key)
-    if asked.keepalive is not None and server is None:
+        server = ServerAnswers(str(address), "", asked.keep_alive_s, api_key=api_key)
+    if asked.keep_alive_s is not None and server is None:
         note("note: --keepalive is for a running server (eaglecpp serve), and none makes the answers")
     with contextlib.ExitStack() as stack:
         if server is None:

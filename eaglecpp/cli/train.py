@@ -9,48 +9,24 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.command import F, added, command, complete_model, json_option, option
+from eaglecpp.cli.command import added, command, complete_model, json_option, option
 from eaglecpp.cli.open_engine import look_up
-from eaglecpp.cli.options import LAYERS, given, value_type
+from eaglecpp.cli.options import click_option, given
 from eaglecpp.cli.terminal import Watch, laid_out, note, write, write_json
 from eaglecpp.errors import InvalidValueError
-from eaglecpp.options import Option
+from eaglecpp.options import describe
 from eaglecpp.store.progress import bars_are_shown, new_bar
-from eaglecpp.train.options import TrainOptions, describe
+from eaglecpp.train.options import TrainOptions
 
 if TYPE_CHECKING:
     from eaglecpp.train.fit.evaluate import Acceptance
     from eaglecpp.train.fit.loop import StepReport
     from eaglecpp.train.run import Result
-
-_PATH = click.Path(path_type=Path)
-_METAVARS = {"finetune": "CKPT", "start_from": "CKPT", "aux_layers": "IDS", "cache": "DIR", "type": "TYPE"}
-
-
-_TYPES: dict[Any, click.ParamType[Any]] = {
-    "paths": click.Path(exists=True, path_type=Path),
-    "path": _PATH,
-    "ids": LAYERS,
-}
-
-
-def _declared(declared: Option) -> Callable[[F], F]:
-    """The option of the command line for one of `TrainOptions`. One that was not given is not passed on."""
-    flags = declared.flags or ("--" + declared.name.replace("_", "-"),)
-    text, default = declared.help, declared.default
-    settings: dict[str, Any] = {"is_flag": True}
-    if declared.kind is not bool:
-        settings = {"type": _TYPES.get(declared.kind) or value_type(declared)}
-        settings |= {"multiple": declared.kind == "paths", "metavar": _METAVARS.get(declared.name)}
-        if "[default" not in text and default not in (None, ()):
-            text += f"  [default: {default if isinstance(default, str) else f'{default:g}'}]"
-    return option(*flags, declared.name, help=text, **settings)
 
 
 @command(
@@ -60,8 +36,14 @@ def _declared(declared: Option) -> Callable[[F], F]:
 )
 @option("--target", "-m", required=True, metavar="T", shell_complete=complete_model,
         help="The target: a GGUF file or a stored name.")  # fmt: skip
-@option("-o", "--out", type=_PATH, required=True, help="Folder for the drafter and the training state.")
-@added(*map(_declared, describe()))
+@option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder for the drafter and the training state.",
+)
+@added(*map(click_option, describe(TrainOptions)))
 @json_option("the result as one JSON object")
 def train(as_json: bool, **options: Any) -> None:
     """Train a drafter for a target, on the hidden states of the very GGUF that it will serve."""

@@ -12,10 +12,10 @@ import contextlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from eaglecpp.errors import InvalidValueError
-from eaglecpp.options import LARGEST_INT, ModelOptions, SamplingOptions, describe
+from eaglecpp.options import ModelOptions, Option, SamplingOptions, describe
 
 ParameterValue = int | float | bool | tuple[str, ...]
 
@@ -34,76 +34,29 @@ class ParameterError(InvalidValueError):
     """A parameter that does not exist or a value that it cannot have; the text is Ollama's."""
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One `PARAMETER`.
-
-    kind:      "int", "float", "bool" or "strings" (repeatable)
-    default:   Ollama's; None where the engine decides
-    option:    "group.field" of eaglecpp.options that it sets, "strategy", or "" where the engine has none
-    low, high: the range the engine takes, ends included; None = open
-    """
-
-    name: str
-    kind: str
-    default: ParameterValue | None
-    option: str
-    help: str
-    low: float | None = None
-    high: float | None = None
-
-    def fitted(self, value: ParameterValue) -> ParameterValue:
-        """The value, or the end of the range that is nearest to it."""
-        if isinstance(value, tuple | bool):
-            return value
-        high = LARGEST_INT if self.high is None and self.kind == "int" else self.high
-        if self.low is not None and not value >= self.low:
-            return type(value)(self.low)
-        if high is not None and not value <= high:
-            return type(value)(high)
-        return value
-
-    @property
-    def range(self) -> str:
-        """`0 to 1`, `-1 and up`, or the empty string for an open range."""
-        if self.low in (None, -math.inf):
-            return ""
-        return f"{self.low} and up" if self.high is None else f"{self.low} to {self.high}"
-
-
 _DECIDED_BY_ENGINE = ("num_batch", "main_gpu", "use_mmap")
 _DEFAULTS = {"seed": -1, "top_p": 0.9, "min_p": 0.0, **dict.fromkeys(_DECIDED_BY_ENGINE)}
-"""Ollama's, where they are not the option's own; None where the engine decides."""
+"""Ollama's defaults where they differ from the option's; None where the engine decides."""
 
 
-def _declared(group: str, options: type) -> list[Parameter]:
-    """What the options of a group say of themselves."""
-    return [
-        Parameter(
-            option.parameter,
-            option.kind if isinstance(option.kind, str) else option.kind.__name__,
-            _DEFAULTS.get(option.parameter, option.default),
-            f"{group}.{option.name}",
-            option.help,
-            option.minimum,
-            option.maximum,
-        )
-        for option in describe(options)
-        if option.parameter not in ("", "num_ctx")
-    ]
+def _of_group(cls: type) -> list[Option]:
+    """The options of a group that a Modelfile can set, by their names there and with Ollama's defaults."""
+    named = [one for one in describe(cls) if one.parameter not in ("", "num_ctx")]
+    return [replace(o, name=o.parameter, default=_DEFAULTS.get(o.parameter, o.default)) for o in named]
 
 
-PARAMETERS: Mapping[str, Parameter] = {
-    parameter.name: parameter
-    for parameter in (
+PARAMETERS: Mapping[str, Option] = {
+    one.name: one
+    for one in (
         # the option's -1 is all that a model was trained for, which no Modelfile may ask for
-        Parameter("num_ctx", "int", None, "model.n_ctx", "context length in tokens; 0 = automatic", 0),
-        *_declared("model", ModelOptions),
-        Parameter("draft_num_predict", "int", None, "strategy", "draft depth per round; 0 = none", 0, 1024),
-        Parameter("num_keep", "int", 4, "", "tokens that stay at the beginning of a prompt that is cut", -1),
-        *_declared("sampling", SamplingOptions),
+        Option("num_ctx", int, None, "context length in tokens; 0 = automatic", 0, key="model.n_ctx"),
+        *_of_group(ModelOptions),
+        Option("draft_num_predict", int, None, "draft depth per round; 0 = none", 0, 1024, key="strategy"),
+        Option("num_keep", int, 4, "tokens that stay at the beginning of a prompt that is cut", -1),
+        *_of_group(SamplingOptions),
     )
 }
+"""By Ollama's name. `key`: "group.field" of the engine's option, "strategy", or "" for none."""
 
 DEPRECATED = frozenset((
     "penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "mirostat",
@@ -121,15 +74,12 @@ def engine_options(parameters: Mapping[str, ParameterValue]) -> dict[str, Parame
     `draft_num_predict` becomes a chain of that depth, or "off" when it is 0. Absent: what the engine decides.
     """
     options: dict[str, ParameterValue | str] = {}
-    for parameter in PARAMETERS.values():
-        value = parameters.get(parameter.name, parameter.default)
-        if value is None or not parameter.option:
-            continue
-        value = parameter.fitted(value)
-        if parameter.option == "strategy":
-            options["strategy"] = f"chain:{value}" if value else "off"
-        else:
-            options[parameter.option] = value
+    for one in PARAMETERS.values():
+        value = parameters.get(one.name, one.default)
+        if value is not None and one.key:
+            options[one.key] = value = one.fitted(value)
+            if one.key == "strategy":
+                options["strategy"] = f"chain:{value}" if value else "off"
     return options
 
 
@@ -141,7 +91,7 @@ def parse_value(name: str, text: str) -> ParameterValue:
     parameter = PARAMETERS.get(name)
     if parameter is None:
         raise ParameterError(f"unknown parameter '{name}'")
-    return (text,) if parameter.kind == "strings" else parse_number(parameter.kind, text)
+    return (text,) if parameter.kind == "strings" else parse_number(parameter.kind_name, text)
 
 
 def parse_number(kind: str, text: str) -> int | float | bool:
@@ -177,12 +127,12 @@ def from_json(name: str, value: object) -> ParameterValue:
             return tuple(texts)
         raise ParameterError(f'option "{name}" must be of type array of strings')
     if isinstance(value, bool):
-        if parameter.kind == "bool":
+        if parameter.kind is bool:
             return value
-    elif isinstance(value, int | float) and parameter.kind != "bool":
-        if parameter.kind == "float":
+    elif isinstance(value, int | float) and parameter.kind is not bool:
+        if parameter.kind is float:
             return float(value)
         if math.isfinite(value):
             return int(value)
-    type_name = {"int": "integer", "float": "float32", "bool": "boolean"}[parameter.kind]
+    type_name = {int: "integer", float: "float32", bool: "boolean"}[parameter.kind]  # type: ignore[index]
     raise ParameterError(f'option "{name}" must be of type {type_name}')

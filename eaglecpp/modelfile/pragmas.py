@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
+from eaglecpp.options import GROUPS, Option, Strategy, describe
 
 from .parameters import PARAMETERS, ParameterValue, parse_number, value_text
 from .syntax import Command
@@ -28,7 +28,6 @@ _TEMPLATES = ("auto", "modelfile", "gguf", "stored", "raw", "chatml")
 _FOR_STRANGERS = ("strategy", "chat_template")
 _STRANGE_DEPTH, _STRANGE_NODES = 16, 64
 _OWNERS = "only this machine's owner may set it"
-_GROUPS = {"model": ModelOptions, "draft": DraftOptions, "sampling": SamplingOptions}
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def settings(pragmas: Iterable[Command]) -> Settings:
                 _check_own(pragma)
                 own[pragma.name] = pragma
             elif pragma.name in _known():
-                _set_option(options, *_known()[pragma.name], pragma.args)
+                _set_option(options, _known()[pragma.name], pragma.args)
             else:
                 raise ValueError("unknown name")
         except (ValueError, TypeError) as error:
@@ -82,8 +81,8 @@ def without_untrusted(
     set_parameters: dict[str, ParameterValue] = {}
     set_pragmas, left_out = [], []
     for name, value in parameters.items():
-        option = PARAMETERS[name].option.rpartition(".")[2]
-        limit = _STRANGE_DEPTH if option == "strategy" else _known()[option][1].untrusted if option else True
+        option = PARAMETERS[name].key.rpartition(".")[2]
+        limit = _STRANGE_DEPTH if option == "strategy" else _known()[option].untrusted if option else True
         if limit is False:
             left_out.append(f"parameter {name} {_text(value)}: {_OWNERS}")
             continue
@@ -122,21 +121,20 @@ def _why_not(pragma: Command) -> str:
         asked = Strategy.parse(found.options.get("strategy", "auto"))
         too_much = asked.depth > _STRANGE_DEPTH or max(asked.nodes, asked.k) > _STRANGE_NODES
         return f"deeper than {_STRANGE_DEPTH} or more than {_STRANGE_NODES} nodes" if too_much else ""
-    group, option = _known()[pragma.name]
+    option = _known()[pragma.name]
     if isinstance(option.untrusted, bool):
         return "" if option.untrusted else _OWNERS
-    is_small = 0 <= found.options[f"{group}.{option.name}"] <= option.untrusted
+    is_small = 0 <= found.options[option.key] <= option.untrusted
     return "" if is_small else f"at most {option.untrusted}"
 
 
 @cache
-def _known() -> dict[str, tuple[str, Option]]:
+def _known() -> dict[str, Option]:
     """Engine options by name and by long flag in snake case (`cache_type_k` for --cache-type-k)."""
-    known: dict[str, tuple[str, Option]] = {}
-    for group, options in _GROUPS.items():
-        for option in (one for one in describe(options) if one.kind != "pairs"):
-            for flag in (option.name, *option.flags):
-                known.setdefault(flag.removeprefix("--").replace("-", "_"), (group, option))
+    known: dict[str, Option] = {}
+    for option in (one for cls in GROUPS.values() for one in describe(cls) if one.kind != "pairs"):
+        for flag in (option.name, *option.flags):
+            known.setdefault(flag.removeprefix("--").replace("-", "_"), option)
     return known
 
 
@@ -149,13 +147,11 @@ def _check_own(pragma: Command) -> None:
         Strategy.parse(pragma.args)
 
 
-def _set_option(options: dict[str, Any], group: str, option: Option, text: str) -> None:
-    key = f"{group}.{option.name}"
+def _set_option(options: dict[str, Any], option: Option, text: str) -> None:
+    value: Any = text
     if option.kind == "strings":
-        value: Any = (*options.get(key, ()), text)
-    elif option.kind in (str, "numbers"):
-        value = text
-    else:
-        value = parse_number(option.kind.__name__ if isinstance(option.kind, type) else option.kind, text)
-    _GROUPS[group](**{option.name: value})  # the class that declares the option checks it
-    options[key] = value
+        value = (*options.get(option.key, ()), text)
+    elif option.kind not in (str, "numbers"):
+        value = parse_number(option.kind_name, text)
+    GROUPS[option.key.partition(".")[0]](**{option.name: value})  # the class checks it
+    options[option.key] = value

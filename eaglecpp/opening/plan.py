@@ -23,9 +23,17 @@ from eaglecpp.errors import InvalidValueError
 from eaglecpp.modelfile import parameters as params
 from eaglecpp.opening.context import beyond_training, choose_n_ctx, free_for_cache, fuses_attention
 from eaglecpp.opening.find import Found, ResolvedModel, find_here, with_learned
-from eaglecpp.options import TEXT, DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
+from eaglecpp.options import (
+    GROUPS,
+    TEXT,
+    DraftOptions,
+    ModelOptions,
+    SamplingOptions,
+    Strategy,
+    describe,
+    split,
+)
 
-_GROUPS: Mapping[str, type] = {"model": ModelOptions, "draft": DraftOptions, "sampling": SamplingOptions}
 _ASKED = "asked for"
 _USUAL = "Ollama's default"
 
@@ -131,7 +139,7 @@ class OpeningPlan:
 
     def _option_rows(self) -> Iterator[tuple[str, str]]:
         """Options that differ from the engine's own defaults, or that somebody asked for."""
-        usual = {f"{group}.{o.name}": o.default for group, cls in _GROUPS.items() for o in describe(cls)}
+        usual = {o.key: o.default for cls in GROUPS.values() for o in describe(cls)}
         for key, setting in sorted(self.settings.items()):
             if key != "model.lora" and (setting.origin != _USUAL or setting.value != usual[key]):
                 yield "option", f"{key.partition('.')[2]} {_text(setting.value)} ({setting.origin})"
@@ -184,7 +192,7 @@ def make_plan(
     settings = _of_model(found.model, defaults or {})
     of_model = settings.pop("strategy", None)
     _apply_objects(settings, objects)
-    for group, values in zip(_GROUPS, split(options or {}, *_GROUPS.values()), strict=True):
+    for group, values in zip(GROUPS, split(options or {}, *GROUPS.values()), strict=True):
         settings |= {f"{group}.{name}": Setting(value, _ASKED) for name, value in values.items()}
     settings |= {key: Setting(value, "set in this chat") for key, value in (later or {}).items()}
     found = with_learned(found, learns=bool(_value(settings, "draft.learn")))
@@ -222,7 +230,7 @@ def _of_model(model: ResolvedModel, defaults: Mapping[str, Any]) -> dict[str, Se
         return settings
     name, modelfile = model.reference, model.modelfile
     settings |= {key: Setting(value, _USUAL) for key, value in usual.items()}
-    own = {params.PARAMETERS[one].option for one in modelfile.parameters}
+    own = {params.PARAMETERS[one].key for one in modelfile.parameters}
     for key, value in params.engine_options(modelfile.parameters).items():
         if key in own:
             settings[key] = Setting(value, f"PARAMETER of {name}")
@@ -237,7 +245,7 @@ def _of_model(model: ResolvedModel, defaults: Mapping[str, Any]) -> dict[str, Se
 
 
 def _apply_objects(settings: dict[str, Setting], objects: Sequence[Any]) -> None:
-    for group, one in zip(_GROUPS, objects, strict=True):
+    for group, one in zip(GROUPS, objects, strict=True):
         if one is None:
             continue
         for key in [key for key in settings if key.startswith(f"{group}.")]:

@@ -1,44 +1,136 @@
 # SPDX-License-Identifier: MIT
-"""`Option`: one declared option, and the check that a value has to pass."""
+"""How options are declared: `declare` makes a field of a dataclass, `describe` lists such fields as
+`Option`s, and `Checked` is a dataclass that checks its values. The options of the engine, the server, a
+training and the command line are declared like this.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar, TypeVar
 
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
 
 LARGEST_INT = 2**31 - 1
-"""Of an option without a maximum of its own: the extension's whole numbers have 32 bits."""
+"""Maximum of an option without its own: the extension's integers have 32 bits."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Option:
-    """One declared option. `kind`: the Python type of a scalar, or "strings", "pairs", "numbers" for
-    the three list shapes.
+    """One declared option.
 
-    `flags`: command-line spellings, () = not on the command line. `parameter`: its Modelfile name, "" = none.
-    `untrusted`: whether a model that somebody else made may set it, or up to which value. False by default,
-    so that nothing opens a connection, names a path or a device, or uses more of this machine than usual.
+    kind:      the Python type of a scalar; "strings", "pairs" or "numbers" for the three list shapes, "bytes"
+               or "seconds"; other words mean something to the command line only
+    minimum, maximum: the range, ends included; None = open
+    flags:     command-line spellings, () = not on the command line
+    parameter: its name in a Modelfile, "" = none
+    untrusted: whether a model of unknown origin may set it, or up to which value. False by default: such a
+               model opens no connection, names no path or device, and uses no more of this machine than usual
+    key:       "group.field" for the engine's options
+    limit:     what happens beyond it, for the list of limits in SECURITY.md; "" = not listed
+    shown:     arguments of `click.option` that only the command line needs
     """
 
     name: str
     kind: type | str
     default: Any
     help: str
-    minimum: float | None
-    maximum: float | None
-    choices: tuple[str, ...]
-    flags: tuple[str, ...]
-    parameter: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    parameter: str = ""
     untrusted: bool | int = False
+    key: str = ""
+    limit: str = ""
+    shown: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+
+    @property
+    def kind_name(self) -> str:
+        """The kind as text: "int", "strings" ..."""
+        return self.kind if isinstance(self.kind, str) else self.kind.__name__
+
+    def fitted(self, value: Any) -> Any:
+        """Returns the value, or the nearest end of the range."""
+        if isinstance(value, tuple | bool):
+            return value
+        high = LARGEST_INT if self.maximum is None and self.kind is int else self.maximum
+        if self.minimum is not None and not value >= self.minimum:
+            return type(value)(self.minimum)
+        return type(value)(high) if high is not None and not value <= high else value
+
+    @property
+    def range(self) -> str:
+        """`0 to 1`, `-1 and up`, or "" for an open range."""
+        if self.minimum in (None, -math.inf):
+            return ""
+        return f"{self.minimum} and up" if self.maximum is None else f"{self.minimum} to {self.maximum}"
+
+
+def declare(
+    default: T,
+    help: str,
+    *,
+    kind: type | str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    flags: str | None = None,
+    parameter: str | bool = "",
+    untrusted: bool | int = False,
+    limit: str = "",
+    **shown: Any,
+) -> T:
+    """Returns a dataclass field. kind: None = the default's; low, high: the range; flags: separated by
+    spaces, None = the field's name; parameter: True = the field's name. The others are those of `Option`.
+    """
+    of_default: dict[type, type | str] = {type(None): str, tuple: "strings"}
+    kind = kind or of_default.get(type(default), type(default))
+    names = None if flags is None else tuple(flags.split())
+    facts = {"kind": kind, "default": default, "help": help, "minimum": low, "maximum": high, "flags": names}
+    facts |= {"choices": choices, "parameter": parameter, "untrusted": untrusted, "limit": limit}
+    value: T = dataclasses.field(default=default, metadata={"option": facts | {"shown": shown}})
+    return value
+
+
+def describe(cls: type | Any) -> tuple[Option, ...]:
+    """Returns the declared options of a dataclass, in order."""
+    return _described(cls if isinstance(cls, type) else type(cls))
+
+
+@cache
+def _described(cls: type) -> tuple[Option, ...]:
+    found = []
+    for field in dataclasses.fields(cls):
+        if "option" in field.metadata:
+            facts, name = dict(field.metadata["option"]), field.name
+            facts["flags"] = ("--" + name.replace("_", "-"),) if facts["flags"] is None else facts["flags"]
+            facts["parameter"] = name if facts["parameter"] is True else facts["parameter"]
+            found.append(Option(name, **facts, key=f"{getattr(cls, 'GROUP', '')}.{name}"))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Base of dataclasses whose declared options are checked when an object is made."""
+
+    GROUP: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for option in describe(self):
+            if option.kind in (int, float, str, bool, *_SHAPES):
+                object.__setattr__(self, option.name, checked(option, getattr(self, option.name)))
 
 
 def checked(option: Option, value: Any) -> Any:
+    """Returns a value as the option's type. Raises InvalidTypeError, InvalidValueError."""
     if isinstance(option.kind, str):
-        return {"strings": _strings, "pairs": _pairs, "numbers": _numbers}[option.kind](option, value)
+        return _SHAPES[option.kind](option, value)
     if value is None and option.default is None:
         return None
     value = _scalar(option, value)
@@ -107,6 +199,9 @@ def _pairs(option: Option, value: Any) -> tuple[tuple[Any, float], ...]:
     if any(math.isnan(number) for _, number in pairs):
         raise InvalidValueError(f"{option.name}: a value is not a number (nan)")
     return pairs
+
+
+_SHAPES = {"strings": _strings, "pairs": _pairs, "numbers": _numbers}
 
 
 def _range_text(low: float | None, high: float | None) -> str:

@@ -9,80 +9,34 @@ defaults are llama.cpp's where it has them.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, ClassVar, TypeVar
+from functools import partial
+from typing import Any, ClassVar
 
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
 from eaglecpp.human import n_bytes_of, nearest
 from eaglecpp.limits import check_texts
-from eaglecpp.options.checked import Option, checked
+from eaglecpp.options.checked import Checked, declare, describe
 
-T = TypeVar("T")
 MAX_SEQUENCES = 256  # llama.cpp's sequence ids, shared by conversations and the leaves of their trees
 HEAD = "mtp"  # instead of a drafter's name: the target's own head for further tokens
 TEXT = "text"  # instead of a drafter's name: no drafter, drafts from the text itself
 _KV_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 
-def _option(
-    default: T,
-    text: str,
-    *,
-    kind: type | str | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    choices: tuple[str, ...] = (),
-    flags: str | None = None,
-    parameter: str | bool = "",
-    untrusted: bool | int = False,
-) -> T:
-    """A field. low, high: its range; flags: several with spaces between them, None = the field's name;
-    parameter: True = that, too. The others are those of `Option`.
-    """
-    facts = {"kind": kind or type(default), "help": text, "minimum": low, "maximum": high, "choices": choices}
-    facts |= {"flags": flags, "parameter": parameter, "untrusted": untrusted}
-    value: T = dataclasses.field(default=default, metadata={"option": facts})
-    return value
-
-
-_sampling = partial(_option, untrusted=True)
-"""How a model speaks may be said by whoever made it."""
-
-
-def describe(options: type | Any) -> tuple[Option, ...]:
-    """The declared options of one of the classes below, in order."""
-    return tuple(map(_described, dataclasses.fields(options)))
-
-
-@cache
-def _described(field: dataclasses.Field[Any]) -> Option:
-    facts = dict(field.metadata["option"])
-    flags, parameter = facts.pop("flags"), facts.pop("parameter")
-    return Option(
-        name=field.name,
-        default=field.default,
-        flags=("--" + field.name.replace("_", "-"),) if flags is None else tuple(flags.split()),
-        parameter=field.name if parameter is True else parameter,
-        **facts,
-    )
+_sampling = partial(declare, untrusted=True)
+"""The author of a model may set how it samples."""
 
 
 @dataclass(frozen=True)
-class _Validated:
-    def __post_init__(self) -> None:
-        for option in describe(self):
-            object.__setattr__(self, option.name, checked(option, getattr(self, option.name)))
-
-
-@dataclass(frozen=True)
-class ModelOptions(_Validated):
+class ModelOptions(Checked):
     """How the target is loaded and how large its context is."""
 
-    n_ctx: int = _option(
+    GROUP: ClassVar[str] = "model"
+
+    n_ctx: int = declare(
         0,
         "context length in tokens; 0 = the model's own, at most 4096; -1 = the model's own",
         low=-1,
@@ -90,7 +44,7 @@ class ModelOptions(_Validated):
         parameter="num_ctx",
         untrusted=32768,
     )
-    n_batch: int = _option(
+    n_batch: int = declare(
         2048,
         "prompt tokens read at a time",
         low=1,
@@ -98,18 +52,18 @@ class ModelOptions(_Validated):
         parameter="num_batch",
         untrusted=2048,
     )
-    n_ubatch: int = _option(512, "tokens per compute graph", low=1, flags="-ub --ubatch-size")
-    n_threads: int = _option(
+    n_ubatch: int = declare(512, "tokens per compute graph", low=1, flags="-ub --ubatch-size")
+    n_threads: int = declare(
         0,
         "threads; 0 = one per physical core, fewer while other processes need the cores",
         low=0,
         flags="-t --threads",
         parameter="num_thread",
     )
-    n_threads_batch: int = _option(
+    n_threads_batch: int = declare(
         0, "threads for reading prompts; 0 = the same as for decoding", low=0, flags="-tb --threads-batch"
     )
-    n_gpu_layers: int = _option(
+    n_gpu_layers: int = declare(
         -1,
         "layers on the GPU; -1 = all",
         low=-1,
@@ -117,88 +71,86 @@ class ModelOptions(_Validated):
         parameter="num_gpu",
         untrusted=True,
     )
-    main_gpu: int = _option(0, "index of the main GPU", low=0, flags="-mg --main-gpu", parameter=True)
-    split_mode: str = _option(
+    main_gpu: int = declare(0, "index of the main GPU", low=0, flags="-mg --main-gpu", parameter=True)
+    split_mode: str = declare(
         "layer",
         "how to use several GPUs: whole layers on each, rows of every matrix on each, or only the main one",
         choices=("layer", "row", "none"),
         flags="-sm --split-mode",
     )
-    tensor_split: tuple[float, ...] = _option(
+    tensor_split: tuple[float, ...] = declare(
         (),
         "the share of each of several GPUs, such as 3,1; empty = by free memory",
         kind="numbers",
         flags="-ts --tensor-split",
     )
-    n_cpu_moe: int = _option(
+    n_cpu_moe: int = declare(
         0,
         "keep the experts of a mixture's first N layers in host memory; -1 = those of all layers",
         low=-1,
         flags="-ncmoe --n-cpu-moe",
     )
-    override_tensor: tuple[str, ...] = _option(
+    override_tensor: tuple[str, ...] = declare(
         (),
         "where to put tensors whose names match: PATTERN=BUFFER[,...], a regular expression and CPU or a "
         "device's name (repeatable)",
-        kind="strings",
         flags="-ot --override-tensor",
     )
-    flash_attn: str = _option(
+    flash_attn: str = declare(
         "auto", "flash attention", choices=("auto", "on", "off"), flags="-fa --flash-attn", untrusted=True
     )
-    type_k: str = _option(
+    type_k: str = declare(
         "auto",
         "type of the K cache; auto = f16, or f32 on the CPU without flash attention",
         choices=_KV_TYPES,
         flags="-ctk --cache-type-k",
         untrusted=True,
     )
-    type_v: str = _option(
+    type_v: str = declare(
         "auto",
         "type of the V cache; auto = as for K",
         choices=_KV_TYPES,
         flags="-ctv --cache-type-v",
         untrusted=True,
     )
-    use_mmap: bool = _option(True, "map the file instead of reading it", flags="--mmap", parameter=True)
-    use_mlock: bool = _option(False, "keep the weights in RAM", flags="--mlock")
-    offload_kqv: bool = _option(True, "keep the KV cache on the GPU", flags="--kv-offload")
-    rope_freq_base: float = _option(0.0, "RoPE base frequency; 0 = the model's", low=0, untrusted=True)
-    rope_freq_scale: float = _option(0.0, "RoPE frequency scale; 0 = the model's", low=0, untrusted=True)
-    repack: str = _option(
+    use_mmap: bool = declare(True, "map the file instead of reading it", flags="--mmap", parameter=True)
+    use_mlock: bool = declare(False, "keep the weights in RAM", flags="--mlock")
+    offload_kqv: bool = declare(True, "keep the KV cache on the GPU", flags="--kv-offload")
+    rope_freq_base: float = declare(0.0, "RoPE base frequency; 0 = the model's", low=0, untrusted=True)
+    rope_freq_scale: float = declare(0.0, "RoPE frequency scale; 0 = the model's", low=0, untrusted=True)
+    repack: str = declare(
         "auto",
         "repack CPU weights and use AMX; auto = not if the CPU claims AMX but it does not work",
         choices=("auto", "on", "off"),
     )
-    kernels: str = _option(
+    kernels: str = declare(
         "auto",
         "our own CPU kernels; auto = with AVX2 or NEON, if llama.cpp is the one they were made for",
         choices=("auto", "off"),
     )
-    n_sequences: int = _option(
+    n_sequences: int = declare(
         1, "conversations that can be open at once", low=1, high=MAX_SEQUENCES, flags=""
     )
-    separate_caches: bool = _option(
+    separate_caches: bool = declare(
         False,
         "a cache of its own for each conversation: faster for many at once, but without trees",
         flags="",
     )
-    lora: tuple[tuple[str, float], ...] = _option(
+    lora: tuple[tuple[str, float], ...] = declare(
         (),
         "LoRA adapters, each with its scale, which is 1 where none is given",
         kind="pairs",
         flags="--lora --lora-scaled",
     )
-    mmproj: str = _option("", "GGUF of the projector with which the model reads images", flags="-mm --mmproj")
-    rpc: tuple[str, ...] = _option(
+    mmproj: str = declare("", "GGUF of the projector with which the model reads images", flags="-mm --mmproj")
+    rpc: tuple[str, ...] = declare(
         (),
         "use the devices of a llama.cpp rpc-server, host:port (repeatable); needs llama.cpp built with RPC",
-        kind="strings",
     )
-    prompt_cache: str = _option(
+    prompt_cache: str = declare(
         "", "folder for what was read of long prompts, which then need not be read again after a restart"
     )
-    prompt_cache_bytes: str = _option(
+    prompt_cache_bytes: str = declare(
         "8G", "most bytes of the files in that folder, such as 512M; those not used for longest go first"
     )
 
@@ -211,56 +163,59 @@ class ModelOptions(_Validated):
 
 
 @dataclass(frozen=True)
-class DraftOptions(_Validated):
+class DraftOptions(Checked):
     """What to draft from, where the drafter runs, and how much may be drafted."""
 
-    n_draft_max: int = _option(
+    GROUP: ClassVar[str] = "draft"
+
+    n_draft_max: int = declare(
         0,
         "maximum draft nodes per round; 0 = what the strategy needs, at least 16, or 32 with --draft text",
         low=0,
         high=1024,
         flags="",
     )
-    n_leaves_max: int = _option(
+    n_leaves_max: int = declare(
         0, "maximum tree leaves per round; 0 = what the strategy needs", low=0, high=MAX_SEQUENCES, flags=""
     )
-    draft_device: str = _option(
+    draft_device: str = declare(
         "auto",
         "device of the drafter: auto, cpu or a ggml device name",
         flags="--draft-device -devd --device-draft --spec-draft-device",
     )
-    draft_type_kv: str = _option(
+    draft_type_kv: str = declare(
         "f16", "type of the drafter's KV cache", choices=("f16", "f32"), flags="--draft-cache-type"
     )
-    draft_window: int = _option(
+    draft_window: int = declare(
         0,
         "the last tokens that a drafter which reads features attends to, where its file does not say fewer; "
         "0 = as its file says, but beyond 1,024 tokens `auto` tries the last 256 and keeps what is accepted "
         "more",
         low=0,
     )
-    text_drafts: str = _option(
+    text_drafts: str = declare(
         "auto",
         "draft from the text itself: auto = alongside a drafter, with strategy auto; on = also without one",
         choices=("auto", "on", "off"),
     )
-    learn: bool = _option(
+    learn: bool = declare(
         False,
         "keep your conversations on this machine, so that `eaglecpp learn` can train the drafter on them",
     )
-    exact: str = _option(
+    exact: str = declare(
         "auto",
         "draft only in batches that give the same bits, and so the same text, as plain decoding; "
         "auto = where that costs at most 5 %",
         choices=("auto", "on", "off"),
     )
-    planner_cache: bool = _option(True, "remember what the planner learns about this machine and drafter")
+    planner_cache: bool = declare(True, "remember what the planner learns about this machine and drafter")
 
 
 @dataclass(frozen=True)
-class SamplingOptions(_Validated):
+class SamplingOptions(Checked):
     """One generation: when it stops and how tokens are chosen. The drafter never changes what these give."""
 
+    GROUP: ClassVar[str] = "sampling"
     RANDOM_SEEDS: ClassVar[tuple[int | None, ...]] = (None, -1, 0xFFFFFFFF)
 
     max_tokens: int = _sampling(
@@ -292,7 +247,6 @@ class SamplingOptions(_Validated):
     stop: tuple[str, ...] = _sampling(
         (),
         "stop at this text, or control token, which is left out of the answer (repeatable)",
-        kind="strings",
         parameter=True,
     )
     top_k: int = _sampling(40, "choose among the k likeliest; 0 = off", low=0, parameter=True)
@@ -346,7 +300,7 @@ class SamplingOptions(_Validated):
         64, "how many tokens DRY looks back; 0 = none, -1 = the context", low=-1
     )
     dry_sequence_breakers: tuple[str, ...] = _sampling(
-        ("\n", ":", '"', "*"), "DRY does not match across these (repeatable)", kind="strings", flags=""
+        ("\n", ":", '"', "*"), "DRY does not match across these (repeatable)", flags=""
     )
     mirostat: int = _sampling(0, "Mirostat 1 or 2; 0 = off", low=0, high=2)
     mirostat_tau: float = _sampling(5.0, "Mirostat's target entropy", low=0)
@@ -387,6 +341,11 @@ class SamplingOptions(_Validated):
         """Returns the 32 bits of a seed that is not drawn. 0xFFFFFFFF would ask llama.cpp to draw one."""
         bits = seed & 0xFFFFFFFF
         return 0x7FFFFFFF if bits == 0xFFFFFFFF else bits  # far from the seeds next to it
+
+
+GROUPS: Mapping[str, type[ModelOptions] | type[DraftOptions] | type[SamplingOptions]] = {
+    cls.GROUP: cls for cls in (ModelOptions, DraftOptions, SamplingOptions)
+}
 
 
 def split(options: Mapping[str, Any], *classes: type) -> list[dict[str, Any]]:

@@ -38,9 +38,7 @@ _WHERE = re.compile(r"(?P<what>.*) - at `\$\.?(?P<where>.*)`", re.DOTALL)
 _FIELDS = {option.name: option for option in describe(SamplingOptions) if option.name != "n_probs"}
 _OPTIONS = _FIELDS | {one.name: one for one in describe(DraftOptions) if one.name == "draft_window"}
 _FITTED = {
-    one.option.removeprefix("sampling."): one
-    for one in PARAMETERS.values()
-    if one.option.startswith("sampling.")
+    one.key.removeprefix("sampling."): one for one in PARAMETERS.values() if one.key.startswith("sampling.")
 }
 _KINDS: dict[Any, Any] = {"strings": str | list[str], "pairs": Any}
 
@@ -137,7 +135,7 @@ def _ollama_options(given: Mapping[str, Any]) -> dict[str, Any]:
                 options[name] = checked(_OPTIONS[name], value)
             elif name in ("num_ctx", "num_keep"):
                 options[name] = PARAMETERS[name].fitted(int(from_json(name, value)))  # type: ignore[arg-type]
-            elif (to := PARAMETERS[name].option).startswith("sampling."):
+            elif (to := PARAMETERS[name].key).startswith("sampling."):
                 options[to.removeprefix("sampling.")] = PARAMETERS[name].fitted(from_json(name, value))
             else:
                 from_json(name, value)

@@ -24,6 +24,7 @@ from msgspec import Meta
 from eaglecpp.data_dir import expanded
 from eaglecpp.errors import EagleError
 from eaglecpp.opening.find import find_here
+from eaglecpp.options.checked import Checked, declare
 from eaglecpp.references.reference import is_path_text
 from eaglecpp.server.errors import FieldError
 
@@ -55,67 +56,132 @@ class Preset:
 
 
 @dataclass(frozen=True)
-class ServerConfig:
-    """n_parallel: conversations of one model at a time; n_queue: requests that may wait for each model
-    n_body:      bytes of a request's body
-    n_held:      bytes of bodies that all requests together hold until they are answered
-    n_connections: at a time; 0 = what this system lets a process open, and leaves for models and downloads
-    head_s:      how long a client may take to send the head of a request
-    body_s:      how long for each further megabyte of its body
-    request_s:   the longest that one answer may take, queue included; 0 = no limit
-    place_s:     how long an answer may take while others wait for its place, 0 = to its end
-    unread_s:    how long a client may take nothing of what was sent before its answer ends; 0 = for ever
-    n_unread:    rounds of an answer that may wait until the client has read those before, 0 = any number
-    keep_alive_s: how long an unused model stays loaded; < 0 = for ever
-    n_bytes:     memory that loaded models may take; 0 = what is free when the server starts, less a part
-    n_park_bytes: memory beside that for each model's conversations that wait to go on
-    n_models:    models loaded at a time
-    n_responses: that are kept for each key, so that requests may continue them; 0 = none
-    n_response_bytes: of these, for each key
-    keys:        API keys of which a request must carry one; () = none is asked for
-    origins:     origins allowed besides those of this machine; ("*",) = all
-    hosts:       names by which the server is reached, besides addresses and localhost; others are refused,
-                 since a page elsewhere could give one of its own to this machine (DNS rebinding)
-    registries:  servers (HOST or HOST:PORT) that requests may name for a download, besides the known ones
-    engine:      options of every model that is loaded, by field name of `ModelOptions` and `DraftOptions`;
-                 files that fit one model alone are for `model`
-    model:       the one named on the command line, which requests mean that name none
+class ServerConfig(Checked):
+    """The settings of a server. Those with a flag are options of `serve`.
+
+    n_held:      bytes of unanswered requests' bodies together
+    n_connections: maximum at a time; 0 = what this system lets a process open, less some for downloads
+    head_s:      seconds for the head of a request
+    body_s:      seconds for each further megabyte of its body
+    n_unread:    rounds of an answer that may wait for the client, 0 = any number
+    n_response_bytes: of kept responses, for each key
+    hosts:       other names are refused: a page elsewhere could point one of its own here (DNS rebinding)
+    engine:      options of every model, by field name of `ModelOptions` and `DraftOptions`; files that fit
+                 one model alone are for `model`
+    model:       the one named on the command line, for requests that name none
     draft:       its drafter, if it is a file
-    presets:     models by the name that lists have, which are served as these say
-    strategy:    for all requests that say nothing, "" = each model's own
-    learn_idle_s: without a request before drafters learn, where `engine` or a model says that they do
+    presets:     models by the name that lists have, and how they are served
+    strategy:    for requests that do not set one, "" = each model's own
+    learn_idle_s: seconds without a request before drafters learn
     """
 
-    host: str = "127.0.0.1"
-    port: int = 11434
-    n_parallel: int = 4
-    n_queue: int = 512
-    n_body: int = 32 << 20
+    host: str = declare(
+        "127.0.0.1",
+        "address to listen on; 0.0.0.0 = all networks that this machine is in",
+        envvar="EAGLECPP_HOST",
+    )
+    port: int = declare(11434, "port; 0 = any", low=0, high=65535)
+    n_parallel: int = declare(
+        4,
+        "conversations per model at a time; each has a context of its own",
+        low=1,
+        high=128,
+        flags="-np --parallel",
+    )
+    n_queue: int = declare(
+        512, "requests that may wait for each model", low=0, flags="--max-queue", limit="503"
+    )
+    n_body: int = declare(
+        32_000_000, "maximum size of a request's body", kind="bytes", flags="--max-body", limit="413"
+    )
+    request_s: float = declare(
+        0.0,
+        "maximum time for one answer, the queue included.  [default: no limit]",
+        kind="seconds",
+        flags="--max-time",
+        limit="`timeout` in the stream",
+    )
+    place_s: float = declare(
+        300.0,
+        "how long an answer may hold its slot, or its model's memory, while others wait; 0 = no limit",
+        kind="seconds",
+        flags="--max-slot-time --max-place",
+        limit="`timeout` in the stream",
+    )
+    unread_s: float = declare(
+        30.0,
+        "how long a client may read nothing before its answer ends; 0 = forever",
+        kind="seconds",
+        flags="--max-unread",
+        limit="the connection closes",
+    )
+    keep_alive_s: float = declare(
+        300.0,
+        "how long an unused model stays in memory; negative = forever",
+        kind="seconds",
+        flags="--keep-alive --keepalive",
+    )
+    n_bytes: int = declare(
+        0,
+        "memory that models may use.  [default: most of what is free at the start]",
+        kind="bytes",
+        flags="--memory",
+        limit="unused models are unloaded, then 503",
+    )
+    n_park_bytes: int = declare(
+        1_000_000_000,
+        "additional memory per model for conversations that are swapped out, at most an eighth of what is "
+        "free; 0 = their text is read again",
+        kind="bytes",
+        flags="--cache-ram",
+        limit="the least recently used conversation goes",
+    )
+    n_models: int = declare(
+        3,
+        "models in memory at a time; the least recently used one goes first",
+        low=1,
+        flags="--max-models",
+        limit="unused models are unloaded, then 503",
+    )
+    n_responses: int = declare(
+        0,
+        "responses per API key, in memory, that requests may continue (previous_response_id), 64M at most",
+        low=0,
+        flags="--keep-responses",
+        limit="the least recently used goes",
+    )
+    keys: tuple[str, ...] = declare(
+        (), "require this key (repeatable)", flags="--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY"
+    )
+    no_key: bool = declare(False, "let anyone who can reach --host use the server without a key")
+    origins: tuple[str, ...] = declare(
+        (),
+        "let web pages of this origin use the server (repeatable); * = all",
+        flags="--allow-origin",
+        metavar="ORIGIN",
+    )
+    hosts: tuple[str, ...] = declare(
+        (), "another host name of this machine (repeatable)", flags="--allow-host", metavar="NAME"
+    )
+    registries: tuple[str, ...] = declare(
+        (),
+        "another registry that requests may pull from, also in your network (repeatable)",
+        flags="--allow-registry",
+        metavar="HOST[:PORT]",
+    )
+    insecure: bool = declare(False, "let requests pull over http or from servers with invalid certificates")
     n_held: int = 256 << 20
     n_connections: int = 0
     head_s: float = 20.0
     body_s: float = 30.0
-    request_s: float = 0.0
-    place_s: float = 300.0
-    unread_s: float = 30.0
     n_unread: int = 1024
-    keep_alive_s: float = 300.0
-    n_bytes: int = 0
-    n_park_bytes: int = 1 << 30
-    n_models: int = 3
-    n_responses: int = 0
     n_response_bytes: int = 64 << 20
     grace_s: float = 5.0
-    keys: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    registries: tuple[str, ...] = ()
     engine: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
     draft: str | None = None
     presets: Mapping[str, Preset] = field(default_factory=dict)
     strategy: str = ""
-    insecure: bool = False
     learn_idle_s: float = 300.0
 
     def engine_of(self, name: str) -> dict[str, Any]:

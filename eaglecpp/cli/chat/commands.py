@@ -151,7 +151,7 @@ def _parameter(chat: Chat, rest: str) -> None:
     """A value outside the range is moved into it, with a note."""
     name, *words = rest.split() or [""]
     if not words:
-        rows = [(f"/set parameter {p.name} <{p.kind}>", p.help) for p in PARAMETERS.values()]
+        rows = [(f"/set parameter {p.name} <{p.kind_name}>", p.help) for p in PARAMETERS.values()]
         chat.screen.say(help_table("Available Parameters:", rows) + "\n")
         return
     if name in DEPRECATED:

@@ -89,7 +89,7 @@ class RunModel:
 
     def settings_of(self, parameters: Mapping[str, ParameterValue], strategy: str) -> dict[str, Any]:
         """What was set in a chat, as attributes; the command line is newer."""
-        fields = {name: PARAMETERS[name].option.rpartition(".")[2] for name in parameters}
+        fields = {name: PARAMETERS[name].key.rpartition(".")[2] for name in parameters}
         kept = {name: value for name, value in parameters.items() if fields[name] not in self._given}
         asked = self._asked or (Strategy.parse(strategy) if strategy else None)
         return {"parameters": kept, "strategy_set": strategy, "asked": asked}
@@ -101,7 +101,7 @@ class RunModel:
 
     def _set_here(self) -> dict[str, ParameterValue]:
         """What was set in the chat, by "group.field"."""
-        fitted = {PARAMETERS[name].option: PARAMETERS[name].fitted(v) for name, v in self.parameters.items()}
+        fitted = {PARAMETERS[name].key: PARAMETERS[name].fitted(v) for name, v in self.parameters.items()}
         return {option: value for option, value in fitted.items() if "." in option}
 
     def _make_plan(self) -> OpeningPlan:
@@ -139,7 +139,7 @@ class RunModel:
 
     def set_parameter(self, name: str, value: ParameterValue) -> bool:
         """Sets a parameter by its Modelfile name; returns and raises what `change` does."""
-        option, changed = PARAMETERS[name].option, {**self.parameters, name: value}
+        option, changed = PARAMETERS[name].key, {**self.parameters, name: value}
         if option == "strategy":
             return self.set_strategy(Strategy.parse(f"chain:{value}" if value else "off"))
         return self.change(option.startswith("model.") and changed != self.parameters, parameters=changed)

@@ -55,7 +55,13 @@ def load(name: str) -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    ("script", "page"), [("drafters", "which-drafter.md"), ("cli", "cli.md"), ("hardware", "benchmarks.md")]
+    ("script", "page"),
+    [
+        ("drafters", "which-drafter.md"),
+        ("cli", "cli.md"),
+        ("limits", "../SECURITY.md"),
+        ("hardware", "benchmarks.md"),
+    ],
 )
 def test_what_is_generated_on_a_page_is_fresh(script: str, page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")

@@ -9,17 +9,20 @@ from pathlib import Path
 import pytest
 
 from eaglecpp.modelfile import Modelfile
-from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, Parameter
+from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS
 from eaglecpp.modelfile.pragmas import OWN_PRAGMAS
+from eaglecpp.options import Option
 
 PAGE = (Path(__file__).parents[3] / "docs" / "modelfile.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def row(parameter: Parameter) -> str:
+def row(parameter: Option) -> str:
     default = "automatic" if parameter.default is None else str(parameter.default)
     default = "none" if parameter.default == () else default
-    return f"| `{parameter.name}` | {parameter.kind} | {default} | {parameter.range} | {parameter.help} |"
+    return (
+        f"| `{parameter.name}` | {parameter.kind_name} | {default} | {parameter.range} | {parameter.help} |"
+    )
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -45,7 +45,7 @@ def test_number_syntax_is_gos(kind: str) -> None:
 @pytest.mark.parametrize("parameter", PARAMETERS.values(), ids=lambda p: p.name)
 @pytest.mark.parametrize("wild", [-(10**6), 0, 10**6])
 def test_fitted_values_are_taken_by_the_engine(parameter: Any, wild: int) -> None:
-    value = {"int": wild, "float": float(wild), "bool": True, "strings": ("x",)}[parameter.kind]
+    value = {"int": wild, "float": float(wild), "bool": True, "strings": ("x",)}[parameter.kind_name]
     options = engine_options({parameter.name: value})
     for group, cls in GROUPS.items():
         cls(**{key.partition(".")[2]: value for key, value in options.items() if key.startswith(f"{group}.")})
