@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """How fast this machine reads memory: a loop in C that only adds up, compiled on the spot.
 
-    python benchmarks/bandwidth.py
-
 numpy's sums are bound by arithmetic on one core before memory is, so they cannot answer this.
 """
 
@@ -14,8 +12,6 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-
-from common import arguments
 
 N_BYTES = 1 << 30
 SOURCE = r"""
@@ -99,13 +95,3 @@ def read_bandwidth(n_threads: int, repeats: int = 3) -> float:
     if speed == 0.0:
         raise SystemExit("no memory for 1 GB to read")
     return speed
-
-
-def main() -> None:
-    arguments(__doc__).parse_args()
-    for n in (1, 2, 4, 8):
-        print(f"{n} threads: {read_bandwidth(n):.1f} GB/s")
-
-
-if __name__ == "__main__":
-    main()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-from suite import in_turns, read_suite
+from questions import in_turns, read_suite
 
 import eaglecpp
 from eaglecpp.lowlevel import system_info, versions
@@ -61,6 +61,14 @@ def read_prompts(path: Path, engine: eaglecpp.Engine, limit: int | None = None) 
 def arguments(text: str | None) -> argparse.ArgumentParser:
     """A parser whose help is a script's own docstring."""
     return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def option(text: str) -> tuple[str, str]:
+    """A type of argparse: NAME=VALUE."""
+    name, mark, value = text.partition("=")
+    if not mark:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
+    return name, value
 
 
 def median(values: Iterable[float]) -> float:
@@ -158,31 +166,3 @@ def write_json(path: Path | None, result: dict[str, Any]) -> None:
     if path is not None:
         path.write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
         note(f"wrote {path}")
-
-
-def resumed(path: Path, identity: dict[str, Any], resume: bool) -> dict[str, Any]:
-    """What a run before has written with `write_whole`, {} for nothing. identity: settings that must be what
-    they were, those that it knew. Raises SystemExit when the file is not to be, or cannot be, gone on with.
-    """
-    if not path.exists():
-        return {}
-    if not resume:
-        raise SystemExit(f"{path} exists: go on with it (--resume), or choose another --out")
-    try:
-        before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        was = before["identity"]
-        differing = [key for key in identity if was.get(key, identity[key]) != identity[key]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SystemExit(f"{path}: not a result of this script: {error!r}") from None
-    for key in differing[:1]:
-        raise SystemExit(
-            f"{path}: {key} was {was.get(key)!r} and is {identity[key]!r}: resume with the same settings"
-        )
-    return before
-
-
-def write_whole(path: Path, document: dict[str, Any]) -> None:
-    """In one step, so that a killed run leaves what was there."""
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8")
-    partial.replace(path)

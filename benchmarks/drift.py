@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments, by_name, facts, note, table, warn_if_busy, write_json
-from smollm2 import questions, slots
-from suite_run import Cell, add_answer
+from questions import read_set
+from runner import Cell
+from smollm2 import slots
 
 import eaglecpp
 
@@ -104,7 +105,7 @@ def measured(
     cell, drafted_ms, plain_ms = Cell(len(prompts)), 0.0, 0.0
     for number, one in enumerate(prompts):
         done = engine.generate(one, strategy=strategy, **options)
-        add_answer(cell, done.timings)
+        cell.add_answer(done.timings)
         drafted_ms += ms_a_token(done.timings)
         if said.setdefault((*one, temperature), done.tokens) != done.tokens:
             note(f"{where}, text {number}: another text than the drafter before")
@@ -123,7 +124,7 @@ def ms_a_token(timings: Any) -> float:
 def places(engine: eaglecpp.Engine, args: argparse.Namespace) -> list[list[int]]:
     """The tokens before one place of each document, as many as the longest length has."""
     files = [f for p in args.texts for f in (sorted(p.rglob("*")) if p.is_dir() else [p]) if f.is_file()]
-    texts = [read(file) for file in files] or [q.turns[0] for q in questions("documents", 12000)]
+    texts = [read(file) for file in files] or [q.turns[0] for q in read_set("documents", 12000)]
     whole = engine.tokenize("\n\n".join(texts), add_bos=False)
     n = max(args.lengths)
     found = [whole[at - n : at] for at in range(n, len(whole) + 1, max(n // args.overlap, 1))]

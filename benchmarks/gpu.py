@@ -32,9 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from common import arguments, cpu_name, table
-from compare_targets import drafters_by_kind
-from contestants import their_kind
-from llama_server import LlamaServer, ServerError
+from llama_server import LlamaServer, ServerError, draft_kind
 
 import eaglecpp
 from eaglecpp.lowlevel import EngineOptions, Target, system_info, versions
@@ -155,8 +153,8 @@ def speeds(
 async def _speeds(
     args: argparse.Namespace, target: str, draft: str, questions: Sequence[str], n_threads: int
 ) -> list[str]:
-    (kind,) = drafters_by_kind([Path(draft)])
-    is_block = their_kind(kind) in ("draft-dflash", "draft-dspark")
+    kind = draft_kind(Path(draft))
+    is_block = kind in ("draft-dflash", "draft-dspark")
     users = [int(n) for n in args.users.split(",")]
     strategies = ["off", *(["auto"] if questions else []), *(OF_A_BLOCK if is_block else OF_LEVELS)]
     options: dict[str, Any] = {"max_tokens": args.tokens, "temperature": 0.0, "ignore_eos": True}
@@ -198,14 +196,10 @@ async def _speeds(
         began = ", ".join(f"{rate(timings) / speed['off', 1]:.2f}" for timings in first)
         plan = runs["auto", 1][-1][0].timings.plan
         notes.append(f"auto: first answers {began} over off; then {plan['strategy']}, {plan['why']}")
-    for n_max in (
-        [0, *([7 if is_block else 3] if questions and their_kind(kind) else [])] if args.server else []
-    ):
-        name = f"llama-server, {f'{their_kind(kind)} {n_max}' if n_max else 'plain'}"
+    for n_max in [0, *([7 if is_block else 3] if questions and kind else [])] if args.server else []:
+        name = f"llama-server, {f'{kind} {n_max}' if n_max else 'plain'}"
         try:
-            for n, found in their_speeds(
-                args, target, draft, their_kind(kind), n_max, prompts, users, n_threads
-            ):
+            for n, found in their_speeds(args, target, draft, kind, n_max, prompts, users, n_threads):
                 rows.append([name, n, f"{found:.1f}", found / speed["off", n], "", ""])
         except ServerError as error:
             notes.append(f"{name}: {str(error).splitlines()[0]}")

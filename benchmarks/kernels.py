@@ -1,187 +1,243 @@
 # SPDX-License-Identifier: MIT
-"""Our kernels against llama.cpp's: what rows, plain decoding, prompts, loading and memory cost, goal by goal.
+"""Our kernels against llama.cpp's: what batches, prompts, loading and memory cost.
 
-    python benchmarks/kernels.py --target smollm2-Q8_0.gguf --target wide-Q8_0.gguf ... --out DIR
-        --llama-server PATH [--llama-bench PATH] [--ik PATH] [--only PART,...] [--resume]
+    python benchmarks/kernels.py --target smollm2-Q8_0.gguf --target wide-Q8_0.gguf ...
+        [--llama-bench PATH] [--ik PATH] [--only PART,...] [--json OUT]
 
-llama.cpp runs in processes that never load anything of ours (`kernel_workers.py`, `llama-server`), with its
-default options; both are open at once and take turns. Each part of each target is measured in less than 90 s
-and written to DIR/kernels.json at once: `--seconds` ends the run before the next part once so many have
-passed, with exit status 3, and `--resume` goes on, so that
+llama.cpp runs in processes that never load anything of ours (`kernel_workers.py`), with its default options;
+both are open at once and take turns. Each part of each target takes less than 90 s. EAGLECPP_KERNELS=avx2 in
+the environment takes the kernels of AVX2; llama.cpp's own know nothing of that variable: give builds of the
+same llama.cpp for AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON) to --llama-libs and
+--llama-bench. Parts:
 
-    until python benchmarks/kernels.py ... --out DIR --resume --seconds 45; do :; done
-
-leaves the machine in between. `--report` prints what is there. Which goals a target has follows its name
-(`kernel_goals.py`), and whether they are those of AVX-512 the kernels that run: EAGLECPP_KERNELS=avx2 in the
-environment takes AVX2's, into another --out. llama.cpp's own kernels know nothing of that variable: give
-builds of the same llama.cpp for AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON) to
---llama-libs, --llama-bench and --llama-server. Parts:
-
-    rows       1 to 16 rows, all with logits, beside llama.cpp's; llama-bench's single row as a check;
-               with --ik beside ik_llama.cpp's, too
-    plain      decoding without a drafter, greedy and at 0.8, beside llama-server, greedy beside llama-bench
+    rows       batches of 1 to 16 tokens, all with logits, alongside llama.cpp's; llama-bench's single token
+               as a check; with --ik alongside ik_llama.cpp's, too
+    behind     batches of 1 and 4 behind 1000 tokens
     prompt     prompts of 512 and 4096
     load       time to load a file that is in the page cache, and memory behind it
-    behind     1 and 4 rows behind 1000 tokens
-    bandwidth  one row of a memory-bound target against a loop that only reads
+    bandwidth  one token of a memory-bound target against a loop that only reads
 
-What drafting gains on these targets `compare.py` measures, and decoding on busy cores `busy.py`.
+`speed.py` measures decoding on these targets, `busy.py` decoding on busy cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import datetime
 import json
-import os
-import sys
-import time
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import arguments, facts, model_facts, note, resumed, warn_if_busy, write_whole
-from kernel_goals import Measured
-from kernel_parts import PARTS, WIDE_ONLY, Bench
-from kernel_report import OTHERS_MAX, cpu_flags, report
+import gguf
+from bandwidth import read_bandwidth
+from common import arguments, cpu_name, facts, median, note, option, table, warn_if_busy, write_json
+from kernel_workers import Worker
 
 from eaglecpp.lowlevel import system_info
 
-LEFT = 3  # exit status: parts are left
+ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+PROMPTS = (512, 4096)
+N_CTX = max(PROMPTS) + 256
+BEHIND = 1000
 
 
-class Journal:
-    """What was measured, on disk after every part: `document["parts"]["NAME PART"]`."""
+@dataclass(frozen=True)
+class Bench:
+    """One target and the settings of every part."""
 
-    def __init__(self, path: Path, identity: dict[str, Any], resume: bool) -> None:
-        """Raises `SystemExit` when the file is there and cannot be, or is not to be, gone on with."""
-        self.path, identity = path, json.loads(json.dumps(identity))
-        before = resumed(path, identity, resume)
-        self.document = {
-            "identity": before.get("identity", {}) | identity,
-            "parts": before.get("parts", {}),
+    args: argparse.Namespace
+    path: Path
+
+    def worker(self, kind: str, n_ctx: int = N_CTX) -> Worker:
+        options = dict(self.args.option)
+        libraries = None
+        if kind == "theirs":  # the same caches
+            options = {n: v for n, v in options.items() if n.startswith("type_")} | {
+                "repack": self.args.repack
+            }
+            libraries = self.args.llama_libs
+        return Worker(kind, self.path, n_ctx, self.args.threads, libraries, **options)
+
+
+def paired(over: Sequence[float], under: Sequence[float]) -> float:
+    """Median over turns of the quotient within each."""
+    return statistics.median(a / b for a, b in zip(over, under, strict=True))
+
+
+def of_rows(bench: Bench) -> dict[str, Any]:
+    found = in_turns(bench, ROWS, 0, bench.args.ik)
+    if bench.args.llama_bench:
+        found["llama-bench"] = {"1": llama_bench(bench, bench.args.llama_bench, 1)}
+    return found
+
+
+def of_behind(bench: Bench) -> dict[str, Any]:
+    return in_turns(bench, (1, 4), BEHIND)
+
+
+def in_turns(bench: Bench, rows: Sequence[int], behind: int, ik: Path | None = None) -> dict[str, Any]:
+    """Median milliseconds of a few batches, by turn; prints them and their ratios. Both run one size right
+    after each other. The first turn builds graphs and does not count. ik: ik_llama.cpp's llama-batched-bench,
+    whose turn comes last.
+    """
+    with bench.worker("rows") as ours, bench.worker("theirs") as theirs:
+        workers = {"ours": ours, "theirs": theirs}
+        found: dict[str, dict[str, list[float]]] = {
+            who: {str(n): [] for n in rows} for who in (*workers, *(["ik"] if ik else []))
         }
-
-    def has(self, name: str, part: str, others_max: float = 1.0) -> bool:
-        """Whether it was measured while other programs took no more than `others_max` of the machine."""
-        found = self.document["parts"].get(f"{name} {part}")
-        if found is None:
-            return False
-        return bool(found["about"].get("others", 0.0) <= others_max)
-
-    def add(self, name: str, part: str, found: dict[str, Any], about: dict[str, Any]) -> None:
-        self.document["parts"][f"{name} {part}"] = found | {"about": about}
-        write_whole(self.path, self.document)
-
-    def of(self, path: Path) -> Measured:
-        kind = str(model_facts(path)["type"])
-        parts = self.document["parts"]
-        found = {name: parts[f"{path.stem} {name}"] for name in PARTS if f"{path.stem} {name}" in parts}
-        return Measured(path.stem, kind, found)
-
-
-def measure(args: argparse.Namespace, journal: Journal) -> bool:
-    """Part by part; False when time was up before all were done."""
-    start = time.monotonic()
-    for part in args.only:
-        for path in args.target:
-            bench = Bench(args, path)
-            if journal.has(bench.name, part, args.others_max) or (
-                part in WIDE_ONLY and not bench.name.startswith("wide")
-            ):
-                continue
-            if args.seconds is not None and time.monotonic() - start > args.seconds:
-                note(f"{args.seconds:g} s are over before {part} of {bench.name}; --resume goes on")
-                return False
-            note(f"{bench.name}: {part}")
-            before = Busy.now()
-            found = PARTS[part](bench)
-            others = Busy.now().others_since(before)
-            if others > OTHERS_MAX:
-                note(
-                    f"{bench.name}: {part}: {100 * others:.0f} % of the processor time went to other programs"
-                )
-            journal.add(bench.name, part, found, about(args, path) | {"others": others})
-    return True
+        for turn in range(bench.args.turns + 1):
+            for n in rows:
+                for who in list(workers) if turn % 2 else list(workers)[::-1]:
+                    ms = workers[who].ask("rows", n=n, behind=behind, repeats=bench.args.repeats)
+                    if turn:
+                        found[who][str(n)].append(median(ms))
+            if ik and turn:
+                for n, one in batched_bench(bench, ik, rows).items():
+                    found["ik"][str(n)].append(one)
+    lines = [[f"{who}, ms", *(median(ms) for ms in of.values())] for who, of in found.items()]
+    single = found["theirs"]["1"]
+    lines.append(["ours over llama.cpp's T(1)", *(paired(ms, single) for ms in found["ours"].values())])
+    for who in found:
+        if who != "ours":
+            both = zip(found["ours"].values(), found[who].values(), strict=True)
+            lines.append([f"ours over T(n) of {who}", *(paired(a, b) for a, b in both)])
+    print(table(["", *(f"T({n})" for n in rows)], lines))
+    return dict(found)
 
 
-@dataclasses.dataclass(frozen=True)
-class Busy:
-    """Seconds of processor time until now, all cores together."""
-
-    wall: float
-    all: float  # programs of the whole machine
-    own: float  # this one and those it has started and waited for
-
-    @classmethod
-    def now(cls) -> Busy:
-        times = os.times()
-        own = times.user + times.system + times.children_user + times.children_system
-        try:
-            fields = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]
-        except OSError:
-            return cls(time.monotonic(), own, own)
-        user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, fields)
-        ticks = os.sysconf("SC_CLK_TCK")
-        return cls(time.monotonic(), (user + nice + system + irq + softirq) / ticks, own)
-
-    def others_since(self, before: Busy) -> float:
-        """The share of the machine's time that other programs had."""
-        theirs = (self.all - before.all) - (self.own - before.own)
-        return max(0.0, theirs) / ((self.wall - before.wall) * (os.cpu_count() or 1))
+def batched_bench(bench: Bench, program: Path, rows: Sequence[int]) -> Mapping[int, float]:
+    """Milliseconds of a batch of so many tokens, one of each conversation, all with logits: the mean of
+    twelve. Weights are repacked when they are loaded, as ours are.
+    """
+    command = [program.resolve(), "-m", bench.path.resolve(), "-rtr", "-t", bench.args.threads, "-c", 1024]
+    done = finished([*command, "-npp", 1, "-ntg", 12, "-npl", ",".join(map(str, rows))])
+    lines = [line.split("|") for line in done.stderr.splitlines() if line.startswith("|")]
+    # columns 3 and 8: conversations, and tokens of all of them in a second
+    found = {int(row[3]): 1000 * int(row[3]) / float(row[8]) for row in lines if row[3].strip().isdigit()}
+    if set(found) != set(rows):
+        raise SystemExit(f"{program} measured batches of {sorted(found)} instead of {rows}")
+    return found
 
 
-def about(args: argparse.Namespace, path: Path) -> dict[str, Any]:
-    """Models, machine, commit, versions and date of one part."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
-    kernels = system_info()["kernels"]
-    own = {"date": now, "flags": cpu_flags(), "kernels": kernels}
-    return facts({"target": path}, options=dict(args.option)) | own
+def llama_bench(bench: Bench, program: Path, n: int) -> list[float]:
+    """Milliseconds of reading a prompt of n tokens by a llama-bench."""
+    command = [program.resolve(), "-m", bench.path.resolve(), "-n", 0, "-p", n, "-t", bench.args.threads]
+    found = json.loads(finished([*command, "-o", "json", "-r", 10 if n < 64 else 3]).stdout)
+    ms = [ns / 1e6 for ns in found[0]["samples_ns"]]
+    print(f"llama-bench, {n} tokens: {median(ms):.2f} ms")
+    return ms
 
 
-def option(text: str) -> tuple[str, str]:
-    name, mark, value = text.partition("=")
-    if not mark:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
-    return name, value
+def finished(command: list[Any]) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory() as folder:  # ik_llama.cpp's writes a log where it runs
+        done = subprocess.run(
+            [str(part) for part in command], capture_output=True, text=True, check=False, cwd=folder
+        )
+    if done.returncode != 0:
+        raise SystemExit(f"{command[0]} ended with {done.returncode}\n{done.stderr[-2000:]}")
+    return done
 
 
-def words(text: str) -> list[str]:
-    found = [word for word in text.split(",") if word]
-    unknown = [word for word in found if word not in PARTS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r}: expected some of {', '.join(PARTS)}")
+def of_prompt(bench: Bench) -> dict[str, Any]:
+    in_processor_time = bench.args.processor_time
+    found: dict[str, Any] = {}
+    with bench.worker("engine") as ours, bench.worker("theirs") as theirs:
+        for worker in (ours, theirs):
+            worker.ask("prompt", n=64)
+        for n in PROMPTS[:1] if in_processor_time else PROMPTS:
+            turns: dict[str, list[float]] = {"ours": [], "theirs": []}
+            for _ in range(bench.args.turns if in_processor_time else 3 if n < 1000 else 1):
+                for who, worker in (("ours", ours), ("theirs", theirs)):
+                    turns[who].append(worker.ask("prompt", n=n, is_processor_time=in_processor_time))
+            found[str(n)] = turns
+    rows = [
+        [n, median(t["ours"]), median(t["theirs"]), paired(t["theirs"], t["ours"])] for n, t in found.items()
+    ]
+    print(table(["prompt", "ours, ms", "llama.cpp, ms", "speed over llama.cpp"], rows))
+    if bench.args.llama_bench and not in_processor_time:
+        llama_bench(bench, bench.args.llama_bench, PROMPTS[0])
+    return found
+
+
+def of_load(bench: Bench) -> dict[str, Any]:
+    """Each in a process of its own; the first pair warms the page cache and whatever is kept on disk."""
+    found: dict[str, Any] = {who: {"load_ms": [], "ready_ms": []} for who in ("ours", "theirs")}
+    for turn in range(4):
+        for who, kind in (("ours", "engine"), ("theirs", "theirs")):
+            with bench.worker(kind, 1024) as worker:
+                found[who]["memory"] = memory = worker.ask("memory")
+                if turn:
+                    found[who]["load_ms"].append(worker.load_ms)
+                    # work that was deferred while the model was loaded is done by then
+                    found[who]["ready_ms"].append(worker.load_ms + memory["prompt_ms"])
+    kinds = ("rss", "pss", "pss_anonymous", "pss_file")
+    rows = [
+        [who, *(f"{median(one[t]):.0f}" for t in ("load_ms", "ready_ms"))]
+        + [f"{one['memory'][kind] / 2**20:.0f}" for kind in kinds]
+        for who, one in found.items()
+    ]
+    head = ["load, ms", "load and 16 tokens, ms", "RSS, MiB", "PSS", "anonymous", "file-backed"]
+    print(table(["", *head], rows))
+    return found
+
+
+def of_bandwidth(bench: Bench) -> dict[str, Any]:
+    """The best of a few tokens and the best of a few passes: shared machines have slow memory at times."""
+    n_bytes = bytes_per_token(bench.path)
+    speeds: dict[str, list[float]] = {"token": [], "machine": []}  # GB/s
+    with bench.worker("rows") as ours:
+        for turn in range(bench.args.turns + 1):
+            ms = min(ours.ask("rows", n=1, behind=0, repeats=bench.args.repeats))
+            machine = read_bandwidth(bench.args.threads)
+            if turn:
+                speeds["token"].append(n_bytes / 1e6 / ms)
+                speeds["machine"].append(machine)
+    print(f"share of the read bandwidth: {paired(speeds['token'], speeds['machine']):.2f}")
+    return {"bytes": n_bytes, **speeds}
+
+
+def bytes_per_token(path: Path) -> int:
+    """Weights that a single token reads, as they are in the file: all but embeddings that are looked up."""
+    tensors = gguf.GGUFReader(path).tensors
+    is_tied = all(tensor.name != "output.weight" for tensor in tensors)
+    return sum(int(t.n_bytes) for t in tensors if is_tied or t.name != "token_embd.weight")
+
+
+PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
+    "rows": of_rows,
+    "behind": of_behind,
+    "prompt": of_prompt,
+    "load": of_load,
+    "bandwidth": of_bandwidth,
+}
+
+
+def parts(text: str) -> list[str]:
+    found = text.split(",")
+    for word in found:
+        if word not in PARTS:
+            raise argparse.ArgumentTypeError(f"{word!r}: expected some of {', '.join(PARTS)}")
     return found
 
 
 def parse() -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, action="append", required=True, help="repeatable")
-    parser.add_argument("--llama-server", type=Path, help="llama.cpp's server, for plain")
     parser.add_argument("--llama-bench", type=Path, help="llama.cpp's own benchmark, as a check")
     parser.add_argument(
         "--llama-libs", type=Path, help="folder with another build's libggml-cpu, for llama.cpp"
     )
     parser.add_argument("--ik", type=Path, help="ik_llama.cpp's llama-batched-bench: its rows, repacked")
-    parser.add_argument("--out", type=Path, required=True, help="folder for results")
-    parser.add_argument("--only", type=words, help=f"of {','.join(PARTS)}; default all that can be measured")
-    parser.add_argument("--seconds", type=float, help="begin no further part after so many")
-    parser.add_argument("--resume", action="store_true", help="go on with what is in --out")
-    parser.add_argument(
-        "--others-max",
-        type=float,
-        default=1.0,
-        metavar="SHARE",
-        help="with --resume: measure again what was measured while others took more of the processor time",
-    )
-    parser.add_argument("--report", action="store_true", help="measure nothing, print what is in --out")
+    parser.add_argument("--only", type=parts, default=list(PARTS), help=f"of {','.join(PARTS)}")
     parser.add_argument(
         "--option", type=option, action="append", default=[], help="of our engines, NAME=VALUE"
     )
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=5, help="batches in a turn")
-    parser.add_argument("--n-prompts", type=int, default=3)
-    parser.add_argument("--n-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0, help="0 = physical cores")
     parser.add_argument(
         "--processor-time",
@@ -189,38 +245,26 @@ def parse() -> argparse.Namespace:
         help="prompts of 512 in processor time, where other programs run; with --threads 1, for threads that "
         "wait take it, too",
     )
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     info = system_info()
     args.threads = args.threads or info["n_cores"]
     args.repack = not info["amx"]["claimed"] or info["amx"]["works"]
-    args.kernels = info["kernels"]["table"] if info["kernels"]["active"] else "ggml"
-    args.isa_avx512 = args.kernels == "avx512"
-    given = [args.llama_server, args.llama_bench, args.ik, *args.target]
-    missing = [path for path in given if path is not None and not path.is_file()]
-    if missing:
-        parser.error(f"{missing[0]} is not a file")
-    if args.llama_server is None and args.only is None:
-        note("plain is not measured: --llama-server is missing")
-    elif args.llama_server is None and "plain" in args.only:
-        parser.error("plain needs --llama-server")
-    args.only = args.only or [part for part in PARTS if part != "plain" or args.llama_server]
     return args
 
 
 def main() -> None:
     args = parse()
-    args.out.mkdir(parents=True, exist_ok=True)
-    names = ("threads", "n_tokens", "seed", "option", "kernels", "processor_time")
-    identity = {name: getattr(args, name) for name in names}
-    identity |= {f"bytes of {path.stem}": path.stat().st_size for path in args.target}
-    journal = Journal(args.out / "kernels.json", identity, args.resume or args.report)
-    if not args.report:
-        warn_if_busy()
-        if not measure(args, journal):
-            sys.exit(LEFT)
-    report(args, [journal.of(path) for path in args.target], journal.document)
+    warn_if_busy()
+    kernels = system_info()["kernels"]
+    print(f"{cpu_name()}; our kernels: {kernels['table'] if kernels['active'] else 'off'}")
+    result = facts({path.stem: path for path in args.target}, options=dict(args.option))
+    for part in args.only:
+        for path in args.target:
+            note(f"{path.stem}: {part}")
+            print(f"\n## {path.stem}: {part}\n", flush=True)
+            result[f"{path.stem} {part}"] = PARTS[part](Bench(args, path))
+    write_json(args.json, result)
 
 
 if __name__ == "__main__":

@@ -24,16 +24,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from suite_run import REST_SECONDS
+import gguf
 
 from eaglecpp.lowlevel import system_info
 
+REST_SECONDS = 0.25
+"""After an answer, ggml's threads spin for more work (80 ms by the default of llama.cpp's `--poll`), on the
+cores that the next contestant needs."""
 START_SECONDS = 300
 ANSWER_SECONDS = 1800
 
 
 class ServerError(RuntimeError):
     """The server could not be started, died or refused a request."""
+
+
+def draft_kind(draft: Path) -> str:
+    """Returns llama.cpp's `--spec-type` for a drafter, "" for a format that it does not read (EAGLE 1 and
+    3.1, our trees of blocks). Any other model is a small one.
+    """
+    reader = gguf.GGUFReader(draft)
+    names = {tensor.name for tensor in reader.tensors}
+    field = reader.get_field("general.architecture")
+    architecture = str(field.contents()) if field else ""
+    if any(name.endswith(".nextn.eh_proj.weight") for name in names):
+        return "draft-mtp"  # heads, in the target's own file or in another
+    if architecture == "dflash":
+        return "draft-dspark" if "markov_w1.weight" in names else "draft-dflash"
+    known = {"eagle": "", "eagle31": "", "dflash_ex": "", "eagle3": "draft-eagle3"}
+    return known.get(architecture, "draft-simple")
+
+
+def block_size(draft: Path) -> int:
+    """Returns the positions of a block that llama.cpp drafts; its default if the file says nothing."""
+    field = gguf.GGUFReader(draft).get_field("dflash.block_size")
+    return int(field.contents()) if field else 16
 
 
 @dataclass(frozen=True)

