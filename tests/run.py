@@ -69,6 +69,7 @@ def lint() -> None:
     python_tool("ruff", "check", ".")
     python_tool("ruff", "format", "--check", ".")
     run(sys.executable, ROOT / "tests" / "weights.py")
+    run(sys.executable, ROOT / "tests" / "history.py")
     sources = sorted(
         p for d in ("native", "tests") for p in (ROOT / d).rglob("*") if p.suffix in {".h", ".cpp", ".inc"}
     )
