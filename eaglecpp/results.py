@@ -148,7 +148,7 @@ class Timings:
 
     def as_dict(self) -> dict[str, Any]:
         """The `timings` object of the command line and the API; JSON-ready."""
-        return {name: getattr(self, name) for name in _TOLD} | {"plan": dict(self.plan)}
+        return {name: getattr(self, name) for name in _REPORTED} | {"plan": dict(self.plan)}
 
     def __add__(self, other: Timings) -> Timings:
         """Sums all counters; takes the later plan; exact if both are."""
@@ -165,7 +165,7 @@ class Timings:
         return replace(self, **sums, plan=other.plan or self.plan)
 
 
-_TOLD = (
+_REPORTED = (
     "prompt_n", "prompt_ms", "prompt_per_second", "reused_n", "predicted_n", "predicted_ms",
     "predicted_per_second", "draft_n", "draft_n_accepted", "text_draft_n", "text_draft_n_accepted", "rounds",
     "acceptance_length", "accepted_per_depth", "draft_ms", "verify_ms", "exact", "loops",
@@ -182,13 +182,31 @@ class Piece:
     is_accepted: bool
 
 
+Part = tuple[Literal["thinking", "content"], str] | tuple[Literal["call"], "ToolCall"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A step of an answer, which is a list of blocks: a block begins, is added to, and ends as a whole.
+
+    index: number of the block; part: its kind, and what was added or, at its end, all of it; is_last: end of
+    the last block
+    """
+
+    step: Literal["begin", "add", "end"]
+    index: int
+    part: Part
+    is_last: bool = False
+
+
 @dataclass(frozen=True)
 class Chunk:
     """The result of one round of a stream.
 
     `text` is the text that became certain; it can be shorter or longer than that of `tokens`, because
     incomplete characters and possible stop strings are held back. `accepted[i]`: `tokens[i]` was drafted. The
-    last chunk has `finish_reason` and `timings`. `pieces`: of a chat, the text as answer and thinking.
+    last chunk has `finish_reason` and `timings`. `pieces`: of a chat, the text as answer and thinking;
+    `events`: the same as blocks of thinking, content and tool calls.
     """
 
     text: str
@@ -198,6 +216,12 @@ class Chunk:
     finish_reason: FinishReason | None = None
     timings: Timings | None = None
     pieces: list[Piece] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def parts(self) -> list[Part]:
+        """What this round added to the blocks of a chat's answer."""
+        return [event.part for event in self.events if event.step == "add"]
 
 
 @dataclass(frozen=True)
@@ -243,7 +267,7 @@ class Completion:
         return self._message.tool_calls if self._message is not None else ()
 
 
-class Answer(Iterator[Chunk]):
+class AnswerStream(Iterator[Chunk]):
     """A generation under way: iterate for chunks; leaving `with` ends it.
 
     on_end: called with the result, unless an error ended it; notices: of the prompt

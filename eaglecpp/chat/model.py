@@ -18,7 +18,7 @@ from eaglecpp.chat.bounds import rendered_together
 from eaglecpp.chat.call_forms import HERMES, KNOWN, CallForm, Tools
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.images import image_mark
-from eaglecpp.chat.message import Message, Role, ToolCall
+from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.chat.think_budget import ThinkBudget
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from eaglecpp.engine.infill import Infill
     from eaglecpp.engine.vocabulary import Vocabulary
     from eaglecpp.opening.find import ResolvedModel
-    from eaglecpp.results import Completion
 
 # What may be a control token, also within another one.
 _CONTROL = re.compile(r"(?=(<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>|｜\w+｜|\]<\]\w+\[>\[))")
@@ -49,9 +48,13 @@ def answer_room(max_tokens: int, n_ctx: int) -> int:
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A rendered conversation, or a text without a template, and its tokens. tools: what the answer may call;
-    describes: the prompt says how, instead of the template; has_form: of `Asked`; n_left_out: messages that
-    had to be left out for want of room; notices: what had to be put elsewhere than the client did.
+    """A rendered conversation, or a text without a template, and its tokens.
+
+    tools:      what the answer may call
+    describes:  the prompt describes the form of calls, instead of the template
+    has_form:   see `PromptOptions`
+    n_left_out: messages left out for lack of room
+    notices:    what was moved within the conversation
     """
 
     rendered: Rendered
@@ -64,23 +67,23 @@ class ChatPrompt:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a request asks of its prompt, apart from the messages.
+class PromptOptions:
+    """How messages become a prompt.
 
     think:    None = as the template has it; a bool or a level such as "high"
-    has_form: a grammar holds for the answer; it has no thought before it unless `think` asks for one
-    values:   for variables of the template
-    known:    prompts that are not tokenized again
+    has_form: a grammar applies to the answer; no thought comes before it unless `think` asks for one
+    template_values: values for variables of the template
+    known:    returns the tokens of a prompt that continues a known text, so that it is not tokenized again
     """
 
     tools: Sequence[Mapping[str, Any]] = ()
     think: bool | str | None = None
     has_form: bool = False
-    values: Mapping[str, Any] = field(default_factory=dict)
+    template_values: Mapping[str, Any] = field(default_factory=dict)
     known: Known | None = None
 
 
-PLAIN = Asked()
+DEFAULT = PromptOptions()
 
 
 class ChatModel:
@@ -137,7 +140,9 @@ class ChatModel:
             system = turns.pop(0).content if has_own else self._model.modelfile.system
         return Conversation(system or "", self._model.modelfile.messages, turns)
 
-    def render(self, messages: Sequence[Message], asked: Asked = PLAIN) -> tuple[Rendered, Accepted]:
+    def render(
+        self, messages: Sequence[Message], options: PromptOptions = DEFAULT
+    ) -> tuple[Rendered, Accepted]:
         """The text of a prompt, and how the messages came into it. Raises TemplateError; UnsupportedError for
         images without a projector, and a template that prints no question.
         """
@@ -152,52 +157,56 @@ class ChatModel:
             has_calls = any(message.tool_calls or message.role == Role.TOOL for message in messages)
             # finding them may probe another template
             forms = self._calls if has_calls else (HERMES,)
-            taken = accepted(messages, asked.tools, template.takes, forms)
-            rendered = self._rendered(template, taken, asked)
+            taken = accepted(messages, options.tools, template.takes, forms)
+            rendered = self._rendered(template, taken, options)
             head = taken.messages[0] if taken.messages else None
             if head is not None and head.role == Role.SYSTEM and head.content.strip() not in rendered.text:
-                taken, rendered = self._with_system(template, taken, rendered, asked)
+                taken, rendered = self._with_system(template, taken, rendered, options)
         for notice in taken.notices:
             _log.info("%s: %s", self._model.target.name, notice)
         return (replace(rendered, images=images) if images else rendered), taken
 
-    def _rendered(self, template: ChatTemplate, taken: Accepted, asked: Asked) -> Rendered:
+    def _rendered(self, template: ChatTemplate, taken: Accepted, options: PromptOptions) -> Rendered:
         return template.render(
-            taken.messages, tools=taken.tools, think=asked.think, answers=asked.has_form, values=asked.values
+            taken.messages,
+            tools=taken.tools,
+            think=options.think,
+            answers=options.has_form,
+            values=options.template_values,
         )
 
     def _with_system(
-        self, template: ChatTemplate, taken: Accepted, rendered: Rendered, asked: Asked
+        self, template: ChatTemplate, taken: Accepted, rendered: Rendered, options: PromptOptions
     ) -> tuple[Accepted, Rendered]:
         """The prompt with what a system message says, which may not be in it: some templates print that in
         some conversations only. A template may also have changed the text; a mark in its place tells.
         """
         head, *others = taken.messages
         marked = replace(taken, messages=[replace(head, content=_MARK), *others])
-        if _MARK in self._rendered(template, marked, asked).text:
+        if _MARK in self._rendered(template, marked, options).text:
             return taken, rendered
         notice = "this template leaves the system prompt out here, so it is put before the first question"
         folded = replace(taken, messages=fold_system(taken.messages), notices=(*taken.notices, notice))
-        return folded, self._rendered(template, folded, asked)
+        return folded, self._rendered(template, folded, options)
 
     def prompt(
-        self, messages: Sequence[Message], *, n_ctx: int | None = None, asked: Asked = PLAIN
+        self, messages: Sequence[Message], *, n_ctx: int | None = None, options: PromptOptions = DEFAULT
     ) -> ChatPrompt:
         """The prompt of exactly these messages. n_ctx: raises ContextFullError for a prompt that leaves no
         room there, 0 = in the engine's context.
         """
-        rendered, taken = self.render(messages, asked)
-        tokens = asked.known(rendered) if asked.known is not None else None
+        rendered, taken = self.render(messages, options)
+        tokens = options.known(rendered) if options.known is not None else None
         if tokens is None:
             tokens = self._vocabulary.tokenize_images(
                 rendered.text, rendered.images, add_bos=not rendered.has_bos, n_ctx=n_ctx
             )
         return ChatPrompt(
-            rendered, tokens, asked.tools, taken.describes, asked.has_form, notices=taken.notices
+            rendered, tokens, options.tools, taken.describes, options.has_form, notices=taken.notices
         )
 
     def fitting(
-        self, conversation: Conversation, *, n_ctx: int, max_tokens: int, asked: Asked = PLAIN
+        self, conversation: Conversation, *, n_ctx: int, max_tokens: int, options: PromptOptions = DEFAULT
     ) -> ChatPrompt:
         """The prompt of a conversation, out of which the oldest exchanges are left where it, tools and all,
         and an answer of `max_tokens` (at most a quarter of the context) do not fit into `n_ctx` tokens.
@@ -206,7 +215,7 @@ class ChatModel:
 
         def count(messages: Sequence[Message]) -> int:
             try:
-                prompt = self.prompt(messages, n_ctx=n_ctx, asked=asked)
+                prompt = self.prompt(messages, n_ctx=n_ctx, options=options)
             except ContextFullError:
                 return n_ctx + 1
             made[len(messages)] = prompt
@@ -215,10 +224,10 @@ class ChatModel:
         with rendered_together():
             conversation.fit(count, n_ctx, answer_room(max_tokens, n_ctx))
             messages = conversation.prompt()
-            prompt = made.get(len(messages)) or self.prompt(messages, n_ctx=n_ctx, asked=asked)
+            prompt = made.get(len(messages)) or self.prompt(messages, n_ctx=n_ctx, options=options)
             return replace(prompt, n_left_out=conversation.n_left_out)
 
-    def infill(self, asked: Infill, n_most: int = 0) -> ChatPrompt:
+    def infill(self, gap: Infill, n_most: int = 0) -> ChatPrompt:
         """The prompt whose answer goes between two texts, by the tokens of the target's file. n_most: as
         `Infill.tokens`. Raises UnsupportedError where it has none, and for a template in a request.
         """
@@ -226,7 +235,7 @@ class ChatModel:
             raise UnsupportedError(
                 "an infill is made by the tokens of the target's file; leave out the template"
             )
-        return ChatPrompt(Rendered("", has_bos=False), asked.tokens(self._vocabulary, n_most))
+        return ChatPrompt(Rendered("", has_bos=False), gap.tokens(self._vocabulary, n_most))
 
     # An answer to a message
 
@@ -268,40 +277,17 @@ class ChatModel:
         return partial(ThinkBudget, n_max, self.tags, rendered.begins, rendered.text)
 
     def reader(self, prompt: ChatPrompt) -> AnswerReader:
-        """Splits an answer, while it streams, into thinking and the rest."""
+        """Returns the reader of an answer. It finds calls of the tools that the prompt offers, in JSON schema
+        as in the OpenAI API: in the model's own form, and in the one in which the prompt describes tools.
+        """
         piece, begins = self._vocabulary.token_to_piece, prompt.rendered.begins
         if not prompt.tools:
             return AnswerReader(piece, self._layout, self._think_marks, begins)
-        forms = self._forms(prompt)
+        forms, schemas = (*self._calls, *((HERMES,) if prompt.describes else ())), _schemas(prompt)
         opens = [one.open for one in forms if one.open]
-        check = partial(is_call, forms, _schemas(prompt))
-        return AnswerReader(piece, self._layout, self._call_marks, begins, opens, check)
-
-    def _forms(self, prompt: ChatPrompt) -> Sequence[CallForm]:
-        """The forms of calls in an answer: the model's own, and that in which the prompt describes tools."""
-        return (*self._calls, HERMES) if prompt.describes else self._calls
-
-    def tool_reader(self, prompt: ChatPrompt) -> ToolReader | None:
-        """Finds calls of the tools that a prompt offers, in JSON schema as in the OpenAI API, in its answer;
-        None without tools.
-        """
-        if not prompt.tools:
-            return None
         may_be_bare = self.tags is not HARMONY or prompt.has_form
-        return ToolReader(self._forms(prompt), _schemas(prompt), may_be_bare)
-
-    def message(self, prompt: ChatPrompt, completion: Completion) -> Message:
-        """The assistant's message that an answer is."""
-        reader = self.reader(prompt)
-        reader.decode(completion.tokens, completion.accepted)
-        reader.finish(completion.text, completion.finish_reason)
-        tools = self.tool_reader(prompt)
-        if tools is None:
-            return Message(Role.ASSISTANT, reader.content, reader.thinking)
-        found = tools.feed(reader.content) + tools.finish()
-        content = "".join(part for part in found if isinstance(part, str))
-        calls = tuple(part for part in found if isinstance(part, ToolCall))
-        return Message(Role.ASSISTANT, content, reader.thinking, calls)
+        check, tools = partial(is_call, forms, schemas), ToolReader(forms, schemas, may_be_bare)
+        return AnswerReader(piece, self._layout, self._call_marks, begins, opens, check, tools)
 
     @cached_property
     def _calls(self) -> tuple[CallForm, ...]:

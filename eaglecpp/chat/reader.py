@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`AnswerReader` turns a stream of chunks into pieces to show: thinking or answer, drafted or not.
+"""`AnswerReader` turns a stream of chunks into pieces to show (thinking or answer, drafted or not) and into
+events: blocks of thinking, content and tool calls. Every API takes the answer from it.
 
 The text of a chunk lags behind its tokens, because incomplete characters and possible stop strings are held
 back. The reader decodes the tokens again to find the characters of each token, and so the characters of
@@ -11,16 +12,31 @@ from __future__ import annotations
 
 import codecs
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
-from eaglecpp.chat.thinking import Begins, Part, ThinkTags, splitter
-from eaglecpp.results import Chunk, Piece
+from eaglecpp.chat.message import Message, Role, ToolCall
+from eaglecpp.chat.thinking import Begins, Segment, ThinkTags, splitter
+from eaglecpp.chat.tool_calls import ToolReader
+from eaglecpp.results import Chunk, Event, Part, Piece
+
+
+def message_of(parts: Iterable[Part]) -> Message:
+    """Returns the assistant's message that parts of an answer add up to."""
+    texts, calls = {"thinking": "", "content": ""}, []
+    for part in parts:
+        if part[0] == "call":
+            calls.append(part[1])
+        else:
+            texts[part[0]] += part[1]
+    return Message(Role.ASSISTANT, texts["content"], texts["thinking"], tuple(calls))
 
 
 class AnswerReader:
-    """Reader of one answer. `content` and `thinking` are the text so far, `text` is the text of the stream.
+    """Reader of one answer. blocks: thinking, content and tool calls in the order of the model; n_thought:
+    tokens before the content, tags included; new_id: returns the id of a call without one.
 
     token_bytes: returns the bytes of a token, b"" for a control token
     tags:        the model's tags, None without tags
@@ -28,6 +44,7 @@ class AnswerReader:
     begins:      the beginning of the answer
     calls:       marks that begin tool calls, which are part of the content; () without tools
     is_call:     returns whether a text consists of complete calls
+    tools:       reader of the calls in the content; None without tools
     """
 
     def __init__(
@@ -38,10 +55,12 @@ class AnswerReader:
         begins: Begins = "any",
         calls: Sequence[str] = (),
         is_call: Callable[[str], bool] = lambda _: False,
+        tools: ToolReader | None = None,
     ) -> None:
-        self.content = ""
-        self.thinking = ""
-        self.text = ""
+        self.blocks: list[Part] = []
+        self.n_thought = 0
+        self.new_id: Callable[[], str] = str
+        self._tools = tools
         self._token_bytes = token_bytes
         self._marks = marks or {}
         self._splitter = splitter(tags, begins, calls, is_call)
@@ -51,16 +70,60 @@ class AnswerReader:
         self._decoded: deque[tuple[str, bool]] = deque()
         self._accepted: deque[bool] = deque()  # for each character that the splitter holds back
 
-    def read(self, chunk: Chunk) -> list[Piece]:
-        """Returns the pieces that are certain after a chunk."""
-        self.decode(chunk.tokens, chunk.accepted)
-        return self._take(chunk.text)
+    @property
+    def message(self) -> Message:
+        """The answer so far."""
+        return message_of(self.blocks)
 
-    def finish(self, text: str, reason: str) -> list[Piece]:
-        """Returns the last pieces, given the whole text of the finished stream and why it ended."""
-        return self._take(text[len(self.text) :]) + self._labelled(self._splitter.finish(reason == "stop"))
+    def read(self, chunk: Chunk) -> Chunk:
+        """Returns a chunk with its pieces and events; the last one also with all that was held back."""
+        self._decode(chunk.tokens, chunk.accepted)
+        pieces, reason = self._take(chunk.text), chunk.finish_reason
+        if reason is not None:
+            pieces += self._labelled(self._splitter.finish(reason == "stop"))
+        if self._is_thought:  # a piece is of one token, a tag has no piece
+            thoughts = [piece.is_thinking for piece in pieces] or [True]
+            self.n_thought += round(len(chunk.tokens) * sum(thoughts) / len(thoughts))
+        return replace(chunk, pieces=pieces, events=list(self._events(pieces, reason is not None)))
 
-    def decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:
+    def _events(self, pieces: Sequence[Piece], is_last: bool) -> Iterator[Event]:
+        for part in self._parts(pieces, is_last):
+            n, last = len(self.blocks), self.blocks[-1] if self.blocks else None
+            if last is not None and last[0] != "call" and part[0] == last[0]:
+                self.blocks[-1] = last[0], last[1] + part[1]
+            else:
+                if last is not None:
+                    yield Event("end", n - 1, last)
+                self.blocks.append(part)
+                yield Event("begin", n, part)
+            if part[1]:
+                yield Event("add", len(self.blocks) - 1, part)
+        if is_last:
+            yield Event("end", len(self.blocks) - 1, self.blocks[-1], is_last=True)
+
+    @property
+    def _is_thought(self) -> bool:
+        """Whether there is nothing but thinking so far."""
+        return all(kind == "thinking" for kind, _ in self.blocks)
+
+    def _parts(self, pieces: Sequence[Piece], is_last: bool) -> Iterator[Part]:
+        for is_thinking, run in groupby(pieces, key=attrgetter("is_thinking")):
+            text = "".join(piece.text for piece in run)
+            if is_thinking:
+                yield "thinking", text
+            else:
+                yield from map(self._part, [text] if self._tools is None else self._tools.feed(text))
+        if is_last:
+            yield from map(self._part, [] if self._tools is None else self._tools.finish())
+            if self._is_thought:  # clients read the last block
+                yield "content", ""
+
+    def _part(self, found: str | ToolCall) -> Part:
+        if isinstance(found, ToolCall):
+            return "call", found if found.id else replace(found, id=self.new_id())
+        return "content", found
+
+    def _decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:
         """Takes tokens; their text comes later."""
         for token, is_accepted in zip(tokens, accepted, strict=True):
             if token in self._marks:
@@ -69,7 +132,6 @@ class AnswerReader:
 
     def _take(self, text: str) -> list[Piece]:
         """Assigns the next characters of the stream to their tokens."""
-        self.text += text
         given, n_taken = [], 0
         while n_taken < len(text) or (self._decoded and self._decoded[0][0]):
             mark, is_accepted = self._decoded.popleft() if self._decoded else ("", False)
@@ -78,17 +140,13 @@ class AnswerReader:
             self._accepted += [is_accepted] * len(given[-1])
         return self._labelled(self._splitter.feed("".join(given)))
 
-    def _labelled(self, parts: Iterable[Part]) -> list[Piece]:
+    def _labelled(self, parts: Iterable[Segment]) -> list[Piece]:
         pieces: list[Piece] = []
         for part in parts:
             text = part.added + part.text
             accepted = [False] * len(part.added) + [self._accepted.popleft() for _ in part.text]
             if part.kind == "tag":
                 continue
-            if part.kind == "thinking":
-                self.thinking += text
-            else:
-                self.content += text
             for is_accepted, run in groupby(zip(accepted, text, strict=True), key=itemgetter(0)):
                 pieces.append(Piece("".join(char for _, char in run), part.kind == "thinking", is_accepted))
         return pieces

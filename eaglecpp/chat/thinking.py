@@ -178,7 +178,7 @@ def thinking_tags(layout: ThinkTags | None) -> ThinkTags | None:
 
 
 @dataclass(frozen=True)
-class Part:
+class Segment:
     """A piece of an answer. Tags and the white space around them are not shown. added: text that is shown
     before the piece but is not in the answer.
     """
@@ -207,27 +207,27 @@ class Splitter:
         self._is_behind_tag = begins == "thought"
         self._is_whole = False
 
-    def feed(self, text: str) -> list[Part]:
+    def feed(self, text: str) -> list[Segment]:
         """Takes the next text; returns the parts that are certain."""
         self._held += text
         return self._advance(final=False)
 
-    def finish(self, is_whole: bool = True) -> list[Part]:
+    def finish(self, is_whole: bool = True) -> list[Segment]:
         """Returns the parts that were held back. is_whole: the model ended the answer itself."""
         self._is_whole = is_whole
         return self._advance(final=True)
 
-    def _advance(self, final: bool) -> list[Part]:
-        parts: list[Part] = []
+    def _advance(self, final: bool) -> list[Segment]:
+        parts: list[Segment] = []
         while self._held and (self._begin(parts, final) if self._kind is None else self._go_on(parts, final)):
             pass
         return [part for part in parts if part.text or part.added]
 
-    def _take(self, kind: Kind, n_chars: int) -> Part:
+    def _take(self, kind: Kind, n_chars: int) -> Segment:
         text, self._held = self._held[:n_chars], self._held[n_chars:]
-        return Part(kind, text)
+        return Segment(kind, text)
 
-    def _begin(self, parts: list[Part], final: bool) -> bool:
+    def _begin(self, parts: list[Segment], final: bool) -> bool:
         """Detects the kind of the text. Returns whether to go on."""
         assert self._tags is not None
         text, tags = self._held.lstrip(), (self._tags.open, self._tags.close)
@@ -239,7 +239,7 @@ class Splitter:
             self._is_behind_tag = True
         return True
 
-    def _go_on(self, parts: list[Part], final: bool) -> bool:
+    def _go_on(self, parts: list[Segment], final: bool) -> bool:
         """Takes text of the current kind. Returns whether to go on."""
         if self._is_behind_tag:
             parts.append(self._take("tag", len(self._held) - len(self._held.lstrip())))
@@ -309,9 +309,9 @@ class ChannelSplitter(Splitter):
         self._is_call = False
         self._ended: set[Kind] = set()  # kinds of earlier messages
 
-    def _take(self, kind: Kind, n_chars: int) -> Part:
+    def _take(self, kind: Kind, n_chars: int) -> Segment:
         """Takes text, in which a model cannot write `CALL` itself."""
-        return Part(kind, super()._take(kind, n_chars).text.replace(CALL, "\ufffd"))
+        return Segment(kind, super()._take(kind, n_chars).text.replace(CALL, "\ufffd"))
 
     def _header(self, text: str) -> tuple[str, str] | None:
         """Returns the header at the beginning of a text, None without one, and its mark, "" if incomplete."""
@@ -326,7 +326,7 @@ class ChannelSplitter(Splitter):
         )
         return (head, mark) if is_header else None
 
-    def _begin(self, parts: list[Part], final: bool) -> bool:
+    def _begin(self, parts: list[Segment], final: bool) -> bool:
         """Reads a header."""
         channels = self._channels
         header = self._header(self._held)
@@ -344,7 +344,7 @@ class ChannelSplitter(Splitter):
         is_thought = not self._is_call and re.search(channels.thought, head, re.DOTALL)
         self._kind = "thinking" if is_thought else "answer"
         if self._is_call or self._kind in self._ended:
-            parts.append(Part(self._kind, "", CALL + channels.adds if self._is_call else GAP))
+            parts.append(Segment(self._kind, "", CALL + channels.adds if self._is_call else GAP))
         n_all = len(head) + len(mark)
         n_tag = n_all if call is None else call.end()
         parts += [self._take("tag", n_tag), self._take("answer", n_all - n_tag)]
@@ -365,7 +365,7 @@ class ChannelSplitter(Splitter):
             at += first
         return at, mark
 
-    def _go_on(self, parts: list[Part], final: bool) -> bool:
+    def _go_on(self, parts: list[Segment], final: bool) -> bool:
         """Reads the body of a message."""
         assert self._kind is not None
         channels, text = self._channels, self._held

@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from eaglecpp.human import visible
-from eaglecpp.results import Answer, Chunk
+from eaglecpp.results import AnswerStream, Chunk
 
 _SHORT_PROMPT = 256  # tokens; read before anyone would want to see progress
 
@@ -164,7 +164,7 @@ class Watch:
         finally:
             signal.signal(signal.SIGINT, previous)
 
-    def follow(self, answer: Answer, show: Callable[[Chunk], object]) -> None:
+    def follow(self, answer: AnswerStream, show: Callable[[Chunk], object]) -> None:
         """Shows an answer to its end or to Ctrl+C, and in any case what was held back."""
         try:
             for chunk in answer:

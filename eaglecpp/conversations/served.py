@@ -26,7 +26,7 @@ from eaglecpp.modelfile.syntax import Command
 from eaglecpp.opening.find import Found, ResolvedModel
 from eaglecpp.options import SamplingOptions, describe
 from eaglecpp.references.reference import read_name
-from eaglecpp.results import Answer, Chunk, Completion, FinishReason, Piece, Timings
+from eaglecpp.results import AnswerStream, Chunk, Completion, FinishReason, Piece, Timings
 
 _CONNECT_S = 2.0
 _FACTS_S = 30.0
@@ -172,7 +172,7 @@ class ServerAnswers:
         }
 
 
-class ServedAnswer(Answer):
+class ServedAnswer(AnswerStream):
     """An answer under way: iterate for chunks, which have texts and no tokens. Raises EagleError where the
     server says so, or ends in the middle. load_ms: what the server took to load the model.
     """

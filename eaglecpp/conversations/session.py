@@ -23,7 +23,7 @@ from eaglecpp.chat.conversation import Conversation, ConversationState
 from eaglecpp.chat.message import Message
 from eaglecpp.conversations.saved import SavedChat, new_chat, read_chat, write_chat
 from eaglecpp.errors import InvalidStateError
-from eaglecpp.results import Answer, Completion
+from eaglecpp.results import AnswerStream, Completion
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from eaglecpp.options.typed import ChatKeywords
 
 
-Answers = Callable[[Conversation, Mapping[str, Any]], Answer]
+Answers = Callable[[Conversation, Mapping[str, Any]], AnswerStream]
 """Begins the answer to a conversation; options as `Session.chat`."""
 
 
@@ -71,7 +71,7 @@ class ChatSession:
             self._conversation.system = system
         # The stream of an answer that is not in the history yet, what the conversation was before its
         # question, and the answer. A stream that nobody else holds ends.
-        self._running: tuple[ref[Answer], ConversationState] | None = None
+        self._running: tuple[ref[AnswerStream], ConversationState] | None = None
         self._answer: Completion | None = None
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class ChatSession:
         images: Sequence[bytes] = (),
         files: Sequence[str] = (),
         **options: Unpack[ChatKeywords],
-    ) -> Answer:
+    ) -> AnswerStream:
         """As `ask`, one chunk per round. What was generated until its end, or until it is closed or the next
         question is asked, is the answer; a stream closed before its first token leaves the history unchanged.
         files: texts that go before the question.
@@ -137,7 +137,7 @@ class ChatSession:
         """Answers the last question once more. Raises InvalidStateError if there is none."""
         return _finished(self.stream_again(**options))
 
-    def stream_again(self, **options: Unpack[ChatKeywords]) -> Answer:
+    def stream_again(self, **options: Unpack[ChatKeywords]) -> AnswerStream:
         """As `retry`, one chunk per round."""
         return self._begin(Conversation.drop_answer, options)
 
@@ -148,7 +148,7 @@ class ChatSession:
         images: Sequence[bytes] = (),
         files: Sequence[str] = (),
         **options: Unpack[ChatKeywords],
-    ) -> Answer:
+    ) -> AnswerStream:
         """Asks with another text in the place of the last question's; what is attached to it stays. As
         `stream`. Raises InvalidStateError if there is none.
         """
@@ -180,7 +180,7 @@ class ChatSession:
         """
         return cls(engine, session=session, saved=read_chat(Path(path)))
 
-    def _begin(self, change: Callable[[Conversation], bool | None], options: Any) -> Answer:
+    def _begin(self, change: Callable[[Conversation], bool | None], options: Any) -> AnswerStream:
         """Answers the question that `change` makes or finds; it returns False where there is none."""
         conversation = self._settled()
         before = conversation.state()
@@ -216,7 +216,7 @@ def has_begun(answer: Completion) -> bool:
     return answer.finish_reason != "cancelled" or bool(said.strip())
 
 
-def _finished(stream: Answer) -> Completion:
+def _finished(stream: AnswerStream) -> Completion:
     with stream:
         for _ in stream:
             pass

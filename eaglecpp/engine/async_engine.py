@@ -6,13 +6,9 @@
         async for chunk in stream:
             ...
 
-Everything native happens in the engine's own thread. Between two rounds it admits waiting requests and drops
-cancelled ones; then every conversation that is generating takes a round, all drafted together and verified
-in one batch, and a slice of a prompt that is being read is a part of that batch. So each of them gets at
-least one token per turn of the loop, and none waits longer than a slice takes for another's prompt. A
-request gets the free conversation whose cached text its prompt continues; a prefix that it shares with any
-other conversation is copied from there. A conversation that has to make room for another one can be parked
-in host memory, and is restored for the next prompt that continues it.
+Everything native happens in the engine's own thread, which runs a `Scheduler` and, between two rounds, the
+calls of others. A request gets the free slot whose cached text its prompt continues; a prefix that it shares
+with any other slot is copied from there.
 
 An error belongs to the request that caused it. An error inside a batch ends all requests in that batch,
 because it cannot be assigned to one of them.
@@ -36,13 +32,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, overload
 
-from eaglecpp.engine.async_stream import AsyncStream, Event, Task, tell
+from eaglecpp.engine.async_stream import AsyncStream, Task, send
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.native import NativeSequence, checks_arguments
 from eaglecpp.engine.prompt_cache import PromptCache, why_none
-from eaglecpp.engine.request import GenerationRequest, Request
-from eaglecpp.engine.slots import FairLock, HostCache, Slots
-from eaglecpp.engine.stream import Stream, next_chunks
+from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
+from eaglecpp.engine.scheduler import CancelledGenerationError, Events, Scheduler
+from eaglecpp.engine.slots import FairLock, HostCache
 from eaglecpp.errors import (
     EagleError,
     EngineBrokenError,
@@ -113,16 +109,12 @@ class AsyncEngine:
         self._preparing = {lane: Threads(f"{lane} prompts", n) for lane, n in _N_PREPARED.items()}
         self._embedding = Threads("embeddings", 1)
         self._n_embedding = 0
-        self._condition = threading.Condition()
-        self._waiting: deque[Task] = deque()
+        self._scheduler = Scheduler(HostCache(serving.get("n_park_bytes", 0)), self._turns, reads=False)
+        self._changed = self._scheduler.changed
         self._calls: deque[Callable[[], None]] = deque()
-        self._running: list[Task] = []
-        self._host_cache = HostCache(serving.get("n_park_bytes", 0))
-        self._slots = Slots((), self._host_cache)
         self._prompts: PromptCache | None = None
         self._slot_turns = asyncio.Lock()  # one slot at a time is in memory beside the caches
         self._closing: Literal["no", "when idle", "now"] = "no"
-        self._broken: EngineBrokenError | None = None
         self._opened: Future[None] = Future()
         self._engine: Engine | None = None
         self._thread = threading.Thread(target=self._run, args=(engine,), name="eaglecpp-engine", daemon=True)
@@ -167,80 +159,84 @@ class AsyncEngine:
 
     @property
     def n_running(self) -> int:
-        return len(self._running)
+        return len(self._scheduler.running)
 
     @property
     def running_slots(self) -> set[int]:
         """The numbers of the slots in which generations run."""
-        return {task.slot_number for task in list(self._running)}
+        return {task.slot_number for task in list(self._scheduler.running)}
 
     @property
     def n_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._scheduler.waiting)
 
     @property
     def n_parked(self) -> tuple[int, int]:
         """The number of parked conversations, and their bytes."""
-        return len(self._host_cache), self._host_cache.n_bytes
+        return len(self._scheduler.cache), self._scheduler.cache.n_bytes
 
     @property
     def n_slots(self) -> int:
         """How many generations run at a time."""
-        return len(self._slots)
+        return len(self._scheduler.slots)
 
     @property
     def is_idle(self) -> bool:
-        return not self._running and not self._waiting
+        return self._scheduler.is_idle
 
     @property
     def broken(self) -> BaseException | None:
         """Why this engine has failed; None if it has not."""
-        return self._broken
+        return self._scheduler.broken
 
     # Generating
 
-    def prepared(self, asked: GenerationRequest) -> Request:
-        """A generation for `stream`, checked and with all done that takes time before it begins; errors as
-        there, and GrammarError. For a thread next to the loop.
+    def resolve(self, request: GenerationRequest) -> ResolvedRequest:
+        """Checks a request and does what takes time before its generation begins: prompt, grammar, sampler.
+        Errors as `stream`, and GrammarError. Blocks: call it in `run_in_lane`.
         """
-        return self._ready(self.engine.shared.prepare(asked))
+        resolved = self.engine.shared.resolve(request)
+        with checks_arguments():
+            sampler = self.engine.native.make_sampler(resolved.params())
+        return replace(resolved, sampler=sampler)
 
-    async def prepare(self, work: Callable[..., T], *args: Any, lane: Lane = "short") -> T:
-        """Runs in a thread what a request needs before its generation. What waits is not begun when the
-        caller is cancelled.
+    async def run_in_lane(self, work: Callable[..., T], *args: Any, lane: Lane = "short") -> T:
+        """Runs in a thread what a request needs before its generation. A cancelled caller's queued work is
+        dropped.
         """
         return await self._preparing[lane].run(work, *args)
 
     def stream(
-        self, prompt: Prompt | Request, *, watch: bool = False, **options: Unpack[GenerateKeywords]
+        self, prompt: Prompt | ResolvedRequest, *, watch: bool = False, **options: Unpack[GenerateKeywords]
     ) -> AsyncStream:
-        """Queues a generation; arguments as `Session.stream`, or what `prepared` made.
+        """Queues a generation; arguments as `Session.stream`, or what `resolve` made.
         Wrong ones raise here. `watch`: keep counters up to date after every chunk, see `AsyncStream.live`.
 
         Raises QueueFullError, ContextFullError, EngineBrokenError, TypeError, ValueError. A grammar is parsed
-        when the generation begins, in the engine's thread; `prepared` does that before.
+        when the generation begins, in the engine's thread; `resolve` does that before.
         """
         engine = self.engine
-        request = prompt if isinstance(prompt, Request) else engine.shared.make(prompt, **options)
+        if not isinstance(prompt, ResolvedRequest):
+            prompt = engine.shared.resolve(GenerationRequest.completion(prompt, options))
+        request = prompt
         engine.vocabulary.check_fit(len(request.prompt.tokens))
-        task = Task(request, asyncio.get_running_loop(), watch=watch)
-        with self._condition:
-            if self._broken is not None:
-                raise EngineBrokenError(f"the engine has failed: {self._broken}; open it again")
+        task = Task(request, watch, loop=asyncio.get_running_loop())
+        with self._changed:
+            if self._scheduler.broken is not None:
+                raise EngineBrokenError(f"the engine has failed: {self._scheduler.broken}; open it again")
             if self._closing != "no":
                 raise InvalidStateError("this engine is closing")
-            if len(self._waiting) + len(self._running) >= self._n_queue + len(self._slots):
-                raise QueueFullError(f"the queue is full: {counted(len(self._waiting), 'request')} waiting")
-            self._waiting.append(task)
-            self._condition.notify()
-        return AsyncStream(task, self._cancel)
+            if self.n_waiting + self.n_running >= self._n_queue + self.n_slots:
+                raise QueueFullError(f"the queue is full: {counted(self.n_waiting, 'request')} waiting")
+            self._scheduler.submit(task)
+        return AsyncStream(task, self._scheduler.cancel)
 
     async def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
         """Completes `prompt` and returns the whole result; arguments as `Session.stream`. The prompt and a
         grammar are made in a thread next to the loop.
         """
-        asked = GenerationRequest.of(GenerateKeywords, options, prompt=prompt)
-        return await self.stream(await self.prepare(self.prepared, asked, lane="long")).finish()
+        request = GenerationRequest.completion(prompt, options)
+        return await self.stream(await self.run_in_lane(self.resolve, request, lane="long")).finish()
 
     @overload
     async def chat(
@@ -256,9 +252,8 @@ class AsyncEngine:
         """Answers a conversation; arguments and errors as `Session.chat`. The prompt and a grammar are made
         in a thread next to the loop.
         """
-        shared = self.engine.shared
-        made = await self.prepare(lambda: self._ready(shared.make_chat(messages, options)))
-        running = self.stream(made)
+        request = GenerationRequest.chat(messages, options)
+        running = self.stream(await self.run_in_lane(self.resolve, request))
         return running if stream else await running.finish()
 
     async def embed(
@@ -306,7 +301,7 @@ class AsyncEngine:
         prompts, n_bytes = self._files(), 0
         prompts.slot_file(name)
         async with self._slot_turns:
-            state = await self.call(lambda engine: self._slots.free(number).sequence.offload())
+            state = await self.call(lambda engine: self._scheduler.slots.free(number).sequence.offload())
             if state is not None and min(state.tokens, default=0) < 0:
                 raise InvalidValueError(f"slot {number}: its text has images, which only this process knows")
             if state is not None and state.sizes[0] > 0:
@@ -322,7 +317,7 @@ class AsyncEngine:
             state = await asyncio.to_thread(prompts.read_slot, name)
 
             def restore(engine: Engine) -> bool:
-                slot = self._slots.free(number)
+                slot = self._scheduler.slots.free(number)
                 is_restored = state is not None and slot.sequence.restore(state)
                 slot.tokens = slot.sequence.tokens
                 return is_restored
@@ -337,14 +332,7 @@ class AsyncEngine:
     async def erase_slot(self, number: int) -> int:
         """Forgets what a slot holds; how many tokens."""
         self._files()
-
-        def erase(engine: Engine) -> int:
-            slot = self._slots.free(number)
-            n_tokens, slot.tokens = len(slot.sequence.tokens), []
-            slot.sequence.clear()
-            return n_tokens
-
-        return await self.call(erase)
+        return await self.call(lambda engine: self._scheduler.slots.free(number).clear())
 
     def _files(self) -> PromptCache:
         if self._prompts is None:
@@ -365,20 +353,20 @@ class AsyncEngine:
                 except BaseException as error:
                     future.set_exception(error)
 
-        with self._condition:
+        with self._changed:
             if not self._thread.is_alive() or self._closing == "now":
                 raise InvalidStateError("this engine is closed")
             self._calls.append(run)
-            self._condition.notify()
+            self._changed.notify()
         return await asyncio.wrap_future(future)
 
     async def close(self, *, grace_s: float = 0.0) -> None:
         """Accepts nothing new, lets running generations finish for `grace_s` seconds, and frees the
         engine.
         """
-        with self._condition:
+        with self._changed:
             self._closing = "when idle"
-            self._condition.notify()
+            self._changed.notify()
         await asyncio.to_thread(self._thread.join, grace_s)
         self._stop()
         await asyncio.to_thread(self._thread.join)
@@ -389,22 +377,11 @@ class AsyncEngine:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    def _ready(self, made: Request) -> Request:
-        """With the sampler, which takes time to make."""
-        with checks_arguments():
-            sampler = self.engine.native.make_sampler(made.params())
-        return replace(made, sampler=sampler)
-
     def _stop(self) -> None:
         """Ends everything after the round under way; the thread frees the engine."""
-        with self._condition:
+        with self._changed:
             self._closing = "now"
-            self._condition.notify()
-
-    def _cancel(self, task: Task) -> None:
-        with self._condition:
-            task.cancelled = True
-            self._condition.notify()
+            self._changed.notify()
 
     # The engine's thread
 
@@ -415,8 +392,8 @@ class AsyncEngine:
             shared.native.waits = True  # a call of another thread must not make a round fail
             sequences = [NativeSequence(shared.native) for _ in range(self._engine.n_free)]
             self._engine.sequences.update(sequences)
-            self._slots = Slots(sequences, self._host_cache)
-            self._host_cache.prompts = self._prompts = shared.prompts
+            self._scheduler.open(shared, sequences)
+            self._prompts = shared.prompts
         except BaseException as error:
             self._opened.set_exception(error)
             self._end_all()  # calls that wait for the engine find it closed
@@ -427,149 +404,45 @@ class AsyncEngine:
                 pass
         except BaseException as error:  # a fault of this module: nobody may wait for ever
             _log.exception("the engine's thread ends")
-            self._broken = EngineBrokenError(f"the engine has failed: {error!r}")
+            self._scheduler.broken = EngineBrokenError(f"the engine has failed: {error!r}")
         finally:
             self._end_all()
 
     def _turn(self) -> bool:
-        """One turn: everything between two rounds, and a round. False at the end."""
-        with self._condition:
-            while not (self._calls or self._may_admit or self._running or self._is_over):
-                self._condition.wait()
+        """Runs the calls of others, and a round. Returns False at the end."""
+        scheduler = self._scheduler
+        with self._changed:
+            while not (self._calls or scheduler.may_admit or scheduler.running or self._is_over):
+                self._changed.wait()
             calls, self._calls, is_over = list(self._calls), deque(), self._is_over
         for call in calls:
             call()
-        if is_over or self._broken is not None:
+        if is_over or self._scheduler.broken is not None:
             return False
-        self._drop_cancelled()
-        self._make_room()
-        self._admit()
-        if self._running:
-            self._step(list(self._running))
-        if self._prompts is not None and not self._running:
-            self._slots.keep(self._prompts, lambda: not self._waiting)
+        send(scheduler.admit(self._place_s))
+        send(scheduler.step())
+        send(self._end_unread())
         return True
+
+    def _end_unread(self) -> Events:
+        """Ends generations of which too many chunks wait to be taken."""
+        tasks = [one for one in self._scheduler.running if isinstance(one, Task)]
+        unread = [one for one in tasks if 0 < self._n_unread < one.events.qsize()]
+        for task in unread:
+            _log.warning("a generation ends: %d of its chunks are unread", task.events.qsize())
+        return self._scheduler.end(unread, CancelledGenerationError())
 
     @property
     def _is_over(self) -> bool:
         return self._closing == "now" or (self._closing == "when idle" and self.is_idle)
 
-    @property
-    def _may_admit(self) -> bool:
-        """Whether a request waits for more than what files hold of its prompt."""
-        head = self._waiting[0].fetched if self._waiting else None
-        return bool(self._waiting) and (
-            head is None or head.done() or any(task.cancelled for task in self._waiting)
-        )
-
-    def _drop_cancelled(self) -> None:
-        with self._condition:
-            gone = [task for task in self._waiting if task.cancelled]
-            for task in gone:
-                self._waiting.remove(task)
-        self._end([*gone, *(task for task in self._running if task.cancelled)])
-
-    def _make_room(self) -> None:
-        """Ends generations that had a place for long, as many as others wait for one."""
-        if self._place_s <= 0 or not self._waiting or self._slots.has_free:
-            return
-        now = time.perf_counter()
-        late = [task for task in self._running if now - task.begun > self._place_s][: len(self._waiting)]
-        text = f"the answer ended after {self._place_s:g} s: others wait for its place"
-        self._end(late, PlaceLostError(text))
-
-    def _admit(self) -> None:
-        while True:
-            with self._condition:
-                if not self._waiting or not self._slots.has_free:
-                    return
-                task = self._waiting[0]  # only this thread takes any away
-            if not self._is_fetched(task):
-                return
-            self._waiting.popleft()
-            try:
-                found = task.fetched.result() if task.fetched else None
-                slot = self._slots.find(task.request.prompt.tokens, found)
-                task.stream = Stream(slot.sequence, self.engine.shared, task.request)
-            except Exception as error:
-                self._note_broken(error)
-                self._end([task], error)
-                continue
-            slot.take(task.request.prompt.tokens)
-            task.slot, task.slot_number, task.begun = slot, slot.number, time.perf_counter()
-            self._running.append(task)
-            with contextlib.suppress(RuntimeError):  # a closed loop: nobody listens any more
-                task.loop.call_soon_threadsafe(task.taken_up.set)
-
-    def _is_fetched(self, task: Task) -> bool:
-        """Whether it is known what files hold of the prompt. Rounds and calls of others go on meanwhile."""
-        prompts, tokens = self._prompts, task.request.prompt.tokens
-        if prompts is None or not task.request.asked.cache_prompt:
-            return True
-        if task.fetched is None:
-            task.fetched = prompts.fetch(tokens, self._slots.n_held(tokens))
-            task.fetched.add_done_callback(self._notify)
-        return task.fetched.done()
-
-    def _notify(self, _: object) -> None:
-        with self._condition:
-            self._condition.notify()
-
-    def _step(self, tasks: list[Task]) -> None:
-        """A round of each task that generates, and a slice of the first prompts of the others."""
-        streams = [task.stream for task in tasks if task.stream is not None]
-        try:
-            with self._turns:
-                results = next_chunks(streams)
-        except Exception as error:
-            self._note_broken(error)
-            self._end(tasks, error)
-            return
-        events: list[tuple[Task, Event]] = []
-        for task, result in zip(tasks, results, strict=True):
-            if result is None:
-                continue
-            events.append((task, result))
-            if isinstance(result, BaseException):
-                self._leave(task)
-                continue
-            if task.watch and task.slot is not None:
-                task.live = task.slot.sequence.timings()
-            if result.finish_reason is not None:
-                self._leave(task)
-            elif 0 < self._n_unread < task.events.qsize():
-                _log.warning("a generation ends: %d of its chunks are unread", task.events.qsize())
-                self._leave(task)
-                events.append((task, None))
-        tell(events)
-
-    def _end(self, tasks: Sequence[Task], event: BaseException | None = None) -> None:
-        """Ends tasks, whose last event this is."""
-        for task in tasks:
-            self._leave(task)
-        tell([(task, event) for task in tasks])
-
-    def _leave(self, task: Task) -> None:
-        """Ends a task and frees its place."""
-        if task.stream is not None:
-            task.stream.close()
-        slot, task.slot = task.slot, None
-        if slot is not None:
-            slot.leave()
-        with contextlib.suppress(ValueError):
-            self._running.remove(task)
-
-    def _note_broken(self, error: BaseException) -> None:
-        if isinstance(error, EngineBrokenError):
-            self._broken = error
-
     def _end_all(self) -> None:
-        with self._condition:
+        with self._changed:
             self._closing = "now"
-            rest = [*self._waiting]
-            self._waiting.clear()
+            rest = [*self._scheduler.running, *self._scheduler.waiting]
+            self._scheduler.waiting.clear()
             calls, self._calls = list(self._calls), deque()
-        self._end([*self._running, *rest], self._broken)
+        send(self._scheduler.end(rest, self._scheduler.broken or CancelledGenerationError()))
         engine, self._engine = self._engine, None
         for call in calls:  # each finds a closed engine, and says so to whoever waits
             call()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`AsyncStream`: one generation of an `AsyncEngine`, as seen by the asyncio task that waits for its text. The
-engine's thread knows it as a `Task` and sends it events.
+"""`AsyncStream`: one generation of an `AsyncEngine`, as seen by the asyncio task that waits for its text. In
+the engine's thread it is a `Task` of the scheduler, which sends it events.
 """
 
 from __future__ import annotations
@@ -9,51 +9,33 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from eaglecpp.engine.request import Request
-from eaglecpp.engine.slots import Slot
-from eaglecpp.engine.stream import Stream
+from eaglecpp.engine.scheduler import CancelledGenerationError, Event, Generation
 from eaglecpp.errors import InvalidStateError, PlaceLostError
 from eaglecpp.results import Chunk
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from eaglecpp._extension import core
     from eaglecpp.results import Completion
 
-Event = Chunk | BaseException | None
-"""What a generation gave; an error, or None where it was cancelled, is the last one."""
 
+@dataclass(eq=False, kw_only=True)
+class Task(Generation):
+    """A generation for a task of an event loop. taken_up: it has begun, or never will"""
 
-@dataclass(eq=False)
-class Task:
-    """One request, from the queue to its last event. The engine's thread writes all but `cancelled`."""
-
-    request: Request
     loop: asyncio.AbstractEventLoop
-    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
-    taken_up: asyncio.Event = field(default_factory=asyncio.Event)  # it has begun, or never will
-    asked: float = field(default_factory=time.perf_counter)
-    begun: float = 0.0
-    cancelled: bool = False
-    slot: Slot | None = None
-    slot_number: int = -1  # stays when the place is left
-    stream: Stream | None = None
-    watch: bool = False
-    live: dict[str, Any] = field(default_factory=dict)
-    fetched: Future[core.ParkedSequence | None] | None = None  # what files hold of its prompt
+    events: asyncio.Queue[Chunk | BaseException] = field(default_factory=asyncio.Queue)
+    taken_up: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class AsyncStream(AsyncIterator[Chunk]):
     """A running or waiting generation: `async for` gives chunks, `completion()` the result so far.
 
-    Leaving `async with`, or `cancel()`, frees its place before the next round.
+    Leaving `async with`, or `cancel()`, frees its slot before the next round.
     """
 
-    def __init__(self, task: Task, cancel: Callable[[Task], None]) -> None:
+    def __init__(self, task: Task, cancel: Callable[[Generation], None]) -> None:
         self._task = task
         self._cancel = cancel
         self._lost: BaseException | None = None
@@ -66,8 +48,8 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     @property
     def queue_ms(self) -> float:
-        """How long it waited for a place; until now if it still does."""
-        return 1000 * ((self._task.begun or time.perf_counter()) - self._task.asked)
+        """How long it waited for a slot; until now if it still does."""
+        return 1000 * ((self._task.begun or time.perf_counter()) - self._task.submitted)
 
     async def started(self, timeout: float | None = None) -> bool:
         """Waits until the engine has taken the request up, and raises what kept it from doing so. False when
@@ -92,11 +74,12 @@ class AsyncStream(AsyncIterator[Chunk]):
             event = self._lost
         self._is_over = not isinstance(event, Chunk) or event.finish_reason is not None
         if isinstance(event, Chunk):
-            return event
-        raise event or StopAsyncIteration
+            reader = self._task.request.reader
+            return event if reader is None else reader.read(event)
+        raise StopAsyncIteration if isinstance(event, CancelledGenerationError) else event
 
     async def finish(self) -> Completion:
-        """Waits for the end; returns the whole result. Frees the place if this task is cancelled."""
+        """Waits for the end; returns the whole result. Frees the slot if this task is cancelled."""
         async with self:
             async for _ in self:
                 pass
@@ -106,7 +89,8 @@ class AsyncStream(AsyncIterator[Chunk]):
         """Everything generated so far. Before the first chunk there is nothing: InvalidStateError."""
         if self._task.stream is None:
             raise InvalidStateError("this generation has not started")
-        return self._task.stream.completion()
+        reader = self._task.request.reader
+        return replace(self._task.stream.completion(), _message=None if reader is None else reader.message)
 
     @property
     def live(self) -> dict[str, Any]:
@@ -119,8 +103,8 @@ class AsyncStream(AsyncIterator[Chunk]):
         self._cancel(self._task)
 
     def end_late(self, max_s: float) -> None:
-        """Ends it where it had its place for longer, also what is unread of it: others wait for the model.
-        Whoever reads on gets PlaceLostError.
+        """Ends a generation that had its slot for longer, with all that is unread: others wait for the model.
+        Reading on raises PlaceLostError.
         """
         if self._lost is None and self._task.begun and time.perf_counter() - self._task.begun > max_s:
             self._lost = PlaceLostError(f"the answer ended after {max_s:g} s: others wait for its place")
@@ -139,15 +123,17 @@ class AsyncStream(AsyncIterator[Chunk]):
                 self.cancel()
 
 
-def tell(events: Sequence[tuple[Task, Event]]) -> None:
-    """Hands events to the tasks' loops, one wake-up for each loop."""
-    for loop in {task.loop for task, _ in events}:
-        own = [event for event in events if event[0].loop is loop]
-        with contextlib.suppress(RuntimeError):  # a closed loop: nobody listens any more
+def send(events: Sequence[tuple[Generation, Event]]) -> None:
+    """Sends events to the tasks' loops, with one wake-up for each loop."""
+    of_tasks = [(task, event) for task, event in events if isinstance(task, Task)]
+    for loop in {task.loop for task, _ in of_tasks}:
+        own = [(task, event) for task, event in of_tasks if task.loop is loop]
+        with contextlib.suppress(RuntimeError):  # a closed loop has no readers
             loop.call_soon_threadsafe(_put, own)
 
 
 def _put(events: Sequence[tuple[Task, Event]]) -> None:
     for task, event in events:
         task.taken_up.set()
-        task.events.put_nowait(event)
+        if event is not None:
+            task.events.put_nowait(event)

@@ -25,8 +25,9 @@ from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.gains import Gains
 from eaglecpp.engine.loading import load
 from eaglecpp.engine.native import NativeSequence
-from eaglecpp.engine.request import Request
-from eaglecpp.engine.session import MessageList, Session, Talking, run_side_by_side
+from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
+from eaglecpp.engine.scheduler import Scheduler
+from eaglecpp.engine.session import MessageList, Session, Talking
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import EagleError, EngineBusyError, InvalidArgumentError, InvalidTypeError, MismatchError
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
@@ -114,12 +115,14 @@ class Engine(Talking):
 
         All are checked before the first one runs, and an error of the check names the index of its prompt.
         """
-        checked = [self._checked(index, prompt, options) for index, prompt in enumerate(prompts)]
-        sessions = [self.default_session]
+        requests = [self._resolved(index, prompt, options) for index, prompt in enumerate(prompts)]
+        sessions, scheduler = [self.default_session], Scheduler(is_watched=False)
         try:
-            sessions += [self.session() for _ in range(min(self.n_free, len(checked) - 1))]
-            return run_side_by_side(sessions, checked)
+            sessions += [self.session() for _ in range(min(self.n_free, len(requests) - 1))]
+            scheduler.open(self.shared, [session.slot for session in sessions])
+            return [stream.completion() for stream in scheduler.run_all(requests)]
         finally:
+            scheduler.close()
             for session in sessions[1:]:
                 session.close()
 
@@ -200,7 +203,7 @@ class Engine(Talking):
         `UnsupportedError` without any template, `TemplateError` if it fails.
         """
         options = {"template": template, "tools": tools, "think": think}
-        return self.shared.make_chat(messages, options).prompt.tokens
+        return self.shared.resolve(GenerationRequest.chat(messages, options)).prompt.tokens
 
     # Facts
 
@@ -328,12 +331,12 @@ class Engine(Talking):
         """
         return self.shared.drafting.resolve(strategy)
 
-    def _checked(self, index: int, prompt: Any, options: Mapping[str, Any]) -> Request:
-        """One of many, ready to begin. Raises what beginning it would."""
+    def _resolved(self, index: int, prompt: Any, options: Mapping[str, Any]) -> ResolvedRequest:
+        """Resolves one of many requests. Raises what beginning it would."""
         try:
-            if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping | Message):
-                return self.shared.make_chat(prompt, options)
-            return self.shared.make(prompt, **options)
+            is_chat = isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping | Message)
+            make = GenerationRequest.chat if is_chat else GenerationRequest.completion
+            return self.shared.resolve(make(prompt, options))
         except InvalidArgumentError as error:
             raise type(error)(f"number {index} of the list: {error}") from None
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`GenerationRequest`: what is asked for, which `Shared.prepare` makes a `Request` of, checked and ready to
-start; `Drafting`: what an engine can draft from; `Shared`: what all its conversations have.
+"""`GenerationRequest`: what the caller wants; `Shared.resolve` checks it and makes a `ResolvedRequest` of it,
+ready to start; `Drafting`: what an engine can draft from; `Shared`: what all its conversations have.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp._extension import core
 from eaglecpp.chat.conversation import Conversation
-from eaglecpp.chat.model import Asked, ChatPrompt, answer_room
+from eaglecpp.chat.model import ChatPrompt, PromptOptions, answer_room
 from eaglecpp.chat.template import Rendered
 from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.grammar import resolve_grammar
@@ -27,13 +26,11 @@ from eaglecpp.options.typed import ChatKeywords, GenerateKeywords
 from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
-    from eaglecpp.chat.message import Message
-    from eaglecpp.chat.model import ChatModel, Known
+    from eaglecpp.chat.model import ChatModel
     from eaglecpp.chat.reader import AnswerReader
     from eaglecpp.chat.template import ChatTemplate
     from eaglecpp.chat.think_budget import ThinkBudget
     from eaglecpp.engine.prompt_cache import PromptCache
-    from eaglecpp.results import Completion
 
 
 def resolve_strategy(strategy: Strategy, has_draft: bool, chains_only: str = "") -> tuple[Strategy, str]:
@@ -134,37 +131,32 @@ EXACT = ("auto", "on", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerationRequest:
-    """What is asked for, by whichever way it came in: one of `messages`, `prompt` and `gap`, and how it is to
-    be answered.
+class GenerationRequest(PromptOptions):
+    """What the caller wants, whichever API it came through: one of `messages`, `prompt` and `gap`, and how to
+    answer it.
 
-    messages:  a conversation, which the chat template makes a prompt of
-    prompt:    text or token ids, as they are
-    gap:       two texts between which the answer goes
-    template:  in place of the model's own; template_values: for its variables
+    messages:  a conversation, which becomes a prompt through the chat template
+    prompt:    text or token ids, used unchanged
+    gap:       two texts; the answer goes between them
+    template:  used instead of the model's own
     needs_template: refuse a model whose template is only a guess
-    truncate:  leave out the oldest messages where a conversation does not fit, or what is far from a gap
-    n_keep:    so many tokens of the beginning of a `prompt` that does not fit stay, and its end; below 0, it
-               is refused
-    images:    ids of images that the engine has are taken in a prompt
-    known:     the tokens of a prompt that goes on from what was said, which need not be tokenized
-    options:   of `SamplingOptions`, over `sampling`, which is the engine's where it is None
-    draft_window: as `DraftOptions`', None = as the engine was opened
-    The others are those of `Session.stream` and `Session.chat`.
+    truncate:  leave out the oldest messages of a conversation that does not fit, or what is far from a gap
+    n_keep:    tokens kept from the beginning of a `prompt` that does not fit, next to its end; below 0, such
+               a prompt is refused
+    images:    accept ids of images that the engine holds in a prompt
+    options:   of `SamplingOptions`, over `sampling`; without `sampling`, over the engine's
+    draft_window: as in `DraftOptions`; None = as the engine was opened
+    The other fields are those of `Session.stream`, `Session.chat` and `PromptOptions`.
     """
 
     messages: Conversation | Sequence[Any] | None = None
     prompt: Prompt | None = None
     gap: Infill | None = None
     template: str | ChatTemplate | None = None
-    template_values: Mapping[str, Any] = field(default_factory=dict)
     needs_template: bool = False
-    tools: Sequence[Mapping[str, Any]] = ()
-    think: bool | str | None = None
     truncate: bool = False
     n_keep: int = -1
     images: bool = False
-    known: Known | None = None
     sampling: SamplingOptions | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     grammar: Any = None
@@ -180,10 +172,19 @@ class GenerationRequest:
     log_plan: bool = False
 
     @classmethod
-    def of(cls, keywords: Any, options: Mapping[str, Any], **what: Any) -> GenerationRequest:
-        """The request that keyword arguments make. keywords: those there are, of `eaglecpp.options.typed`.
-        Raises InvalidTypeError for others.
-        """
+    def completion(cls, prompt: Prompt, options: Mapping[str, Any]) -> GenerationRequest:
+        """Completes a prompt; options as `Session.stream`. Raises InvalidTypeError for unknown ones."""
+        return cls._of(GenerateKeywords, options, prompt=prompt)
+
+    @classmethod
+    def chat(cls, messages: Any, options: Mapping[str, Any], **fields: Any) -> GenerationRequest:
+        """Answers a conversation; options as `Session.chat`. Raises InvalidTypeError for unknown ones."""
+        fields = {"needs_template": options.get("template") is None, **fields}
+        return cls._of(ChatKeywords, options, messages=messages, **fields)
+
+    @classmethod
+    def _of(cls, keywords: Any, options: Mapping[str, Any], **what: Any) -> GenerationRequest:
+        """keywords: the keyword arguments that exist, of `eaglecpp.options.typed`"""
         known = keywords.__annotations__.keys() & ({one.name for one in fields(cls)} | {"suffix"})
         own = {name: value for name, value in options.items() if name in known}
         (given,) = split({name: v for name, v in options.items() if name not in known}, SamplingOptions)
@@ -227,135 +228,118 @@ class Shared:
         """Raises UnsupportedError for an embedding model."""
         self.native.get().check_generates()
 
-    def make(self, prompt: Prompt, **options: Any) -> Request:
-        """A generation without a template, checked; options as `Session.stream`."""
-        return self.prepare(GenerationRequest.of(GenerateKeywords, options, prompt=prompt))
-
-    def make_chat(self, messages: Any, options: Mapping[str, Any], **rest: Any) -> Request:
-        """A conversation to be answered, checked; options as `Session.chat`. rest: fields of
-        `GenerationRequest`.
-        """
-        rest = {"needs_template": options.get("template") is None, **rest}
-        asked = GenerationRequest.of(ChatKeywords, options, messages=messages, **rest)
-        made = self.prepare(asked)
-        chat, prompt = made.chat, made.prompt
-        return replace(made, read=partial(chat.message, prompt), reader=partial(chat.reader, prompt))
-
-    def prepare(self, asked: GenerationRequest) -> Request:
-        """What is asked for, checked and with its prompt made; draws the seed if there is none. Raises
-        ContextFullError, GrammarError, TemplateError, UnsupportedError, and TypeError or ValueError for
-        misuse.
+    def resolve(self, request: GenerationRequest) -> ResolvedRequest:
+        """Checks a request, makes its prompt and the reader of its answer, and draws the seed if it has none.
+        Raises ContextFullError, GrammarError, TemplateError, UnsupportedError, and TypeError or ValueError
+        for misuse.
         """
         self.check_generates()
-        sampling = asked.chosen(self.sampling)
-        chat = self.chat.with_template(asked.template)
-        prompt = self._prompt(asked, sampling, chat)
+        sampling = request.chosen(self.sampling)
+        chat = self.chat.with_template(request.template)
+        prompt = self._prompt(request, sampling, chat)
         budget: Callable[[], ThinkBudget] | None = None
+        reader: AnswerReader | None = None
         answer_grammar = sampling.grammar
-        if asked.messages is not None:
+        if request.messages is not None:
             if sampling.think_budget == 0:
                 prompt = chat.without_thought(prompt)
-            budget = chat.think_budget(prompt, sampling.think_budget)
+            budget, reader = chat.think_budget(prompt, sampling.think_budget), chat.reader(prompt)
             if sampling.grammar:
-                sampling = replace(sampling, grammar=chat.grammar(prompt, sampling.grammar, asked.think))
+                sampling = replace(sampling, grammar=chat.grammar(prompt, sampling.grammar, request.think))
         drafting, vocabulary = self.drafting, self.vocabulary
-        strategy = drafting.strategy if asked.strategy is None else Strategy.parse(asked.strategy)
+        strategy = drafting.strategy if request.strategy is None else Strategy.parse(request.strategy)
         resolved, why = drafting.resolve(strategy)
-        if asked.exact is not None and asked.exact not in EXACT:
-            raise InvalidValueError(f"exact must be one of {', '.join(EXACT)}; got {asked.exact!r}")
+        if request.exact is not None and request.exact not in EXACT:
+            raise InvalidValueError(f"exact must be one of {', '.join(EXACT)}; got {request.exact!r}")
         stops = vocabulary.control_tokens(sampling.stop)
-        return Request(
+        return ResolvedRequest(
+            source=request,
             prompt=prompt,
             chat=chat,
+            reader=reader,
             sampling=sampling,
             seed=random.getrandbits(31)
             if sampling.wants_random_seed
             else sampling.fixed_seed(int(sampling.seed or 0)),
             strategy=resolved,
             plan={"strategy": str(resolved), "why": why},
-            asked=asked,
             budget=budget,
             answer_grammar=answer_grammar,
             stop_tokens={one: text for one, text in stops.items() if not vocabulary.is_end(one)},
         )
 
-    def prompt(self, asked: GenerationRequest) -> ChatPrompt:
+    def prompt(self, request: GenerationRequest) -> ChatPrompt:
         """Returns what the model reads. Raises ContextFullError for a prompt that leaves no room for an
         answer.
         """
-        return self._prompt(asked, asked.chosen(self.sampling), self.chat.with_template(asked.template))
+        return self._prompt(request, request.chosen(self.sampling), self.chat.with_template(request.template))
 
-    def _prompt(self, asked: GenerationRequest, sampling: SamplingOptions, chat: ChatModel) -> ChatPrompt:
-        n_ctx = self.native.get().n_ctx
-        if asked.messages is not None:
-            if asked.needs_template:
+    def _prompt(self, request: GenerationRequest, sampling: SamplingOptions, chat: ChatModel) -> ChatPrompt:
+        n_ctx, found = self.native.get().n_ctx, request.messages
+        n_max = n_ctx - answer_room(sampling.max_tokens, n_ctx)
+        if found is not None:
+            if request.needs_template:
                 chat.require_template()
-            found, n_room, has_form = asked.messages, sampling.max_tokens, bool(sampling.grammar)
-            of_prompt = Asked(asked.tools, asked.think, has_form, asked.template_values, asked.known)
-            talk = found if isinstance(found, Conversation) else chat.conversation(found)
-            if asked.truncate:
-                prompt = chat.fitting(talk, n_ctx=n_ctx, max_tokens=n_room, asked=of_prompt)
-            else:
-                prompt = chat.prompt(talk.prompt(), n_ctx=0, asked=of_prompt)
-        elif asked.gap is not None:
-            n_most = n_ctx - answer_room(sampling.max_tokens, n_ctx) if asked.truncate else 0
-            prompt = chat.infill(asked.gap, n_most)
-        else:
-            prompt = self._plain_prompt(asked, n_ctx, n_ctx - answer_room(sampling.max_tokens, n_ctx))
-        return prompt
+            options = replace(request, has_form=bool(sampling.grammar))
+            conversation = found if isinstance(found, Conversation) else chat.conversation(found)
+            if request.truncate:
+                n_room = sampling.max_tokens
+                return chat.fitting(conversation, n_ctx=n_ctx, max_tokens=n_room, options=options)
+            return chat.prompt(conversation.prompt(), n_ctx=0, options=options)
+        if request.gap is not None:
+            return chat.infill(request.gap, n_max if request.truncate else 0)
+        return self._plain_prompt(request, n_ctx, n_max)
 
-    def _plain_prompt(self, asked: GenerationRequest, n_ctx: int, n_most: int) -> ChatPrompt:
-        """A prompt without a template. n_most: tokens of one that is cut; what goes then, goes in blocks of
-        half of what may, so that a prompt that grows keeps its beginning and most of it is not read again.
+    def _plain_prompt(self, request: GenerationRequest, n_ctx: int, n_max: int) -> ChatPrompt:
+        """Makes a prompt without a template. n_max: tokens of a prompt that is cut. It is cut in blocks of
+        half of them, so that a growing prompt keeps its beginning and most of it is not computed again.
         """
-        given: Any = asked.prompt
-        is_cut = asked.n_keep >= 0
+        prompt: Any = request.prompt
+        is_cut = request.n_keep >= 0
         notices: tuple[str, ...] = ()
-        tokens = self.vocabulary.prompt_tokens(given, has_to_fit=not is_cut, images=asked.images)
+        tokens = self.vocabulary.prompt_tokens(prompt, has_to_fit=not is_cut, images=request.images)
         if is_cut and len(tokens) >= n_ctx:
-            n_keep = min(asked.n_keep + len(self.vocabulary.bos_tokens), n_most - 1)
-            n_block = max(1, (n_most - n_keep) // 2)
-            n_cut = -(-(len(tokens) - n_most) // n_block) * n_block
+            n_keep = min(request.n_keep + len(self.vocabulary.bos_tokens), n_max - 1)
+            n_block = max(1, (n_max - n_keep) // 2)
+            n_cut = -(-(len(tokens) - n_max) // n_block) * n_block
             notices = (
                 f"the prompt has {len(tokens)} tokens, the context {n_ctx}: {n_cut} were left out behind the "
                 f"first {n_keep}",
             )
             tokens = tokens[:n_keep] + tokens[n_keep + n_cut :]
-        text = given if isinstance(given, str) else ""
+        text = prompt if isinstance(prompt, str) else ""
         return ChatPrompt(Rendered(text, has_bos=False), tokens, notices=notices)
 
 
 @dataclass(frozen=True)
-class Request:
-    """One generation, checked.
+class ResolvedRequest:
+    """One generation, checked and ready to start.
 
-    chat:     the model's, or that of the request's own template, compiled
-    strategy: resolved; `plan` says it in words, with the reason
-    asked:    what the request was made from
+    source:   the request that it was made from
+    chat:     the model's chat, or that of the request's own template, compiled
+    reader:   reader of a chat's answer, made with the prompt; it belongs to one generation
+    strategy: resolved; `plan` describes it in words, with the reason
     sampler:  made in advance, so that the generation begins at once
-    read:     turns the result of a chat into a message
-    reader:   returns what reads its chunks
-    budget:   returns what limits its thinking
-    answer_grammar: the part of its grammar that holds behind a thought
-    stop_tokens: control tokens among the stop strings; an answer has no text for them. Tokens that end every
-              generation are not repeated here.
+    budget:   returns the limit of its thinking
+    answer_grammar: the part of its grammar that applies after a thought
+    stop_tokens: control tokens among the stop strings, which have no text in an answer; without the tokens
+              that end every generation
     """
 
+    source: GenerationRequest
     prompt: ChatPrompt
     chat: ChatModel
     sampling: SamplingOptions
     seed: int
     strategy: Strategy
     plan: Mapping[str, Any]
-    asked: GenerationRequest
     sampler: core.MadeSampler | None = None
-    read: Callable[[Completion], Message] | None = None
-    reader: Callable[[], AnswerReader] | None = None
+    reader: AnswerReader | None = None
     budget: Callable[[], ThinkBudget] | None = None
     answer_grammar: str = ""
     stop_tokens: Mapping[int, str] = field(default_factory=dict)
 
-    def behind_thought(self, tokens: Sequence[int], n_taken: int) -> Request:
+    def behind_thought(self, tokens: Sequence[int], n_taken: int) -> ResolvedRequest:
         """Returns the rest of this request, behind a thought that was closed. tokens: its prompt then, of
         which the last `n_taken` belong to the answer.
         """
@@ -363,16 +347,16 @@ class Request:
         limit = limit if limit < 0 else limit - n_taken
         sampling = replace(self.sampling, max_tokens=limit, grammar=self.answer_grammar)
         prompt = replace(self.prompt, tokens=list(tokens))
-        asked = replace(self.asked, cache_prompt=True)  # the prompt was just read
+        source = replace(self.source, cache_prompt=True)  # the prompt was just read
         return replace(
-            self, prompt=prompt, sampling=sampling, seed=seed, asked=asked, sampler=None, budget=None
+            self, source=source, prompt=prompt, sampling=sampling, seed=seed, sampler=None, budget=None
         )
 
     def params(self) -> core.GenerateParams:
         """The request in the extension's terms."""
         params = generate_params(self.sampling, self.seed, self.strategy)
-        params.log_plan = self.asked.log_plan
-        params.exact = self.asked.exact or ""
-        params.cache_prompt = self.asked.cache_prompt
-        params.draft_window = -1 if self.asked.draft_window is None else self.asked.draft_window
+        params.log_plan = self.source.log_plan
+        params.exact = self.source.exact or ""
+        params.cache_prompt = self.source.cache_prompt
+        params.draft_window = -1 if self.source.draft_window is None else self.source.draft_window
         return params

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from eaglecpp.chat.conversation import PromptMemory
 from eaglecpp.engine.native import NativeSequence
 from eaglecpp.engine.prompt_cache import WORTH, PromptCache, n_common
-from eaglecpp.engine.request import Request, Shared
-from eaglecpp.engine.stream import Stream, next_chunks
+from eaglecpp.engine.request import GenerationRequest, ResolvedRequest, Shared
+from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt
 from eaglecpp.results import Completion
 
@@ -69,7 +68,7 @@ class Talking:
         all before anything runs.
         """
         session = self.default_session
-        return session.begin(session.shared.make(prompt, **options))
+        return session.begin(session.shared.resolve(GenerationRequest.completion(prompt, options)))
 
     @overload
     def chat(
@@ -118,11 +117,11 @@ class Session(Talking):
     def default_session(self) -> Session:
         return self
 
-    def begin(self, request: Request) -> Stream:
+    def begin(self, request: ResolvedRequest) -> Stream:
         """Starts a generation that was checked. An answer to a conversation that continues an earlier prompt
         and its answer begins with exactly their tokens, where they fit.
         """
-        is_chat, prompts, prompt = request.asked.messages is not None, self.shared.prompts, request.prompt
+        is_chat, prompts, prompt = request.source.messages is not None, self.shared.prompts, request.prompt
         tokens = (is_chat and self.memory.continued(prompt.rendered)) or prompt.tokens
         request = replace(request, prompt=replace(prompt, tokens=tokens))
         if prompts is not None:
@@ -139,11 +138,11 @@ class Session(Talking):
         running.on_end = ended
         return running
 
-    def _exchange(self, prompts: PromptCache, request: Request) -> None:
+    def _exchange(self, prompts: PromptCache, request: ResolvedRequest) -> None:
         """Takes what files hold of the prompt, and leaves them what was read."""
         tokens, before = request.prompt.tokens, self.slot.tokens
         n_held = n_common(before, tokens)
-        found = prompts.fetch(tokens, n_held).result() if request.asked.cache_prompt else None
+        found = prompts.fetch(tokens, n_held).result() if request.source.cache_prompt else None
         if found is not None or n_held + WORTH < len(before):
             prompts.keep(self.slot, at_last=True)
         if found is not None:
@@ -151,36 +150,11 @@ class Session(Talking):
 
     def answer(self, messages: Conversation | MessageList, options: Mapping[str, Any], **rest: Any) -> Stream:
         """As `chat`, streamed. rest: fields of `GenerationRequest`."""
-        return self.begin(self.shared.make_chat(messages, options, known=self.memory.continued, **rest))
+        request = GenerationRequest.chat(messages, options, known=self.memory.continued, **rest)
+        return self.begin(self.shared.resolve(request))
 
     def close(self) -> None:
         """Returns the conversation's slot to the engine. A second call does nothing."""
         if self.shared.prompts is not None and not self.slot.closed:
             self.shared.prompts.keep(self.slot, at_last=True)
         self.slot.close()
-
-
-def run_side_by_side(sessions: Sequence[Session], checked: Sequence[Request]) -> list[Completion]:
-    """Runs generations to their ends, as many at a time as there are sessions of one engine; what generates
-    shares each round, beside slices of the first prompts. Results in their order.
-    """
-    free, waiting = list(sessions), deque(checked)
-    streams: list[Stream] = []
-    running: dict[Stream, Session] = {}
-    try:
-        while waiting or running:
-            while waiting and free:
-                session = free.pop()
-                streams.append(session.begin(waiting.popleft()))
-                running[streams[-1]] = session
-            # a prompt that waits for a slot, or to be read, waits for rounds one by one
-            is_watched = bool(waiting) or not all(stream.n_tokens for stream in running)
-            for stream, chunk in zip(list(running), next_chunks(list(running), is_watched), strict=True):
-                if isinstance(chunk, BaseException):
-                    raise chunk
-                if chunk is not None and chunk.finish_reason is not None:
-                    free.append(running.pop(stream))
-    finally:
-        for stream in running:
-            stream.close()
-    return [stream.completion() for stream in streams]

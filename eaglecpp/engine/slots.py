@@ -126,12 +126,18 @@ class Slot:
         with contextlib.suppress(EagleError, ValueError):
             self.tokens = self.sequence.tokens
 
+    def clear(self) -> int:
+        """Forgets its text; returns how many tokens that had."""
+        n_tokens, self.tokens = len(self.sequence.tokens), []
+        self.sequence.clear()
+        return n_tokens
+
 
 class Slots:
     """cache: where conversations go that have to make room."""
 
     def __init__(self, sequences: Iterable[NativeSequence], cache: HostCache) -> None:
-        self._slots = [Slot(sequence, number) for number, sequence in enumerate(sequences)]
+        self._slots = [Slot(one, number, one.tokens) for number, one in enumerate(sequences)]
         self._cache = cache
 
     def __len__(self) -> int:

@@ -18,16 +18,16 @@ from eaglecpp._extension import core
 from eaglecpp.chat.think_budget import ThinkBudget
 from eaglecpp.engine.loops import ends_in_a_loop, is_looping
 from eaglecpp.engine.native import NativeSequence, step_together
-from eaglecpp.engine.request import Request, Shared
+from eaglecpp.engine.request import ResolvedRequest, Shared
 from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.errors import EagleError
-from eaglecpp.results import Answer, Chunk, Completion, FinishReason, Timings, TokenLogprob
+from eaglecpp.results import AnswerStream, Chunk, Completion, FinishReason, Timings, TokenLogprob
 
 # Between two looks at what was generated while nobody reads along; Ctrl+C is heard as often.
 _UNWATCHED_MS = 100.0
 
 
-class Stream(Answer):
+class Stream(AnswerStream):
     """A running generation: iterate for chunks, `completion()` for the result so far, `close()` to stop
     early.
 
@@ -35,13 +35,16 @@ class Stream(Answer):
     work.
     """
 
-    def __init__(self, sequence: NativeSequence, shared: Shared, request: Request) -> None:
+    def __init__(
+        self, sequence: NativeSequence, shared: Shared, request: ResolvedRequest, *, reads: bool = True
+    ) -> None:
+        """reads: splits a chat's answer into pieces and events; otherwise whoever takes the chunks does."""
         self._failed = False
         self._sequence = sequence
         self._shared = shared
         self._request = request
-        self._reader = None if request.reader is None else request.reader()
-        self._detokenizer = Detokenizer(request.sampling.stop, request.asked.utf8_errors)
+        self._reader = request.reader if reads else None
+        self._detokenizer = Detokenizer(request.sampling.stop, request.source.utf8_errors)
         self._stopped_by: str | None = None
         self._texts: list[str] = []
         self._tokens: list[int] = []
@@ -55,7 +58,7 @@ class Stream(Answer):
         self._timings = Timings(plan=request.plan, reused_n=self.reused_n)
         self.is_open = True
 
-    def _begin(self, request: Request) -> int:
+    def _begin(self, request: ResolvedRequest) -> int:
         """Begins the native generation of a request, or of the rest of one. Returns the tokens reused."""
         self._n_before, self._is_running = len(self._tokens), True
         self._generation, n_reused = self._sequence.begin(
@@ -103,7 +106,7 @@ class Stream(Answer):
         """How long rounds may follow each other before their tokens are looked at. What is looked for in the
         text ends it within a round.
         """
-        stop, stop_when = self._request.sampling.stop, self._request.asked.stop_when
+        stop, stop_when = self._request.sampling.stop, self._request.source.stop_when
         is_watched = stop or stop_when is not None or self._budget is not None
         return 0.0 if is_watched else _UNWATCHED_MS
 
@@ -134,7 +137,7 @@ class Stream(Answer):
 
     def completion(self) -> Completion:
         """Everything generated so far. "cancelled" is the reason of one closed early or still running."""
-        made = Completion(
+        return Completion(
             text="".join(self._texts),
             tokens=list(self._tokens),
             accepted=list(self._accepted),
@@ -145,32 +148,27 @@ class Stream(Answer):
             logprobs=list(self._logprobs),
             plan_log=list(self._plan_log),
             stopped_by=self._stopped_by or self._detokenizer.stopped_by,
+            _message=None if self._reader is None else self._reader.message,
         )
-        return made if self._request.read is None else replace(made, _message=self._request.read(made))
 
     def close(self) -> Chunk:
         """Ends the generation where it is; text held back so far is added to `completion()`, and returned.
         Never raises.
         """
-        text = ""
+        chunk = Chunk("", [], [], finish_reason="cancelled")
         if self.is_open:
             self.is_open = False
-            text = self._detokenizer.finish()
-            self._texts.append(text)
+            chunk = self._read(replace(chunk, text=self._detokenizer.finish()))
+            self._texts.append(chunk.text)
             # A session that was closed, taken over or is busy in another thread has ended, or will end, the
             # native generation itself: beginning another one always ends it first.
             with contextlib.suppress(EagleError, ValueError):
                 self._settle()
-        return self._read(Chunk(text, [], []), ended=True)
+                self._report_end()
+        return chunk
 
-    def _read(self, chunk: Chunk, *, ended: bool) -> Chunk:
-        """With its pieces, if this is a chat."""
-        if self._reader is None:
-            return chunk
-        pieces = self._reader.read(chunk)
-        if ended:
-            pieces += self._reader.finish("".join(self._texts), self._finish or "cancelled")
-        return replace(chunk, pieces=pieces)
+    def _read(self, chunk: Chunk) -> Chunk:
+        return chunk if self._reader is None else self._reader.read(chunk)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -178,8 +176,8 @@ class Stream(Answer):
 
     def _gave_tokens(self, result: core.StepResult) -> bool:
         """Whether a step was more than a slice of the prompt, of which `on_prefill` is told."""
-        if result.phase == "prefill" and self._request.asked.on_prefill is not None:
-            self._request.asked.on_prefill(result.n_prompt_done, result.n_prompt)
+        if result.phase == "prefill" and self._request.source.on_prefill is not None:
+            self._request.source.on_prefill(result.n_prompt_done, result.n_prompt)
         return bool(result.tokens or result.finish or result.error)
 
     def _chunk_of(self, result: core.StepResult) -> Chunk | BaseException | None:
@@ -209,7 +207,10 @@ class Stream(Answer):
             finish_reason=finish,
             timings=self._timings if finish is not None else None,
         )
-        return self._read(chunk, ended=finish is not None)
+        chunk = self._read(chunk)
+        if finish is not None:
+            self._report_end()
+        return chunk
 
     def _take_tokens(self, result: core.StepResult) -> FinishReason | None:
         """Takes the round's tokens one by one, so that the end never depends on how many came in one
@@ -218,7 +219,7 @@ class Stream(Answer):
         finish: FinishReason | None = "length" if result.finish else None
         if result.finish == "stop":
             finish = "stop"
-        stop_when, max_repeats = self._request.asked.stop_when, self._request.sampling.max_repeats
+        stop_when, max_repeats = self._request.source.stop_when, self._request.sampling.max_repeats
         for index, token in enumerate(result.tokens):
             entry = None
             if result.logprobs:
@@ -267,6 +268,8 @@ class Stream(Answer):
         # what stands behind an image cannot be read again without it
         if self._shared.on_answer is not None and min(self.prompt_tokens) >= 0:
             self._shared.on_answer(self.prompt_tokens, self._tokens)
+
+    def _report_end(self) -> None:
         if self.on_end is not None and not self._failed:
             self.on_end(self.completion())
 

@@ -16,8 +16,9 @@ from starlette.responses import Response
 from eaglecpp.chat.images import decoded_image, image_mark
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.errors import InvalidValueError
+from eaglecpp.results import Part
 from eaglecpp.server import bodies
-from eaglecpp.server.answer import Answer, Ask, Part, n_prompt_tokens, respond, steps
+from eaglecpp.server.answer import Answer, ServedRequest, n_prompt_tokens, respond
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
 
@@ -35,7 +36,7 @@ class _Body(bodies.CloudBody, kw_only=True):
     thinking: dict[str, Any] = {}
     output_config: dict[str, Any] = {}
 
-    def ask(self) -> Ask:
+    def wanted(self) -> ServedRequest:
         """Raises ApiError."""
         system, images = _read(self.system, "system")
         system = _BILLING.sub(r"\1fffff", system)
@@ -47,7 +48,7 @@ class _Body(bodies.CloudBody, kw_only=True):
         kind = choice.get("type") if isinstance(choice, dict) else choice
         wanted = {"any": "required", "none": "none", "tool": choice}.get(str(kind))
         form = bodies.read_format(self.output_config.get("format"), "output_config.format")
-        return self.make_ask(
+        return self.request(
             bodies.sampling_of(self, stop=self.stop_sequences)
             | bodies.read_budget(self.thinking.get("budget_tokens")),
             messages=turns,
@@ -63,7 +64,7 @@ class _Counted(_Body, kw_only=True):
 async def messages(request: Request) -> Response:
     """`POST /v1/messages`."""
     body = await bodies.read(request, _Body)
-    ask = await in_thread(request, body.ask)
+    wanted = await in_thread(request, body.wanted)
     id = f"msg_{uuid.uuid4().hex[:24]}"
 
     def whole(answer: Answer, index: int) -> dict[str, Any]:
@@ -71,13 +72,13 @@ async def messages(request: Request) -> Response:
         out = _message(id, answer.name, blocks, **_end(answer))
         return out | {"usage": _usage(answer), "timings": answer.timings}
 
-    return await respond(request, [ask], body.stream, whole, lambda answer, index: _events(answer, id))
+    return await respond(request, [wanted], body.stream, whole, lambda answer, index: _events(answer, id))
 
 
 async def count_tokens(request: Request) -> Response:
     """`POST /v1/messages/count_tokens`."""
     body = await bodies.read(request, _Counted)
-    n_tokens = await n_prompt_tokens(request, await in_thread(request, body.ask))
+    n_tokens = await n_prompt_tokens(request, await in_thread(request, body.wanted))
     return json_response({"input_tokens": n_tokens})
 
 
@@ -150,7 +151,9 @@ def _read(content: Any, where: str) -> tuple[str, list[bytes]]:
         elif kind == "text" and isinstance(block.get("text"), str):
             text += block["text"]
         else:
-            raise ApiError(400, f"{where}: content of type {kind!r} is not read: send its text, or images")
+            raise ApiError(
+                400, f"{where}: content of type {kind!r} is not supported; send text or image blocks"
+            )
     return text, images
 
 
@@ -170,7 +173,7 @@ def _message(id: str, model: str, blocks: list[dict[str, Any]], **end: Any) -> d
 def _end(answer: Answer) -> dict[str, Any]:
     """Why it ended, and at which of the request's texts."""
     reason, text = ENDINGS[answer.reason], answer.completion.stopped_by
-    if answer.reason != "stop" or text not in answer.ask.generation.options.get("stop", ()):
+    if answer.reason != "stop" or text not in answer.request.options.get("stop", ()):
         return {"stop_reason": reason, "stop_sequence": None}
     return {"stop_reason": "stop_sequence", "stop_sequence": text}
 
@@ -217,15 +220,16 @@ async def _events(answer: Answer, id: str) -> AsyncIterator[bytes]:
     await answer.begun()  # then it is known how much of the prompt was cached
     start["usage"] = _usage(answer) | {"output_tokens": 0}
     yield one("message_start", message=start)
-    async for step, index, part in steps(answer):
-        if step == "begin":
-            yield one("content_block_start", index=index, content_block=_begun(part))
-        elif step == "more":
-            yield one("content_block_delta", index=index, delta=_delta(part))
-        else:
-            if part[0] == "thinking":
-                signed = {"type": "signature_delta", "signature": id}
-                yield one("content_block_delta", index=index, delta=signed)
-            yield one("content_block_stop", index=index)
+    async for round in answer:
+        for event in round.events:
+            if event.step == "begin":
+                yield one("content_block_start", index=event.index, content_block=_begun(event.part))
+            elif event.step == "add":
+                yield one("content_block_delta", index=event.index, delta=_delta(event.part))
+            else:
+                if event.part[0] == "thinking":
+                    signed = {"type": "signature_delta", "signature": id}
+                    yield one("content_block_delta", index=event.index, delta=signed)
+                yield one("content_block_stop", index=event.index)
     yield one("message_delta", delta=_end(answer), usage=_usage(answer), timings=answer.timings)
     yield one("message_stop")

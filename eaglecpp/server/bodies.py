@@ -18,13 +18,12 @@ from msgspec import Meta
 from starlette.requests import Request
 
 from eaglecpp.chat.message import Message
-from eaglecpp.engine.request import GenerationRequest
 from eaglecpp.errors import InvalidArgumentError
 from eaglecpp.limits import LOGIT_BIASES
 from eaglecpp.modelfile.parameters import PARAMETERS, from_json
 from eaglecpp.options import DraftOptions, SamplingOptions, Strategy, describe
 from eaglecpp.options.checked import checked
-from eaglecpp.server.answer import Ask
+from eaglecpp.server.answer import ServedRequest
 from eaglecpp.server.config import keep_alive
 from eaglecpp.server.errors import ApiError, FieldError, cut
 from eaglecpp.server.http import in_thread, read_json
@@ -33,7 +32,7 @@ B = TypeVar("B", bound=msgspec.Struct)
 Limit = Annotated[int, Meta(ge=-1)]
 """Tokens of an answer; -1 = no limit."""
 NTop = Annotated[int, Meta(ge=0, le=20)]
-"""Likeliest tokens to tell of each."""
+"""Likeliest tokens to report for each."""
 _WHERE = re.compile(r"(?P<what>.*) - at `\$\.?(?P<where>.*)`", re.DOTALL)
 _FIELDS = {option.name: option for option in describe(SamplingOptions) if option.name != "n_probs"}
 _OPTIONS = _FIELDS | {one.name: one for one in describe(DraftOptions) if one.name == "draft_window"}
@@ -87,39 +86,35 @@ class Body(msgspec.Struct, kw_only=True):
     cache_prompt: bool = True
     lora: Annotated[list[_Scale], Meta(max_length=64)] | None = None
 
-    def make_ask(
-        self,
-        given: Mapping[str, Any] | None = None,
-        n_top: int | None = None,
-        may_call: bool = False,
-        **what: Any,
-    ) -> Ask:
-        """What the body asks for. given: options for sampling, over those in `options`; n_top: likeliest
-        tokens to tell of each; may_call: of `Ask`; what: of `GenerationRequest`. Raises ApiError.
+    def request(self, sampling: Mapping[str, Any] | None = None, **fields: Any) -> ServedRequest:
+        """Returns the request. sampling: options over those in `options`; fields: of `ServedRequest`. Raises
+        ApiError.
         """
         options = _ollama_options(self.options)
         n_ctx, n_keep = options.pop("num_ctx", 0), options.pop("num_keep", None)
-        if n_keep is not None and what.get("n_keep", -1) >= 0:
-            what["n_keep"] = n_keep
-        options |= given or {}
+        if n_keep is not None and fields.get("n_keep", -1) >= 0:
+            fields["n_keep"] = n_keep
+        options |= sampling or {}
         scales = None if self.lora is None else {one.id: one.scale for one in self.lora}
         if len(scales or ()) < len(self.lora or ()):
             raise FieldError("lora", "an adapter is named twice; give one scale for each")
         is_off = Strategy.is_off(self.draft)
         if isinstance(self.draft, str) and not is_off:
             raise FieldError("draft", f"expected true, false, off or none, found {cut(self.draft)!r}")
-        if n_top is not None:
-            options["n_probs"] = max(1, n_top)
-        generation = GenerationRequest(
+        if fields.get("n_top") is not None:
+            options["n_probs"] = max(1, fields["n_top"])
+        return ServedRequest(
+            model=self.model,
+            keep_alive_s=keep_alive(self.keep_alive),
+            n_ctx=max(0, self.num_ctx) or n_ctx,
+            lora=scales,
             draft_window=options.pop("draft_window", None),
             options=options,
             strategy="off" if is_off else self.strategy,
             exact=self.exact,
             cache_prompt=self.cache_prompt,
-            **what,
+            **fields,
         )
-        keep_alive_s, n_ctx = keep_alive(self.keep_alive), max(0, self.num_ctx) or n_ctx
-        return Ask(self.model, generation, keep_alive_s, n_ctx, n_top, lora=scales, may_call=may_call)
 
 
 def _ollama_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,7 +265,7 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
 
 
 def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
-    """The tools that may be called, and the form of the answer, as arguments of `Body.make_ask`: `form` or a
+    """The tools that may be called, and the form of the answer, as arguments of `Body.request`: `form` or a
     call, or that of a call where one must be made. Raises ApiError.
     """
     tools = _read_tools(given)

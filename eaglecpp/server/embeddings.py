@@ -94,23 +94,23 @@ async def _embedded(
     none loads the model.
     """
     server = server_of(request)
-    ask, begun = body.make_ask(), time.perf_counter()
+    wanted, begun = body.request(), time.perf_counter()
 
     def end_late(max_s: float) -> None:
         if time.perf_counter() - begun > max_s:
             limit.reschedule(0)
 
     async def run() -> tuple[list[Embedding], str, float]:
-        async with leased(request, ask) as lease:
+        async with leased(request, wanted) as lease:
             load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
             lease.end_late = end_late
-            name, found = lease.model.answers_as(ask.model), []
+            name, found = lease.model.answers_as(wanted.model), []
             if texts:
                 found = await lease.model.engine.embed(
                     texts,
                     dimensions=body.dimensions,
                     truncate=truncate,
-                    n_ctx=ask.n_ctx,
+                    n_ctx=wanted.n_ctx,
                     n_values_most=EMBEDDING_VALUES,
                 )
             note_answer(request.scope, name, {"prompt_n": sum(one.n_tokens for one in found)})

@@ -20,7 +20,7 @@ from eaglecpp.engine.infill import Infill
 from eaglecpp.errors import ContextFullError, UnsupportedError
 from eaglecpp.limits import JSON_VALUES
 from eaglecpp.options import SamplingOptions, describe
-from eaglecpp.server.answer import Answer, Ask, of_model, respond
+from eaglecpp.server.answer import Answer, ServedRequest, of_model, respond
 from eaglecpp.server.bodies import Body, SampledBody, read, read_prompts, sampling_of
 from eaglecpp.server.catalog import facts
 from eaglecpp.server.errors import ApiError, FieldError
@@ -52,7 +52,7 @@ class CompletionBody(SampledBody, kw_only=True):
     json_schema: dict[str, Any] | None = None
     samplers: list[str] | None = None
 
-    def asked(self, **what: Any) -> Ask:
+    def generation(self, **fields: Any) -> ServedRequest:
         """Raises ApiError."""
         limits = (self.n_predict, self.max_tokens, -1)
         options = sampling_of(self, max_tokens=next(one for one in limits if one is not None))
@@ -62,13 +62,13 @@ class CompletionBody(SampledBody, kw_only=True):
             options["infill"] = "infill" in self.samplers
         schema = self.json_schema
         if schema is not None and not options.get("grammar"):
-            what["json_schema"] = schema or {"type": "object"}
-        return self.make_ask(options, **what)
+            fields["json_schema"] = schema or {"type": "object"}
+        return self.request(options, **fields)
 
-    def asks(self, n_max: int) -> list[Ask]:
-        """One for each prompt, n_max at most. Raises ApiError."""
+    def requests(self, n_max: int) -> list[ServedRequest]:
+        """Returns a request for each prompt, at most n_max. Raises ApiError."""
         prompts = read_prompts(self.prompt, n_max=n_max)
-        return [self.asked(prompt=prompt, n_keep=self.n_keep) for prompt in prompts]
+        return [self.generation(prompt=prompt, n_keep=self.n_keep) for prompt in prompts]
 
 
 class _Extra(msgspec.Struct):
@@ -82,42 +82,44 @@ class _InfillBody(CompletionBody, kw_only=True):
     input_extra: list[_Extra] = []
     prompt: str = ""
 
-    def ask(self) -> Ask:
+    def wanted(self) -> ServedRequest:
         extra = [(one.filename, one.text) for one in self.input_extra]
-        return self.asked(gap=Infill(self.input_prefix, self.input_suffix, extra, self.prompt), truncate=True)
+        return self.generation(
+            gap=Infill(self.input_prefix, self.input_suffix, extra, self.prompt), truncate=True
+        )
 
 
 async def completion(request: Request) -> Response:
     """`POST /completion`: a prompt without a template, or several, which are answered side by side."""
     body = await read(request, CompletionBody)
     return await _answered(
-        request, body, await in_thread(request, body.asks, server_of(request).config.n_answers)
+        request, body, await in_thread(request, body.requests, server_of(request).config.n_answers)
     )
 
 
 async def infill(request: Request) -> Response:
     """`POST /infill`: what goes between `input_prefix` and `input_suffix`."""
     body = await read(request, _InfillBody)
-    return await _answered(request, body, [body.ask()])
+    return await _answered(request, body, [body.wanted()])
 
 
-async def _answered(request: Request, body: Body, asks: Sequence[Ask]) -> Response:
+async def _answered(request: Request, body: Body, wanted: Sequence[ServedRequest]) -> Response:
 
     async def parts(answer: Answer, index: int) -> AsyncIterator[bytes]:
         n_tokens = 0
-        async for delta in answer:
-            n_tokens += len(delta.tokens)
-            if delta.tokens:  # one, or more where drafts were accepted
-                part = {"index": index, "content": delta.content, "tokens": delta.tokens, "stop": False}
+        async for round in answer:
+            n_tokens += len(round.tokens)
+            if round.tokens:  # one, or more where drafts were accepted
+                part = {"index": index, "content": round.text, "tokens": round.tokens, "stop": False}
                 counts = {"tokens_predicted": n_tokens, "tokens_evaluated": len(answer.prompt.tokens)}
                 yield sse({**part, "id_slot": answer.slot, **counts})
         yield sse({"index": index, "content": "", "tokens": [], **_last(answer)})
 
     def one(answer: Answer, index: int) -> dict[str, Any]:
-        made = answer.completion
-        return {"index": index, "content": made.text, "tokens": made.tokens, **_last(answer)}
+        completion = answer.completion
+        return {"index": index, "content": completion.text, "tokens": completion.tokens, **_last(answer)}
 
-    return await respond(request, asks, body.stream, one, parts)
+    return await respond(request, wanted, body.stream, one, parts)
 
 
 def _last(answer: Answer) -> dict[str, Any]:
@@ -161,7 +163,7 @@ async def tokenize(request: Request) -> Response:
             return tokens
         return [{"id": one, "piece": _piece(vocabulary.token_to_piece(one, special=True))} for one in tokens]
 
-    return json_response({"tokens": await of_model(request, body.make_ask(), work)})
+    return json_response({"tokens": await of_model(request, body.request(), work)})
 
 
 def _piece(data: bytes) -> str | list[int]:
@@ -181,12 +183,12 @@ async def detokenize(request: Request) -> Response:
         pieces = [vocabulary.token_to_piece(one, special=True) for one in vocabulary.checked(body.tokens)]
         return b"".join(pieces).decode("utf-8", "replace")
 
-    return json_response({"content": await of_model(request, body.make_ask(), work)})
+    return json_response({"content": await of_model(request, body.request(), work)})
 
 
 async def load(request: Request) -> Response:
     """`POST /models/load`."""
-    await of_model(request, (await read(request, Body)).make_ask(), lambda model: None)
+    await of_model(request, (await read(request, Body)).request(), lambda model: None)
     return json_response({"success": True})
 
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Ollama's `/api/chat` and `/api/generate`: requests to `Ask`, answers to Ollama's objects, one per line."""
+"""Ollama's `/api/chat` and `/api/generate`: in Ollama's objects, one per line."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -13,10 +12,12 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from eaglecpp.chat.message import Message
+from eaglecpp.chat.reader import message_of
 from eaglecpp.chat.thinking import CALL
 from eaglecpp.engine.infill import Infill
-from eaglecpp.results import TokenLogprob
-from eaglecpp.server.answer import Answer, Ask, Delta, Generated, leased, logprob_list, respond
+from eaglecpp.results import Chunk, TokenLogprob
+from eaglecpp.server.answer import Answer, ServedRequest, leased, logprob_list, respond
 from eaglecpp.server.bodies import Body, NTop, offered, read, read_message
 from eaglecpp.server.catalog import stamp
 from eaglecpp.server.errors import ApiError
@@ -39,7 +40,7 @@ class _Body(Body, kw_only=True):
     truncate: bool = True
     show_drafts: bool = False
 
-    def asked(self, tools: Sequence[Any] = (), **what: Any) -> Ask:
+    def generation(self, tools: Sequence[Any] = (), **fields: Any) -> ServedRequest:
         form: dict[str, Any] = {}
         if self.format == "json":
             form["response_format"] = {"type": "json_object"}
@@ -48,27 +49,27 @@ class _Body(Body, kw_only=True):
         elif self.format:
             found = dump(self.format).decode()[:80]
             raise ApiError(400, f'invalid format: {found}; expected "json" or a JSON schema')
-        what = {"think": self.think, "truncate": self.truncate, **offered(tools, None, form)} | what
-        ask = self.make_ask(n_top=self.top_logprobs if self.logprobs else None, **what)
-        return replace(ask, must_think=bool(self.think), show_drafts=self.show_drafts)
+        own = {"think": self.think, "truncate": self.truncate, **offered(tools, None, form)}
+        own |= {"must_think": bool(self.think), "show_drafts": self.show_drafts}
+        return self.request(n_top=self.top_logprobs if self.logprobs else None, **own | fields)
 
 
 class _Chat(_Body, kw_only=True):
     messages: list[Any] = []
     tools: list[Any] = []
 
-    def ask(self) -> Ask:
+    def wanted(self) -> ServedRequest:
         messages = [read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)]
-        return self.asked(self.tools, messages=messages)
+        return self.generation(self.tools, messages=messages)
 
-    def part(self, said: Generated) -> dict[str, Any]:
+    def part(self, said: Message) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": said.content}
         if said.thinking:
             message["thinking"] = said.thinking
-        if said.calls:
+        if said.tool_calls:
             message["tool_calls"] = [
                 {"id": one.id, "function": {"index": i, "name": one.name, "arguments": dict(one.arguments)}}
-                for i, one in enumerate(said.calls)
+                for i, one in enumerate(said.tool_calls)
             ]
         return {"message": message}
 
@@ -82,23 +83,23 @@ class _Generate(_Body, kw_only=True):
     suffix: str = ""
     images: list[Any] = []
 
-    def ask(self) -> Ask:
+    def wanted(self) -> ServedRequest:
         if self.images and (self.raw or self.suffix):
             raise ApiError(400, "images need a chat template: leave out raw and suffix")
         if self.context:
-            raise ApiError(400, "context is not read: send the conversation as messages to /api/chat")
+            raise ApiError(400, "context is not supported; send the conversation to /api/chat as messages")
         if self.raw and (self.system or self.template or self.suffix):
             raise ApiError(400, "raw mode does not support template, system, or suffix")
         what: dict[str, Any] = {"template": self.template or None}
         if self.raw:
-            return self.asked(prompt=self.prompt, n_keep=_N_KEEP if self.truncate else -1, **what)
+            return self.generation(prompt=self.prompt, n_keep=_N_KEEP if self.truncate else -1, **what)
         if self.suffix:
-            return self.asked(gap=Infill(self.prompt, self.suffix), **what)
+            return self.generation(gap=Infill(self.prompt, self.suffix), **what)
         turns: list[Any] = [{"role": "system", "content": self.system}] if self.system else []
         turns.append({"role": "user", "content": self.prompt, "images": self.images})
-        return self.asked(messages=[read_message(one, "images") for one in turns], **what)
+        return self.generation(messages=[read_message(one, "images") for one in turns], **what)
 
-    def part(self, said: Generated) -> dict[str, Any]:
+    def part(self, said: Message) -> dict[str, Any]:
         return {"response": said.content} | ({"thinking": said.thinking} if said.thinking else {})
 
 
@@ -117,46 +118,47 @@ async def generate(request: Request) -> Response:
 async def _respond(request: Request, body: _Chat | _Generate, is_empty: bool) -> Response:
     if is_empty:
         return await _load_or_unload(request, body)
-    ask = await in_thread(request, body.ask)
+    wanted = await in_thread(request, body.wanted)
 
-    def out(answer: Answer, said: Generated, logprobs: list[TokenLogprob], **rest: Any) -> dict[str, Any]:
-        if ask.n_top is not None:
+    def out(answer: Answer, said: Message, logprobs: list[TokenLogprob], **rest: Any) -> dict[str, Any]:
+        if wanted.n_top is not None:
             rest["logprobs"] = logprob_list(answer, logprobs)
         return {**_head(answer.name), **body.part(said), **rest}
 
     def whole(answer: Answer, index: int) -> dict[str, Any]:
-        return out(answer, answer, answer.logprobs, **_last(answer))
+        return out(answer, answer.message, answer.logprobs, **_last(answer))
 
     async def lines(answer: Answer, index: int) -> AsyncIterator[bytes]:
-        async for delta in answer:
-            if delta.parts or delta.logprobs or ask.show_drafts:
-                drafts = {"drafts": _drafts(delta)} if ask.show_drafts else {}
-                yield dump(out(answer, delta, delta.logprobs, done=False, **drafts)) + b"\n"
-        yield dump({**_head(answer.name), **body.part(Generated()), **_last(answer)}) + b"\n"
+        async for round in answer:
+            if round.parts or round.logprobs or wanted.show_drafts:
+                drafts = {"drafts": _drafts(answer, round)} if wanted.show_drafts else {}
+                said = message_of(round.parts)
+                yield dump(out(answer, said, round.logprobs, done=False, **drafts)) + b"\n"
+        yield dump({**_head(answer.name), **body.part(message_of(())), **_last(answer)}) + b"\n"
 
-    return await respond(request, [ask], body.stream, whole, lines, media_type="application/x-ndjson")
+    return await respond(request, [wanted], body.stream, whole, lines, media_type="application/x-ndjson")
 
 
 async def _load_or_unload(request: Request, body: _Chat | _Generate) -> Response:
     """An empty request loads a model; with a keep_alive of 0 it unloads it."""
-    ask, reason, name = body.asked(), "load", body.model
-    if ask.keep_alive_s == 0:
+    wanted, reason, name = body.generation(), "load", body.model
+    if wanted.keep_alive_s == 0:
         reason = "unload"
         await server_of(request).unload(name)
     else:
-        async with leased(request, ask) as lease:
+        async with leased(request, wanted) as lease:
             name = lease.model.answers_as(name)
-    return json_response({**_head(name), **body.part(Generated()), "done": True, "done_reason": reason})
+    return json_response({**_head(name), **body.part(message_of(())), "done": True, "done_reason": reason})
 
 
 def _head(name: str) -> dict[str, Any]:
     return {"model": name, "created_at": stamp(datetime.now(UTC))}
 
 
-def _drafts(delta: Delta) -> dict[str, Any]:
+def _drafts(answer: Answer, round: Chunk) -> dict[str, Any]:
     """What the page shows of a round."""
-    counters = {name: delta.live.get(name, 0) for name in ("predicted_n", "predicted_ms")}
-    pieces = [[one.text.replace(CALL, ""), one.is_accepted, one.is_thinking] for one in delta.pieces]
+    counters = {name: answer.live.get(name, 0) for name in ("predicted_n", "predicted_ms")}
+    pieces = [[one.text.replace(CALL, ""), one.is_accepted, one.is_thinking] for one in round.pieces]
     return {"pieces": pieces, **counters}
 
 

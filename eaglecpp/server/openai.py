@@ -19,7 +19,7 @@ from eaglecpp.chat.message import ToolCall
 from eaglecpp.engine.infill import Infill
 from eaglecpp.results import LogprobLists
 from eaglecpp.server import bodies
-from eaglecpp.server.answer import Answer, Ask, logprob_list, of_model, respond
+from eaglecpp.server.answer import Answer, ServedRequest, logprob_list, of_model, respond
 from eaglecpp.server.catalog import entries, entry
 from eaglecpp.server.errors import FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
@@ -48,9 +48,9 @@ class _Body(bodies.CloudBody, kw_only=True):
         found = bodies.read_format(self.response_format)
         return found or ({"json_schema": self.json_schema} if self.json_schema else {})
 
-    def choices(self, ask: Ask) -> list[Ask]:
-        """One for each answer to the same prompt."""
-        return [replace(ask, choice=index) for index in range(self.n)]
+    def choices(self, one: ServedRequest) -> list[ServedRequest]:
+        """Returns a request for each answer to the same prompt."""
+        return [replace(one, choice=index) for index in range(self.n)]
 
 
 class _Chat(_Body, kw_only=True):
@@ -67,8 +67,8 @@ class _Chat(_Body, kw_only=True):
     chat_template_kwargs: Annotated[dict[str, str | float | int | bool | None], Meta(max_length=256)] = {}
     """Each value is one more that the probes of a template take along. A template comes with its model."""
 
-    def ask(self) -> Ask:
-        """What it asks for. Raises ApiError."""
+    def chat(self) -> ServedRequest:
+        """Returns the request. Raises ApiError."""
         values = self.chat_template_kwargs
         if taken := ", ".join(values.keys() & _OF_PROMPTS):
             raise FieldError("chat_template_kwargs", f"{taken}: set by the server, never by a request")
@@ -79,7 +79,7 @@ class _Chat(_Body, kw_only=True):
             self.thinking_budget_tokens,
             self.reasoning.get("max_tokens"),
         )
-        return self.make_ask(
+        return self.request(
             self.given() | bodies.read_budget(*budgets),
             n_top=self.top_logprobs if self.logprobs else None,
             messages=[bodies.read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)],
@@ -96,36 +96,37 @@ class _Completions(_Body, kw_only=True):
     logprobs: bodies.NTop | None = None
     echo: bool = False
 
-    def asks(self, n_max: int) -> list[Ask]:
-        """One for each answer, n_max at most. Raises ApiError."""
+    def requests(self, n_max: int) -> list[ServedRequest]:
+        """Returns a request for each answer, at most n_max. Raises ApiError."""
         if self.echo:
-            raise FieldError("echo", "the prompt and its log-probabilities are not repeated; leave it out")
+            raise FieldError("echo", "not supported; remove it")
         if self.best_of not in (None, self.n):
             raise FieldError("best_of", f"expected n ({self.n}): every answer is returned")
         options, form = self.given(), self.form()
-        asks = []
+        found = []
         for prompt in bodies.read_prompts(self.prompt, n_max=n_max // self.n):
             if self.suffix and not isinstance(prompt, str):
                 raise FieldError("suffix", "it needs a prompt that is a text")
             what = {"gap": Infill(str(prompt), self.suffix)} if self.suffix else {"prompt": prompt}
-            asks += self.choices(self.make_ask(options, n_top=self.logprobs, **what, **form))
-        return asks
+            found += self.choices(self.request(options, n_top=self.logprobs, **what, **form))
+        return found
 
 
 async def chat(request: Request) -> Response:
     """`POST /v1/chat/completions`."""
     body = await bodies.read(request, _Chat)
-    ask = await in_thread(request, body.ask)
+    wanted = await in_thread(request, body.chat)
     head = _head("chatcmpl", "chat.completion")
     chunk = {**head, "object": "chat.completion.chunk"}
 
     def choice(answer: Answer, index: int) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
-        if answer.thinking:
-            message["reasoning_content"] = message["reasoning"] = answer.thinking
-        if answer.calls:
-            message["content"] = answer.content or None
-            message["tool_calls"] = [_call(call) for call in answer.calls]
+        said = answer.message
+        message: dict[str, Any] = {"role": "assistant", "content": said.content, "refusal": None}
+        if said.thinking:
+            message["reasoning_content"] = message["reasoning"] = said.thinking
+        if said.tool_calls:
+            message["content"] = said.content or None
+            message["tool_calls"] = [_call(call) for call in said.tool_calls]
         logprobs = _logprobs(answer, answer.logprobs)
         reason = ENDINGS[answer.reason]
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
@@ -139,19 +140,18 @@ async def chat(request: Request) -> Response:
 
         n_calls = 0
         yield one({"role": "assistant", "content": ""})
-        async for delta in answer:
-            logprobs = _logprobs(answer, delta.logprobs) if delta.logprobs else None
-            for part in delta.parts or ([("content", "")] if logprobs else []):
+        async for round in answer:
+            logprobs = _logprobs(answer, round.logprobs) if round.logprobs else None
+            for part in round.parts or ([("content", "")] if logprobs else []):
                 match part:
                     case "thinking", text:
                         yield one({"reasoning_content": text, "reasoning": text}, logprobs)
                     case "content", text:
                         yield one({"content": text}, logprobs)
                     case _, call:
-                        made = _call(call)
-                        arguments = made["function"].pop("arguments")
-                        made["function"]["arguments"] = ""
-                        yield one({"tool_calls": [{"index": n_calls, **made}]}, logprobs)
+                        begun = _call(call)
+                        arguments, begun["function"]["arguments"] = begun["function"]["arguments"], ""
+                        yield one({"tool_calls": [{"index": n_calls, **begun}]}, logprobs)
                         rest = {"index": n_calls, "function": {"arguments": arguments}}
                         yield one({"tool_calls": [rest]})
                         n_calls += 1
@@ -159,23 +159,23 @@ async def chat(request: Request) -> Response:
         yield one({}, reason=ENDINGS[answer.reason], timings=answer.timings)
 
     whole, end = partial(_whole, head), partial(_end, chunk, body)
-    return await respond(request, body.choices(ask), body.stream, choice, chunks, whole, end)
+    return await respond(request, body.choices(wanted), body.stream, choice, chunks, whole, end)
 
 
 async def apply_template(request: Request) -> Response:
     """llama-server's `POST /apply-template`: the text that chat completions make of the same body."""
-    ask = await in_thread(request, (await bodies.read(request, _Chat)).ask)
+    wanted = await in_thread(request, (await bodies.read(request, _Chat)).chat)
 
     def work(model: LoadedModel) -> str:
-        return model.engine.engine.shared.prompt(ask.generation).rendered.text
+        return model.engine.engine.shared.prompt(wanted).rendered.text
 
-    return json_response({"prompt": await of_model(request, ask, work)})
+    return json_response({"prompt": await of_model(request, wanted, work)})
 
 
 async def completions(request: Request) -> Response:
     """`POST /v1/completions`: a prompt without a template, or several, which are answered side by side."""
     body = await bodies.read(request, _Completions)
-    asks = await in_thread(request, body.asks, server_of(request).config.n_answers)
+    wanted = await in_thread(request, body.requests, server_of(request).config.n_answers)
     head = _head("cmpl", "text_completion")
 
     def choice(index: int, text: str, logprobs: Any = None, reason: str | None = None) -> dict[str, Any]:
@@ -183,19 +183,19 @@ async def completions(request: Request) -> Response:
 
     def one(answer: Answer, index: int) -> dict[str, Any]:
         logprobs = None if body.logprobs is None else _lists(answer).of(answer.logprobs, body.logprobs)
-        return choice(index, answer.content, logprobs, ENDINGS[answer.reason])
+        return choice(index, answer.completion.text, logprobs, ENDINGS[answer.reason])
 
     async def parts(answer: Answer, index: int) -> AsyncIterator[bytes]:
         lists, usual = _lists(answer), {**head, "model": answer.name}
-        async for delta in answer:
-            logprobs = lists.of(delta.logprobs, body.logprobs) if delta.logprobs else None
-            if delta.content or logprobs:
-                yield sse({**usual, "choices": [choice(index, delta.content, logprobs)]})
+        async for round in answer:
+            logprobs = lists.of(round.logprobs, body.logprobs) if round.logprobs else None
+            if round.text or logprobs:
+                yield sse({**usual, "choices": [choice(index, round.text, logprobs)]})
         last = choice(index, "", reason=ENDINGS[answer.reason])
         yield sse({**usual, "choices": [last], "timings": answer.timings})
 
     whole, end = partial(_whole, head), partial(_end, head, body)
-    return await respond(request, asks, body.stream, one, parts, whole, end)
+    return await respond(request, wanted, body.stream, one, parts, whole, end)
 
 
 async def models(request: Request) -> Response:
@@ -237,8 +237,8 @@ def _whole(
     out = {**head, "model": answers[0].name, "choices": choices, "usage": _usage(answers)}
     if len(answers) == 1:
         return {**out, "timings": answers[0].timings}
-    for made, answer in zip(choices, answers, strict=True):
-        made["timings"] = answer.timings
+    for choice, answer in zip(choices, answers, strict=True):
+        choice["timings"] = answer.timings
     return out
 
 
@@ -252,7 +252,7 @@ def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
     """Tokens, with those that were found in a cache and those that were drafted. A prompt counts once,
     however many answers it has.
     """
-    first = [answer for answer in answers if answer.ask.choice == 0]
+    first = [answer for answer in answers if answer.request.choice == 0]
     n_prompt = sum(len(answer.prompt.tokens) for answer in first)
     n_cached = sum(answer.timings["reused_n"] for answer in first)
     n_out, n_drafted, n_accepted = (
@@ -278,14 +278,14 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _logprobs(answer: Answer, logprobs: Any) -> dict[str, Any] | None:
-    if answer.ask.n_top is None:
+    if answer.request.n_top is None:
         return None
     return {"content": logprob_list(answer, logprobs), "refusal": None}
 
 
 def _lists(answer: Answer) -> LogprobLists:
-    vocabulary, asked = answer.model.engine.engine.vocabulary, answer.ask.generation
-    prompt = asked.prompt if asked.gap is None else asked.gap.prefix
+    vocabulary, request = answer.model.engine.engine.vocabulary, answer.request
+    prompt = request.prompt if request.gap is None else request.gap.prefix
     text = prompt if isinstance(prompt, str) else vocabulary.detokenize(answer.prompt.tokens)
 
     def name(token: int) -> str:

@@ -17,8 +17,9 @@ from starlette.responses import Response
 
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.turns import merged
+from eaglecpp.results import Event
 from eaglecpp.server import bodies
-from eaglecpp.server.answer import Answer, Ask, Part, Step, n_prompt_tokens, respond, steps
+from eaglecpp.server.answer import Answer, ServedRequest, n_prompt_tokens, respond
 from eaglecpp.server.errors import ApiError, FieldError, as_api_error, cut
 from eaglecpp.server.http import check_values, dump, in_thread, json_response, sse
 from eaglecpp.server.models import owner_of, server_of
@@ -46,7 +47,7 @@ class _Body(bodies.CloudBody, kw_only=True):
     prompt: None = None
     """What only OpenAI's servers keep: without it an answer would be to something else."""
 
-    def ask(self) -> Ask:
+    def wanted(self) -> ServedRequest:
         """Raises ApiError."""
         n_bytes = len(dump([getattr(self, name) for name in _REPEATED]))
         if n_bytes > _REPEATED_BYTES:  # three events repeat these
@@ -55,7 +56,7 @@ class _Body(bodies.CloudBody, kw_only=True):
         if self.background:
             raise FieldError("background", "responses are not kept while they run; leave it out, or stream")
         form = bodies.read_format(self.text.get("format"), "text.format")
-        return self.make_ask(
+        return self.request(
             bodies.sampling_of(self, max_tokens=self.max_output_tokens)
             | bodies.read_budget(self.reasoning.get("max_tokens")),
             messages=_messages(self.input, self.instructions),
@@ -98,19 +99,21 @@ def _named(one: Any) -> Any:
 async def responses(request: Request) -> Response:
     """`POST /v1/responses`."""
     body = await _read(request)
-    ask = await in_thread(request, body.ask)
-    made = _Made(body)
+    wanted = await in_thread(request, body.wanted)
+    response = _ResponseObject(body)
     kept = server_of(request).kept
     if kept.n_max and body.store:
         items = await in_thread(request, dump, body.input)
-        made.keep = lambda: kept.add(owner_of(request), made.id, items[:-1] + b"," + dump(made.output)[1:])
-    return await respond(request, [ask], body.stream, made.whole, partial(_events, made))
+        response.keep = lambda: kept.add(
+            owner_of(request), response.id, items[:-1] + b"," + dump(response.output)[1:]
+        )
+    return await respond(request, [wanted], body.stream, response.whole, partial(_events, response))
 
 
 async def input_tokens(request: Request) -> Response:
     """`POST /v1/responses/input_tokens`: how many tokens the prompt of the same body has."""
-    ask = await in_thread(request, (await _read(request)).ask)
-    n_tokens = await n_prompt_tokens(request, ask)
+    wanted = await in_thread(request, (await _read(request)).wanted)
+    n_tokens = await n_prompt_tokens(request, wanted)
     return json_response({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 
@@ -206,12 +209,13 @@ _FORMS = {
     "call": _Form("function_call", "fc", "arguments", "function_call_arguments"),
     "custom": _Form("custom_tool_call", "ctc", "input", "custom_tool_call_input"),
 }
-Event = tuple[str, dict[str, Any]]
+ServerEvent = tuple[str, dict[str, Any]]
+"""Name and fields."""
 
 
-class _Made:
-    """The response object in its states. output: its finished items; keep: keeps the conversation
-    with these, and says whether
+class _ResponseObject:
+    """The response object in its states. output: its finished items; keep: keeps the conversation with these,
+    and returns whether it did
     """
 
     def __init__(self, body: _Body) -> None:
@@ -253,11 +257,12 @@ class _Made:
             **rest,
         }
 
-    def events(self, answer: Answer, step: Step, index: int, part: Part) -> Iterator[Event]:
-        """Of a block."""
-        form, place, text, is_last = _FORMS[part[0]], {"output_index": index}, part[1], step == "last"
-        own = {"role": "assistant"} if part[0] == "content" else {}
-        lists: dict[str, Any] = {"logprobs": []} if part[0] == "content" else {}  # empty here
+    def events(self, answer: Answer, event: Event) -> Iterator[ServerEvent]:
+        """Yields the events of this API for one of an answer."""
+        step, (kind, text), place = event.step, event.part, {"output_index": event.index}
+        form = _FORMS[kind]
+        own = {"role": "assistant"} if kind == "content" else {}
+        lists: dict[str, Any] = {"logprobs": []} if kind == "content" else {}  # empty here
         id = uuid.uuid4().hex
         if isinstance(text, ToolCall):
             id, own = text.id, {"call_id": text.id, "name": text.name}
@@ -272,25 +277,25 @@ class _Made:
             self._item = {"id": f"{form.id}_{id}", "type": form.item, "status": "in_progress", **own}
             text = ""
         inside = {"item_id": self._item["id"], **place} | ({f"{form.key}_index": 0} if form.part else {})
-        made = {"type": form.kind, "text": text, **({"annotations": []} if lists else {}), **lists}
+        content = {"type": form.kind, "text": text, **({"annotations": []} if lists else {}), **lists}
         if step == "begin":
             item = {**self._item, form.key: [] if form.part else ""}
             yield "response.output_item.added", {**place, "item": item}
             if form.part:
-                yield f"response.{form.part}.added", {**inside, "part": made}
-        elif step == "more":
+                yield f"response.{form.part}.added", {**inside, "part": content}
+        elif step == "add":
             yield f"response.{form.text}.delta", {**inside, "delta": text, **lists}
         else:
             said = {"text": text, **lists} if form.part else {"name": own["name"], form.key: text}
             yield f"response.{form.text}.done", {**inside, **said}
             if form.part:
-                yield f"response.{form.part}.done", {**inside, "part": made}
-            status = ENDINGS[answer.reason] if is_last and form.part else "completed"
-            item = {**self._item, "status": status, form.key: [made] if form.part else text}
+                yield f"response.{form.part}.done", {**inside, "part": content}
+            status = ENDINGS[answer.reason] if event.is_last and form.part else "completed"
+            item = {**self._item, "status": status, form.key: [content] if form.part else text}
             yield "response.output_item.done", {**place, "item": item}
             self.output.append(item)
 
-    def end(self, answer: Answer) -> Event:
+    def end(self, answer: Answer) -> ServerEvent:
         """The event of the end, with the whole response."""
         status = ENDINGS[answer.reason]
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
@@ -310,28 +315,29 @@ class _Made:
 
     def whole(self, answer: Answer, choice: int = 0) -> dict[str, Any]:
         for index, part in enumerate(answer.blocks):
-            ends: Step = "last" if index == len(answer.blocks) - 1 else "end"
-            for step in ("begin", ends):
-                list(self.events(answer, step, index, part))
+            is_last = index == len(answer.blocks) - 1
+            for event in (Event("begin", index, part), Event("end", index, part, is_last)):
+                list(self.events(answer, event))
         return dict(self.end(answer)[1]["response"])
 
 
-async def _events(made: _Made, answer: Answer, choice: int) -> AsyncIterator[bytes]:
+async def _events(response: _ResponseObject, answer: Answer, choice: int) -> AsyncIterator[bytes]:
     numbers = count()
 
     def one(kind: str, fields: Mapping[str, Any]) -> bytes:
         return sse({"type": kind, "sequence_number": next(numbers), **fields}, kind)
 
-    begun = made.object(answer, "in_progress")
+    begun = response.object(answer, "in_progress")
     yield one("response.created", {"response": begun})
     yield one("response.in_progress", {"response": begun})
     try:
-        async for step, index, part in steps(answer):
-            for event in made.events(answer, step, index, part):
-                yield one(*event)
-        yield one(*made.end(answer))
+        async for round in answer:
+            for event in round.events:
+                for fields in response.events(answer, event):
+                    yield one(*fields)
+        yield one(*response.end(answer))
     except Exception as error:  # clients that wait for one of the events of an end know no other
         known = as_api_error(error, "/v1/responses")
-        told = {"code": known.code or "server_error", "message": known.message}
-        yield one("response.failed", {"response": made.object(answer, "failed", error=told)})
+        failure = {"code": known.code or "server_error", "message": known.message}
+        yield one("response.failed", {"response": response.object(answer, "failed", error=failure)})
         raise known from None

@@ -374,7 +374,7 @@ def test_a_broken_engine_fails_everyone_and_says_so(models: Models, monkeypatch:
             def fail(*arguments: object) -> None:
                 raise EngineBrokenError("llama.cpp failed")
 
-            monkeypatch.setattr("eaglecpp.engine.async_engine.next_chunks", fail)
+            monkeypatch.setattr("eaglecpp.engine.scheduler.next_chunks", fail)
             with pytest.raises(EngineBrokenError):
                 await engine.generate("ab", max_tokens=4)
             assert engine.broken is not None

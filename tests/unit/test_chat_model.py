@@ -14,10 +14,10 @@ import pytest
 from eaglecpp import ChatSession, Engine
 from eaglecpp.chat.conversation import PromptMemory
 from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.chat.model import Asked, ChatModel
+from eaglecpp.chat.model import ChatModel, PromptOptions
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.errors import ContextFullError, UnsupportedError
-from eaglecpp.results import Completion, Timings
+from eaglecpp.results import Chunk
 from helpers import tiny
 from helpers.models import Models
 from helpers.opening import found_file
@@ -45,10 +45,10 @@ def text_of(engine: Engine, tokens: list[int]) -> str:
     return engine.detokenize(tokens, special=True)
 
 
-def said(engine: Engine, text: str) -> Completion:
+def said(engine: Engine, text: str) -> Chunk:
     """An answer with this text."""
     tokens = engine.tokenize(text, add_bos=False)
-    return Completion(text, tokens, [False] * len(tokens), "stop", 1, [], Timings())
+    return Chunk(text, tokens, [False] * len(tokens), finish_reason="stop")
 
 
 @pytest.mark.parametrize("how", ["Engine.chat", "ChatSession", "generate_many"])
@@ -223,9 +223,10 @@ def test_the_templates_text_says_how_a_model_calls_tools(engine: Engine) -> None
     other = chat.with_template("{{ messages[0].content }}")
     assert other.tags == chat.tags and other.tags is not None
     call = json.dumps({"name": "lamp", "arguments": {"on": False}})
-    prompt = other.prompt([Message("user", "light?")], asked=Asked([LAMP]))
-    made = other.message(prompt, said(engine, f"<tool_call>{call}</tool_call>"))
-    assert made.tool_calls == (ToolCall("lamp", {"on": False}),)
+    prompt = other.prompt([Message("user", "light?")], options=PromptOptions([LAMP]))
+    reader = other.reader(prompt)
+    reader.read(said(engine, f"<tool_call>{call}</tool_call>"))
+    assert reader.message.tool_calls == (ToolCall("lamp", {"on": False}),)
 
 
 def test_only_what_tokens_say_exactly_is_gone_on_from(engine: Engine) -> None:

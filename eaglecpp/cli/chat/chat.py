@@ -25,7 +25,7 @@ from eaglecpp.conversations.served import ServerAnswers, ServerRefusedError
 from eaglecpp.conversations.session import ChatSession, has_begun
 from eaglecpp.engine.loops import TAIL
 from eaglecpp.errors import EngineBrokenError
-from eaglecpp.results import Answer, Completion
+from eaglecpp.results import AnswerStream, Completion
 
 if TYPE_CHECKING:
     from eaglecpp.chat.conversation import Conversation
@@ -142,7 +142,7 @@ class Chat:
         self.say_notices()
         return made
 
-    def _begun(self, begin: Callable[..., Answer], watch: Watch) -> Answer | None:
+    def _begun(self, begin: Callable[..., AnswerStream], watch: Watch) -> AnswerStream | None:
         """The answer under way, whose question is saved; None where Ctrl+C came before."""
         model, settings, n_left_out = self.model, self.settings, self.session.left_out
         options = {**model.sampling_set(self._n_tries), "strategy": model.asked, "think": settings.think}

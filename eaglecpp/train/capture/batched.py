@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.loops import is_looping
-from eaglecpp.engine.session import Session
-from eaglecpp.engine.stream import Stream, next_chunks
+from eaglecpp.engine.request import GenerationRequest
+from eaglecpp.engine.scheduler import Generation, Scheduler
 from eaglecpp.errors import EngineBusyError
 from eaglecpp.options import ModelOptions, SamplingOptions
-from eaglecpp.results import Chunk
 
 T = TypeVar("T")
 _LOOK_EVERY = 32
@@ -45,7 +44,7 @@ class Generated:
     """
 
     tokens: list[int]
-    finish: Literal["stop", "text", "loop", "length"]
+    finish: str
 
 
 Task = Generator[GenerateJob, Generated, T]
@@ -61,69 +60,68 @@ def batch_options(model: ModelOptions, n_sequences: int) -> ModelOptions:
 def run(
     engine: Engine, tasks: Iterable[Task[T]], on_tokens: Callable[[int], None] = lambda n: None
 ) -> Iterator[T]:
-    """Runs the tasks, a new one as soon as one has ended; gives their results as they come.
+    """Runs the tasks, a new one as soon as one has ended; yields their results as they come.
 
     engine: as many tasks are under way as it has free sequences; with a drafter its strategy is used
-    on_tokens: is told after each step how many tokens it gave
+    on_tokens: called after each step with the number of its tokens
     Raises EngineBusyError when none is free, and what generating raises; what is under way is then lost.
     """
     if not engine.n_free:
         raise EngineBusyError("all conversations of this engine are open; close one")
+    # Sequences that decode together then follow each other in the cache, which llama.cpp wants for one graph
+    # over separate caches.
+    scheduler = Scheduler(reads_alone=True)
+    under_way: dict[Generation, _Running[T]] = {}
+
+    def advance(running: _Running[T], result: Generated | None) -> Iterator[T]:
+        """Passes a result to a task and submits what it asks for next; yields its own result at its end."""
+        try:
+            job = next(running.task) if result is None else running.task.send(result)
+        except StopIteration as end:
+            yield end.value
+            return
+        request = running.begin(engine, job)
+        under_way[generation := Generation(engine.shared.resolve(request))] = running
+        scheduler.submit(generation)
+
     waiting = iter(tasks)
     with ExitStack() as stack:
         sessions = [stack.enter_context(engine.session()) for _ in range(engine.n_free)]
-        places = [_Place(engine, session, on_tokens) for session in sessions]
+        scheduler.open(engine.shared, [session.slot for session in sessions])
+        stack.callback(scheduler.close)
         while True:
-            for place in places:
-                while place.stream is None and (task := next(waiting, None)) is not None:
-                    yield from place.advance(task, None)
-            busy = [(place, place.stream) for place in places if place.stream is not None]
-            if not busy:
+            while len(under_way) < len(sessions) and (task := next(waiting, None)) is not None:
+                yield from advance(_Running(task), None)
+            if not under_way:
                 return
-            chunks = next_chunks([stream for _, stream in busy])
-            for (place, stream), chunk in zip(busy, chunks, strict=True):
-                yield from place.take(stream, chunk)
+            for generation, event in [*scheduler.admit(), *scheduler.step()]:
+                if isinstance(event, BaseException):
+                    raise event
+                if event is None:
+                    continue
+                on_tokens(len(event.tokens))
+                if event.finish_reason is not None and generation.stream is not None:
+                    running, tokens = under_way.pop(generation), generation.stream.completion().tokens
+                    yield from advance(running, Generated(tokens, running.found or event.finish_reason))
+                    if running not in under_way.values():  # the next task must not depend on this one
+                        scheduler.slots.free(generation.slot_number).clear()
 
 
-class _Place:
-    """A conversation of the engine, and the task that it serves."""
+class _Running(Generic[T]):
+    """A task, and what ends the generation that it waits for."""
 
-    def __init__(self, engine: Engine, session: Session, on_tokens: Callable[[int], None]) -> None:
-        self._engine, self._session, self._on_tokens = engine, session, on_tokens
-        self.stream: Stream | None = None
+    def __init__(self, task: Task[T]) -> None:
+        self.task = task
 
-    def advance(self, task: Task[Any], generated: Generated | None) -> Iterator[Any]:
-        """Hands a task what it asked for and begins what it asks for next; gives its result if it has
-        ended.
-        """
-        try:
-            job = next(task) if generated is None else task.send(generated)
-        except StopIteration as end:
-            self.stream = None
-            self._session.clear()  # the next task must not depend on this one
-            yield end.value
-            return
-        self._task, self._job, self._text, self._found = task, job, b"", ""
-        self.stream = self._session.stream(job.prompt, sampling=job.sampling, stop_when=self._ends)
-        # The prompt is read alone, up to its first token: sequences that decode together then follow each
-        # other in the cache, which llama.cpp wants for one graph over separate caches.
-        yield from self.take(self.stream, next(self.stream))
+    def begin(self, engine: Engine, job: GenerateJob) -> GenerationRequest:
+        self._engine, self._job, self._text, self.found = engine, job, b"", ""
+        return GenerationRequest(prompt=job.prompt, sampling=job.sampling, stop_when=self._ends)
 
     def _ends(self, tokens: list[int]) -> bool:
-        """Whether what the job looks for came with the last token."""
+        """Returns whether what the job looks for came with the last token."""
         if self._job.stop:
             self._text += self._engine.token_to_piece(tokens[-1], special=True)
-            self._found = "text" if self._job.stop in self._text else ""
-        if not self._found and self._job.watch and len(tokens) % _LOOK_EVERY == 0 and is_looping(tokens):
-            self._found = "loop"
-        return bool(self._found)
-
-    def take(self, stream: Stream, chunk: Chunk | BaseException | None) -> Iterator[Any]:
-        """Adds what a step gave; goes on with the task when its generation has ended."""
-        if isinstance(chunk, BaseException):
-            raise chunk
-        assert chunk is not None, "its prompt was read"
-        self._on_tokens(len(chunk.tokens))
-        if chunk.finish_reason is not None:
-            finish: Any = self._found or chunk.finish_reason
-            yield from self.advance(self._task, Generated(stream.completion().tokens, finish))
+            self.found = "text" if self._job.stop in self._text else ""
+        if not self.found and self._job.watch and len(tokens) % _LOOK_EVERY == 0 and is_looping(tokens):
+            self.found = "loop"
+        return bool(self.found)

@@ -18,11 +18,11 @@ import pytest
 
 from eaglecpp import Engine
 from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.chat.model import Asked, ChatModel, ChatPrompt
+from eaglecpp.chat.model import ChatModel, ChatPrompt, PromptOptions
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.engine.grammar import Lark, resolve_grammar
 from eaglecpp.lowlevel import Target
-from eaglecpp.results import Completion, Timings
+from eaglecpp.results import Chunk
 from helpers.native import make_sampler, open_target
 from helpers.vocabularies import write_bpe
 
@@ -153,44 +153,54 @@ def chat_of(engine: Engine, family: Family) -> ChatModel:
     return engine.shared.chat.with_template(template_of(family))
 
 
-def said(engine: Engine, text: str) -> Completion:
+def said(engine: Engine, text: str) -> Chunk:
     """An answer of these tokens, whose text lacks those that are control tokens."""
     tokens = engine.tokenize(text, add_bos=False)
     shown = engine.detokenize(tokens)
     assert engine.detokenize(tokens, special=True) == text
-    return Completion(shown, tokens, [False] * len(tokens), "stop", 1, [], Timings())
+    return Chunk(shown, tokens, [False] * len(tokens), finish_reason="stop")
 
 
-def answered(engine: Engine, family: Family, text: str, asked: Asked, *turns: Message) -> Message:
+def message(chat: ChatModel, prompt: ChatPrompt, answer: Chunk) -> Message:
+    reader = chat.reader(prompt)
+    reader.read(answer)
+    return reader.message
+
+
+def answered(engine: Engine, family: Family, text: str, options: PromptOptions, *turns: Message) -> Message:
     """The message that a family's answer to a question is."""
     chat = chat_of(engine, family)
-    return chat.message(prompt_of(chat, asked, *turns), said(engine, text))
+    return message(chat, prompt_of(chat, options, *turns), said(engine, text))
 
 
-def prompt_of(chat: ChatModel, asked: Asked, *turns: Message) -> ChatPrompt:
-    rendered, taken = chat.render([*QUESTION, *turns], asked)
-    return ChatPrompt(rendered, [], asked.tools, taken.describes, asked.has_form)
+def prompt_of(chat: ChatModel, options: PromptOptions, *turns: Message) -> ChatPrompt:
+    rendered, taken = chat.render([*QUESTION, *turns], options)
+    return ChatPrompt(rendered, [], options.tools, taken.describes, options.has_form)
 
 
 def test_thinking_is_told_apart(engine: Engine, family: Family) -> None:
     if family.thinks:
-        made = answered(engine, family, family.thinks, Asked(think=True))
+        made = answered(engine, family, family.thinks, PromptOptions(think=True))
         assert (made.thinking, made.content) == ("hm", "yes")
-    plain = answered(engine, family, "yes", Asked(think=False))
+    plain = answered(engine, family, "yes", PromptOptions(think=False))
     assert (plain.thinking, plain.content) == ("", "yes")
 
 
 def test_a_call_is_found(engine: Engine, family: Family) -> None:
-    made = answered(engine, family, family.call, Asked([LAMP, BELL], think=bool(family.thinks) or None))
+    made = answered(
+        engine, family, family.call, PromptOptions([LAMP, BELL], think=bool(family.thinks) or None)
+    )
     assert [(call.name, call.arguments) for call in made.tool_calls] == [(ON.name, ON.arguments)]
     assert made.content.strip() == "" and made.thinking in ("", "hm")
     if family.call.startswith("hm\n</think>"):
-        made = answered(engine, family, family.call.replace("</think>", ""), Asked([LAMP], think=True))
+        made = answered(
+            engine, family, family.call.replace("</think>", ""), PromptOptions([LAMP], think=True)
+        )
         assert (made.thinking, [call.name for call in made.tool_calls]) == ("hm", [ON.name])
     # a token that ends answers in some families, and stands around calls in their templates
-    ended = answered(engine, family, family.call + "<|im_end|>", Asked([LAMP, BELL], think=True))
+    ended = answered(engine, family, family.call + "<|im_end|>", PromptOptions([LAMP, BELL], think=True))
     assert "<|im_end|>" not in ended.content
-    assert not answered(engine, family, family.call, Asked(think=True)).tool_calls, (
+    assert not answered(engine, family, family.call, PromptOptions(think=True)).tool_calls, (
         "of tools it was not given"
     )
 
@@ -211,7 +221,7 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
 )  # fmt: skip
 def test_what_is_said_before_a_call(engine: Engine, family: str, text: str, content: str | None) -> None:
     """A call is read in a message of its own, for families that have those."""
-    made = answered(engine, FAMILIES[family], text, Asked([LAMP, BELL], think=True))
+    made = answered(engine, FAMILIES[family], text, PromptOptions([LAMP, BELL], think=True))
     assert [call.arguments for call in made.tool_calls] == ([] if content is None else [{"on": True}])
     if content is not None:
         assert made.content.strip() == content
@@ -219,11 +229,11 @@ def test_what_is_said_before_a_call(engine: Engine, family: str, text: str, cont
 
 def test_json_in_the_final_channel_is_no_call(engine: Engine) -> None:
     """Unless the answer has to be one: then it is the form that a grammar gave it."""
-    text, asked = '{"name": "bell", "arguments": {}}', Asked([LAMP, BELL], think=True)
+    text, options = '{"name": "bell", "arguments": {}}', PromptOptions([LAMP, BELL], think=True)
     shown = "<|channel|>final<|message|>" + text
-    made = answered(engine, FAMILIES["gpt-oss"], shown, asked)
+    made = answered(engine, FAMILIES["gpt-oss"], shown, options)
     assert (made.content, made.tool_calls) == (text, ())
-    forced = answered(engine, FAMILIES["gpt-oss"], shown, replace(asked, has_form=True))
+    forced = answered(engine, FAMILIES["gpt-oss"], shown, replace(options, has_form=True))
     assert (forced.content, forced.tool_calls) == ("", (RING,))
 
 
@@ -243,15 +253,15 @@ def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) ->
     form = resolve_grammar(response_format={"type": "json_object"})
     assert form is not None
     for think in (None, False):
-        prompt = prompt_of(chat, Asked(think=think, has_form=True))
+        prompt = prompt_of(chat, PromptOptions(think=think, has_form=True))
         assert chat.grammar(prompt, form, think) == form
-        made = chat.message(prompt, said(engine, FORM))
+        made = message(chat, prompt, said(engine, FORM))
         assert (made.thinking, made.content) == ("", FORM)
     if not family.thinks:
         return
-    prompt = prompt_of(chat, Asked(think=True, has_form=True))
+    prompt = prompt_of(chat, PromptOptions(think=True, has_form=True))
     late = (family.late or family.thinks.removesuffix("yes")) + FORM
-    made = chat.message(prompt, said(engine, late))
+    made = message(chat, prompt, said(engine, late))
     assert (made.thinking, made.content) == ("hm", FORM)
     grammar = chat.grammar(prompt, form, True)
     assert allowed(engine, target, grammar, late)
@@ -266,9 +276,9 @@ def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) ->
 def test_an_answer_that_was_begun_goes_on(engine: Engine, family: Family) -> None:
     for think in (None, True):
         chat = chat_of(engine, family)
-        prompt = prompt_of(chat, Asked(think=think), Message("assistant", "Su"))
+        prompt = prompt_of(chat, PromptOptions(think=think), Message("assistant", "Su"))
         assert prompt.rendered.text.endswith("Su") and prompt.rendered.begins in ("any", "answer")
-        made = chat.message(prompt, said(engine, "re."))
+        made = message(chat, prompt, said(engine, "re."))
         assert (made.thinking, made.content) == ("", "re.")
 
 
@@ -279,13 +289,13 @@ def test_a_thought_that_was_begun_goes_on(engine: Engine, family: Family) -> Non
     tags = chat.tags
     assert tags is not None
     for start in (Message("assistant", "", "h"), Message("assistant", f"{tags.open}h")):
-        prompt = prompt_of(chat, Asked(), start)
+        prompt = prompt_of(chat, PromptOptions(), start)
         text = prompt.rendered.text
         assert text.endswith("h") and text.count(tags.open) == text.removesuffix("h").rstrip().count(
             tags.open
         )
         assert not re.search(re.escape(tags.open) + r"\s*" + re.escape(tags.open), text)
-        made = chat.message(prompt, said(engine, "m" + tags.closing(tags.open) + "yes"))
+        made = message(chat, prompt, said(engine, "m" + tags.closing(tags.open) + "yes"))
         assert (made.thinking, made.content) == ("m", "yes")
 
 
@@ -299,7 +309,7 @@ RESULTS = (Message("tool", "it is on", tool_call_id="call_0123abcd"),
 
 
 def rendered(engine: Engine, family: Family, *turns: Message, tools: Any = (LAMP, BELL)) -> str:
-    return chat_of(engine, family).render([*QUESTION, *turns], Asked(tools))[0].text
+    return chat_of(engine, family).render([*QUESTION, *turns], PromptOptions(tools))[0].text
 
 
 def test_parallel_calls_and_results_come_back(engine: Engine, family: Family) -> None:
@@ -317,7 +327,7 @@ def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_los
     head = Message("system", "be brief")
     plain, taken = chat.render([head, *QUESTION])
     assert "[INST]be brief\n\nlight?" in plain.text and not taken.notices
-    late, taken = chat.render([head, *QUESTION, CALLED, *RESULTS], Asked([LAMP, BELL]))
+    late, taken = chat.render([head, *QUESTION, CALLED, *RESULTS], PromptOptions([LAMP, BELL]))
     assert "be brief\n\nlight?" in late.text and "leaves the system prompt out" in taken.notices[-1]
 
 
@@ -355,7 +365,7 @@ def test_the_docs_say_what_is(engine: Engine) -> None:
     assert list(rows) == list(FAMILIES)
     for name, (thoughts, calls, several) in rows.items():
         family = FAMILIES[name]
-        _, taken = chat_of(engine, family).render([*QUESTION, CALLED, *RESULTS], Asked([LAMP, BELL]))
+        _, taken = chat_of(engine, family).render([*QUESTION, CALLED, *RESULTS], PromptOptions([LAMP, BELL]))
         assert bool(thoughts) == bool(family.thinks), name
         assert calls.startswith("described") == taken.describes, name
         n_calls = max(len(message.tool_calls) for message in taken.messages)

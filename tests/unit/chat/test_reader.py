@@ -20,7 +20,7 @@ def read(
     detokenizer = Detokenizer(stop)
     reader = AnswerReader(tokens.__getitem__)
     pieces: list[Piece] = []
-    whole, start = "", 0
+    start = 0
     for size in [*sizes, len(tokens)]:
         ids = list(range(start, min(start + size, len(tokens))))
         text = ""
@@ -30,12 +30,11 @@ def read(
                 ids = ids[: ids.index(token) + 1]
                 break
         start += size
-        whole += text
-        pieces += reader.read(Chunk(text=text, tokens=ids, accepted=[accepted[t] for t in ids]))
+        pieces += reader.read(Chunk(text=text, tokens=ids, accepted=[accepted[t] for t in ids])).pieces
         if detokenizer.stopped or start >= len(tokens):
             break
-    whole += detokenizer.finish()
-    return reader, pieces + reader.finish(whole, "stop")
+    last = Chunk(detokenizer.finish(), [], [], finish_reason="stop")
+    return reader, pieces + reader.read(last).pieces
 
 
 def drafted(pieces: list[Piece]) -> list[tuple[str, bool]]:
@@ -60,8 +59,8 @@ def test_what_is_shown_is_the_text_of_the_stream(
 ) -> None:
     pieces_of, accepted = [t for t, _ in tokens], [a for _, a in tokens]
     reader, pieces = read(pieces_of, accepted, sizes, stop=tuple(stop))
-    assert "".join(piece.text for piece in pieces) == reader.text == reader.content
+    text = "".join(piece.text for piece in pieces)
     whole = b"".join(pieces_of).decode("utf-8", "replace")
-    assert whole.startswith(reader.text)
+    assert whole.startswith(text) and text == reader.message.content
     if not stop:
-        assert reader.text == whole
+        assert text == whole

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eaglecpp import AsyncEngine
+from eaglecpp.engine.scheduler import Scheduler
 from helpers.http_server import TestServer, store
 
 
@@ -34,13 +34,13 @@ def server(store_root: Path) -> Iterator[TestServer]:
 @pytest.fixture
 def slow_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """However fast the machine, a long answer is still under way when others come."""
-    step = AsyncEngine._step
+    step = Scheduler.step
 
-    def slow_step(self: AsyncEngine, tasks: Any) -> None:
+    def slow_step(self: Scheduler) -> Any:
         time.sleep(0.02)
-        step(self, tasks)
+        return step(self)
 
-    monkeypatch.setattr(AsyncEngine, "_step", slow_step)
+    monkeypatch.setattr(Scheduler, "step", slow_step)
 
 
 @pytest.fixture(scope="module")

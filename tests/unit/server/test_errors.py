@@ -203,7 +203,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/api/chat", {"format": "yaml"}, "invalid format"),
     ("/api/chat", {"format": {"type": "object", "properties": 7}}, "schema"),
     ("/api/generate", {"raw": True, "system": "x"}, "raw mode"),
-    ("/api/generate", {"context": [1]}, "context is not read"),
+    ("/api/generate", {"context": [1]}, "context is not supported"),
     ("/api/generate", {"suffix": "x"}, "suffix"),
     ("/v1/chat/completions", {"n": 129}, "n: "),
     ("/v1/completions", {"n": 2, "best_of": 3}, "best_of: "),
@@ -232,7 +232,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/detokenize", {"tokens": [-1]}, "token id"),
     ("/apply-template", {}, "messages"),
     *(("/v1/messages", {"messages": [{"role": "user", "content": content}]}, said) for content, said in (
-        ([{"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}}], "is not read"),
+        ([{"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}}], "is not supported"),
         ([{"type": "image", "source": {"type": "url", "url": "http://a/b.png"}}], "nothing is fetched"),
         ([{"type": "text", "text": 5}], "messages[0]"),
     )),
@@ -339,7 +339,7 @@ def test_a_fault_of_ours_within_an_answer_ends_it_and_is_logged(
     def broken(*arguments: Any) -> Any:
         raise TypeError(OWN_FAULT)
 
-    monkeypatch.setattr("eaglecpp.server.answer.Answer._delta", broken)
+    monkeypatch.setattr("eaglecpp.chat.reader.AnswerReader._events", broken)
     with caplog.at_level(logging.ERROR, "eaglecpp.server"):
         answer = server.post("/api/generate", {"model": MODEL, "prompt": "x", "stream": stream})
     assert answer.status_code == (200 if stream else 500) and OWN_FAULT not in answer.text

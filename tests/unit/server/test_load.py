@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from eaglecpp import AsyncEngine
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.model import ChatModel
 from eaglecpp.engine.embedding import Embedder
+from eaglecpp.engine.scheduler import Scheduler
 from eaglecpp.server import answer, models
-from eaglecpp.server.answer import Ask
+from eaglecpp.server.answer import ServedRequest
 from eaglecpp.server.config import Preset
 from eaglecpp.store import Status
 from helpers.http_server import MODEL, TARGET, TestServer, until
@@ -123,13 +123,13 @@ def test_many_prompts_of_one_request_leave_places_to_others(
     server: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are prepared when it is their turn. The last one here is not before the chat has its answer."""
-    goes_on, real = threading.Event(), answer.prepared
+    goes_on, real = threading.Event(), answer.resolve
 
-    def prepared(model: Any, ask: Ask) -> Any:
-        assert ask.generation.prompt != "last" or goes_on.wait(120)
-        return real(model, ask)
+    def resolve(model: Any, request: ServedRequest) -> Any:
+        assert request.prompt != "last" or goes_on.wait(120)
+        return real(model, request)
 
-    monkeypatch.setattr(answer, "prepared", prepared)
+    monkeypatch.setattr(answer, "resolve", resolve)
     prompts = [*["What is len?"] * 20, "last"]
     body = {"model": MODEL, "prompt": prompts, "n_predict": 20, "is_long": "x" * (128 << 10)}
     with ThreadPoolExecutor() as pool:
@@ -151,15 +151,15 @@ def test_many_prompts_of_one_request_leave_places_to_others(
 def test_who_finds_the_queue_full_has_nothing_prepared(
     store_root: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, real = threading.Event(), AsyncEngine._step
+    goes_on, real = threading.Event(), Scheduler.step
 
-    def step(self: AsyncEngine, tasks: Any) -> None:
+    def step(self: Scheduler) -> Any:
         goes_on.wait(120)
-        real(self, tasks)
+        return real(self)
 
     with TestServer(n_parallel=1, n_queue=1, preload=MODEL) as own:
         with asked(own, 2, "/api/generate", LONG | {"raw": True}), monkeypatch.context() as patch:
-            patch.setattr(AsyncEngine, "_step", step)
+            patch.setattr(Scheduler, "step", step)
             until(lambda: sum(own.get("/health").json()[key] for key in ("running", "waiting")) == 2)
             patch.setattr(ChatModel, "render", lambda *args, **options: pytest.fail("it is prepared"))
             refused = own.post("/v1/chat/completions", CHAT)
