@@ -31,6 +31,7 @@ _MAX_HEAD = 512 << 20
 _MAX_DIMS = 4
 _BLOCK = 1 << 18
 _LONG = 256
+_LENGTH = struct.Struct("<Q")  # of a string
 """An array of more values is passed over by `read_keys`; one value per layer is fewer."""
 
 
@@ -246,17 +247,18 @@ class _Reader:
             self.jump(count * n_bytes, what)
             return
         self.check_count(count, 8, _MAX_VALUES, f"{what}: string count")
+        block, at = self.block, self.at  # as locals: a vocabulary has 100,000 strings and more
         for _ in range(count):
-            at = self.at
-            if at + 8 <= len(self.block):  # the common case, without three calls for each of 100 000 tokens
-                length = int.from_bytes(self.block[at : at + 8], "little")
-                self.at = at + 8
-            else:
-                length = self.number("Q", what)
-            if self.at + length <= len(self.block):
-                self.at += length
-            else:
-                self.jump(length, what)
+            if at + 8 > len(block):
+                self.at = at
+                self.need(8, what)
+                block, at = self.block, self.at
+            at += 8 + _LENGTH.unpack_from(block, at)[0]
+            if at > len(block):
+                self.at = len(block)
+                self.jump(at - len(block), what)
+                block, at = self.block, self.at
+        self.at = at
 
     def jump(self, n: int, what: str) -> None:
         if n > self.size - self.pos:

@@ -2,16 +2,20 @@
 """The only way to the compiled extension: loads `eaglecpp._core` and refuses a llama.cpp it was not built
 for.
 
-`llama_cpp` is imported first, so that its copy of libllama (or the one `LLAMA_CPP_LIB_PATH` names) is the
-only one in the process. The extension shares C structs with that library, whose layout changes between
-versions; a wrong pair would not fail cleanly but read garbage, hence `VersionError` at import and nothing
-more lenient.
+The copy of libllama in the package `llama_cpp`, or the one that `LLAMA_CPP_LIB_PATH` names, is loaded first,
+so that it is the only one in the process. The package's own loader loads it, without its Python classes, which
+take a third of a second to import. The extension shares C structs with that library, whose
+layout changes between versions; a wrong pair would not fail cleanly but read garbage, hence `VersionError` at
+import and nothing more lenient.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 from importlib import metadata
+from pathlib import Path
 
 from eaglecpp.errors import VersionError
 
@@ -59,20 +63,35 @@ def _check_library(found: str, info: dict[str, str]) -> None:
         )
 
 
+def _load_llama() -> str:
+    """Loads libllama as `import llama_cpp` does; returns llama-cpp-python's version."""
+    package = importlib.util.find_spec("llama_cpp")
+    if package is None or package.origin is None:
+        raise ImportError("No module named 'llama_cpp'")
+    folder = Path(package.origin).parent
+    loader = importlib.util.spec_from_file_location("_llama_cpp_loader", folder / "_ctypes_extensions.py")
+    assert loader is not None
+    assert loader.loader is not None
+    module = importlib.util.module_from_spec(loader)
+    loader.loader.exec_module(module)
+    module.load_shared_library("llama", Path(os.environ.get("LLAMA_CPP_LIB_PATH", folder / "lib")))
+    return metadata.version("llama-cpp-python")
+
+
 try:
-    import llama_cpp
+    _llama_cpp_python = _load_llama()
 except (ImportError, OSError, RuntimeError) as error:
     raise VersionError(f"llama-cpp-python cannot be loaded: {error}") from error
-_check_package(llama_cpp.__version__, _required_version())
+_check_package(_llama_cpp_python, _required_version())
 try:
     from eaglecpp import _core as core
 except ImportError as error:
     raise VersionError(
         f"eaglecpp's extension cannot be loaded: {error}. In a checkout, for this Python: pip install ."
     ) from error
-_check_library(llama_cpp.__version__, core.version_info())
+_check_library(_llama_cpp_python, core.version_info())
 
 
 def versions() -> dict[str, str]:
     """Versions of the parts in this process: what `_core.version_info()` gives and `llama_cpp_python`."""
-    return {"llama_cpp_python": str(llama_cpp.__version__), **core.version_info()}
+    return {"llama_cpp_python": _llama_cpp_python, **core.version_info()}

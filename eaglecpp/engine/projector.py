@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from eaglecpp._extension import core
 from eaglecpp.chat.images import check_together, check_unpacked
 from eaglecpp.engine import projector_worker
@@ -117,7 +115,9 @@ class Projector:
                 process.kill()
 
     def _rows(self, chunk: Chunk, data: bytes) -> Sequence[int]:
-        """The ids of an image's rows. Raises CancelledError where no client waits for them any more."""
+        """Returns the ids of an image's rows. Raises CancelledError if no client waits for them any more."""
+        import numpy as np  # here, as in `Embedding.embed`
+
         native, key = self._engine.get(), f"{chunk.image}:{chunk.part}"
         known = native.find_image(key)
         if known is None:

@@ -16,6 +16,7 @@ when it is opened.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,13 +125,20 @@ def free_memory() -> int:
 
 
 def head_keys(path: Path) -> dict[str, Any]:
-    """The keys of a GGUF file without long arrays, strings as text; empty when it cannot be read."""
+    """Returns the keys of a GGUF file without long arrays, strings as text; empty if it cannot be read."""
+    try:
+        stat = path.stat()
+        return _head_keys(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    except (OSError, GgufError):
+        return {}
+
+
+@lru_cache(maxsize=8)
+def _head_keys(path: Path, *_version: int) -> dict[str, Any]:
+    """Reads a file once: the tokens of a vocabulary are passed over one by one, which takes 0.1 s."""
     from eaglecpp.convert import read_keys
 
-    try:
-        return read_keys(path)
-    except GgufError:
-        return {}
+    return read_keys(path)
 
 
 def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> float:
