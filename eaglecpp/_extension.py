@@ -3,10 +3,10 @@
 for.
 
 The copy of libllama in the package `llama_cpp`, or the one that `LLAMA_CPP_LIB_PATH` names, is loaded first,
-so that it is the only one in the process. The package's own loader loads it, without its Python classes, which
-take a third of a second to import. The extension shares C structs with that library, whose
-layout changes between versions; a wrong pair would not fail cleanly but read garbage, hence `VersionError` at
-import and nothing more lenient.
+so that it is the only one in the process: by the package's own loader, but without its Python classes, which
+take a third of a second to import. The extension shares C structs with that library, whose layout changes
+between versions; a wrong pair would not fail cleanly but read garbage, hence `VersionError` at import and
+nothing more lenient.
 """
 
 from __future__ import annotations
