@@ -1,18 +1,29 @@
 # SPDX-License-Identifier: MIT
 """Tokens a round and speed of records by a schema, with drafting over target-only:
 
-python benchmarks/structured.py TARGET [--draft DRAFT]
+python benchmarks/structured.py TARGET [--draft DRAFT] [--law N]
+
+The bound: forced tokens cost nothing, the others as many rounds as with `text_drafts="off"`. `--law` compares
+answers of random schemas with target-only ones; `-n` is its seed then.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-import eaglecpp
+from llguidance import LLMatcher, LLTokenizer
+
+from eaglecpp import Completion, Engine
+from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.session import Session
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from helpers.form_law import STRATEGIES, hold
 
 ENUMS = ["waiting_for_payment", "in_transit_to_customer", "delivered_to_customer"]
 COUNT = {"type": "integer", "minimum": 1, "maximum": 99}
@@ -39,15 +50,58 @@ RECORDS: dict[str, dict[str, Any]] = {
     },
 }
 ASK = "Anna Miller from Berlin ordered three books. Write the record as JSON by this schema: "
+GOALS = {"keys": 3.0, "forced": 5.0}  # tokens a round
 
 
-def answers(session: Session, name: str, temperature: float, strategy: str, n: int) -> Any:
+def schema_of(name: str) -> dict[str, Any]:
+    return {"type": "object", "properties": RECORDS[name], "required": [*RECORDS[name]]}
+
+
+def answers(session: Session, name: str, temperature: float, strategy: str, n: int) -> list[Completion]:
     """Completions of n seeds, behind one that is not counted."""
-    record = RECORDS[name]
-    schema = {"type": "object", "properties": record, "required": [*record]}
-    messages = [{"role": "user", "content": ASK + json.dumps(record)}]
-    options = {"json_schema": schema, "temperature": temperature, "strategy": strategy, "max_tokens": 200}
+    messages = [{"role": "user", "content": ASK + json.dumps(RECORDS[name])}]
+    options: dict[str, Any] = {
+        "json_schema": schema_of(name), "temperature": temperature, "strategy": strategy, "max_tokens": 200,
+    }  # fmt: skip
     return [session.chat(messages, seed=seed, **options) for seed in range(n + 1)][1:]
+
+
+def forced(engine: Engine, name: str, tokens: list[int]) -> list[bool]:
+    """For each token of an answer: whether the schema leaves no other text in its place."""
+    matcher = LLMatcher(LLTokenizer("byte"), str(resolve_grammar(json_schema=schema_of(name))))
+    out = []
+    for token in tokens:
+        piece = engine.token_to_piece(token)
+        out.append(matcher.compute_ff_bytes().startswith(piece))
+        matcher.consume_tokens([*piece])
+    return out
+
+
+def n_drawn(engine: Engine, name: str, made: list[Completion]) -> tuple[int, int]:
+    """Tokens that are not forced, and how many of these were no accepted drafts."""
+    each = [
+        is_accepted
+        for one in made
+        for is_forced, is_accepted in zip(forced(engine, name, one.tokens), one.accepted, strict=True)
+        if not is_forced
+    ]
+    return len(each), each.count(False)
+
+
+def compare(name: str, temperature: float, drafts: Session, plain: Session, engine: Engine, n: int) -> str:
+    """One line. plain: of an engine that drafts nothing that is forced."""
+    target_only = answers(drafts, name, temperature, "off", n)
+    drafted, unforced = (answers(one, name, temperature, "auto", n) for one in (drafts, plain))
+    assert [one.tokens for one in target_only] == [one.tokens for one in drafted]
+    n_tokens = sum(len(one.tokens) for one in drafted)
+    # the first token comes with the prompt
+    n_rounds = sum(one.timings.rounds + 1 for one in drafted)
+    n_free, n_bound = n_drawn(engine, name, unforced)
+    ms = [sum(one.timings.predicted_ms for one in all_) for all_ in (target_only, drafted)]
+    rate, bound = n_tokens / n_rounds, n_tokens / n_bound
+    line = f"{name:7} {temperature} {1 - n_free / n_tokens:3.0%} forced, {rate:5.2f} tokens a round"
+    line += f", {rate / bound:.2f} of the bound {bound:5.2f}, {ms[0] / ms[1]:.2f} times target-only"
+    return line + (f", below {GOALS[name]}" if rate < GOALS.get(name, 0.0) else "")
 
 
 def main() -> None:
@@ -58,25 +112,21 @@ def main() -> None:
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("-n", type=int, default=3, help="seeds")
+    parser.add_argument("--law", type=int, default=0, help="answers to compare with target-only ones instead")
     args = parser.parse_args()
-    options = {"text_drafts": "on", "n_ctx": 2048, "n_threads": args.threads}
-    with (
-        eaglecpp.Engine.open(args.target, draft=args.draft, **options) as engine,
-        engine.session() as session,
-    ):
-        for name in RECORDS:
-            for temperature in (0.0, 0.8):
-                plain, drafted = (answers(session, name, temperature, s, args.n) for s in ("off", "auto"))
-                assert [one.tokens for one in plain] == [one.tokens for one in drafted]
-                n = sum(len(one.tokens) for one in drafted)
-                rounds = sum(
-                    one.timings.rounds + 1 for one in drafted
-                )  # the first token comes with the prompt
-                ms = [sum(one.timings.predicted_ms for one in all_) for all_ in (plain, drafted)]
-                speed = ms[0] / ms[1]
-                print(
-                    f"{name:7} {temperature} {n / rounds:5.2f} tokens a round, {speed:.2f} times target-only"
-                )
+    options = {"n_ctx": 2048, "n_threads": args.threads}
+    with Engine.open(args.target, draft=args.draft, **options) as engine:
+        if args.law:
+            print(hold(engine, args.law, args.n, [*STRATEGIES] if args.draft else ["auto"]))
+            return
+        with (
+            engine.session() as drafts,
+            Engine.open(args.target, draft=args.draft, text_drafts="off", **options) as unforced,
+            unforced.session() as plain,
+        ):
+            for name in RECORDS:
+                for temperature in (0.0, 0.8):
+                    print(compare(name, temperature, drafts, plain, engine, args.n), flush=True)
 
 
 if __name__ == "__main__":
