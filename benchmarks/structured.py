@@ -67,24 +67,26 @@ def answers(session: Session, name: str, temperature: float, strategy: str, n: i
 
 
 def forced(engine: Engine, name: str, tokens: list[int]) -> list[bool]:
-    """For each token of an answer: whether the schema leaves no other text in its place."""
+    """For each token of an answer: whether the schema leaves no other text in its place. The end of the
+    answer is not: each round draws a last token.
+    """
     matcher = LLMatcher(LLTokenizer("byte"), str(resolve_grammar(json_schema=schema_of(name))))
     out = []
     for token in tokens:
         piece = engine.token_to_piece(token)
-        out.append(matcher.compute_ff_bytes().startswith(piece))
+        out.append(bool(piece) and matcher.compute_ff_bytes().startswith(piece))
         matcher.consume_tokens([*piece])
     return out
 
 
 def n_drawn(engine: Engine, name: str, made: list[Completion]) -> tuple[int, int]:
-    """Tokens that are not forced, and how many of these were no accepted drafts."""
-    each = [
-        is_accepted
-        for one in made
-        for is_forced, is_accepted in zip(forced(engine, name, one.tokens), one.accepted, strict=True)
-        if not is_forced
-    ]
+    """Tokens that are not forced, and how many of these were no accepted drafts. The first token comes with
+    the prompt.
+    """
+    each = []
+    for one in made:
+        flags = zip(forced(engine, name, one.tokens), one.accepted, strict=True)
+        each += [is_accepted for is_forced, is_accepted in [*flags][1:] if not is_forced]
     return len(each), each.count(False)
 
 
@@ -93,9 +95,8 @@ def compare(name: str, temperature: float, drafts: Session, plain: Session, engi
     target_only = answers(drafts, name, temperature, "off", n)
     drafted, unforced = (answers(one, name, temperature, "auto", n) for one in (drafts, plain))
     assert [one.tokens for one in target_only] == [one.tokens for one in drafted]
-    n_tokens = sum(len(one.tokens) for one in drafted)
-    # the first token comes with the prompt
-    n_rounds = sum(one.timings.rounds + 1 for one in drafted)
+    n_tokens = sum(len(one.tokens) - 1 for one in drafted)
+    n_rounds = sum(one.timings.rounds for one in drafted)
     n_free, n_bound = n_drawn(engine, name, unforced)
     ms = [sum(one.timings.predicted_ms for one in all_) for all_ in (target_only, drafted)]
     rate, bound = n_tokens / n_rounds, n_tokens / n_bound
@@ -117,7 +118,7 @@ def main() -> None:
     options = {"n_ctx": 2048, "n_threads": args.threads}
     with Engine.open(args.target, draft=args.draft, **options) as engine:
         if args.law:
-            print(hold(engine, args.law, args.n, [*STRATEGIES] if args.draft else ["auto"]))
+            print(hold(engine, args.law, args.n, STRATEGIES if args.draft else ["auto", "chain:3"]))
             return
         with (
             engine.session() as drafts,

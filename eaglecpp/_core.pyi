@@ -224,11 +224,13 @@ class Engine:
     def never_exact(self) -> str: ...  # why no batch of several rows can be exact; "" = it can
     @property
     def keeps_order(self) -> bool: ...  # trees leave the order of cells as it is, so they can be exact
-    def measure_exact_rows(self) -> dict[str, Any]:
+    def measure_exact_rows(self, sequence: int = -1) -> dict[str, Any]:
         """At which numbers of rows a batch holds the bits of single rows: `points`, `decodes`, `ms`. Before any
-        sequence is open.
+        sequence is open, or in one, which is cleared, while no other one generates; EngineBusyError.
         """
 
+    @property
+    def drafts_forms_alone(self) -> bool: ...  # forced tokens of grammars, and nothing else
     def set_exact_rows(self, points: Sequence[tuple[int, bool]]) -> None: ...
     @property
     def exact_points(self) -> list[tuple[int, bool]]: ...  # as measured: (rows, is_exact)

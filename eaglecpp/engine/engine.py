@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from eaglecpp.chat.template import ChatTemplate
+    from eaglecpp.engine.planner_cache import PlannerCache
     from eaglecpp.options.typed import ChatKeywords, OpenKeywords
 
 _log = logging.getLogger("eaglecpp.engine")
@@ -63,8 +64,9 @@ class Engine(Talking):
         self.sequences: WeakSet[NativeSequence] = WeakSet()  # a session that is gone was never opened
         self._main: Session | None = None
         self._opening = threading.Lock()  # of it, for which several threads may ask at once
-        self._native, self.shared, self._cache = load(plan, count=self._count)
-        self.gains = Gains() if self._cache is None else self._cache.gains
+        self._cache: PlannerCache | None = None
+        self.gains = Gains()
+        self._native, self.shared = load(plan, count=self._count, keep=self._keep)
         self.embedder = Embedder(self._native, self.shared.vocabulary)
 
     @classmethod
@@ -339,6 +341,9 @@ class Engine(Talking):
             return self.shared.resolve(make(prompt, options))
         except InvalidArgumentError as error:
             raise type(error)(f"number {index} of the list: {error}") from None
+
+    def _keep(self, cache: PlannerCache) -> None:
+        self._cache, self.gains = cache, cache.gains
 
     def _count(self, timings: Timings, temperature: float) -> None:
         """Adds the counters of a generation that has ended."""

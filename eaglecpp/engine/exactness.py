@@ -41,9 +41,11 @@ class Exactness:
         return "no batch of several rows gives the same bits as single rows here" if self.rows == "1" else ""
 
 
-def measure(native: core.Engine) -> Exactness:
-    """Measures, whatever is known. The engine must not have been used yet."""
-    took = native.measure_exact_rows()
+def measure(native: core.Engine, sequence: int = -1) -> Exactness:
+    """Measures, whatever is known. The engine must not have been used yet; or in `sequence`, which is
+    cleared, while no other one generates (EngineBusyError).
+    """
+    took = native.measure_exact_rows(sequence)
     made = found(native, took["ms"], took["decodes"])
     _log.info("rows that are exact in a batch: %s (%d steps, %.0f ms)", made.rows, made.decodes, made.ms)
     return made

@@ -28,10 +28,10 @@ _log = logging.getLogger("eaglecpp.engine")
 
 
 def load(
-    plan: OpeningPlan, *, count: Callable[[Timings, float], None]
-) -> tuple[NativeEngine, Shared, PlannerCache | None]:
-    """Opens what was planned: the engine, what its conversations share, and where the planner's measurements
-    go. count: takes the counters of each generation and its temperature.
+    plan: OpeningPlan, *, count: Callable[[Timings, float], None], keep: Callable[[PlannerCache], None]
+) -> tuple[NativeEngine, Shared]:
+    """Opens what was planned: the engine, and what its conversations share. count: takes the counters of each
+    generation and its temperature; keep: takes where the planner's measurements go.
     """
     drafting = _connect_servers(plan)
     may_draft = plan.draft is not None or drafting.text_drafts == "on"
@@ -42,11 +42,12 @@ def load(
     native = NativeEngine(options)
     try:
         has_draft = may_draft and not native.get().only_embeds
+        has_forms = native.get().drafts_forms_alone
         vocabulary = Vocabulary(native)
         shared = Shared(
             native,
             vocabulary,
-            Drafting(native, has_draft, strategy, min(options.n_leaves_max, options.n_draft_max)),
+            Drafting(native, has_draft, strategy, min(options.n_leaves_max, options.n_draft_max), has_forms),
             plan.sampling_options(),
             ChatModel(vocabulary, plan.found.model, lambda: native.get().chat_template()),
             count,
@@ -60,23 +61,31 @@ def load(
             )
         if (possible := shared.drafting.resolve(strategy))[0] != resolved:
             _log.warning("strategy %s %s", *possible)
-        cache = None
-        if has_draft:
+
+        def prepare(sequence: int = -1) -> None:
             has_costs = has_exact = False
+            cache = None
             if drafting.planner_cache and os.environ.get("EAGLECPP_PLANNER_CACHE") != "0":
                 cache = PlannerCache(native.get(), plan, drafting)
                 has_costs, has_exact = cache.load(native.get())
-            exactness = (found if has_exact else measure)(native.get())
+            exactness = found(native.get()) if has_exact else measure(native.get(), sequence)
             shared.drafting.exactness = exactness
+            if cache is not None:
+                keep(cache)
             drain()
             if drafting.exact == "on" and exactness.reason:
                 _log.warning("exact=on: plain decoding, because %s", exactness.reason)
             if plan.draft is not None and not has_costs:
                 rehearse(native.get(), shared.sampling)
+
+        if has_draft:
+            prepare()
+        elif shared.drafting.has_forms:
+            native.before_forms = prepare
     except BaseException:
         native.close(lambda native: None)
         raise
-    return native, shared, cache
+    return native, shared
 
 
 def _on_answer(

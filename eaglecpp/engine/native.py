@@ -45,6 +45,8 @@ class NativeEngine:
         self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `exclusive`
         self._left = threading.Event()
         self.released: list[int] = []  # sequences that nobody owns any more
+        # called with a sequence before its first answer with a grammar, where nothing else is drafted
+        self.before_forms: Callable[[int], None] | None = None
         try:
             with checks_arguments():
                 self._native = core.Engine(options)
@@ -91,6 +93,13 @@ class NativeEngine:
             self._holder.pop("thread", None)
             self._left.set()
             drain()
+
+    def prepare_forms(self, sequence: int) -> None:
+        """Calls `before_forms` once, while no other sequence generates."""
+        if self.before_forms is not None:
+            with contextlib.suppress(EngineBusyError):
+                self.before_forms(sequence)
+                self.before_forms = None
 
     def close_released(self, native: core.Engine) -> None:
         """Closes the sequences that were released. Interrupted, it is done again by the next call."""
@@ -155,6 +164,8 @@ class NativeSequence:
         reused.
         """
         with self._exclusive() as native:
+            if params.sampling.grammar and params.strategy.kind != "off":
+                self._engine.prepare_forms(self.number)
             with checks_arguments():
                 reused = native.begin(self.number, prompt, params, sampler)
             self._generation += 1

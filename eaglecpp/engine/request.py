@@ -33,8 +33,11 @@ if TYPE_CHECKING:
     from eaglecpp.engine.prompt_cache import PromptCache
 
 
-def resolve_strategy(strategy: Strategy, has_draft: bool, chains_only: str = "") -> tuple[Strategy, str]:
+def resolve_strategy(
+    strategy: Strategy, has_draft: bool, chains_only: str = "", *, has_form: bool = False
+) -> tuple[Strategy, str]:
     """As `Engine.resolve`. chains_only: why the target takes no trees, "" when it does."""
+    has_draft = has_draft or (has_form and strategy.kind != "off")
     if strategy.kind in ("chain", "tree") and not has_draft:
         raise InvalidValueError(f"strategy {strategy} needs a drafter: open the engine with draft=...")
     if not has_draft:
@@ -47,18 +50,20 @@ def resolve_strategy(strategy: Strategy, has_draft: bool, chains_only: str = "")
 @dataclass
 class Drafting:
     """has_draft: whether there is a drafter, or the text is drafted from; strategy: the engine's own;
-    n_leaves: most leaves of a tree.
+    n_leaves: most leaves of a tree; has_forms: without a drafter, forced tokens of grammars are drafted.
     """
 
     engine: NativeEngine
     has_draft: bool
     strategy: Strategy
     n_leaves: int
+    has_forms: bool = False
     exactness: Exactness = field(default_factory=Exactness)
 
-    def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
-        """As `Engine.resolve`."""
-        resolved, why = resolve_strategy(strategy, self.has_draft, self.engine.chains_only)
+    def resolve(self, strategy: Strategy, *, has_form: bool = False) -> tuple[Strategy, str]:
+        """As `Engine.resolve`. has_form: for an answer with a grammar."""
+        has_form = has_form and self.has_forms
+        resolved, why = resolve_strategy(strategy, self.has_draft, self.engine.chains_only, has_form=has_form)
         if resolved.kind == "tree" and resolved.n_leaves > self.n_leaves:
             why += (
                 f", with at most {self.n_leaves} leaves instead of {resolved.n_leaves}: the engine was "
@@ -69,7 +74,7 @@ class Drafting:
     def plan_facts(self, asked: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
         """`Timings.plan` of a generation that has ended. asked: strategy and why; raw: its counters."""
         plan = dict(asked)
-        if not self.has_draft:
+        if not self.has_draft and plan["strategy"] == "off":
             return plan
         says_why = plan["strategy"] == "auto"
         plan |= {name: fact for name, fact in raw["plan"].items() if says_why or name != "why"}
@@ -99,7 +104,8 @@ def engine_options(
     _copy(model, native, skip={"mmproj", "rpc", "prompt_cache", "prompt_cache_bytes"})
     _copy(drafting, native, skip={"n_draft_max", "n_leaves_max", "planner_cache", "learn"})
     native.n_draft_max = drafting.n_draft_max or max(_MIN_DRAFT_MAX, strategy.nodes)
-    if drafting.text_drafts == "on" and not drafting.n_draft_max:
+    drafts_long = drafting.text_drafts == "on" or (drafting.text_drafts == "auto" and draft is None)
+    if drafts_long and not drafting.n_draft_max:
         native.n_draft_more = _MORE_OF_TEXT
     native.n_leaves_max = drafting.n_leaves_max or strategy.n_leaves
     return native
@@ -248,7 +254,7 @@ class Shared:
                 sampling = replace(sampling, grammar=chat.grammar(prompt, sampling.grammar, request.think))
         drafting, vocabulary = self.drafting, self.vocabulary
         strategy = drafting.strategy if request.strategy is None else Strategy.parse(request.strategy)
-        resolved, why = drafting.resolve(strategy)
+        resolved, why = drafting.resolve(strategy, has_form=bool(sampling.grammar))
         if request.exact is not None and request.exact not in EXACT:
             raise InvalidValueError(f"exact must be one of {', '.join(EXACT)}; got {request.exact!r}")
         stops = vocabulary.control_tokens(sampling.stop)

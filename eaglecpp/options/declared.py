@@ -195,7 +195,8 @@ class DraftOptions(Checked):
     )
     text_drafts: str = declare(
         "auto",
-        "draft from the text itself: auto = alongside a drafter, with strategy auto; on = also without one",
+        "draft from the text itself: auto = alongside a drafter, with strategy auto; on = also without one; "
+        "what a grammar or schema forces is drafted unless off",
         choices=("auto", "on", "off"),
     )
     learn: bool = declare(

@@ -268,12 +268,12 @@ double text_chance(RequestKind kind, const TextTerm & hits, int n_match) {
 }
 
 double chain_chance(RequestKind kind, const ChainTerms & terms, const TextDraft & draft, int i) {
-    return i < draft.n_forced ? forced_chance(terms) : text_chance(kind, terms.hits, draft.n_match_before(i));
+    return i < draft.n_forced ? forced_chance(terms, draft.is_certain[i]) : text_chance(kind, terms.hits, draft.n_match_before(i));
 }
 }  // namespace
 
-float forced_chance(const ChainTerms & terms) {
-    return (float)sigmoid(std::log(forced_start / (1.0 - forced_start)) + terms.forced.value);
+float forced_chance(const ChainTerms & terms, bool is_certain) {
+    return is_certain ? 1.0f : (float)sigmoid(std::log(forced_start / (1.0 - forced_start)) + terms.forced.value);
 }
 
 void predict_text(RequestKind kind, const ChainTerms & terms, const TextDraft & draft, std::vector<float> & a) {
@@ -284,6 +284,7 @@ void predict_text(RequestKind kind, const ChainTerms & terms, const TextDraft & 
 void learn_text(RequestKind kind, ChainTerms & terms, const TextDraft & draft, const Tokens & tokens) {
     for (int i = 0; i < std::min(draft.size(), (int)tokens.size()); ++i) {
         const bool came = draft.tokens[i] == tokens[i];
+        if (i < draft.n_forced && draft.is_certain[i]) continue;
         const double a = chain_chance(kind, terms, draft, i);
         (i < draft.n_forced ? terms.forced : terms.hits).learn(came - a, information_of(a), text_pull);
         if (!came) return;

@@ -180,7 +180,7 @@ struct ChainTerms {
 void predict_text(RequestKind kind, const ChainTerms & terms, const TextDraft & draft, std::vector<float> & a);
 
 // The same of a token that a grammar forces.
-float forced_chance(const ChainTerms & terms);
+float forced_chance(const ChainTerms & terms, bool is_certain);
 
 // The target went on with `tokens`.
 void learn_text(RequestKind kind, ChainTerms & terms, const TextDraft & draft, const Tokens & tokens);

@@ -302,11 +302,11 @@ void Planner::add_level(SequencePlan & plan, const std::vector<std::vector<Candi
     round.frontier.clear();
 }
 
-void Planner::add_forced(SequencePlan & plan, int32_t node, const Tokens & tokens) {
+void Planner::add_forced(SequencePlan & plan, int32_t node, const ForcedRun & run) {
     PlanRound & round = plan.round;
     const int n_max = round.n_left - 1 - round.pool.tree().depth[node];
-    for (int i = 0; i < std::min((int)tokens.size(), n_max); ++i) {
-        node = round.pool.add_forced(node, tokens[i], forced_chance(plan.text.chain));
+    for (int i = 0; i < std::min(run.size(), n_max); ++i) {
+        node = round.pool.add_forced(node, run.tokens[i], forced_chance(plan.text.chain, run.is_certain[i]));
     }
 }
 

@@ -263,7 +263,7 @@ class Planner {
     void decide(SequencePlan & plan, const RoundRequest & request);
 
     // The grammar forces these tokens behind a node of the pool.
-    void add_forced(SequencePlan & plan, int32_t node, const Tokens & tokens);
+    void add_forced(SequencePlan & plan, int32_t node, const ForcedRun & run);
 
     // Takes what one call of the drafter proposed for these conversations together; either all of them are at their
     // first level or none is. `ms`: how long the call took (at the first level this includes committing the pending

@@ -12,11 +12,20 @@
 
 namespace eaglecpp {
 
+// What a grammar forces. Where other tokens of the same text are allowed too, a token is not certain.
+struct ForcedRun {
+    Tokens tokens;
+    std::vector<bool> is_certain;
+
+    int size() const { return (int)tokens.size(); }
+};
+
 // A chain that follows the text's last token: what the grammar forces there, then what the text proposes.
 struct TextDraft {
     Tokens tokens;
     int n_match = 0;   // tokens of the text that agree with the place it is taken from
     int n_forced = 0;  // by the grammar: the first ones
+    std::vector<bool> is_certain = {};  // of these
 
     int size() const { return (int)tokens.size(); }
     bool empty() const { return tokens.empty(); }

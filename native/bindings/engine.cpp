@@ -203,8 +203,8 @@ nb::list memory_plan(const EngineHandle & e) {
     return out;
 }
 
-nb::dict measure_exact(const EngineHandle & e) {
-    const ExactRows rows = released<&Engine::measure_exact_rows>(e);
+nb::dict measure_exact(const EngineHandle & e, int id) {
+    const ExactRows rows = released<&Engine::measure_exact_rows>(e, id);
     using T = ExactRows;
     nb::dict d;
     put_fields(d, rows, "decodes", &T::n_decodes, FIELD(ms));
@@ -432,7 +432,8 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("chains_only", [](const E & e) { return e.target().model().chains_only(); })
         .def_prop_ro("never_exact", [](const E & e) { return e.target().model().never_exact(); })
         .def_prop_ro("keeps_order", [](const E & e) { return e.target().keeps_order(); })
-        .def("measure_exact_rows", &measure_exact)
+        .def("measure_exact_rows", &measure_exact, nb::arg("sequence") = -1)
+        .def_prop_ro("drafts_forms_alone", [](const E & e) { return e.get().drafts_forms_alone(); })
         .def(
             "set_exact_rows",
             [](const E & e, const std::vector<std::pair<int, bool>> & points) {

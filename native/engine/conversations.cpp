@@ -29,6 +29,11 @@ Sequence & Conversations::open() {
     fail(ErrorKind::value, "all conversations of this engine (%d) are open; close one or raise n_sequences", n_max);
 }
 
+bool Conversations::does_any_generate(int id) const {
+    return std::any_of(open_.begin(), open_.end(),
+                       [&](const auto & one) { return one.first != id && one.second.is_active; });
+}
+
 Sequence & Conversations::get(int id) {
     const auto it = open_.find(id);
     if (it == open_.end()) fail(ErrorKind::value, "no open sequence %d", id);

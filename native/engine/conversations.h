@@ -21,6 +21,8 @@ class Conversations {
     Sequence & get(int id);
     const Sequence & get(int id) const { return const_cast<Conversations *>(this)->get(id); }
     bool empty() const { return open_.empty(); }
+    // but `id`
+    bool does_any_generate(int id) const;
 
     // Rolls target and drafter back to the longest common prefix. The last prompt token is always run again: its
     // logits give the first token. The target keeps and runs the same rows with a drafter as without one.

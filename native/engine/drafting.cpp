@@ -76,11 +76,12 @@ void Drafting::decide(Sequence & s) {
 // What the grammar forces goes first. What it forbids goes, with all that follows it.
 TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
     if (!s.sampler->has_grammar()) return s.text.propose(limits.n_nodes);
-    const Tokens forced = s.sampler->grammar_forces({}, limits.n_nodes);
+    const ForcedRun forced = s.sampler->grammar_forces({}, limits.n_nodes);
     TextDraft draft;
-    if (s.uses_text) draft = s.text.propose(limits.n_nodes - (int)forced.size(), forced);
-    draft.n_forced = (int)forced.size();
-    Tokens path = forced;
+    if (s.uses_text) draft = s.text.propose(limits.n_nodes - forced.size(), forced.tokens);
+    draft.n_forced = forced.size();
+    draft.is_certain = forced.is_certain;
+    Tokens path = forced.tokens;
     for (Token token : draft.tokens) {
         std::vector<Candidate> one{{token, 0.0f}};
         drop_forbidden(s, path, one);

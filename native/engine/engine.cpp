@@ -211,7 +211,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
              "%d, with the answer; raise n_ctx (the model's own is %d)",
              prompt.size(), n_ctx, llama_model_n_ctx_train(target().model().get()));
     }
-    if (can_draft() && params.strategy.is_fixed()) check_strategy(params.strategy);
+    if ((can_draft() || models_.drafts_forms) && params.strategy.is_fixed()) check_strategy(params.strategy);
     const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
     if (!sampler) sampler = make_sampler(params);
     sampler->accept_prompt(prompt);
@@ -271,7 +271,8 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     // a fixed strategy with a drafter is the drafter's alone
     const bool drafts_chains = s.plan.is_auto() || (!drafter() && s.plan.strategy().kind != Strategy::Kind::off);
     s.uses_text = drafts_text() && drafts_chains;
-    s.forces = s.sampler->has_grammar() && drafts_chains;
+    s.forces = s.sampler->has_grammar() && models_.drafts_forms && drafts_chains &&
+               (knows_exact_rows_ || exactness == Exactness::off);
     if (s.uses_text) s.text.assign(s.tokens);
     planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness);
     s.plan_summary = {};
@@ -330,17 +331,24 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
     return results;
 }
 
-ExactRows Engine::measure_exact_rows() {
+ExactRows Engine::measure_exact_rows(int id) {
     Use use(*this);
-    if (!conversations_.empty()) fail(ErrorKind::value, "exact rows are measured before a conversation is opened");
+    const bool is_free = id < 0 ? conversations_.empty() : !conversations_.does_any_generate(id);
+    if (!is_free) fail(ErrorKind::busy, "exact rows are measured while no conversation generates, found some that do");
+    if (id >= 0) {
+        Sequence & s = conversations_.get(id);
+        s.is_active = false;
+        attempt([&] { conversations_.forget(s); }, [] {});
+    }
     ExactRows out;
-    if (can_draft() && !*target().model().never_exact()) {
+    if ((can_draft() || models_.drafts_forms) && !*target().model().never_exact()) {
         const TargetOptions & o = target().options();
         const int n_rows_max = o.n_sequences * (o.n_draft_max + 1);
         // prompts share batches where there are several conversations
         const int n_batch = n_rows_max + (target().rounds_alike() ? target().n_shared_rows() : 0);
-        out = attempt([&] { return rounds_.measure_exact_rows(n_rows_max, n_batch); },
-                      [&] { models_.target->cells().clear(); });
+        const SeqRange range = id < 0 ? target().cells().seqs(0) : conversations_.get(id).range;
+        out = attempt([&] { return rounds_.measure_exact_rows(range, n_rows_max, n_batch); },
+                      [&] { models_.target->cells().truncate(range, 0); });
     }
     set_exact_rows(out.counts);
     return out;
@@ -348,6 +356,7 @@ ExactRows Engine::measure_exact_rows() {
 
 void Engine::set_exact_rows(const RowCounts & counts) {
     exact_rows_ = counts;
+    knows_exact_rows_ = true;
     planner_.set_exact_rows(counts);
 }
 

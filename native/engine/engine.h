@@ -81,11 +81,11 @@ class Engine {
     const Planner & planner() const { return planner_; }
     Planner & planner() { return planner_; }
 
-    // The numbers of rows at which a batch gives every row the bits it has alone: measured now, before any conversation
-    // is open, or set from an earlier measurement with the same files, build, device and options. Until one of these is
-    // called, only a single row counts as exact.
-    // Error(value) when a conversation is open
-    ExactRows measure_exact_rows();
+    // The numbers of rows at which a batch gives every row the bits it has alone: measured now, or set from an earlier
+    // measurement with the same files, build, device and options. Until one of these is called, only a single row
+    // counts as exact. A conversation that is open is forgotten: `id`, or else there may be none.
+    // Error(value) when another conversation is open, or generates
+    ExactRows measure_exact_rows(int id = -1);
     void set_exact_rows(const RowCounts & counts);
     const RowCounts & exact_rows() const { return exact_rows_; }
 
@@ -95,6 +95,8 @@ class Engine {
     // whether rounds may draft: there is a drafter, or the text itself is drafted from
     bool can_draft() const { return models_.can_draft(); }
     bool drafts_text() const { return models_.drafts_text; }
+    // a grammar's forced tokens, without anything else to draft from
+    bool drafts_forms_alone() const { return models_.drafts_forms && !can_draft(); }
 
   private:
     class Use;  // the busy and broken checks of a call
@@ -113,6 +115,7 @@ class Engine {
     Conversations conversations_;
     Images images_{256u << 20};
     RowCounts exact_rows_;
+    bool knows_exact_rows_ = false;
     Rounds rounds_;
     std::atomic<bool> in_use_{false};
     std::string why_broken_;  // what failed inside; empty = nothing has

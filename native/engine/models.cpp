@@ -178,7 +178,11 @@ Models open_models(const EngineOptions & options) {
     out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && has_drafter);
     TargetOptions target_options = options;
     target_options.load_heads = heads == Heads::in_model;
-    if (!has_drafter && !out.drafts_text) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
+    if (!has_drafter && !out.drafts_text) {
+        target_options.n_leaves_max = 1;
+        target_options.drafts_forms = true;
+        if (options.text_drafts == "off") target_options.n_draft_max = 0;
+    }
     out.target = std::make_unique<Target>(target_options);
     if (out.draft_file) check_fit(*out.draft_file, *out.target);
     if (out.draft_file && !out.draft_file->spec().block.says_slots) {
@@ -193,6 +197,7 @@ Models open_models(const EngineOptions & options) {
     out.target->open_context(layers, heads != Heads::none);
     if (has_drafter) out.target->check_generates();
     if (out.target->only_embeds()) out.drafts_text = false;
+    out.drafts_forms = options.text_drafts != "off" && out.target->options().n_draft_max > 0;
     if (out.draft_file) {
         place_drafter(options, out);
     } else if (has_drafter) {

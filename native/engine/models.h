@@ -19,7 +19,8 @@ struct Models {
     std::unique_ptr<Drafter> drafter;
     DraftTraits draft_traits;  // the drafter's
     std::string why_placed;    // why the drafter is not where it would best be; "" = it is, or there is none
-    bool drafts_text = false;  // rounds may draft from the text itself
+    bool drafts_text = false;   // rounds may draft from the text itself
+    bool drafts_forms = false;  // and what a grammar forces
 
     bool can_draft() const { return drafter || drafts_text; }
 };

@@ -16,8 +16,8 @@ struct EngineOptions : TargetOptions {
     std::string draft_device = "auto";
     std::string draft_type_kv = "f16";
     int draft_window = 0;  // the last tokens that the drafter attends to; 0 = as its file says
-    std::string text_drafts =
-        "auto";                  // from the text itself: "auto" = beside a drafter, "on" = without one, too, "off"
+    // from the text itself: "auto" = beside a drafter, "on" = without one, too, "off" = nor what a grammar forces
+    std::string text_drafts = "auto";
     std::string exact = "auto";  // plan only batches whose rows hold the bits of single rows: "auto" | "on" | "off"
 };
 

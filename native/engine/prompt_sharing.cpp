@@ -12,7 +12,7 @@ static constexpr int n_shared_least = 8;  // prompt rows that are worth sharing 
 bool PromptSharing::cuts_freely(const Sequence & s, int n_rows) const {
     if (s.exactness == Exactness::off) return true;
     // without a drafter nothing was measured, and its text is what drafted ones are held against
-    return target_.rounds_alike() && (!can_draft_ || exact_rows_.allows_all(n_rows));
+    return target_.rounds_alike() && (!(can_draft_ || s.forces) || exact_rows_.allows_all(n_rows));
 }
 
 bool PromptSharing::can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const {

@@ -69,7 +69,9 @@ void Rounds::decode(const std::vector<Sequence *> & sequences, const std::vector
     const double start = now_ms();
     std::vector<SequencePlan *> plans;
     if (drafter_) drafter_->set_n_threads(n_threads());
-    if (can_draft_) {
+    const auto forces = [](const Sequence * s) { return s->forces; };
+    is_planned_ = can_draft_ || std::any_of(sequences.begin(), sequences.end(), forces);
+    if (is_planned_) {
         planner_.set_n_threads(n_threads());
         planner_.begin_round((int)sequences.size(), /*is_timed=*/reading.empty());
         drafting_.draft(sequences);
@@ -77,23 +79,23 @@ void Rounds::decode(const std::vector<Sequence *> & sequences, const std::vector
         planner_.choose(plans);
     }
     std::vector<Round> rounds;
-    for (Sequence * s : sequences) rounds.push_back({s, can_draft_ ? s->plan.tree() : DraftTree(s->tokens.back()), 0});
+    for (Sequence * s : sequences) rounds.push_back({s, is_planned_ ? s->plan.tree() : DraftTree(s->tokens.back()), 0});
     std::vector<Slice> slices;
     const double verify_ms = verify(rounds, reading, slices);
     const size_t n_before = results.size();
     for (Round & r : rounds) {
         results.push_back(finish_round(r));
-        if (can_draft_) planner_.learn(r.seq->plan, results.back().tokens);
+        if (is_planned_) planner_.learn(r.seq->plan, results.back().tokens);
     }
     const bool is_timed = threads_.is_timed() && reading.empty();
     const double round_ms = now_ms() - start;
     for (const Round & r : rounds) {
-        if (!can_draft_ || !r.seq->params.log_plan) continue;
+        if (!is_planned_ || !r.seq->params.log_plan) continue;
         const std::string took = strf(" verify_ms=%.3f ms=%.3f", verify_ms, round_ms);
         r.seq->plan_log.push_back(r.seq->plan.decision().to_line() + took);
     }
-    if (can_draft_ && is_timed) planner_.end_round(verify_ms, round_ms);
-    if (can_draft_ && !is_timed) planner_.end_untimed_round();
+    if (is_planned_ && is_timed) planner_.end_round(verify_ms, round_ms);
+    if (is_planned_ && !is_timed) planner_.end_untimed_round();
     for (size_t i = 0; i < plans.size(); ++i) {
         const int n_tokens = (int)results[n_before + i].tokens.size();
         sequences[i]->plan_summary.add(plans[i]->decision(), n_tokens, planner_.charged());
@@ -118,14 +120,14 @@ StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
 }
 
 // What the batches take is the first that the planner learns of this machine: the first answer already has prices.
-ExactRows Rounds::measure_exact_rows(int n_rows_max, int n_batch_max) {
+ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max) {
     const auto decode = [&](TargetBatch & batch, bool is_prompt, int n_alike) {
         planner_.set_n_threads(n_threads());
         const double start = now_ms();
         run(batch, is_prompt ? ThreadPolicy::Kind::prompt : ThreadPolicy::Kind::decode);
         if (!is_prompt && threads_.is_timed()) planner_.learn_decode(n_alike, batch.n_rows(), now_ms() - start);
     };
-    return eaglecpp::measure_exact_rows(target_, n_rows_max, n_batch_max, decode);
+    return eaglecpp::measure_exact_rows(target_, range, n_rows_max, n_batch_max, decode);
 }
 
 // --- prefill -------------------------------------------------------------------------------------------------------
@@ -228,7 +230,7 @@ double Rounds::verify(std::vector<Round> & rounds, const std::vector<Sequence *>
         slice.row = batch_.n_rows();
         add_rows(slice);
     }
-    if (can_draft_ && slices.empty()) batch_.pad(planner_.n_padding());
+    if (is_planned_ && slices.empty()) batch_.pad(planner_.n_padding());
     run(batch_, slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt);
     const double ms = now_ms() - start;
     for (Round & r : rounds) r.seq->stats.verify_ms += ms;
@@ -276,7 +278,7 @@ StepResult Rounds::finish_round(const Round & round) {
         if (choice) choice->stop = is_eog || --n_left == 0;
         return choice;
     });
-    if (s.uses_text) count_text(s, result);
+    if (s.uses_text || s.forces) count_text(s, result);
     commit_round(s, round, result);
     out.tokens = result.tokens;
     for (size_t i = 0; i < result.tokens.size(); ++i) out.accepted.push_back((int)i < result.n_accepted());

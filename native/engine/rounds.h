@@ -50,7 +50,7 @@ class Rounds {
     void replay(Sequence & s);
 
     // Measures with the number of threads that is best now, which on a busy machine is not all of them.
-    ExactRows measure_exact_rows(int n_rows_max, int n_batch_max);
+    ExactRows measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max);
 
     // threads that decoding has now
     int n_threads() const { return threads_.level(ThreadPolicy::Kind::decode); }
@@ -83,6 +83,7 @@ class Rounds {
     Target & target_;
     Drafter * drafter_;
     bool can_draft_;
+    bool is_planned_ = false;  // the round under way
     int n_embd_target_;  // of a feature
     Planner & planner_;
     Conversations & conversations_;

@@ -45,6 +45,7 @@ GrammarVocabulary::GrammarVocabulary(const std::vector<std::string> & pieces, co
     std::vector<uint32_t> lens, ends;
     for (size_t token = 0; token < pieces.size(); ++token) {
         std::string piece = pieces[token].substr(0, pieces[token].find('\0'));
+        pieces_.push_back(is_end[token] ? std::string() : piece);
         if (is_end[token]) piece = end_mark + piece, ends.push_back((uint32_t)token);
         lens.push_back((uint32_t)piece.size());
         bytes += piece;
@@ -192,12 +193,59 @@ std::vector<bool> GrammarMatcher::allows_behind(const Tokens & path, const Token
     return out;
 }
 
-Tokens GrammarMatcher::forced_behind(const Tokens & path, int n_max) {
-    Tokens out;
+// The longest token that begins all others that may follow or is begun by them. It ends a forced text; a longer one may
+// take its place. -1 = none.
+Token GrammarMatcher::open_end(LlgMatcher * m, bool & is_certain) {
+    if (llg_.matcher_is_stopped(m)) return -1;
+    if (llg_.matcher_compute_mask_into(m, bits_.data(), bits_.size() * sizeof(uint32_t)) != 0) return -1;
+    const auto is_allowed = [&](Token t) { return bits_[t / 32] >> (t % 32) & 1; };
+    std::string forced;
+    bool is_cut = false;
+    int n = 0;
+    for (Token t = 0; t < vocabulary_->size(); ++t) {
+        if (!is_allowed(t)) continue;
+        const std::string & piece = vocabulary_->piece(t);
+        const size_t n_most = std::min(forced.size(), piece.size());
+        const size_t n_same = std::mismatch(piece.begin(), piece.begin() + n_most, forced.begin()).first - piece.begin();
+        if (n++ == 0 || (!is_cut && n_same == forced.size())) {
+            forced = piece;
+        } else if (n_same < n_most) {
+            forced.resize(n_same);
+            is_cut = true;
+        }
+        if (forced.empty() || piece.empty()) return -1;
+    }
+    is_certain = n == 1 && forced.size() == 1;
+    Token longest = -1;
+    for (Token t = 0; t < vocabulary_->size(); ++t) {
+        const size_t n_bytes = vocabulary_->piece(t).size();
+        if (!is_allowed(t) || n_bytes > forced.size()) continue;
+        if (longest < 0 || n_bytes > vocabulary_->piece(longest).size()) longest = t;
+    }
+    return longest;
+}
+
+ForcedRun GrammarMatcher::forced_behind(const Tokens & path, int n_max) {
+    ForcedRun out;
     behind(path, [&](LlgMatcher * m) {
-        out.resize((size_t)n_max);
-        out.resize((size_t)std::max(0, llg_.matcher_compute_ff_tokens(m, (uint32_t *)out.data(), out.size())));
-        out.resize((size_t)std::max(0, llg_.matcher_validate_tokens(m, (const uint32_t *)out.data(), out.size())));
+        Tokens & run = out.tokens;
+        run.resize((size_t)n_max);
+        run.resize((size_t)std::max(0, llg_.matcher_compute_ff_tokens(m, (uint32_t *)run.data(), run.size())));
+        run.resize((size_t)std::max(0, llg_.matcher_validate_tokens(m, (const uint32_t *)run.data(), run.size())));
+        out.is_certain.assign(run.size(), false);
+        if (run.empty() && !path.empty()) return;
+        size_t n_read = 0;
+        while ((int)run.size() < n_max) {
+            const size_t n = run.size() - n_read;
+            if (n > 0 && llg_.matcher_consume_tokens(m, (const uint32_t *)run.data() + n_read, n) != 0) return;
+            n_read += n;
+            bool is_certain = false;
+            const Token end = open_end(m, is_certain);
+            if (end < 0) break;
+            run.push_back(end);
+            out.is_certain.push_back(is_certain);
+        }
+        llg_.matcher_rollback(m, n_read);
     });
     return out;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "algo/text.h"
 #include "base/types.h"
 #include "grammar/llguidance.h"
 
@@ -25,10 +26,13 @@ class GrammarVocabulary {
 
     int size() const { return (int)is_end_.size(); }
     bool is_end(Token token) const { return is_end_[token]; }
+    // the bytes that a text has of it
+    const std::string & piece(Token token) const { return pieces_[token]; }
     const LlgTokenizer * get() const { return tokenizer_; }
 
   private:
     std::vector<bool> is_end_;
+    std::vector<std::string> pieces_;
     Tokenize tokenize_;
     LlgTokenizer * tokenizer_;
 };
@@ -53,8 +57,8 @@ class GrammarMatcher {
     // the drafts' matcher gave up or is slow.
     std::vector<bool> allows_behind(const Tokens & path, const Tokens & tokens);
 
-    // The tokens that have to follow the text and then `path`, as the model would tokenise their text, at most n_max.
-    Tokens forced_behind(const Tokens & path, int n_max);
+    // The tokens that have to follow the text and then `path`, as the model would tokenize their text, at most n_max.
+    ForcedRun forced_behind(const Tokens & path, int n_max);
 
   private:
     struct Free {
@@ -64,6 +68,7 @@ class GrammarMatcher {
 
     Matcher make(const std::string & text) const;
     [[noreturn]] void give_up() const;
+    Token open_end(LlgMatcher * m, bool & is_certain);
     template <typename F>
     void behind(const Tokens & path, F && f);
 

@@ -20,8 +20,8 @@ constexpr int n_before_gpu = 600;
 
 class Measurement {
   public:
-    Measurement(Target & target, int n_rows_max, int n_batch_max, const Decode & decode)
-        : target_(target), decode_(decode), range_(target.cells().seqs(0)) {
+    Measurement(Target & target, const SeqRange & range, int n_rows_max, int n_batch_max, const Decode & decode)
+        : target_(target), decode_(decode), range_(range) {
         n_rows_max = std::min(n_rows_max, n_rows_measured);
         const int n_room = target.n_ctx() - n_rows_max - 1;
         n_before_ = std::max(1, std::min(target.model().is_cpu() ? n_before : n_before_gpu, n_room));
@@ -34,7 +34,7 @@ class Measurement {
         const double start = now_ms();
         run_alone();
         compare_all();
-        target_.cells().clear();
+        target_.cells().truncate(range_, 0);
         out_.ms = now_ms() - start;
         return out_;
     }
@@ -70,7 +70,7 @@ class Measurement {
     }
 
     void run_before() {
-        target_.cells().clear();
+        target_.cells().truncate(range_, 0);
         const int n_max = target_.n_prompt_rows();
         for (int at = 0; at < n_before_; at += n_max) decode(at, std::min(n_max, n_before_ - at), true);
     }
@@ -126,8 +126,9 @@ class Measurement {
 
 }  // namespace
 
-ExactRows measure_exact_rows(Target & target, int n_rows_max, int n_batch_max, const Decode & decode) {
-    return Measurement(target, n_rows_max, n_batch_max, decode).run();
+ExactRows measure_exact_rows(Target & target, const SeqRange & range, int n_rows_max, int n_batch_max,
+                             const Decode & decode) {
+    return Measurement(target, range, n_rows_max, n_batch_max, decode).run();
 }
 
 }  // namespace eaglecpp

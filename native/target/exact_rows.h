@@ -21,8 +21,9 @@ struct ExactRows {
 // with as many rows, from 1.
 using Decode = std::function<void(TargetBatch & batch, bool is_prompt, int n_alike)>;
 
-// For batches of up to n_rows_max rows, and for one of n_batch_max rows, of which the first are compared. The target
-// must hold nothing, and holds nothing afterwards.
-ExactRows measure_exact_rows(Target & target, int n_rows_max, int n_batch_max, const Decode & decode);
+// For batches of up to n_rows_max rows, and for one of n_batch_max rows, of which the first are compared. The
+// conversation must be empty, and is empty afterwards.
+ExactRows measure_exact_rows(Target & target, const SeqRange & range, int n_rows_max, int n_batch_max,
+                             const Decode & decode);
 
 }  // namespace eaglecpp

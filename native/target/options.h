@@ -38,6 +38,7 @@ struct TargetOptions {
     bool separate_caches = false;  // one for each conversation; then without trees
     int n_draft_max = 64;          // draft nodes of one round and conversation
     int n_draft_more = 0;          // beyond that, for one conversation without a recurrent state
+    bool drafts_forms = false;     // only what a grammar forces: none with a recurrent state, and few per conversation
     int n_leaves_max = 1;          // tree leaves of one round and conversation
     std::vector<std::pair<std::string, float>> lora;
 };

@@ -95,8 +95,8 @@ class Sampler {
         return grammar_ ? grammar_->allows_behind(path, tokens) : std::vector<bool>(tokens.size(), true);
     }
     // The tokens that the grammar forces behind the text and then `path`, at most n_max.
-    Tokens grammar_forces(const Tokens & path, int n_max) {
-        return grammar_ ? grammar_->forced_behind(path, n_max) : Tokens();
+    ForcedRun grammar_forces(const Tokens & path, int n_max) {
+        return grammar_ ? grammar_->forced_behind(path, n_max) : ForcedRun();
     }
     // For each token of the vocabulary: may it follow the text?
     std::vector<bool> grammar_mask() {

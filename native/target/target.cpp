@@ -69,6 +69,10 @@ Target::Target(TargetOptions options)
     : options_(checked(std::move(options))),
       model_(std::make_shared<const TargetModel>(options_)),
       vocab_(model_->get()) {
+    if (options_.drafts_forms) {
+        const int n_most = std::max(0, options_.n_ubatch / options_.n_sequences - 2);
+        options_.n_draft_max = model_->has_state() ? 0 : std::min(options_.n_draft_max, n_most);
+    }
     // each draft of a recurrent state takes a copy of it, each conversation's takes logits
     if (!model_->has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
         options_.n_draft_max += options_.n_draft_more;

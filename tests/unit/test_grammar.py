@@ -187,15 +187,33 @@ def test_a_rule_may_have_any_name_and_any_character(target: Target) -> None:
 def test_what_a_grammar_forces_is_drafted_without_a_drafter(models: Models) -> None:
     schema = {"type": "object", "properties": {"name_of_the_customer": {"enum": ["a", "b"]}}}
     form = {"json_schema": schema | {"required": ["name_of_the_customer"]}, "max_tokens": 60}
-    with Engine.open(models.target, n_ctx=256, n_threads=1, text_drafts="on") as engine:
+    with Engine.open(models.target, n_ctx=256, n_threads=1) as engine:
+        assert engine.exactness.rows == "1", "nothing is measured before a grammar is asked for"
         for temperature in (0.0, 0.8):
             options = {**form, "temperature": temperature, "seed": 1}
             plain = engine.generate("ab cd", strategy="off", **options)
-
+            usual = engine.generate("ab cd", **options)
+            assert usual.timings.plan["strategy"] == "auto" and usual.timings.exact
             forced = engine.generate("ab cd", strategy="chain:8", **options)
-            assert forced.tokens == plain.tokens
-            assert forced.timings.draft_n_accepted > 0
+            assert forced.tokens == usual.tokens == plain.tokens
+            assert forced.timings.text_draft_n_accepted == forced.timings.draft_n_accepted > 0
             assert forced.timings.rounds < plain.timings.rounds
+        assert engine.generate("ab cd", max_tokens=5).timings.plan["strategy"] == "off"
+    with Engine.open(models.target, n_ctx=256, n_threads=1, text_drafts="off") as engine:
+        assert engine.generate("ab cd", **form).timings.draft_n == 0
+
+
+def test_forced_drafts_wait_until_no_other_answer_runs(models: Models) -> None:
+    """Before the first ones rows are measured, which others would wait for."""
+    form: dict[str, Any] = {"json_schema": {"const": "a long constant text"}, "strategy": "chain:8"}
+    options = {"n_ctx": 256, "n_threads": 1, "n_sequences": 2}
+    with Engine.open(models.target, **options) as engine, engine.session() as other:
+        with other.stream("ab cd", max_tokens=100, ignore_eos=True) as stream:
+            next(stream)
+            assert engine.generate("ab cd", **form).timings.draft_n == 0
+            n_before = len(stream.completion().tokens)
+            assert len(next(stream).tokens) > 0 and n_before > 0
+        assert engine.generate("ab cd", **form).timings.draft_n > 0
 
 
 def test_what_a_grammar_forbids_is_not_drafted(models: Models) -> None:
