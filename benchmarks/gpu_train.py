@@ -49,7 +49,7 @@ from eaglecpp.train.fit.process import choose_device
 from eaglecpp.train.fit.rope import inv_freq, rotate
 from eaglecpp.train.fit.weights import _block_of, target_embedding, target_head
 from eaglecpp.train.options import TrainOptions
-from eaglecpp.train.prepare import Corpus, Plan, make_plan
+from eaglecpp.train.prepare import Corpus, TrainPlan, make_plan
 
 N_CTX, N_TOP, N_STEPS, DEPTH = 320, 64, 4, 5
 PIECE = 15 << 20
@@ -74,7 +74,7 @@ def prepare(args: argparse.Namespace) -> None:
 class Answers:
     """Prepared answers with the target's states, all on the device. A row is a token's place among all."""
 
-    def __init__(self, found: Any, plan: Plan, target: Path, device: torch.device) -> None:
+    def __init__(self, found: Any, plan: TrainPlan, target: Path, device: torch.device) -> None:
         self.device, spec = device, plan.spec
         self.lengths = found["lengths"].tolist()
         self.starts = np.concatenate([[0], np.cumsum(self.lengths)])
@@ -126,7 +126,7 @@ def places(lengths: Sequence[int]) -> tuple[Tensor, int]:
 class TorchTarget:
     """The target in bf16: states at the layers that the drafter reads, and logits."""
 
-    def __init__(self, path: Path, plan: Plan, device: torch.device) -> None:
+    def __init__(self, path: Path, plan: TrainPlan, device: torch.device) -> None:
         file = read_gguf(path)
         self.spec = spec = plan.spec
         blocks = (_block_of(file, spec, i) for i in range(spec.target_block_count))

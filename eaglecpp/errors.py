@@ -55,8 +55,10 @@ class OutOfMemoryError(EagleError):
     """Weights, caches or compute buffers did not fit into the memory of a device."""
 
 
-class PlaceLostError(EagleError):
-    """An `AsyncEngine` ended a generation that had kept its place for `place_s` while others waited."""
+class PreemptedError(EagleError):
+    """An `AsyncEngine` stopped a generation that had held its slot longer than `slot_time_s` while requests
+    were queued.
+    """
 
 
 class QueueFullError(EagleError):

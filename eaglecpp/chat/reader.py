@@ -84,7 +84,9 @@ class AnswerReader:
         if self._is_thought:  # a piece is of one token, a tag has no piece
             thoughts = [piece.is_thinking for piece in pieces] or [True]
             self.n_thought += round(len(chunk.tokens) * sum(thoughts) / len(thoughts))
-        return replace(chunk, pieces=pieces, events=list(self._events(pieces, reason is not None)))
+        events = list(self._events(pieces, reason is not None))
+        head = (chunk.text, chunk.tokens, chunk.accepted, chunk.logprobs)  # each chunk: `replace` is slow
+        return Chunk(*head, reason, chunk.timings, pieces, events)
 
     def _events(self, pieces: Sequence[Piece], is_last: bool) -> Iterator[Event]:
         for part in self._parts(pieces, is_last):

@@ -153,7 +153,7 @@ def run(
     answer that and exit. Answers come from `eaglecpp serve` where that runs on this machine.
     """
     from eaglecpp.chat.images import is_image_name
-    from eaglecpp.cli.chat.chat import Chat, Settings
+    from eaglecpp.cli.chat.chat import Chat, ChatSettings
     from eaglecpp.cli.chat.commands import run_chat, with_pictures
     from eaglecpp.cli.chat.model import RunModel, ServedModel
     from eaglecpp.cli.chat.screen import Screen
@@ -179,7 +179,7 @@ def run(
         raise click.UsageError(f"{model} is a picture: which model? eaglecpp run MODEL {shlex.quote(model)}")
     if asked.prompt_named is not None:
         prompt = (*prompt, asked.prompt_named)
-    settings = Settings(
+    settings = ChatSettings(
         think={None: None, "true": True, "false": False}.get(asked.think, asked.think),
         format=asked.form(**asked.format or {}),
         figures="all" if asked.verbose else "none" if asked.quiet else "line",

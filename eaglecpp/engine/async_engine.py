@@ -30,21 +30,21 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, cast, overload
 
-from eaglecpp.engine.async_stream import AsyncStream, Task, send
+from eaglecpp.engine.async_stream import AsyncGeneration, AsyncStream, send
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.native import NativeSequence, checks_arguments
 from eaglecpp.engine.prompt_cache import PromptCache, why_none
 from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
-from eaglecpp.engine.scheduler import CancelledGenerationError, Events, Scheduler
+from eaglecpp.engine.scheduler import CancelledGenerationError, Scheduler, Updates
 from eaglecpp.engine.slots import FairLock, HostCache
 from eaglecpp.errors import (
     EagleError,
     EngineBrokenError,
     InvalidStateError,
     InvalidValueError,
-    PlaceLostError,
+    PreemptedError,
     QueueFullError,
     UnsupportedError,
 )
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Lane = Literal["short", "long", "images"]
-"""What a request's preparation waits for: only for others of its kind."""
+"""Kind of a request's preparation, which waits only for others of its kind."""
 _N_PREPARED: Mapping[Lane, int] = {"short": 2, "long": 1, "images": 1}
 _EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13  # in one turn of a request for vectors
 _log = logging.getLogger("eaglecpp.async")
@@ -73,24 +73,23 @@ _log = logging.getLogger("eaglecpp.async")
 class Serving(TypedDict, total=False):
     """How requests are served.
 
-    n_queue:    requests that may wait for a place, and others that may wait for embeddings; 512
-    n_park_bytes: host memory for parked conversations; 0
-    place_s:    seconds for which a generation may keep its place while others wait, and a request for
-                embeddings take its turns; 0 = to its end
-    n_unread:   chunks of a stream that may wait to be taken; a generation beyond that is cancelled. 0 = any
-                number
-    turns:      a lock shared with other engines in this process, see `FairLock`
+    n_queue:     requests that may wait for a slot, and others that may wait for embeddings; 512
+    host_cache_bytes: host memory for conversations that are swapped out; 0
+    slot_time_s: seconds for which a generation may hold its slot while others wait, and a request for
+                 embeddings take its turns; 0 = no limit
+    n_unread:    unread chunks of a stream after which its generation is cancelled; 0 = no limit
+    turns:       a lock shared with other engines in this process, see `FairLock`
     """
 
     n_queue: int
-    n_park_bytes: int
-    place_s: float
+    host_cache_bytes: int
+    slot_time_s: float
     n_unread: int
     turns: AbstractContextManager[Any]
 
 
 class OpenServing(Serving, OpenKeywords, total=False):
-    """Arguments of `AsyncEngine.open`, beside those of `Engine.open`."""
+    """Arguments of `AsyncEngine.open`, in addition to those of `Engine.open`."""
 
     strategy: str | Strategy | None
     model: ModelOptions | None
@@ -98,21 +97,25 @@ class OpenServing(Serving, OpenKeywords, total=False):
     sampling: SamplingOptions | None
 
 
+RENAMED = {"place_s": "slot_time_s", "n_park_bytes": "host_cache_bytes"}
+"""Former names of arguments, which are still accepted."""
+
+
 class AsyncEngine:
     """Serves many asyncio tasks from one `Engine`, which it owns and closes."""
 
     def __init__(self, engine: Engine | Callable[[], Engine], **serving: Unpack[Serving]) -> None:
+        serving = cast("Serving", {RENAMED.get(name, name): value for name, value in serving.items()})
         self._n_queue = serving.get("n_queue", 512)
-        self._place_s = serving.get("place_s", 0.0)
+        self._slot_time_s = serving.get("slot_time_s", 0.0)
         self._n_unread = serving.get("n_unread", 0)
         self._turns = serving.get("turns") or FairLock()
         self._preparing = {lane: Threads(f"{lane} prompts", n) for lane, n in _N_PREPARED.items()}
         self._embedding = Threads("embeddings", 1)
         self._n_embedding = 0
-        self._scheduler = Scheduler(HostCache(serving.get("n_park_bytes", 0)), self._turns, reads=False)
+        self._scheduler = Scheduler(HostCache(serving.get("host_cache_bytes", 0)), self._turns, reads=False)
         self._changed = self._scheduler.changed
         self._calls: deque[Callable[[], None]] = deque()
-        self._prompts: PromptCache | None = None
         self._slot_turns = asyncio.Lock()  # one slot at a time is in memory beside the caches
         self._closing: Literal["no", "when idle", "now"] = "no"
         self._opened: Future[None] = Future()
@@ -134,7 +137,7 @@ class AsyncEngine:
         that is cancelled meanwhile does not wait; what it asked for is closed once it is loaded.
         """
         given: dict[str, Any] = {**options, "n_sequences": n_parallel}
-        serving = {name: given.pop(name) for name in options if name in Serving.__annotations__}
+        serving = {name: given.pop(name) for name in options if name in Serving.__annotations__ | RENAMED}
         own = cls(partial(Engine.open, target, draft, **given), **serving)
         try:
             await asyncio.to_thread(own.wait_opened)
@@ -171,8 +174,8 @@ class AsyncEngine:
         return len(self._scheduler.waiting)
 
     @property
-    def n_parked(self) -> tuple[int, int]:
-        """The number of parked conversations, and their bytes."""
+    def host_cached(self) -> tuple[int, int]:
+        """The number of conversations in host memory, and their bytes."""
         return len(self._scheduler.cache), self._scheduler.cache.n_bytes
 
     @property
@@ -220,7 +223,7 @@ class AsyncEngine:
             prompt = engine.shared.resolve(GenerationRequest.completion(prompt, options))
         request = prompt
         engine.vocabulary.check_fit(len(request.prompt.tokens))
-        task = Task(request, watch, loop=asyncio.get_running_loop())
+        task = AsyncGeneration(request, watch, loop=asyncio.get_running_loop())
         with self._changed:
             if self._scheduler.broken is not None:
                 raise EngineBrokenError(f"the engine has failed: {self._scheduler.broken}; open it again")
@@ -266,7 +269,7 @@ class AsyncEngine:
     ) -> list[Embedding]:
         """As `Engine.embed`, of a list of texts, between the rounds of conversations, and in turns with other
         requests for embeddings. n_ctx: tokens of a text, where that is less than the engine's; n_values_most:
-        in all vectors, 0 = any number. Raises QueueFullError and PlaceLostError, too.
+        in all vectors, 0 = any number. Raises QueueFullError and PreemptedError, too.
         """
         if self._n_embedding > self._n_queue:
             n_waiting = self._n_embedding - 1
@@ -278,9 +281,9 @@ class AsyncEngine:
         try:
             for first, part in _parts(texts):
                 found += await self._embedding.run(partial(read, part, n_before=first, **options))
-                if self._n_embedding > 1 and 0 < self._place_s < time.perf_counter() - begun:
-                    raise PlaceLostError(
-                        f"the request ended after {self._place_s:g} s: others wait for their turn"
+                if self._n_embedding > 1 and 0 < self._slot_time_s < time.perf_counter() - begun:
+                    raise PreemptedError(
+                        f"the request ended after {self._slot_time_s:g} s: others wait for their turn"
                     )
                 n_values = sum(one.vector.size for one in found)
                 if n_values_most and n_values * len(texts) > n_values_most * len(found):
@@ -289,14 +292,14 @@ class AsyncEngine:
                         f"{n_values_most} values in all; send fewer at a time"
                     )
         finally:
-            gone.set()  # whoever leaves ends it at its next step
+            gone.set()  # ends the work of a cancelled caller at its next step
             self._n_embedding -= 1
         return found
 
     async def save_slot(self, number: int, name: str) -> tuple[int, int]:
-        """Writes what a slot holds to a file; its tokens and bytes. As the other two, raises
-        UnsupportedError without a prompt cache, InvalidValueError for a slot or a name that cannot be,
-        EngineBusyError while the slot is used, EagleError for what fails.
+        """Writes a slot to a file. Returns its tokens and bytes. Like the other two, raises UnsupportedError
+        without a prompt cache, InvalidValueError for an invalid slot or name, EngineBusyError while the slot
+        is used, and EagleError if the file cannot be written.
         """
         prompts, n_bytes = self._files(), 0
         prompts.slot_file(name)
@@ -307,11 +310,11 @@ class AsyncEngine:
             if state is not None and state.sizes[0] > 0:
                 n_bytes = await asyncio.wrap_future(prompts.write(state, name))
         if state is None or n_bytes == 0:
-            raise InvalidValueError(f"slot {number}: it holds nothing, or the log says what failed")
+            raise InvalidValueError(f"slot {number}: it is empty, or writing failed (see the log)")
         return len(state.tokens), n_bytes
 
     async def restore_slot(self, number: int, name: str) -> tuple[int, int]:
-        """Puts what `save_slot` wrote in place of what a slot holds; its tokens and bytes."""
+        """Restores a slot from a file that `save_slot` wrote. Returns its tokens and bytes."""
         prompts = self._files()
         async with self._slot_turns:
             state = await asyncio.to_thread(prompts.read_slot, name)
@@ -325,24 +328,25 @@ class AsyncEngine:
             is_restored = await self.call(restore)
         if not is_restored or state is None:
             raise InvalidValueError(
-                f"{name}: no such file, not one of this model and its options, damaged, or no room for it"
+                f"{name}: cannot be restored: missing, damaged, made for another model or other options, or "
+                "too large for the context"
             )
         return len(state.tokens), state.n_bytes
 
     async def erase_slot(self, number: int) -> int:
-        """Forgets what a slot holds; how many tokens."""
+        """Clears a slot. Returns the number of its tokens."""
         self._files()
         return await self.call(lambda engine: self._scheduler.slots.free(number).clear())
 
     def _files(self) -> PromptCache:
-        if self._prompts is None:
+        if (prompts := self.engine.shared.prompts) is None:
             why = why_none(self.engine.native, self.engine.model.prompt_cache)
             raise UnsupportedError(f"this model's slots cannot be saved: {why}")
-        return self._prompts
+        return prompts
 
     async def call(self, function: Callable[[Engine], T]) -> T:
-        """Runs `function(engine)` in the engine's thread, between two rounds; not for a caller that was
-        cancelled before.
+        """Runs `function(engine)` in the engine's thread, between two rounds. Cancelling the caller before
+        drops it.
         """
         future: Future[T] = Future()
 
@@ -393,7 +397,6 @@ class AsyncEngine:
             sequences = [NativeSequence(shared.native) for _ in range(self._engine.n_free)]
             self._engine.sequences.update(sequences)
             self._scheduler.open(shared, sequences)
-            self._prompts = shared.prompts
         except BaseException as error:
             self._opened.set_exception(error)
             self._end_all()  # calls that wait for the engine find it closed
@@ -402,7 +405,7 @@ class AsyncEngine:
         try:
             while self._turn():
                 pass
-        except BaseException as error:  # a fault of this module: nobody may wait for ever
+        except BaseException as error:  # a fault of this module: no caller may wait for ever
             _log.exception("the engine's thread ends")
             self._scheduler.broken = EngineBrokenError(f"the engine has failed: {error!r}")
         finally:
@@ -419,14 +422,14 @@ class AsyncEngine:
             call()
         if is_over or self._scheduler.broken is not None:
             return False
-        send(scheduler.admit(self._place_s))
+        send(scheduler.admit(self._slot_time_s))
         send(scheduler.step())
         send(self._end_unread())
         return True
 
-    def _end_unread(self) -> Events:
+    def _end_unread(self) -> Updates:
         """Ends generations of which too many chunks wait to be taken."""
-        tasks = [one for one in self._scheduler.running if isinstance(one, Task)]
+        tasks = [one for one in self._scheduler.running if isinstance(one, AsyncGeneration)]
         unread = [one for one in tasks if 0 < self._n_unread < one.events.qsize()]
         for task in unread:
             _log.warning("a generation ends: %d of its chunks are unread", task.events.qsize())
@@ -444,7 +447,7 @@ class AsyncEngine:
             calls, self._calls = list(self._calls), deque()
         send(self._scheduler.end(rest, self._scheduler.broken or CancelledGenerationError()))
         engine, self._engine = self._engine, None
-        for call in calls:  # each finds a closed engine, and says so to whoever waits
+        for call in calls:  # each finds a closed engine and reports that to its caller
             call()
         if engine is not None:
             with contextlib.suppress(EagleError):
@@ -470,8 +473,8 @@ def _stop_all() -> None:
 
 
 def _parts(texts: Any) -> Iterator[tuple[int, Any]]:
-    """A list in parts that are read in one turn, each with the number of its first entry. What is no list is
-    left to whoever reads it.
+    """Splits a list into parts for one turn each, with the number of their first entry. Anything but a list
+    is one part: `Embedder.embed` refuses it.
     """
     if not isinstance(texts, Sequence) or isinstance(texts, str | bytes):
         yield 0, texts

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`AsyncStream`: one generation of an `AsyncEngine`, as seen by the asyncio task that waits for its text. In
-the engine's thread it is a `Task` of the scheduler, which sends it events.
+the engine's thread it is a `AsyncGeneration` of the scheduler, which sends it events.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from eaglecpp.engine.scheduler import CancelledGenerationError, Event, Generation
-from eaglecpp.errors import InvalidStateError, PlaceLostError
+from eaglecpp.engine.scheduler import CancelledGenerationError, Generation, Update, preempted
+from eaglecpp.errors import InvalidStateError
 from eaglecpp.results import Chunk
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, kw_only=True)
-class Task(Generation):
+class AsyncGeneration(Generation):
     """A generation for a task of an event loop. taken_up: it has begun, or never will"""
 
     loop: asyncio.AbstractEventLoop
@@ -35,7 +35,7 @@ class AsyncStream(AsyncIterator[Chunk]):
     Leaving `async with`, or `cancel()`, frees its slot before the next round.
     """
 
-    def __init__(self, task: Task, cancel: Callable[[Generation], None]) -> None:
+    def __init__(self, task: AsyncGeneration, cancel: Callable[[Generation], None]) -> None:
         self._task = task
         self._cancel = cancel
         self._lost: BaseException | None = None
@@ -43,12 +43,12 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     @property
     def slot_number(self) -> int:
-        """Which of the engine's conversations it runs or ran in, from 0; -1 while it waits."""
+        """The number of its slot, from 0; -1 while it waits."""
         return self._task.slot_number
 
     @property
     def queue_ms(self) -> float:
-        """How long it waited for a slot; until now if it still does."""
+        """Milliseconds of waiting for a slot, so far."""
         return 1000 * ((self._task.begun or time.perf_counter()) - self._task.submitted)
 
     async def started(self, timeout: float | None = None) -> bool:
@@ -98,16 +98,16 @@ class AsyncStream(AsyncIterator[Chunk]):
         return self._task.live
 
     def cancel(self) -> None:
-        """Ends the generation before the next round. What it gave stays."""
+        """Ends the generation before the next round. Its text stays available."""
         self._is_over = True
         self._cancel(self._task)
 
     def end_late(self, max_s: float) -> None:
         """Ends a generation that had its slot for longer, with all that is unread: others wait for the model.
-        Reading on raises PlaceLostError.
+        Reading on raises PreemptedError.
         """
         if self._lost is None and self._task.begun and time.perf_counter() - self._task.begun > max_s:
-            self._lost = PlaceLostError(f"the answer ended after {max_s:g} s: others wait for its place")
+            self._lost = preempted(max_s)
             self._task.events.put_nowait(self._lost)
             self._cancel(self._task)
 
@@ -123,16 +123,16 @@ class AsyncStream(AsyncIterator[Chunk]):
                 self.cancel()
 
 
-def send(events: Sequence[tuple[Generation, Event]]) -> None:
+def send(events: Sequence[tuple[Generation, Update]]) -> None:
     """Sends events to the tasks' loops, with one wake-up for each loop."""
-    of_tasks = [(task, event) for task, event in events if isinstance(task, Task)]
+    of_tasks = [(task, event) for task, event in events if isinstance(task, AsyncGeneration)]
     for loop in {task.loop for task, _ in of_tasks}:
         own = [(task, event) for task, event in of_tasks if task.loop is loop]
         with contextlib.suppress(RuntimeError):  # a closed loop has no readers
             loop.call_soon_threadsafe(_put, own)
 
 
-def _put(events: Sequence[tuple[Task, Event]]) -> None:
+def _put(events: Sequence[tuple[AsyncGeneration, Update]]) -> None:
     for task, event in events:
         task.taken_up.set()
         if event is not None:

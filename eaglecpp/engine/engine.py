@@ -47,7 +47,7 @@ _log = logging.getLogger("eaglecpp.engine")
 class Engine(Talking):
     """A loaded target with an optional drafter, made by `open`. Release it with `close` or `with`.
 
-    plan: what is opened, see `eaglecpp.opening`; whoever makes one shows its notices.
+    plan: what to open, see `eaglecpp.opening`; its maker shows the notices.
     """
 
     def __init__(self, plan: OpeningPlan) -> None:
@@ -324,7 +324,7 @@ class Engine(Talking):
         self._main = None
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # also of one that could not be opened
+        with contextlib.suppress(Exception):  # an engine that failed to open, too
             self.close()
 
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
@@ -363,8 +363,8 @@ class Engine(Talking):
 
 
 def open_fitting(plan: OpeningPlan) -> tuple[Engine, str]:
-    """With the plan's drafter, or without one that came with the model and does not fit it; then also what is
-    to be said of that. Raises what opening raises.
+    """Opens a plan, without its drafter if that came with the model and does not fit. Returns the engine and
+    the notice about the drafter, if any. Raises what opening raises.
     """
     try:
         return Engine(plan), ""

@@ -216,9 +216,11 @@ class GenerationRequest(PromptOptions):
 
 @dataclass
 class Shared:
-    """What the conversations of an engine have in common. count: takes the counters of each generation and
-    its temperature; on_answer: is given each prompt and its answer, tokens, for a drafter to learn from;
-    prompts: files of what was read before.
+    """Shared state of an engine's conversations.
+
+    count:     called with the counters and the temperature of each generation
+    on_answer: called with the tokens of each prompt and answer, for a drafter to learn from
+    prompts:   files of earlier prompts
     """
 
     native: NativeEngine
@@ -275,7 +277,7 @@ class Shared:
         )
 
     def prompt(self, request: GenerationRequest) -> ChatPrompt:
-        """Returns what the model reads. Raises ContextFullError for a prompt that leaves no room for an
+        """Returns the prompt alone. Raises ContextFullError for a prompt that leaves no room for an
         answer.
         """
         return self._prompt(request, request.chosen(self.sampling), self.chat.with_template(request.template))

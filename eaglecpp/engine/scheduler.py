@@ -25,7 +25,7 @@ from eaglecpp.engine.native import NativeSequence
 from eaglecpp.engine.request import ResolvedRequest, Shared
 from eaglecpp.engine.slots import HostCache, Slot, Slots
 from eaglecpp.engine.stream import Stream, next_chunks
-from eaglecpp.errors import EngineBrokenError, PlaceLostError
+from eaglecpp.errors import EngineBrokenError, PreemptedError
 from eaglecpp.results import Chunk
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from eaglecpp._extension import core
 
-Event = Chunk | BaseException | None
-"""What a generation gave; an error ends it, None is its admission to a slot."""
+Update = Chunk | BaseException | None
+"""A chunk, the error that ended a generation, or None when it gets a slot."""
 
 
 class CancelledGenerationError(Exception):
@@ -47,7 +47,7 @@ class Generation:
 
     watch: keep `live`, the native counters, up to date
     slot_number: stays after the slot is left; -1 before
-    fetched: what files hold of its prompt
+    fetched: prefix of its prompt, from a file
     """
 
     request: ResolvedRequest
@@ -62,7 +62,11 @@ class Generation:
     fetched: Future[core.ParkedSequence | None] | None = None
 
 
-Events = list[tuple[Generation, Event]]
+Updates = list[tuple[Generation, Update]]
+
+
+def preempted(seconds: float) -> PreemptedError:
+    return PreemptedError(f"the answer was stopped after {seconds:g} s: other requests wait for its slot")
 
 
 class Scheduler:
@@ -99,7 +103,7 @@ class Scheduler:
 
     @property
     def may_admit(self) -> bool:
-        """Whether a request waits for more than what files hold of its prompt."""
+        """Whether a request waits for a slot, and not for a file with its prompt."""
         head = self.waiting[0].fetched if self.waiting else None
         return bool(self.waiting) and (
             head is None or head.done() or any(one.is_cancelled for one in self.waiting)
@@ -116,7 +120,7 @@ class Scheduler:
             generation.is_cancelled = True
             self.changed.notify()
 
-    def run(self) -> Iterator[tuple[Generation, Event]]:
+    def run(self) -> Iterator[tuple[Generation, Update]]:
         """Runs until nothing waits or runs. Generations may be submitted meanwhile."""
         while not self.is_idle:
             with self.changed:
@@ -138,9 +142,9 @@ class Scheduler:
         """Ends what runs. The texts stay cached."""
         self.end([*self.running])
 
-    def admit(self, slot_s: float = 0.0) -> Events:
-        """Drops cancelled generations, then gives free slots to waiting ones. slot_s: seconds after which a
-        generation is preempted if others wait; 0 = never
+    def admit(self, slot_time_s: float = 0.0) -> Updates:
+        """Drops cancelled generations, then gives free slots to waiting ones. slot_time_s: seconds after
+        which a generation is preempted if others wait; 0 = never
         """
         with self.changed:
             cancelled = [one for one in self.waiting if one.is_cancelled]
@@ -148,10 +152,10 @@ class Scheduler:
                 self.waiting.remove(one)
         cancelled += [one for one in self.running if one.is_cancelled]
         events = self.end(cancelled, CancelledGenerationError())
-        if slot_s > 0 and self.waiting and not self.slots.has_free:
-            now, text = time.perf_counter(), f"the answer ended after {slot_s:g} s: others wait for its place"
-            late = [one for one in self.running if now - one.begun > slot_s][: len(self.waiting)]
-            events += self.end(late, PlaceLostError(text))
+        if slot_time_s > 0 and self.waiting and not self.slots.has_free:
+            now = time.perf_counter()
+            late = [one for one in self.running if now - one.begun > slot_time_s][: len(self.waiting)]
+            events += self.end(late, preempted(slot_time_s))
         while self.waiting and self.slots.has_free and self._is_fetched(self.waiting[0]):
             with self.changed:
                 one = self.waiting.popleft()
@@ -172,7 +176,7 @@ class Scheduler:
         return events
 
     def _is_fetched(self, one: Generation) -> bool:
-        """Whether it is known what files hold of the prompt. Other generations go on meanwhile."""
+        """Returns whether the look-up of the prompt in files has ended. Other generations run meanwhile."""
         prompts, tokens = self._shared.prompts, one.request.prompt.tokens
         if prompts is None or not one.request.source.cache_prompt:
             return True
@@ -185,14 +189,14 @@ class Scheduler:
         with self.changed:
             self.changed.notify()
 
-    def step(self) -> Events:
+    def step(self) -> Updates:
         """Runs a round of each generation that has its prompt, and a slice of the prompts of the others."""
         events = self._step(list(self.running))
         if self._shared.prompts is not None and not self.running:
             self.slots.keep(self._shared.prompts, lambda: not self.waiting)
         return events
 
-    def _step(self, running: list[Generation]) -> Events:
+    def _step(self, running: list[Generation]) -> Updates:
         if not running:
             return []
         streams = [one.stream for one in running if one.stream is not None]
@@ -203,7 +207,7 @@ class Scheduler:
                 results = next_chunks(streams, is_watched)
         except Exception as error:
             return self._fail(running, error)
-        events: Events = []
+        events: Updates = []
         for one, result in zip(running, results, strict=True):
             if result is None:
                 continue
@@ -217,13 +221,13 @@ class Scheduler:
                 self._leave(one)
         return events
 
-    def end(self, generations: Sequence[Generation], error: BaseException | None = None) -> Events:
+    def end(self, generations: Sequence[Generation], error: BaseException | None = None) -> Updates:
         """Ends generations; returns their last events."""
         for one in generations:
             self._leave(one)
         return [(one, error) for one in generations]
 
-    def _fail(self, generations: Sequence[Generation], error: Exception) -> Events:
+    def _fail(self, generations: Sequence[Generation], error: Exception) -> Updates:
         if isinstance(error, EngineBrokenError):
             self.broken = error
         return self.end(generations, error)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from eaglecpp.chat.conversation import PromptMemory
 from eaglecpp.engine.native import NativeSequence
-from eaglecpp.engine.prompt_cache import WORTH, PromptCache, n_common
 from eaglecpp.engine.request import GenerationRequest, ResolvedRequest, Shared
+from eaglecpp.engine.slots import HostCache, Slots
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt
 from eaglecpp.results import Completion
@@ -125,7 +125,10 @@ class Session(Talking):
         tokens = (is_chat and self.memory.continued(prompt.rendered)) or prompt.tokens
         request = replace(request, prompt=replace(prompt, tokens=tokens))
         if prompts is not None:
-            self._exchange(prompts, request)
+            slots, fetched = Slots([self.slot], HostCache(0, prompts)), None
+            if request.source.cache_prompt:
+                fetched = prompts.fetch(tokens, slots.n_held(tokens)).result()
+            slots.find(tokens, fetched)
         running = Stream(self.slot, self.shared, request)
         running.notices = prompt.notices
 
@@ -137,16 +140,6 @@ class Session(Talking):
 
         running.on_end = ended
         return running
-
-    def _exchange(self, prompts: PromptCache, request: ResolvedRequest) -> None:
-        """Takes what files hold of the prompt, and leaves them what was read."""
-        tokens, before = request.prompt.tokens, self.slot.tokens
-        n_held = n_common(before, tokens)
-        found = prompts.fetch(tokens, n_held).result() if request.source.cache_prompt else None
-        if found is not None or n_held + WORTH < len(before):
-            prompts.keep(self.slot, at_last=True)
-        if found is not None:
-            self.slot.restore(found)
 
     def answer(self, messages: Conversation | MessageList, options: Mapping[str, Any], **rest: Any) -> Stream:
         """As `chat`, streamed. rest: fields of `GenerationRequest`."""

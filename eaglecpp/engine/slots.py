@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`Slots`: an engine's conversations, and which of them a prompt gets; `HostCache`: host memory for those
-that had to leave the caches; `FairLock`: engines that share a machine take turns.
+"""`Slots` assigns prompts to an engine's conversations; `HostCache` keeps conversations that were swapped
+out; `FairLock` lets engines that share a machine take turns.
 
 Slots and host caches are not thread-safe: they belong to the engine's thread.
 """
@@ -55,13 +55,13 @@ class Offloaded:
 
 
 class HostCache:
-    """n_max: bytes it may take; the conversation that was left longest ago goes first. 0 = it keeps
-    nothing.
+    """n_max: maximum bytes; the least recently used conversation is evicted first. 0 = it keeps nothing.
+    prompts: files that also get what leaves the caches
     """
 
-    def __init__(self, n_max: int) -> None:
+    def __init__(self, n_max: int, prompts: PromptCache | None = None) -> None:
         self.n_max = n_max
-        self.prompts: PromptCache | None = None  # files that get what leaves the caches, too
+        self.prompts = prompts
         self._offloaded: list[Offloaded] = []  # the one left longest ago first
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class HostCache:
         return sum(one.state.n_bytes for one in self._offloaded)
 
     def offload(self, sequence: NativeSequence, tokens: list[int], n_kept: int) -> None:
-        """Keeps a conversation, of whose tokens the next prompt there goes on with the first n_kept."""
+        """Swaps a conversation out. n_kept: tokens at its beginning that the next prompt keeps"""
         if len(tokens) - n_kept < WORTH:
             return
         to_file = self.prompts if self.prompts and self.prompts.is_worth(tokens, at_last=True) else None
@@ -83,22 +83,20 @@ class HostCache:
             if state is not None and to_file is not None:
                 to_file.write(state)
             if state is not None and state.n_bytes <= self.n_max:
-                # the new one goes on from those that it begins with
+                # drops texts that the new one continues
                 kept = [one for one in self._offloaded if n_common(one.tokens, tokens) < len(one.tokens)]
                 self._offloaded = [*kept, Offloaded(tokens, state)]
                 while self.n_bytes > self.n_max:
                     self._offloaded.pop(0)
 
     def find(self, prompt: Sequence[int]) -> tuple[Offloaded | None, int]:
-        """The conversation that shares most with the beginning of a prompt, and how many tokens."""
+        """Returns the conversation with the longest common prefix with a prompt, and its length."""
         shared = [n_common(one.tokens, prompt) for one in self._offloaded]
         n_max = max(shared, default=0)
         return (self._offloaded[shared.index(n_max)], n_max) if n_max else (None, 0)
 
     def restore(self, sequence: NativeSequence, one: Offloaded, n_shared: int) -> None:
-        """Puts a conversation that was found here in place of what a sequence holds. It stays here only where
-        the prompt leaves much of it.
-        """
+        """Restores a conversation into a sequence. It stays here only if the prompt leaves much of it out."""
         if sequence.restore(one.state) and len(one.tokens) - n_shared < WORTH and one in self._offloaded:
             self._offloaded.remove(one)
 
@@ -108,7 +106,7 @@ _REUSE_LEAST = 4  # a prompt that shares less than 1/4 of itself with a text doe
 
 @dataclass(eq=False)
 class Slot:
-    """One of the engine's conversations: what its caches hold, and whether somebody uses it."""
+    """One of the engine's conversations: its cached text, and whether a generation uses it."""
 
     sequence: NativeSequence
     number: int
@@ -121,7 +119,7 @@ class Slot:
         self.is_free, self.tokens = False, prompt
 
     def leave(self) -> None:
-        """Gives it free. Its text stays cached."""
+        """Frees the slot. Its text stays cached."""
         self.is_free, self.is_new, self.used = True, True, time.perf_counter()
         with contextlib.suppress(EagleError, ValueError):
             self.tokens = self.sequence.tokens
@@ -148,8 +146,8 @@ class Slots:
         return any(slot.is_free for slot in self._slots)
 
     def free(self, number: int) -> Slot:
-        """The slot of that number. Raises InvalidValueError where there is none, EngineBusyError where
-        somebody uses it.
+        """Returns the slot of that number. Raises InvalidValueError for an unknown number, EngineBusyError
+        while a generation uses the slot.
         """
         if not 0 <= number < len(self):
             raise InvalidValueError(f"slot {number}: expected 0 to {len(self) - 1}")
@@ -158,20 +156,20 @@ class Slots:
         return self._slots[number]
 
     def n_held(self, prompt: list[int]) -> int:
-        """How many tokens of a prompt are in memory, at most."""
+        """Returns the length of the longest prefix of a prompt in memory."""
         return max(self._cache.find(prompt)[1], *(n_common(slot.tokens, prompt) for slot in self._slots))
 
     def keep(self, prompts: PromptCache, is_wanted: Callable[[], bool]) -> None:
-        """Writes conversations that nobody uses to files, while that is wanted."""
+        """Writes the texts of free slots to files, while that is wanted."""
         for slot in self._slots:
             if slot.is_free and slot.is_new and not prompts.is_full and is_wanted():
                 slot.is_new = False
                 prompts.keep(slot.sequence)
 
     def find(self, prompt: list[int], found: core.ParkedSequence | None = None) -> Slot:
-        """The free slot whose text the prompt shares most of, which may come from the host cache; where
-        that is little, an unused one or the one left longest ago, so that texts that may go on stay. What
-        another conversation loses there goes to the host cache. found: what a file holds of it.
+        """Picks the free slot with the longest common prefix, restoring it from the host cache or a file if
+        that is longer; otherwise an empty or the least recently used slot. What the slot held goes to the
+        host cache. found: what a file holds of the prompt
         """
         shared = {slot: n_common(slot.tokens, prompt) for slot in self._slots}
         free = [slot for slot in self._slots if slot.is_free]

@@ -23,7 +23,7 @@ from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.errors import EagleError
 from eaglecpp.results import AnswerStream, Chunk, Completion, FinishReason, Timings, TokenLogprob
 
-# Between two looks at what was generated while nobody reads along; Ctrl+C is heard as often.
+# Between two looks at the tokens of a generation that is not streamed; Ctrl+C is noticed as often.
 _UNWATCHED_MS = 100.0
 
 
@@ -38,7 +38,7 @@ class Stream(AnswerStream):
     def __init__(
         self, sequence: NativeSequence, shared: Shared, request: ResolvedRequest, *, reads: bool = True
     ) -> None:
-        """reads: splits a chat's answer into pieces and events; otherwise whoever takes the chunks does."""
+        """reads: splits a chat's answer into pieces and events; otherwise the caller does."""
         self._failed = False
         self._sequence = sequence
         self._shared = shared
@@ -67,8 +67,8 @@ class Stream(AnswerStream):
         return n_reused
 
     def _close_thought(self, budget: ThinkBudget) -> FinishReason | None:
-        """Ends the thinking where it is: appends what closes it, and goes on behind that. Returns "length" if
-        no room is left for an answer.
+        """Appends the text that closes the thought, and continues after it. Returns "length" if no room is
+        left for an answer.
         """
         self._timings = self._end()
         self._budget = None
@@ -103,8 +103,8 @@ class Stream(AnswerStream):
 
     @property
     def unwatched_ms(self) -> float:
-        """How long rounds may follow each other before their tokens are looked at. What is looked for in the
-        text ends it within a round.
+        """Milliseconds for which rounds may run before their tokens are examined; 0 if a stop condition has
+        to be checked after each.
         """
         stop, stop_when = self._request.sampling.stop, self._request.source.stop_when
         is_watched = stop or stop_when is not None or self._budget is not None
@@ -175,7 +175,7 @@ class Stream(AnswerStream):
             self.close()
 
     def _gave_tokens(self, result: core.StepResult) -> bool:
-        """Whether a step was more than a slice of the prompt, of which `on_prefill` is told."""
+        """Returns whether a step gave tokens or an end. Reports slices of the prompt to `on_prefill`."""
         if result.phase == "prefill" and self._request.source.on_prefill is not None:
             self._request.source.on_prefill(result.n_prompt_done, result.n_prompt)
         return bool(result.tokens or result.finish or result.error)
@@ -257,7 +257,7 @@ class Stream(AnswerStream):
         )
         if self._n_before == 0:
             return timings
-        # What was read behind a closed thought is no prompt of the client's.
+        # Tokens read after a closed thought do not count as the client's prompt.
         return self._timings + replace(timings, prompt_n=0, reused_n=0)
 
     def _settle(self) -> None:
@@ -265,7 +265,7 @@ class Stream(AnswerStream):
         if self._is_running:
             self._timings = self._end()
         self._shared.count(self._timings, self._request.sampling.temperature)
-        # what stands behind an image cannot be read again without it
+        # text after an image cannot be computed again without the image
         if self._shared.on_answer is not None and min(self.prompt_tokens) >= 0:
             self._shared.on_answer(self.prompt_tokens, self._tokens)
 

@@ -23,7 +23,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.chat.call_forms import HERMES
-from eaglecpp.chat.message import Message
 from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.engine.async_engine import Lane
 from eaglecpp.engine.async_stream import AsyncStream
@@ -66,52 +65,35 @@ class ServedRequest(GenerationRequest):
     may_call: bool = False
 
 
+@dataclass(eq=False)
 class Answer:
     """A running answer. Iterate for chunks; afterwards it has the whole.
 
+    started, deadline: of the request; load_ms: of its model, if it had to be loaded
+    n_own: tokens of the prompt that may count as cached; None = any
     name: the model's name in the answer; blocks: see `AnswerReader`
     """
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        request: ServedRequest,
-        resolved: ResolvedRequest,
-        stream: AsyncStream,
-        deadline: float | None,
-    ) -> None:
-        assert resolved.reader is not None
-        self.model = model
-        self.request = request
-        self.prompt = resolved.prompt
-        self.first_s: float | None = None
-        self.started = time.perf_counter()
-        self.load_ms = 0.0  # of the model, where this request had to wait for that
-        self.n_own: int | None = None  # tokens of the prompt that may count as cached; None = any
-        self._reader = resolved.reader
-        self._reader.new_id = lambda: f"call_{uuid.uuid4().hex[:8]}"
-        self.blocks = self._reader.blocks
-        self._stream = stream
-        self._deadline = deadline
-        self.name = model.answers_as(request.model)
+    model: LoadedModel
+    request: ServedRequest
+    resolved: ResolvedRequest
+    stream: AsyncStream
+    started: float
+    deadline: float | None
+    load_ms: float
+    n_own: int | None = None
+    first_s: float | None = None
 
-    @property
-    def message(self) -> Message:
-        return self._reader.message
+    def __post_init__(self) -> None:
+        assert self.resolved.reader is not None
+        self.prompt, self.reader = self.resolved.prompt, self.resolved.reader
+        self.reader.new_id = lambda: f"call_{uuid.uuid4().hex[:8]}"
+        self.blocks = self.reader.blocks
+        self.name = self.model.answers_as(self.request.model)
 
     @property
     def completion(self) -> Completion:
-        return self._stream.completion()
-
-    @property
-    def slot(self) -> int:
-        """The number of its slot, -1 while it waits for one."""
-        return self._stream.slot_number
-
-    @property
-    def live(self) -> Mapping[str, Any]:
-        """The counters so far, with `show_drafts`."""
-        return self._stream.live
+        return self.stream.completion()
 
     @property
     def reason(self) -> str:
@@ -136,7 +118,7 @@ class Answer:
             timings["prompt_per_second"] = timings["prompt_n"] / seconds if seconds else 0.0
         return timings | {
             "cache_n": timings["reused_n"],
-            "queue_ms": self._stream.queue_ms,
+            "queue_ms": self.stream.queue_ms,
             "first_token_ms": None if self.first_s is None else 1000 * self.first_s,
             "messages_left_out": self.prompt.n_left_out,
             "context_full": self.is_full,
@@ -147,7 +129,7 @@ class Answer:
     @property
     def n_thought(self) -> int:
         """Tokens of its thinking, tags included."""
-        return self._reader.n_thought if any(kind == "thinking" for kind, _ in self.blocks) else 0
+        return self.reader.n_thought if any(kind == "thinking" for kind, _ in self.blocks) else 0
 
     @property
     def logprobs(self) -> list[TokenLogprob]:
@@ -160,20 +142,20 @@ class Answer:
 
     async def begun(self) -> None:
         """Waits until the engine has taken the request up."""
-        await self._in_time(self._stream.started())
+        await self._in_time(self.stream.started())
 
     async def _in_time(self, awaitable: Awaitable[T]) -> T:
-        """Waits for the engine, at most until the request's time is over: ApiError."""
-        left = None if self._deadline is None else max(0.0, self._deadline - time.perf_counter())
+        """Waits for the engine. Raises ApiError once the request's time is over."""
+        left = None if self.deadline is None else max(0.0, self.deadline - time.perf_counter())
         try:
             async with asyncio.timeout(left):  # wait_for may lose a cancellation until 3.12
                 return await awaitable
         except TimeoutError:
-            self._stream.cancel()
+            self.stream.cancel()
             raise ApiError(504, "the request took longer than this server allows", code="timeout") from None
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
-        chunks = aiter(self._stream)
+        chunks = aiter(self.stream)
         while True:
             try:
                 chunk = await self._in_time(anext(chunks))
@@ -192,14 +174,8 @@ class Answer:
 
 
 def leased(request: Request, wanted: ServedRequest) -> AbstractAsyncContextManager[Lease]:
-    """The requested model, loaded."""
-    return server_of(request).use(
-        wanted.model,
-        n_ctx=wanted.n_ctx,
-        keep_alive_s=wanted.keep_alive_s,
-        is_queued=request.method == "POST",  # a monitor of a busy server is not part of its queue
-        lora=wanted.lora,
-    )
+    """The requested model, loaded. A monitor of a busy server is not part of its queue."""
+    return server_of(request).use(wanted, is_queued=request.method == "POST")
 
 
 @asynccontextmanager
@@ -218,9 +194,8 @@ async def open_answer(request: Request, wanted: ServedRequest) -> AsyncIterator[
         stream = lease.model.engine.stream(resolved, watch=wanted.show_drafts)
         async with stream:
             lease.end_late = stream.end_late
-            answer = Answer(lease.model, wanted, resolved, stream, deadline)
-            answer.started = started
-            answer.load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
+            load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
+            answer = Answer(lease.model, wanted, resolved, stream, started, deadline, load_ms)
             if len(server_of(request).config.keys) > 1:
                 answer.n_own = lease.model.texts.add(owner_of(request), answer.prompt.tokens)
             await stream.started(_PATIENCE_S)
@@ -278,7 +253,7 @@ async def respond(
 async def _merged(
     streams: Sequence[AsyncGenerator[bytes, None]], end: Callable[[], bytes]
 ) -> AsyncGenerator[bytes, None]:
-    """Yields what any stream yields, as it comes, and then the end of all."""
+    """Yields the items of all streams as they come, and then `end()`."""
     awaited = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
     try:
         while awaited:

@@ -98,7 +98,7 @@ def _tool(tool: Any, index: int) -> Any:
 
 
 def _turns(entry: Any, where: str) -> list[Message]:
-    """One message of theirs; a result of a tool becomes a message of its own."""
+    """Converts one message; a tool result becomes a message of its own."""
     role = entry.get("role") if isinstance(entry, dict) else None
     if role not in ("user", "assistant", "system"):
         raise ApiError(400, f"{where}: role must be user or assistant, found {role!r}")
@@ -188,7 +188,7 @@ def _begun(part: Part) -> dict[str, Any]:
 
 
 def _filled(part: Part, id: str) -> dict[str, Any]:
-    """What of the block comes later. Clients send thinking back only where it is signed."""
+    """Returns the fields that a block gets later. Clients only send signed thinking back."""
     if part[0] == "call":
         return {"input": dict(part[1].arguments)}
     return {"thinking": part[1], "signature": id} if part[0] == "thinking" else {"text": part[1]}

@@ -43,9 +43,7 @@ _KINDS: dict[Any, Any] = {"strings": str | list[str], "pairs": Any}
 
 
 async def read(request: Request, kind: type[B]) -> B:
-    """The body of a request. Raises ApiError for one that is not of this kind, with the field, what was
-    expected and what was found.
-    """
+    """Reads the body of a request. Raises ApiError with the field, what was expected and what was found."""
     return await in_thread(request, _converted, await read_json(request), kind)
 
 
@@ -156,8 +154,8 @@ else:
 
 
 def sampling_of(body: SampledBody, **rest: Any) -> dict[str, Any]:
-    """The options that a body has, moved into the range of Ollama's parameters; rest: those that have another
-    name there. A `stop` without a text is none, so that the model's own stay. Raises ApiError.
+    """Returns the options of a body, clamped to the range of Ollama's parameters; rest: options with another
+    name in the body. An empty `stop` keeps the model's own. Raises ApiError.
     """
     given = {name: getattr(body, name) for name in _FIELDS} | rest
     if given["logit_bias"] is not None:
@@ -187,7 +185,7 @@ def _biases(given: Any) -> list[Any]:
 
 
 class CloudBody(SampledBody, kw_only=True):
-    """What the APIs of OpenAI and Anthropic share, whose servers refuse what is out of range."""
+    """Fields that the APIs of OpenAI and Anthropic share. Their servers refuse values out of range."""
 
     max_tokens: Limit | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -197,7 +195,7 @@ class CloudBody(SampledBody, kw_only=True):
 
 
 def read_message(entry: Any, where: str) -> Message:
-    """One message. Raises ApiError, also for what is neither text nor an image."""
+    """Reads one message. Raises ApiError, also for content other than text and images."""
     if not isinstance(entry, dict):
         raise FieldError(where, "expected an object")
     fixed = dict(entry)
@@ -249,7 +247,7 @@ def _read_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
-    """`response_format`, or what an API calls it, as fields of `GenerationRequest`. Raises ApiError."""
+    """Converts `response_format` to fields of `GenerationRequest`; name: of the API. Raises ApiError."""
     kind = value.get("type") if isinstance(value, dict) else None
     if value is None or kind == "text":
         return {}
@@ -265,8 +263,8 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
 
 
 def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
-    """The tools that may be called, and the form of the answer, as arguments of `Body.request`: `form` or a
-    call, or that of a call where one must be made. Raises ApiError.
+    """Returns tools and form of the answer as arguments of `Body.request`. The answer has `form` or is a
+    call; a required call has the form of a call. Raises ApiError.
     """
     tools = _read_tools(given)
     if choice == "none":
@@ -301,7 +299,7 @@ def _call_schema(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_effort(effort: str, reasoning: Mapping[str, Any]) -> bool | str | None:
-    """Whether to think, and how long; None = as the model likes."""
+    """Returns whether to think, and how long; None = the model's default."""
     wanted = effort or reasoning.get("effort")
     return None if wanted is None else False if wanted in ("none", "minimal") else str(wanted)
 

@@ -101,7 +101,7 @@ class ServerConfig(Checked):
         flags="--max-time",
         limit="`timeout` in the stream",
     )
-    place_s: float = declare(
+    slot_time_s: float = declare(
         300.0,
         "how long an answer may hold its slot, or its model's memory, while others wait; 0 = no limit",
         kind="seconds",
@@ -128,7 +128,7 @@ class ServerConfig(Checked):
         flags="--memory",
         limit="unused models are unloaded, then 503",
     )
-    n_park_bytes: int = declare(
+    host_cache_bytes: int = declare(
         1_000_000_000,
         "additional memory per model for conversations that are swapped out, at most an eighth of what is "
         "free; 0 = their text is read again",

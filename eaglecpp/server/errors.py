@@ -31,8 +31,8 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """A request that is answered with an error. code, param: OpenAI's fields. The message is cut where it is
-    long: what it quotes of a request may have megabytes.
+    """A request that is answered with an error. code, param: OpenAI's fields. A long message is cut: it may
+    quote megabytes of a request.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class FieldError(ApiError):
 
 
 def cut(text: str) -> str:
-    """A text that goes back to whoever sent what it quotes, and into the log: a line, not a page."""
+    """Shortens a text that quotes a request, for the answer and the log."""
     return text if len(text) <= _MOST else f"{text[:_HEAD]} ... {text[_HEAD - _MOST :]}"
 
 
 def as_api_error(error: BaseException, path: str = "") -> ApiError:
-    """What a client is told about an exception. A request's own fault is told as it is, and so is one of a
-    file or of another server, which is nobody's here but the operator's, and logged. Anything else is a fault
-    of ours: it is logged, and told without its text, which may hold more than the client should know.
+    """Returns the error that a client gets for an exception. Client errors are returned as they are. Errors
+    of files and other servers are also logged for the operator. Anything else is an internal error: it is
+    logged, and reported without its text, which may contain more than the client should know.
     """
     if isinstance(error, ApiError):
         return error
@@ -74,7 +74,7 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
     else:
         _log.error("%s: internal error", path or "-", exc_info=error)
         return ApiError(500, "internal error; the server's log has the details")
-    # where files are is nobody's business elsewhere
+    # clients must not learn where files are
     text = str(error) if isinstance(error, _OF_A_REQUEST) else _FOLDERS.sub("", str(error)[:_READ])
     if code in ("queue_full", "engine_busy"):
         text = f"server busy, please try again: {text}"
@@ -92,7 +92,7 @@ _KNOWN: tuple[tuple[Any, int, str | None, str | None], ...] = (
     (_WRONG, 400, None, None),
     (of_engine.QueueFullError, 503, "queue_full", None),
     (of_engine.EngineBusyError, 503, "engine_busy", None),
-    (of_engine.PlaceLostError, 504, "timeout", None),
+    (of_engine.PreemptedError, 504, "timeout", None),
     (of_engine.OutOfMemoryError, 503, "out_of_memory", None),
     (HostRefusedError, 403, None, None),
     (OfflineError, 503, None, None),
@@ -100,7 +100,7 @@ _KNOWN: tuple[tuple[Any, int, str | None, str | None], ...] = (
     (of_engine.EngineBrokenError, 500, "engine_broken", None),
     (of_engine.EagleError, 500, None, None),
 )
-"""Exceptions, and the status, code and field with which they are told; the first that fits."""
+"""Exceptions and their status, code and field; the first that fits."""
 
 
 def error_body(error: ApiError, path: str) -> dict[str, Any]:

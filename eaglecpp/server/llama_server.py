@@ -112,7 +112,7 @@ async def _answered(request: Request, body: Body, wanted: Sequence[ServedRequest
             if round.tokens:  # one, or more where drafts were accepted
                 part = {"index": index, "content": round.text, "tokens": round.tokens, "stop": False}
                 counts = {"tokens_predicted": n_tokens, "tokens_evaluated": len(answer.prompt.tokens)}
-                yield sse({**part, "id_slot": answer.slot, **counts})
+                yield sse({**part, "id_slot": answer.stream.slot_number, **counts})
         yield sse({"index": index, "content": "", "tokens": [], **_last(answer)})
 
     def one(answer: Answer, index: int) -> dict[str, Any]:
@@ -123,12 +123,12 @@ async def _answered(request: Request, body: Body, wanted: Sequence[ServedRequest
 
 
 def _last(answer: Answer) -> dict[str, Any]:
-    """What the end of an answer says of all of it."""
+    """Returns the fields of the last object."""
     completion, prompt = answer.completion, answer.prompt.tokens
     n_all, ending = len(prompt) + len(completion.tokens), ENDINGS[answer.reason]
     return {
         "stop": True,
-        "id_slot": answer.slot,
+        "id_slot": answer.stream.slot_number,
         "model": answer.name,
         "tokens_predicted": len(completion.tokens),
         "tokens_evaluated": len(prompt),
@@ -167,7 +167,7 @@ async def tokenize(request: Request) -> Response:
 
 
 def _piece(data: bytes) -> str | list[int]:
-    """A token's text, or its bytes where they are a part of a character."""
+    """Returns a token's text, or its bytes if they are part of a character."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -193,7 +193,7 @@ async def load(request: Request) -> Response:
 
 
 async def unload(request: Request) -> Response:
-    """`POST /models/unload`, as soon as nobody uses it."""
+    """`POST /models/unload`: unloads a model once it is unused."""
     name = (await read(request, Body)).model
     if not await server_of(request).unload(name):
         raise ApiError(400, f"model '{name}' is not loaded")
@@ -212,7 +212,7 @@ async def adapters(request: Request) -> Response:
 
 
 async def _source(request: Request) -> Source:
-    """What `?model=` names, or the server's own model."""
+    """Returns the model that `?model=` names, or the server's own."""
     server, name = server_of(request), request.query_params.get("model", "")
     return await server.work.names.run(find_source, name, server.config, server.files)
 
@@ -273,7 +273,7 @@ async def slot(request: Request) -> Response:
     started = time.perf_counter()
 
     async def run() -> dict[str, Any]:
-        async with server_of(request).use(name) as lease:
+        async with server_of(request).use(ServedRequest(model=name)) as lease:
             engine = lease.model.engine
             if action == "erase":
                 return {"id_slot": number, "n_erased": await engine.erase_slot(number)}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`Server`: what requests share, first of all the models that are in memory.
 
-`async with server.use("name") as lease` gives a loaded model, loading it first if necessary, and keeps it
+`async with server.use(request) as lease` gives a loaded model, loading it first if necessary, and keeps it
 from being unloaded in the meantime. An unused model is unloaded when its time is over, or when another one
 needs its memory, least recently used first. All state belongs to the event loop; only loading itself is in a
 thread. `Source` and `LoadedModel` know how models are found and opened; all that blocks.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
 
@@ -46,8 +46,11 @@ from eaglecpp.store import Stores
 from eaglecpp.store.content import file_state
 from eaglecpp.store.model import StoredModel
 
+if TYPE_CHECKING:
+    from eaglecpp.server.answer import ServedRequest
+
 _N_BATCH = 256  # tokens of a prompt between two rounds: others wait for them
-_PARK_SHARE = 8  # of the free memory, one part is the most that parked conversations may take
+_HOST_CACHE_SHARE = 8  # of the free memory, swapped out conversations may take one part
 _SHARE = 0.85  # of the free memory at the start that models may take
 _LOOK_S = 1.0  # at what others wait for
 _log = logging.getLogger("eaglecpp.server")
@@ -204,8 +207,8 @@ class LoadedModel:
         self.engine = AsyncEngine(
             open_engine,
             n_queue=config.n_queue,
-            n_park_bytes=min(config.n_park_bytes, (free_memory() or 1 << 62) // _PARK_SHARE),
-            place_s=config.place_s,
+            host_cache_bytes=min(config.host_cache_bytes, (free_memory() or 1 << 62) // _HOST_CACHE_SHARE),
+            slot_time_s=config.slot_time_s,
             n_unread=config.n_unread,
             turns=turns,
         )
@@ -307,23 +310,13 @@ class Server:
         return 0.0 if in_use else time.monotonic() - self._last_use
 
     @asynccontextmanager
-    async def use(
-        self,
-        name: str,
-        *,
-        n_ctx: int = 0,
-        keep_alive_s: float | None = None,
-        is_queued: bool = True,
-        lora: Mapping[int, float] | None = None,
-    ) -> AsyncIterator[Lease]:
-        """The model of that name, loaded. n_ctx: the context at least of one that is not loaded yet; one that
-        is keeps what it has. is_queued: counts among the requests of which each model has so many at most.
-        lora: scales of its adapters, None = its own. Raises ModelNotFoundError, QueueFullError and what
-        opening an engine raises.
+    async def use(self, wanted: ServedRequest, is_queued: bool = True) -> AsyncIterator[Lease]:
+        """Leases the model that a request names, loading it if necessary. is_queued: counts towards the
+        queue limit of the model. Raises ModelNotFoundError, QueueFullError and what opening an engine raises.
         """
         self.learner.stop_for_request()
         self._last_use = time.monotonic()
-        source = await self.work.names.run(find_source, name, self.config, self.files, lora)
+        source = await self.work.names.run(find_source, wanted.model, self.config, self.files, wanted.lora)
         n_max = self.config.n_answers
         if is_queued and self._n_asked[source.base_key] >= n_max:
             raise QueueFullError(
@@ -331,12 +324,11 @@ class Server:
             )
         self._n_asked[source.base_key] += is_queued
         try:
-            lease = Lease(await self._taken(source, n_ctx))
+            lease = Lease(await self._taken(source, wanted.n_ctx))
             model = lease.model
             model.leases.add(lease)
-            model.keep_alive_s = self.config.keep_alive_s if keep_alive_s is None else keep_alive_s
-            if model.is_pinned:
-                model.keep_alive_s = -1.0
+            seconds = self.config.keep_alive_s if wanted.keep_alive_s is None else wanted.keep_alive_s
+            model.keep_alive_s = -1.0 if model.is_pinned else seconds
             try:
                 yield lease
             finally:
@@ -464,11 +456,11 @@ class Server:
 
     async def _change(self, of: Iterable[LoadedModel]) -> None:
         """Waits for a while, at most until something changes. What has used one `of` these for longer than
-        `place_s` loses it.
+        `slot_time_s` loses it.
         """
-        if self.config.place_s > 0:
+        if self.config.slot_time_s > 0:
             for lease in [lease for model in of for lease in model.leases]:
-                lease.end_late(self.config.place_s)
+                lease.end_late(self.config.slot_time_s)
         await self._look_again()
 
     async def _look_again(self) -> None:

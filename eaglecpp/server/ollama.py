@@ -126,7 +126,7 @@ async def _respond(request: Request, body: _Chat | _Generate, is_empty: bool) ->
         return {**_head(answer.name), **body.part(said), **rest}
 
     def whole(answer: Answer, index: int) -> dict[str, Any]:
-        return out(answer, answer.message, answer.logprobs, **_last(answer))
+        return out(answer, answer.reader.message, answer.logprobs, **_last(answer))
 
     async def lines(answer: Answer, index: int) -> AsyncIterator[bytes]:
         async for round in answer:
@@ -156,14 +156,14 @@ def _head(name: str) -> dict[str, Any]:
 
 
 def _drafts(answer: Answer, round: Chunk) -> dict[str, Any]:
-    """What the page shows of a round."""
-    counters = {name: answer.live.get(name, 0) for name in ("predicted_n", "predicted_ms")}
+    """Returns a round for the page."""
+    counters = {name: answer.stream.live.get(name, 0) for name in ("predicted_n", "predicted_ms")}
     pieces = [[one.text.replace(CALL, ""), one.is_accepted, one.is_thinking] for one in round.pieces]
     return {"pieces": pieces, **counters}
 
 
 def _last(answer: Answer) -> dict[str, Any]:
-    """The end of an answer: why, and Ollama's figures in nanoseconds, with ours beside them."""
+    """Returns the end of an answer: the reason, Ollama's times in nanoseconds, and our timings."""
     timings = answer.timings
     return {
         "done": True,

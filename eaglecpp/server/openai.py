@@ -120,7 +120,7 @@ async def chat(request: Request) -> Response:
     chunk = {**head, "object": "chat.completion.chunk"}
 
     def choice(answer: Answer, index: int) -> dict[str, Any]:
-        said = answer.message
+        said = answer.reader.message
         message: dict[str, Any] = {"role": "assistant", "content": said.content, "refusal": None}
         if said.thinking:
             message["reasoning_content"] = message["reasoning"] = said.thinking
@@ -225,7 +225,7 @@ def _model(entry: Mapping[str, Any], request: Request) -> dict[str, Any]:
 
 
 def _head(prefix: str, kind: str) -> dict[str, Any]:
-    """What every object of an answer repeats."""
+    """Returns the fields that every object of an answer repeats."""
     id, fingerprint = f"{prefix}-{uuid.uuid4().hex[:24]}", "fp_eaglecpp"
     return {"id": id, "object": kind, "created": int(time.time()), "system_fingerprint": fingerprint}
 
@@ -233,7 +233,7 @@ def _head(prefix: str, kind: str) -> dict[str, Any]:
 def _whole(
     head: Mapping[str, Any], answers: Sequence[Answer], choices: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Of several choices, each has its own timings."""
+    """Returns the whole answer. Each of several choices has its own timings."""
     out = {**head, "model": answers[0].name, "choices": choices, "usage": _usage(answers)}
     if len(answers) == 1:
         return {**out, "timings": answers[0].timings}

@@ -45,7 +45,7 @@ class _Body(bodies.CloudBody, kw_only=True):
     truncation: Annotated[str, Meta(pattern="^(auto|disabled)$")] = "disabled"
     conversation: None = None
     prompt: None = None
-    """What only OpenAI's servers keep: without it an answer would be to something else."""
+    """Kept by OpenAI's servers only; an answer without it would be wrong."""
 
     def wanted(self) -> ServedRequest:
         """Raises ApiError."""
@@ -153,7 +153,7 @@ async def _read(request: Request) -> _Body:
 
 
 def _continued(found: bytes, given: list[Any]) -> list[Any]:
-    """The conversation that was answered, its answer, and what was said since."""
+    """Returns a kept conversation with its answer and the new items."""
     check_values(found)
     return [*msgspec.json.decode(found), *given]
 
@@ -189,8 +189,8 @@ def _texts(parts: Any) -> str:
 
 
 class _Form(NamedTuple):
-    """How an item is written: its type and the beginning of its id, the key of what it says, what events of
-    its text are called, and, if that is in a part, what events of it are called, and its type.
+    """Names in one kind of item: its type, the prefix of its id, the key of its text, the events of the text,
+    and, if that is in a part, the events and the type of the part.
     """
 
     item: str

@@ -27,6 +27,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eaglecpp.errors import EagleError
+from eaglecpp.server.answer import ServedRequest
 from eaglecpp.server.app import make_app
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.security import Gate
@@ -275,7 +276,7 @@ class Runner(uvicorn.Server):
         loads = self._shared.loads
         try:
             while loads:
-                async with self._shared.use(loads[0], is_queued=False):
+                async with self._shared.use(ServedRequest(model=loads[0]), is_queued=False):
                     loads.pop(0)
         except Exception as error:
             self.failure, self.should_exit = error, True

@@ -41,8 +41,8 @@ class Work:
 
 
 class Held:
-    """Bytes of bodies that requests hold until they are answered. n_max: of all together. What nearly every
-    request has is free, so that the large ones of some do not refuse the others'.
+    """Bytes of bodies that requests hold until they are answered. n_max: of all together. The first
+    64 KiB of a body are not counted, so a few large bodies cannot block ordinary requests.
     """
 
     FREE = 64 << 10
@@ -137,8 +137,8 @@ _GAUGES = {
     "requests_running": "Generations under way.",
     "requests_waiting": "Requests waiting for a slot.",
     "model_bytes": "Memory of loaded models, estimated.",
-    "parked_conversations": "Conversations kept in host memory.",
-    "parked_bytes": "Memory of parked conversations.",
+    "host_cache_conversations": "Conversations swapped out to host memory.",
+    "host_cache_bytes": "Memory of swapped out conversations.",
 }
 _FAMILIES = {
     **{name: ("counter", help) for name, (_, help) in _OF_ANSWERS.items()},
@@ -150,6 +150,8 @@ _FAMILIES = {
     "first_token_seconds_total": ("counter", "Time from requests to their first tokens."),
     "generation_seconds_total": ("counter", "Time from requests to their last tokens."),
 }
+_FORMER = {"host_cache_conversations": "parked_conversations", "host_cache_bytes": "parked_bytes"}
+"""Former names of metrics, which are still shown."""
 
 
 class Metrics:
@@ -176,13 +178,15 @@ class Metrics:
         self._values |= {family: {} for family in _GAUGES}
         for model in models:
             engine = model.engine
-            now = (engine.n_running, engine.n_waiting, model.n_bytes, *engine.n_parked)
+            now = (engine.n_running, engine.n_waiting, model.n_bytes, *engine.host_cached)
             for family, value in zip(_GAUGES, now, strict=True):
                 self.add(family, value, model=model.name)
         lines = []
         for family, (kind, help) in _FAMILIES.items():
             lines += [f"# HELP eaglecpp_{family} {help}", f"# TYPE eaglecpp_{family} {kind}"]
-            lines += [f"eaglecpp_{key} {value:.12g}" for key, value in self._values[family].items()]
+            for key, value in self._values[family].items():
+                former = [_FORMER[family] + key.removeprefix(family)] if family in _FORMER else []
+                lines += [f"eaglecpp_{name} {value:.12g}" for name in (key, *former)]
         return "\n".join(lines) + "\n"
 
 

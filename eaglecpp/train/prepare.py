@@ -78,7 +78,7 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainPlan:
     """What is trained: shape, vocabulary, first weights, embedding."""
 
     spec: DraftSpec
@@ -164,7 +164,9 @@ def open_batch(options: TrainOptions, n_ctx: int) -> Engine:
             n //= 2
 
 
-def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, note: Callable[[str], None]) -> Plan:
+def make_plan(
+    options: TrainOptions, file: GgufFile, corpus: Corpus, note: Callable[[str], None]
+) -> TrainPlan:
     """The drafter before the first step. note: is told about it. Raises what reading a drafter and choosing a
     vocabulary raise.
     """
@@ -190,7 +192,7 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, note: Calla
     return plan
 
 
-def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
+def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> TrainPlan:
     n_vocab = len(corpus.counts)
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(_opened(options.start_from, options)) if options.start_from else None
@@ -219,7 +221,7 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
         if other:
             has_rows = not share_head and np.array_equal(chosen.ids, _ids_of(other))
             start = taken_over(start, spec, other, str(options.start_from), has_rows=has_rows)
-    return Plan(spec, chosen, start, target_embedding(file), share_head, own_embedding=False)
+    return TrainPlan(spec, chosen, start, target_embedding(file), share_head, own_embedding=False)
 
 
 def _ids_of(draft: DraftCheckpoint) -> NDArray[np.int64]:
@@ -242,7 +244,7 @@ def _mask_token(corpus: Corpus) -> int:
     return min(corpus.special or range(len(corpus.counts)), key=lambda token: (corpus.counts[token], -token))
 
 
-def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
+def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> TrainPlan:
     """An existing drafter: its own switches, vocabulary and layers."""
     with _opened(str(options.finetune), options) as draft:
         state = from_checkpoint(draft)
@@ -260,4 +262,4 @@ def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
         if spec.n_layers > draft.spec.n_layers:
             notes.append(f"{spec.n_layers - draft.spec.n_layers} new layers")
     vocabulary = DraftVocabulary(ids, len(corpus.counts))
-    return Plan(spec, vocabulary, Start(state, tuple(notes)), embedding, share_head, own is not None)
+    return TrainPlan(spec, vocabulary, Start(state, tuple(notes)), embedding, share_head, own is not None)

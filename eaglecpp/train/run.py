@@ -29,14 +29,14 @@ from eaglecpp.train.capture.identity import identify
 from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.fit.evaluate import TrainingTimeTest
 from eaglecpp.train.fit.export import check_engine, export_gguf, write_checkpoint
-from eaglecpp.train.fit.loop import Budget, Hyper, Limits, Outcome, Trainer
+from eaglecpp.train.fit.loop import Duration, Hyper, Limits, Outcome, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.process import choose_device, compute_type, computing, prepare_process
 from eaglecpp.train.fit.state import load_state
 from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.options import TrainOptions
-from eaglecpp.train.prepare import Corpus, Listener, Plan, make_plan, read_data
+from eaglecpp.train.prepare import Corpus, Listener, TrainPlan, make_plan, read_data
 
 _EPOCHS = 2.0
 _FINETUNE_LR = 0.25
@@ -120,7 +120,7 @@ class _Run:
     """What all parts of a run need."""
 
     options: TrainOptions
-    plan: Plan
+    plan: TrainPlan
     corpus: Corpus
     listener: Listener
     device: torch.device
@@ -175,7 +175,7 @@ class _Run:
             eval_steps=options.eval_steps or 0,
             patience=options.patience or 0,
         )
-        budget = Budget(options.steps, options.epochs, options.minutes)
+        budget = Duration(options.steps, options.epochs, options.minutes)
         everything = range(len(self.corpus.conversations))
         self.listener.note(
             f"training on {self.device} in {str(dtype).removeprefix('torch.')}: {hyper.n_steps} "
@@ -187,7 +187,7 @@ class _Run:
             source,
             (everything[:n_train], everything[n_train:]),
             options.out / "state",
-            Budget(epochs=_EPOCHS) if budget == Budget() else budget,
+            Duration(epochs=_EPOCHS) if budget == Duration() else budget,
             hyper,
             limits,
             self.listener,

@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from eaglecpp.engine.prompt_cache import PromptCache
 from eaglecpp.engine.slots import FairLock
 from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError, InvalidStateError
 from eaglecpp.results import Completion
+from eaglecpp.server.shared import Metrics
 from helpers.models import Models
 from helpers.script import run_script
 
@@ -236,8 +238,8 @@ def test_a_conversation_that_made_room_goes_on_where_it_was(draft: bool, models:
     chosen = models.draft if draft else None
     beginnings = ["ab cd ef gh " * 8 + end for end in ("ij", "kl mn", "op")]
 
-    async def talk(n_parallel: int, n_park_bytes: int) -> tuple[list[Completion], tuple[int, int]]:
-        options = {"n_ctx": 512, "n_threads": 1, "exact": "off", "n_park_bytes": n_park_bytes}
+    async def talk(n_parallel: int, host_cache_bytes: int) -> tuple[list[Completion], tuple[int, int]]:
+        options = {"n_ctx": 512, "n_threads": 1, "exact": "off", "host_cache_bytes": host_cache_bytes}
         async with await AsyncEngine.open(models.target, chosen, n_parallel=n_parallel, **options) as engine:
             made: list[Completion] = []
             texts: list[list[int]] = [engine.engine.tokenize(text) for text in beginnings]
@@ -247,21 +249,34 @@ def test_a_conversation_that_made_room_goes_on_where_it_was(draft: bool, models:
                     one = await engine.generate(text, **greedy)
                     made.append(one)
                     texts[i] = [*text, *one.tokens, 50, 51]
-            return made, engine.n_parked
+            return made, engine.host_cached
 
     own, _ = run(talk(3, 0))
-    parked, (n_parked, n_bytes) = run(talk(1, 1 << 30))
+    parked, (host_cached, n_bytes) = run(talk(1, 1 << 30))
     assert [one.tokens for one in parked] == [one.tokens for one in own]
     assert [one.timings.draft_n for one in parked] == [one.timings.draft_n for one in own]
     assert [one.timings.reused_n for one in parked][3:] == [one.timings.reused_n for one in own][3:]
     assert own[3].timings.reused_n > len(own[0].prompt_tokens)
-    assert n_parked == 2 and n_bytes > 0
-    read_again, (n_parked, _) = run(talk(1, 0))
-    assert n_parked == 0 and read_again[-1].timings.reused_n < 8
+    assert host_cached == 2 and n_bytes > 0
+    read_again, (host_cached, _) = run(talk(1, 0))
+    assert host_cached == 0 and read_again[-1].timings.reused_n < 8
     assert [one.tokens for one in read_again] == [one.tokens for one in own]
-    only_one, (n_parked, n_taken) = run(talk(1, n_bytes * 2 // 3))
-    assert n_parked == 1 and n_taken <= n_bytes * 2 // 3, "the one left longest ago goes"
+    only_one, (host_cached, n_taken) = run(talk(1, n_bytes * 2 // 3))
+    assert host_cached == 1 and n_taken <= n_bytes * 2 // 3, "the one left longest ago goes"
     assert [one.tokens for one in only_one] == [one.tokens for one in own]
+
+
+def test_former_names_of_arguments_and_metrics_are_known(models: Models) -> None:
+    async def work() -> None:
+        former: dict[str, Any] = {"place_s": 7.0, "n_park_bytes": 5}
+        async with await AsyncEngine.open(models.target, n_ctx=256, n_threads=1, **former) as engine:
+            assert (engine._slot_time_s, engine._scheduler.cache.n_max) == (7.0, 5)
+            one = SimpleNamespace(engine=engine, n_bytes=1, name="m")
+            text = Metrics().text([one])
+            for name in ("host_cache_bytes", "parked_bytes", "parked_conversations"):
+                assert f'eaglecpp_{name}{{model="m"}} 0\n' in text
+
+    run(work())
 
 
 def test_what_is_wrong_with_a_request_is_raised_before_it_waits(models: Models) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 import gguf
 import pytest
 
-from eaglecpp import ChatSession, Engine
+from eaglecpp import AsyncEngine, ChatSession, Engine
 from eaglecpp.chat.conversation import PromptMemory
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.chat.model import ChatModel, PromptOptions
+from eaglecpp.chat.reader import message_of
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.errors import ContextFullError, UnsupportedError
 from eaglecpp.results import Chunk
@@ -109,6 +111,25 @@ def test_thinking_is_no_part_of_the_message_nor_of_later_prompts(thinker: Path) 
         assert text_of(engine, chat.ask("more", template=THOUGHTFUL, **GREEDY).prompt_tokens).endswith(
             "user: hello\nassistant: ys\nuser: more\n<|channel>thought\n"
         )
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_streamed_chat_yields_each_block_once(thinker: Path, is_async: bool) -> None:
+    async def chunks() -> list[Chunk]:
+        async with await AsyncEngine.open(thinker, n_ctx=256, n_threads=1) as engine:
+            stream = await engine.chat(HELLO, stream=True, template=THOUGHTFUL, **GREEDY)
+            return [chunk async for chunk in stream]
+
+    if is_async:
+        found = asyncio.run(chunks())
+    else:
+        with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
+            found = list(engine.chat(HELLO, stream=True, template=THOUGHTFUL, **GREEDY))
+    events = [event for chunk in found for event in chunk.events]
+    assert message_of(part for chunk in found for part in chunk.parts) == Message("assistant", "ys", "we")
+    ends = [(event.index, event.part, event.is_last) for event in events if event.step == "end"]
+    assert ends == [(0, ("thinking", "we"), False), (1, ("content", "ys"), True)]
+    assert [event.index for event in events if event.step == "begin"] == [0, 1]
 
 
 def test_a_thought_that_was_asked_for_comes_before_the_json(thinker: Path) -> None:

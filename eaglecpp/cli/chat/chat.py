@@ -37,7 +37,7 @@ _SHOWN_LINES = 12
 
 
 @dataclass
-class Settings:
+class ChatSettings:
     """How answers are made and shown; `/set` changes it in a chat.
 
     think:  None = the template's default
@@ -64,7 +64,7 @@ class Chat:
     model: RunModel
     ask: Ask
     screen: Screen
-    settings: Settings = field(default_factory=Settings)
+    settings: ChatSettings = field(default_factory=ChatSettings)
     folder: ChatFolder | None = None
     saved: InitVar[SavedChat | None] = None
     system: InitVar[str | None] = None

@@ -30,7 +30,7 @@ from eaglecpp.store.content import check_space, file_digest, is_sound, lock_stor
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, silent
 from eaglecpp.store.layout import blob_path, partial_path
 from eaglecpp.store.manifest import IMAGE, Layer
-from eaglecpp.store.remote.reach import Session
+from eaglecpp.store.remote.reach import HttpSession
 from eaglecpp.store.transaction import Transaction
 
 _T = TypeVar("_T")
@@ -105,7 +105,7 @@ def require_online(what: str) -> None:
             raise OfflineError(f"{what}: cannot be asked for or downloaded, offline mode is on ({name})")
 
 
-def get(session: Session, url: str, owner: str, help: str, token: str = "", **headers: str) -> bytes:
+def get(session: HttpSession, url: str, owner: str, help: str, token: str = "", **headers: str) -> bytes:
     """A small answer, whole. Raises DownloadError, also for one of more than `MAX_SMALL` bytes or `_SMALL_S`
     seconds.
     """
@@ -156,7 +156,7 @@ def _pieces(response: httpx.Response, limit: int, owner: str) -> Iterator[bytes]
         yield piece
 
 
-def fetch(session: Session, root: Path, remote: Remote, report: Report) -> Path:
+def fetch(session: HttpSession, root: Path, remote: Remote, report: Report) -> Path:
     """The blob with the content of `remote`, whose digest was checked.
 
     Raises DownloadError, and DigestError for a server that sends something else.
@@ -173,7 +173,7 @@ def fetch(session: Session, root: Path, remote: Remote, report: Report) -> Path:
     return blob
 
 
-def fetch_layer(transaction: Transaction, session: Session, layer: Layer, remote: Remote) -> Path:
+def fetch_layer(transaction: Transaction, session: HttpSession, layer: Layer, remote: Remote) -> Path:
     """A file with the content of a layer, which the transaction has then, from where it is nearest: our
     store, Ollama's, a local cache, the server. Raises DownloadError, DigestError, StoreError.
     """
@@ -189,7 +189,7 @@ def fetch_layer(transaction: Transaction, session: Session, layer: Layer, remote
     return file
 
 
-def _receive(session: Session, path: Path, remote: Remote, report: Report) -> None:
+def _receive(session: HttpSession, path: Path, remote: Remote, report: Report) -> None:
     """One try to bring the partial file to its full size, and its check."""
     start = path.stat().st_size if path.exists() else 0
     check_space(path.parent, remote.size - start, "the download")
@@ -208,7 +208,7 @@ def _receive(session: Session, path: Path, remote: Remote, report: Report) -> No
     raise DigestError(f"{remote.label}: {found}. Try again later, or ask the repository's owner")
 
 
-def _stream(session: Session, path: Path, remote: Remote, start: int, report: Report) -> None:
+def _stream(session: HttpSession, path: Path, remote: Remote, start: int, report: Report) -> None:
     """One request: appends what the server sends, until its end or until it breaks off."""
     with session.get(remote.url, {"Range": f"bytes={start}-"} if start else {}, remote.token) as response:
         if start and response.status_code == 416:  # the server has less than we do: what we have is not it

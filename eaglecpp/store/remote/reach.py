@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`Session`: the HTTP client of downloads, and which servers it may reach, at which addresses.
+"""`HttpSession`: the HTTP client of downloads, and which servers it may reach, at which addresses.
 
 A user may name any server. A request to `serve` may name only registries that are known or that the owner
 allows: otherwise it could have this machine ask others in its network. And no server on the Internet may
@@ -74,7 +74,7 @@ def is_public(address: str) -> bool:
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or getattr(ip, "is_site_local", False))
 
 
-class Session(httpcore.SyncBackend):
+class HttpSession(httpcore.SyncBackend):
     """One request with its redirects at a time; none of them leaves encryption or enters a network of this
     machine unless the user named such a server. verify: check TLS certificates, and stay encrypted.
     """
@@ -176,7 +176,7 @@ class Session(httpcore.SyncBackend):
 class _Stream:
     """A connection whose reads end when the answer has to be whole."""
 
-    def __init__(self, stream: httpcore.NetworkStream, session: Session) -> None:
+    def __init__(self, stream: httpcore.NetworkStream, session: HttpSession) -> None:
         self._stream, self._session = stream, session
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:

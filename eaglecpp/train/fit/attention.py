@@ -33,17 +33,19 @@ class Layout:
     n_queries: tuple[int, ...]
     at: Tensor | None
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[SampleSpan]:
         """The samples with any query."""
         key = query = 0
         for n_keys, n_queries in zip(self.n_keys, self.n_queries, strict=True):
             queries = slice(query, query + n_queries)
             if n_queries:
-                yield Part(queries, slice(key, key + n_keys), None if self.at is None else self.at[queries])
+                yield SampleSpan(
+                    queries, slice(key, key + n_keys), None if self.at is None else self.at[queries]
+                )
             key, query = key + n_keys, query + n_queries
 
 
-class Part(NamedTuple):
+class SampleSpan(NamedTuple):
     """The queries and keys of one sample; at: i64 [n_queries] or None = all."""
 
     queries: slice
@@ -140,7 +142,7 @@ def _flash_backward(
     return backward(grad, q, k, v, forward.out, forward.lse, *forward.rest)  # type: ignore[no-any-return]
 
 
-def _mask(part: Part, like: Tensor) -> Tensor | None:
+def _mask(part: SampleSpan, like: Tensor) -> Tensor | None:
     """As a kernel adds it to the scores, [1, 1, n_queries, n_keys]; None = causal."""
     if part.at is None:
         return None

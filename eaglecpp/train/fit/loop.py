@@ -39,7 +39,7 @@ _NOISE = 0.01
 
 
 @dataclass(frozen=True)
-class Budget:
+class Duration:
     """When to end; whatever comes first. None = no limit of this kind, but one must be set."""
 
     steps: int | None = None
@@ -147,7 +147,7 @@ class Trainer:
         source: FeatureSource,
         parts: tuple[Sequence[int], Sequence[int]],
         folder: Path,
-        budget: Budget,
+        budget: Duration,
         hyper: Hyper,
         limits: Limits,
         reporter: Reporter,

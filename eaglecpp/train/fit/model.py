@@ -50,7 +50,7 @@ class Sums(NamedTuple):
     counts: Tensor
 
 
-class Layer(nn.Module):
+class DraftLayer(nn.Module):
     """Weights of a layer; `DraftModel` computes with them. The first one of EAGLE-3 reads the embedding,
     normed by `attn_norm`, beside the state, normed by `hidden_norm`; that of EAGLE-1 has no norms there.
     """
@@ -100,7 +100,7 @@ class DraftModel(nn.Module):
         self.fc = matrix(n_embd, 2 * n_embd if is_first else n_feature)
         self.fc_norm = ones(n_feature) if spec.fc_norm else None
         self.input_norm = ones(n_feature) if spec.norm_before_fc else None
-        self.layers = nn.ModuleList(Layer(spec, index) for index in range(spec.n_layers))
+        self.layers = nn.ModuleList(DraftLayer(spec, index) for index in range(spec.n_layers))
         self.norm = None if is_first else ones(n_embd)
         self.head = matrix(spec.draft_vocab_size, n_embd)
         self.head.requires_grad_(not share_head)

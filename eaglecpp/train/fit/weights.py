@@ -23,7 +23,7 @@ from torch import Tensor
 from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, read_tensor, unpair_rows
 from eaglecpp.errors import MismatchError, UnsupportedError
 from eaglecpp.train.fit.block import model_for
-from eaglecpp.train.fit.model import CONVOLUTIONS, Layer
+from eaglecpp.train.fit.model import CONVOLUTIONS, DraftLayer
 
 State = dict[str, Tensor]
 
@@ -146,7 +146,7 @@ def new_layers(target: GgufFile, spec: DraftSpec, indices: Sequence[int], seed: 
     state: State = {}
     with _seeded(seed):
         for index in indices:
-            one = dict(Layer(spec, index).state_dict())
+            one = dict(DraftLayer(spec, index).state_dict())
             if block is not None:
                 one |= {name: block[name].clone() for name in ("attn_norm", "qkv", "mlp_norm", "gate_up")}
             for name in ("o", "down"):
@@ -243,7 +243,7 @@ def _copy_blocks(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
 
 
 def _block_of(target: GgufFile, spec: DraftSpec, index: int | None = None) -> State | None:
-    """The target's last block, or another, by the names of `Layer`; None unless it has the shape of one."""
+    """The target's last block, or another, by names of `DraftLayer`; None unless it has such a shape."""
     index = spec.target_block_count - 1 if index is None else index
     arch, block = target.architecture, f"blk.{index}"
     shapes = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.cli.chat.chat import Chat, Settings
+from eaglecpp.cli.chat.chat import Chat, ChatSettings
 from eaglecpp.cli.chat.commands import run_chat
 from eaglecpp.cli.chat.model import RunModel
 from eaglecpp.cli.chat.screen import Screen
@@ -66,7 +66,9 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
         where = source or look_up(str(models.target), str(models.draft))
         wanted = None if strategy is None else Strategy.parse(strategy)
         model = RunModel(where, SHORT | (options or {}), wanted)
-        chat = Chat(model, ask, Screen(is_terminal=False), Settings(**settings), folder=folder, saved=saved)
+        chat = Chat(
+            model, ask, Screen(is_terminal=False), ChatSettings(**settings), folder=folder, saved=saved
+        )
         opened.append(chat)
         run_chat(chat)
         assert not rest, "the chat ended too early"

@@ -32,7 +32,13 @@ SLOW = "off: the best draft would reach 0.93 of plain speed; drafted in 2 of 90 
         (STATS, "auto", TREE, 0.93, "[ 298 tokens · 76 tokens/s · no faster with drafting ]"),
         (Timings(), "off", "asked for", None, "[ 0 tokens · drafting off ]"),
         (Timings(), "auto", SLOW, None, " · not drafted: plain decoding is faster here ]"),
-        (ONE, "auto", "off: measuring a target-only step", 0.93, "[ 1 token · not drafted yet: measuring the"),
+        (
+            ONE,
+            "auto",
+            "off: measuring a target-only step",
+            0.93,
+            "[ 1 token · not drafted yet: measuring the",
+        ),
     ],
 )
 def test_the_line_after_an_answer(

@@ -198,10 +198,10 @@ def test_a_generation_that_nobody_takes_ends() -> None:
 
 def test_whose_place_others_wait_for_is_told_so(store_root: Any, slow_rounds: None) -> None:
     body = chat(max_tokens=450, stream=True, options={"ignore_eos": True}, draft=False)
-    with TestServer(preload=MODEL, n_parallel=1, place_s=0.2) as own, ThreadPoolExecutor() as pool:
+    with TestServer(preload=MODEL, n_parallel=1, slot_time_s=0.2) as own, ThreadPoolExecutor() as pool:
         events = own.events("/v1/chat/completions", body)
         assert "choices" in next(events)
         for _ in range(2):
             pool.submit(own.post, "/v1/chat/completions", chat())
         last = [event for event in events if event != "[DONE]"][-1]
-    assert last["error"]["code"] == "timeout" and "others wait for its place" in last["error"]["message"]
+    assert last["error"]["code"] == "timeout" and "requests wait for its slot" in last["error"]["message"]

@@ -94,9 +94,9 @@ def test_whose_memory_another_model_waits_for_is_told_so(
     store_root: Path, tmp_path: Path, slow_rounds: None
 ) -> None:
     files = {MODEL: TARGET, "second": Path(shutil.copy(TARGET, tmp_path / "second.gguf"))}
-    with TestServer(files=files, n_models=1, place_s=0.2) as own, ThreadPoolExecutor() as pool:
+    with TestServer(files=files, n_models=1, slot_time_s=0.2) as own, ThreadPoolExecutor() as pool:
         lines = own.lines("/api/chat", endless(draft=False))
         next(lines)
         told = pool.submit(own.post, "/api/chat", ask("Hi", model="second", stream=False))
         *_, last = lines
-        assert "others wait for its place" in last["error"] and told.result().status_code == 200
+        assert "requests wait for its slot" in last["error"] and told.result().status_code == 200

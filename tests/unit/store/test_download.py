@@ -21,7 +21,7 @@ from eaglecpp.store.layout import partial_path
 from eaglecpp.store.manifest import MAX_JSON
 from eaglecpp.store.remote.download import MAX_SMALL, Remote, fetch, get
 from eaglecpp.store.remote.pull import pull
-from eaglecpp.store.remote.reach import Session
+from eaglecpp.store.remote.reach import HttpSession
 from helpers.clock import set_clock
 from helpers.hub_server import Answer, HubServer
 from helpers.stores import OllamaModel, Tiny
@@ -54,13 +54,13 @@ def test_an_answer_is_not_longer_than_it_may_be(hub: HubServer, stores: Stores, 
     hub.answer = endless
     with pytest.raises(DownloadError, match=f"expected at most {MAX_SMALL} bytes, but the server sent more"):
         pull(ModelName.parse(f"http://{hub.host}/library/m:1"), insecure=True)
-    with Session() as session, pytest.raises(DownloadError, match="expected at most 10 bytes"):
+    with HttpSession() as session, pytest.raises(DownloadError, match="expected at most 10 bytes"):
         fetch(session, root, remote_of(hub.host, 10), silent)
 
 
 def test_a_packed_answer_is_not_unpacked(hub: HubServer, root: Path) -> None:
     hub.answer = send(gzip.compress(b" " * (64 << 20)), Content_Encoding="gzip")
-    with Session() as session, pytest.raises(DownloadError, match="sent gzip, which was not requested"):
+    with HttpSession() as session, pytest.raises(DownloadError, match="sent gzip, which was not requested"):
         fetch(session, root, remote_of(hub.host), silent)
 
 
@@ -93,7 +93,7 @@ def test_a_file_shorter_than_listed_ends_the_download(
     partial_path(root, DIGEST).parent.mkdir(parents=True)
     partial_path(root, DIGEST).write_bytes(b"of an earlier try")
     why = "as listed, the server has 7000" if announced else "given up after 5 tries"
-    with Session() as session, pytest.raises(DownloadError, match=why):
+    with HttpSession() as session, pytest.raises(DownloadError, match=why):
         fetch(session, root, remote_of(hub.host, listed), steps.append)
     assert len(asked) == (2 if announced else 5)
     said = [step.status.rpartition("; ")[2] for step in steps if "; try " in step.status]
@@ -114,7 +114,7 @@ def test_a_server_cannot_make_it_wait_for_hours(
         request.end_headers()
 
     hub.answer = busy
-    with Session() as session:
+    with HttpSession() as session:
         assert fetch(session, root, remote_of(hub.host), silent).read_bytes() == CONTENT
     assert waited == [waits]
 
@@ -144,7 +144,7 @@ def test_an_answer_that_trickles_is_given_up(
     with pytest.raises(OfflineError, match="cannot reach"):
         pull(ModelName.parse(f"http://{hub.host}/library/m:1"), insecure=True)
     if more != "x" or "X" in begin:
-        with Session() as session, pytest.raises(OfflineError, match="given up after 5 tries"):
+        with HttpSession() as session, pytest.raises(OfflineError, match="given up after 5 tries"):
             fetch(session, root, remote_of(hub.host), silent)
     assert time.monotonic() - before < 20
 
@@ -168,7 +168,7 @@ def test_a_redirect_stays_encrypted(
         return httpx.Response(200, stream=httpx.ByteStream(b"there"))
 
     monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
-    with Session(verify=not insecure) as session:
+    with HttpSession(verify=not insecure) as session:
         if not refused:
             assert get(session, "https://a.example/x", "m", "") == b"there"
             return

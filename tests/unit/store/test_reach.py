@@ -14,7 +14,7 @@ from eaglecpp.store.errors import HostRefusedError
 from eaglecpp.store.remote import reach
 from eaglecpp.store.remote.download import get
 from eaglecpp.store.remote.pull import pull
-from eaglecpp.store.remote.reach import Session
+from eaglecpp.store.remote.reach import HttpSession
 from helpers.hub_server import HubServer
 
 ONLY_PUBLIC = "127.0.0.1"
@@ -33,7 +33,7 @@ def redirect(hub: HubServer, to: str) -> str:
     return f"{hub.url}/away"
 
 
-def ask(session: Session, url: str) -> bytes:
+def ask(session: HttpSession, url: str) -> bytes:
     return get(session, url, "someone", "")
 
 
@@ -88,7 +88,7 @@ def test_no_server_of_the_internet_redirects_into_this_network(
     monkeypatch.setattr(socket, "getaddrinfo", found)
     url = redirect(internet, target.format(port=internet.port))
     with (
-        Session() as session,
+        HttpSession() as session,
         pytest.raises(HostRefusedError, match=r"127.0.0.1 redirects to .*machine \(::1\)"),
     ):
         if not asked_by_request:
@@ -103,7 +103,7 @@ def test_a_registry_of_this_network_may_redirect_within_it(
 ) -> None:
     url = redirect(hub, f"http://localhost:{hub.port}/there")
     hub.redirects["/there"] = "/nowhere"
-    with Session() as session, pytest.raises(DownloadError, match="404"):
+    with HttpSession() as session, pytest.raises(DownloadError, match="404"):
         ask(session, url)
     assert [request.path for request in hub.log] == ["/away", "/there", "/nowhere"]
 
@@ -122,7 +122,7 @@ def test_the_address_that_was_checked_is_the_one_that_is_asked(
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
     url = redirect(internet, f"http://rebound.example:{internet.port}/there")
-    with Session() as session, pytest.raises(DownloadError, match="404"):
+    with HttpSession() as session, pytest.raises(DownloadError, match="404"):
         ask(session, url)
     assert asked == ["rebound.example"]
     assert [request.path for request in internet.log] == ["/away", "/there"]
@@ -135,7 +135,7 @@ def test_behind_a_proxy_addresses_that_are_written_out_are_checked(
     hub.redirects["http://registry.ollama.ai/x"] = "http://10.0.0.1/secret"
     with (
         reach.named_by_a_request([]),
-        Session() as session,
+        HttpSession() as session,
         pytest.raises(HostRefusedError, match=r"redirects to 10\.0\.0\.1"),
     ):
         ask(session, "http://registry.ollama.ai/x")

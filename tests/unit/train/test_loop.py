@@ -19,7 +19,7 @@ from eaglecpp.errors import MismatchError, TrainError
 from eaglecpp.train.fit.batch import epoch_steps, micro_batches
 from eaglecpp.train.fit.block import model_for
 from eaglecpp.train.fit.evaluate import Acceptance, TrainingTimeTest
-from eaglecpp.train.fit.loop import Budget, Hyper, Limits, StepReport, Trainer
+from eaglecpp.train.fit.loop import Duration, Hyper, Limits, StepReport, Trainer
 from eaglecpp.train.fit.optim import Optimizer, default_lr, lr_factor
 from eaglecpp.train.run import _verdict
 from helpers.clock import set_clock
@@ -28,7 +28,7 @@ from helpers.training import BLOCK, N_VOCAB, SPEC, Recorder, draft_ids, make_sou
 HYPER = Hyper(n_steps=2, lr=0.01, batch_tokens=60)
 
 
-def make_trainer(folder: Path, budget: Budget, recorder: Recorder, **changes: Any) -> Trainer:
+def make_trainer(folder: Path, budget: Duration, recorder: Recorder, **changes: Any) -> Trainer:
     torch.manual_seed(1)
     spec = changes.pop("spec", SPEC)
     model = model_for(spec)(spec, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
@@ -46,13 +46,13 @@ def make_trainer(folder: Path, budget: Budget, recorder: Recorder, **changes: An
 @pytest.mark.parametrize("spec", [SPEC, BLOCK], ids=["eagle", "block"])
 def test_a_stopped_and_resumed_run_has_the_curve_of_one_that_was_not(tmp_path: Path, spec: DraftSpec) -> None:
     whole = Recorder()
-    straight = make_trainer(tmp_path / "a", Budget(steps=11), whole, spec=spec)
+    straight = make_trainer(tmp_path / "a", Duration(steps=11), whole, spec=spec)
     straight.run()
 
     losses: list[float] = []
     for n_steps in (4, 3, 99):
         part = Recorder(n_steps)
-        trainer = make_trainer(tmp_path / "b", Budget(steps=11), part, spec=spec)
+        trainer = make_trainer(tmp_path / "b", Duration(steps=11), part, spec=spec)
         if losses:
             trainer.resume()
         outcome = trainer.run()
@@ -71,12 +71,12 @@ def test_a_run_can_be_resumed_from_before_its_first_step(tmp_path: Path) -> None
             raise RuntimeError("as by kill -9")
 
     with pytest.raises(RuntimeError):
-        make_trainer(tmp_path / "a", Budget(steps=3), Killed()).run()
+        make_trainer(tmp_path / "a", Duration(steps=3), Killed()).run()
     resumed, whole = Recorder(), Recorder()
-    trainer = make_trainer(tmp_path / "a", Budget(steps=3), resumed)
+    trainer = make_trainer(tmp_path / "a", Duration(steps=3), resumed)
     trainer.resume()
     trainer.run()
-    make_trainer(tmp_path / "b", Budget(steps=3), whole).run()
+    make_trainer(tmp_path / "b", Duration(steps=3), whole).run()
     assert resumed.losses == whole.losses and len(whole.losses) == 3
 
 
@@ -92,19 +92,19 @@ def test_a_step_that_is_stopped_halfway_was_not_made(tmp_path: Path) -> None:
 
     part, rest, whole = Impatient(), Recorder(), Recorder()
     options = {"parts": (range(12), range(0)), "limits": Limits(micro_tokens=16)}
-    outcome = make_trainer(tmp_path / "a", Budget(steps=5), part, **options).run()
+    outcome = make_trainer(tmp_path / "a", Duration(steps=5), part, **options).run()
     assert (outcome.reason, outcome.progress.step, part.n_asked) == ("stopped", 2, 3)
-    trainer = make_trainer(tmp_path / "a", Budget(steps=5), rest, **options)
+    trainer = make_trainer(tmp_path / "a", Duration(steps=5), rest, **options)
     trainer.resume()
     trainer.run()
-    make_trainer(tmp_path / "b", Budget(steps=5), whole, **options).run()
+    make_trainer(tmp_path / "b", Duration(steps=5), whole, **options).run()
     assert part.losses + rest.losses == whole.losses and len(whole.losses) == 5
 
 
 def test_a_state_is_only_taken_up_by_the_same_run(tmp_path: Path) -> None:
-    make_trainer(tmp_path, Budget(steps=2), Recorder(), facts={"data": "a"}).run()
+    make_trainer(tmp_path, Duration(steps=2), Recorder(), facts={"data": "a"}).run()
     other = make_trainer(
-        tmp_path, Budget(steps=4), Recorder(), facts={"data": "b"}, hyper=replace(HYPER, lr=0.1)
+        tmp_path, Duration(steps=4), Recorder(), facts={"data": "b"}, hyper=replace(HYPER, lr=0.1)
     )
     with pytest.raises(MismatchError, match=r"data: the stored run has 'a', this one 'b'.*lr: "):
         other.resume()
@@ -112,7 +112,7 @@ def test_a_state_is_only_taken_up_by_the_same_run(tmp_path: Path) -> None:
 
 def test_of_two_drafters_what_differs_is_named_and_what_came_later_is_not(tmp_path: Path) -> None:
     def trainer(**drafter: Any) -> Trainer:
-        return make_trainer(tmp_path, Budget(steps=2), Recorder(), facts={"drafter": json.dumps(drafter)})
+        return make_trainer(tmp_path, Duration(steps=2), Recorder(), facts={"drafter": json.dumps(drafter)})
 
     trainer(size=8, block={"rank": 64}).run()
     trainer(size=8, block={"rank": 64, "newer": 1.0}, newer=False).resume()
@@ -122,7 +122,7 @@ def test_of_two_drafters_what_differs_is_named_and_what_came_later_is_not(tmp_pa
 
 
 def test_nothing_to_resume_and_a_damaged_state_say_so(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, Budget(steps=2), Recorder())
+    trainer = make_trainer(tmp_path, Duration(steps=2), Recorder())
     with pytest.raises(TrainError, match="no training to resume"):
         trainer.resume()
     (tmp_path / "last.pt").write_bytes(b"PK\x03\x04 not really")
@@ -131,13 +131,13 @@ def test_nothing_to_resume_and_a_damaged_state_say_so(tmp_path: Path) -> None:
 
 
 def test_budgets_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = make_trainer(tmp_path / "steps", Budget(steps=3), Recorder()).run()
+    steps = make_trainer(tmp_path / "steps", Duration(steps=3), Recorder()).run()
     assert (steps.reason, steps.progress.step) == ("budget", 3)
-    epochs = make_trainer(tmp_path / "epochs", Budget(epochs=2), Recorder()).run()
+    epochs = make_trainer(tmp_path / "epochs", Duration(epochs=2), Recorder()).run()
     assert epochs.progress.tokens == 2 * sum(make_source(12).lengths[:9])
     looks = itertools.count()
     set_clock(monkeypatch, "eaglecpp.train.fit.loop", monotonic=lambda: 0.01 * next(looks))
-    minutes = make_trainer(tmp_path / "minutes", Budget(minutes=0.5 / 60), Recorder()).run()
+    minutes = make_trainer(tmp_path / "minutes", Duration(minutes=0.5 / 60), Recorder()).run()
     assert 0.5 <= minutes.progress.seconds < 0.6
     rates = [row[4] for row in minutes.progress.losses]
     assert max(rates) > 2 * rates[-1]  # the learning rate follows the clock
@@ -146,7 +146,7 @@ def test_budgets_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_training_lowers_the_loss_and_raises_the_hits(tmp_path: Path) -> None:
     recorder = Recorder()
     everything = make_trainer(
-        tmp_path, Budget(steps=120), recorder, parts=(range(4), range(4)), limits=Limits(eval_steps=60)
+        tmp_path, Duration(steps=120), recorder, parts=(range(4), range(4)), limits=Limits(eval_steps=60)
     )
     outcome = everything.run()
     assert recorder.losses[-1] < 0.75 * recorder.losses[0]
@@ -191,7 +191,7 @@ def test_the_last_weights_are_kept_unless_others_were_clearly_better_and_patienc
         return Acceptance((0.5,), lengths[len(found) - 1], 7)
 
     monkeypatch.setattr("eaglecpp.train.fit.loop.evaluate", fake)
-    limits, budget = Limits(eval_steps=1, patience=patience), Budget(steps=50 if patience else 3)
+    limits, budget = Limits(eval_steps=1, patience=patience), Duration(steps=50 if patience else 3)
     trainer = make_trainer(tmp_path, budget, Recorder(), limits=limits)
     outcome = trainer.run()
     assert (outcome.reason, outcome.progress.step) == ended
@@ -203,7 +203,7 @@ def test_the_last_weights_are_kept_unless_others_were_clearly_better_and_patienc
 
 def test_evaluations_come_at_even_shares_of_the_budget(tmp_path: Path) -> None:
     recorder = Recorder()
-    make_trainer(tmp_path, Budget(steps=40), recorder).run()
+    make_trainer(tmp_path, Duration(steps=40), recorder).run()
     assert recorder.evaluations == list(range(2, 41, 2))
 
 

@@ -17,7 +17,7 @@ from eaglecpp.train.data.vocab import DraftVocabulary
 from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.evaluate import TrainingTimeTest
 from eaglecpp.train.fit.export import export_gguf, write_checkpoint
-from eaglecpp.train.fit.loop import Budget, Hyper, Limits, Trainer
+from eaglecpp.train.fit.loop import Duration, Hyper, Limits, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import Optimizer, lr_factor
 from eaglecpp.train.fit.spec import new_spec, with_layers
@@ -42,7 +42,7 @@ def make_trainer(
 ) -> Trainer:
     """One that computes with stored weights."""
     method, stored = TrainingTimeTest(model, draft_ids(), 2), StoredWeights(model, parse_type(COARSE))
-    budget, limits = Budget(steps=n_steps), Limits(micro_tokens=1000)
+    budget, limits = Duration(steps=n_steps), Limits(micro_tokens=1000)
     return Trainer(method, source, parts, folder, budget, hyper, limits, Recorder(), stored=stored)
 
 
