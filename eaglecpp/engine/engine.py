@@ -122,7 +122,7 @@ class Engine(Talking):
         try:
             sessions += [self.session() for _ in range(min(self.n_free, len(requests) - 1))]
             scheduler.open(self.shared, [session.slot for session in sessions])
-            return [stream.completion() for stream in scheduler.run_all(requests)]
+            return [stream.completion() for stream in scheduler.run(requests)]
         finally:
             scheduler.close()
             for session in sessions[1:]:

@@ -16,7 +16,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -120,23 +120,22 @@ class Scheduler:
             generation.is_cancelled = True
             self.changed.notify()
 
-    def run(self) -> Iterator[tuple[Generation, Update]]:
-        """Runs until nothing waits or runs. Generations may be submitted meanwhile."""
-        while not self.is_idle:
-            with self.changed:
-                while not (self.running or self.may_admit):
-                    self.changed.wait()
-            yield from self.admit()
-            yield from self.step()
-
-    def run_all(self, requests: Sequence[ResolvedRequest]) -> list[Stream]:
+    def run(self, requests: Sequence[ResolvedRequest]) -> list[Stream]:
         """Runs requests to their ends; returns their streams. Raises the first error."""
         generations = [Generation(request) for request in requests]
         self.waiting.extend(generations)
-        for _, event in self.run():
-            if isinstance(event, BaseException):
-                raise event
+        while not self.is_idle:
+            for _, event in self.turn():
+                if isinstance(event, BaseException):
+                    raise event
         return [one.stream for one in generations if one.stream is not None]
+
+    def turn(self) -> Updates:
+        """Admits and steps, as soon as there is something to do."""
+        with self.changed:
+            while not (self.running or self.may_admit):
+                self.changed.wait()
+        return [*self.admit(), *self.step()]
 
     def close(self) -> None:
         """Ends what runs. The texts stay cached."""

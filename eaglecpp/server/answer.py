@@ -184,12 +184,6 @@ async def open_answer(request: Request, wanted: ServedRequest) -> AsyncIterator[
     started, request_s = time.perf_counter(), server_of(request).config.request_s
     deadline = started + request_s if request_s > 0 else None
     async with leased(request, wanted) as lease:
-        if lease.model.engine.engine.only_embeds:
-            raise ApiError(
-                400,
-                f"'{wanted.model}' is an embedding model and generates no text; /api/embed and "
-                "/v1/embeddings have its vectors",
-            )
         resolved = await in_lane(request, wanted, lease.model, partial(resolve, request=wanted))
         stream = lease.model.engine.stream(resolved, watch=wanted.show_drafts)
         async with stream:

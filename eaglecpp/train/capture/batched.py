@@ -94,7 +94,7 @@ def run(
                 yield from advance(_Running(task), None)
             if not under_way:
                 return
-            for generation, event in [*scheduler.admit(), *scheduler.step()]:
+            for generation, event in scheduler.turn():
                 if isinstance(event, BaseException):
                     raise event
                 if event is None:

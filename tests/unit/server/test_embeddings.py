@@ -82,7 +82,7 @@ def test_a_text_that_does_not_fit_has_openais_code(running: TestServer) -> None:
 
 def test_an_embedding_model_says_that_it_generates_nothing(running: TestServer) -> None:
     error = running.told("/v1/completions", {"model": "bert", "prompt": "x"}, 400)["error"]
-    assert "'bert' is an embedding model" in error["message"]
+    assert "bert.gguf is an embedding model" in error["message"]
     assert running.told("/api/show", {"model": "bert"})["capabilities"] == ["embedding"]
     loaded = {one["name"]: one for one in running.get("/api/ps").json()["models"]}
     assert loaded["bert"]["context_length"] == 128 and not loaded["bert"]["drafts"]
