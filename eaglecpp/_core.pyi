@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The compiled extension. Nothing outside `eaglecpp.engine`, `eaglecpp.lowlevel` and `eaglecpp.log` imports it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -180,7 +180,11 @@ class Embedder:
 class Engine:
     """Owns target, drafter and sequences. One thread at a time: a concurrent call raises EngineBusyError."""
 
-    def __init__(self, options: EngineOptions) -> None: ...
+    def __init__(
+        self, options: EngineOptions, on_progress: Callable[[], object] | None = None
+    ) -> (
+        None
+    ): ...  # on_progress: called while models load and are measured; an exception cancels that, and is raised
     @property
     def n_ctx(self) -> int: ...
     @property

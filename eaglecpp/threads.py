@@ -13,16 +13,22 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_job: contextvars.ContextVar[asyncio.Future[Any]] = contextvars.ContextVar("job")
+_is_cancelled: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("is_cancelled")
 
 
 def check_wanted() -> None:
-    """Raises CancelledError in a job of `Threads` whose caller was cancelled; a long job calls it between its
-    steps.
+    """Raises CancelledError in a job of `Threads` whose caller was cancelled, or where a `cancel_when` holds;
+    a long job calls it between its steps.
     """
-    job = _job.get(None)
-    if job is not None and job.cancelled():
+    is_cancelled = _is_cancelled.get(None)
+    if is_cancelled is not None and is_cancelled():
         raise asyncio.CancelledError
+
+
+def cancel_when(holds: Callable[[], bool]) -> None:
+    """Lets `check_wanted` raise in this context also when `holds()`."""
+    before = _is_cancelled.get(bool)  # bool() is False
+    _is_cancelled.set(lambda: holds() or before())
 
 
 class Threads:
@@ -47,7 +53,7 @@ class Threads:
         await self._free.acquire()
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         done: asyncio.Future[T] = loop.create_future()
-        context.run(_job.set, done)
+        context.run(_is_cancelled.set, done.cancelled)
 
         def settle(set_done: Callable[[Any], None], value: Any) -> None:
             self._free.release()

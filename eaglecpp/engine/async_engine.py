@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import contextvars
 import logging
 import os
 import threading
@@ -50,7 +51,7 @@ from eaglecpp.errors import (
 )
 from eaglecpp.human import counted
 from eaglecpp.options.typed import GenerateKeywords, OpenKeywords
-from eaglecpp.threads import Threads
+from eaglecpp.threads import Threads, cancel_when, check_wanted
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -120,7 +121,8 @@ class AsyncEngine:
         self._closing: Literal["no", "when idle", "now"] = "no"
         self._opened: Future[None] = Future()
         self._engine: Engine | None = None
-        self._thread = threading.Thread(target=self._run, args=(engine,), name="eaglecpp-engine", daemon=True)
+        run = partial(contextvars.copy_context().run, self._run, engine)
+        self._thread = threading.Thread(target=run, name="eaglecpp-engine", daemon=True)
         self._thread.start()
         _started.add(self)
 
@@ -390,6 +392,7 @@ class AsyncEngine:
     # The engine's thread
 
     def _run(self, engine: Engine | Callable[[], Engine]) -> None:
+        cancel_when(lambda: self._closing == "now")
         try:
             self._engine = engine if isinstance(engine, Engine) else engine()
             shared = self._engine.shared
@@ -397,8 +400,11 @@ class AsyncEngine:
             sequences = [NativeSequence(shared.native) for _ in range(self._engine.n_free)]
             self._engine.sequences.update(sequences)
             self._scheduler.open(shared, sequences)
+            check_wanted()
         except BaseException as error:
-            self._opened.set_exception(error)
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            closed = InvalidStateError("this engine was closed while it was loading")
+            self._opened.set_exception(closed if is_cancelled else error)
             self._end_all()  # calls that wait for the engine find it closed
             return
         self._opened.set_result(None)

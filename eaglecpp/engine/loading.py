@@ -23,6 +23,7 @@ from eaglecpp.log import drain
 from eaglecpp.opening.plan import OpeningPlan
 from eaglecpp.options import DraftOptions
 from eaglecpp.results import Timings
+from eaglecpp.threads import check_wanted
 
 _log = logging.getLogger("eaglecpp.engine")
 
@@ -75,6 +76,7 @@ def load(
             drain()
             if drafting.exact == "on" and exactness.reason:
                 _log.warning("exact=on: plain decoding, because %s", exactness.reason)
+            check_wanted()
             if plan.draft is not None and not has_costs:
                 rehearse(native.get(), shared.sampling)
 

@@ -18,6 +18,7 @@ from typing import Any
 from eaglecpp._extension import core
 from eaglecpp.errors import EagleError, EngineBusyError, InvalidStateError, InvalidValueError
 from eaglecpp.log import drain
+from eaglecpp.threads import check_wanted
 
 _log = logging.getLogger("eaglecpp.engine")
 _LOST_S = 1.0  # after which a waiting thread looks by itself: Ctrl+C may keep the one before from telling it
@@ -49,7 +50,7 @@ class NativeEngine:
         self.before_forms: Callable[[int], None] | None = None
         try:
             with checks_arguments():
-                self._native = core.Engine(options)
+                self._native = core.Engine(options, check_wanted)
         finally:
             drain()
 

@@ -286,9 +286,12 @@ class Server:
         self.n_bytes = config.n_bytes or int(_SHARE * (free_memory() or 1 << 62))
         self._n_asked: Counter[Key] = Counter()
         self._loading = asyncio.Lock()
+        self._loads: dict[Key, asyncio.Future[LoadedModel]] = {}
+        self._n_joined: Counter[Key] = Counter()  # requests that wait for a load, also those that left
         self._changed = asyncio.Event()
         self._turns = FairLock()
         self._last_use = time.monotonic()
+        self._is_stopping = False
         self.learner = Learner(
             self._learning, self.idle_for, self.forget, config.learn_idle_s, self.work.files
         )
@@ -365,31 +368,36 @@ class Server:
                     await self._unload(model)
 
     async def close(self) -> None:
-        """Gives what runs the configured time to end, then frees everything. Waits for a model that loads."""
+        """Gives what runs the configured time to end, then frees everything."""
+        self.stop_loads()
         await self._loading.acquire()  # for good: nothing is loaded any more
         models = list(self.models.values())
         self.models.clear()
         await asyncio.gather(*(model.engine.close(grace_s=self.config.grace_s) for model in models))
 
+    def stop_loads(self) -> None:
+        """Cancels loads under way and refuses further ones: requests that wait for them get an error."""
+        self._is_stopping = True
+        for loading in self._loads.values():
+            loading.cancel()
+
     async def _taken(self, source: Source, n_ctx: int) -> LoadedModel:
-        """A model with one more user."""
-        while True:
-            model = self.models.get(source.key)
-            if model is not None and model.engine.broken is None:
-                model.n_users += 1
-                return model
-            await self._loading.acquire()  # for whoever leaves until now nothing is loaded
-            if self.models.get(source.key) is not model:
-                self._loading.release()
-                continue
-            self.models.pop(source.key, None)  # nobody else takes what is about to go
-            # Loading goes on when whoever asked for it has left: what a thread makes must not be lost.
-            loading = asyncio.ensure_future(self._load(source, n_ctx, model))
-            try:
-                return await asyncio.shield(loading)
-            except asyncio.CancelledError:
-                loading.add_done_callback(self._give_up)
-                raise
+        """Returns a model with one more user. All requests for a model that loads share that load and its
+        error. It goes on when they have left.
+        """
+        model = self.models.get(source.key)
+        if model is not None and model.engine.broken is None:
+            model.n_users += 1
+            return model
+        loading = self._loads.get(source.key)
+        if loading is None:
+            loading = self._loads[source.key] = asyncio.ensure_future(self._load(source, n_ctx))
+        self._n_joined[source.key] += 1
+        try:
+            return await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            loading.add_done_callback(self._give_up)
+            raise
 
     def _give_up(self, loading: asyncio.Future[LoadedModel]) -> None:
         if not loading.cancelled() and loading.exception() is None:
@@ -400,30 +408,40 @@ class Server:
         model.used = self._last_use = time.monotonic()
         self._changed.set()
 
-    async def _load(self, source: Source, n_ctx: int, old: LoadedModel | None) -> LoadedModel:
-        """A new model with one user, in place of one that is broken. Gives the lock `_loading` back."""
+    async def _load(self, source: Source, n_ctx: int) -> LoadedModel:
+        """Loads a model for all requests that wait for it, in place of one that is broken. Raises ApiError
+        when the server stops.
+        """
         try:
-            if old is not None:
-                await self._unload(old)
-            plan = await self.work.loading.run(plan_source, source, self.config, n_ctx)
-            if await self._make_room(n_bytes_of(plan), source.name):  # there is memory for more context now
-                plan = await self.work.loading.run(plan.with_context)
-            adapters = "".join(f", {Path(path).name} at {scale:g}" for path, scale in source.adapters)
-            _log.info("loading %s%s", source.name, adapters)
-            model = await self.work.loading.run(LoadedModel, source, plan, self.config, self._turns)
-            self.metrics.add("model_loads_total", model=source.name)
-            _log.info(
-                "loaded %s in %.0f ms, %d tokens of context for each of %d conversations",
-                source.name, model.load_ms, model.n_ctx, self.config.n_parallel,
-            )  # fmt: skip
-            for notice in model.notices:
-                _log.warning("%s: %s", source.name, notice)
-            self.models[source.key] = model
-            model.n_users += 1
-            return model
+            async with self._loading:
+                return await self._loaded(source, n_ctx)
+        except asyncio.CancelledError:
+            raise ApiError(503, f"the server stops, '{source.name}' is not loaded") from None
         finally:
-            self._loading.release()
+            del self._loads[source.key], self._n_joined[source.key]
             self._changed.set()
+
+    async def _loaded(self, source: Source, n_ctx: int) -> LoadedModel:
+        if self._is_stopping:
+            raise asyncio.CancelledError
+        if (old := self.models.pop(source.key, None)) is not None:  # broken
+            await self._unload(old)
+        plan = await self.work.loading.run(plan_source, source, self.config, n_ctx)
+        if await self._make_room(n_bytes_of(plan), source.name):  # there is memory for more context now
+            plan = await self.work.loading.run(plan.with_context)
+        adapters = "".join(f", {Path(path).name} at {scale:g}" for path, scale in source.adapters)
+        _log.info("loading %s%s", source.name, adapters)
+        model = await self.work.loading.run(LoadedModel, source, plan, self.config, self._turns)
+        self.metrics.add("model_loads_total", model=source.name)
+        _log.info(
+            "loaded %s in %.0f ms, %d tokens of context for each of %d conversations",
+            source.name, model.load_ms, model.n_ctx, self.config.n_parallel,
+        )  # fmt: skip
+        for notice in model.notices:
+            _log.warning("%s: %s", source.name, notice)
+        self.models[source.key] = model
+        model.n_users += self._n_joined[source.key]
+        return model
 
     async def _make_room(self, n_bytes: int, name: str) -> bool:
         """Unloads others as far as it takes; whether any was."""

@@ -148,7 +148,9 @@ class Protocol(H11Protocol):
 
 
 class Seldom(logging.Filter):
-    """Of each warning, a few lines a minute: nothing a client causes may fill a disk."""
+    """Logs a few lines a minute of each warning: nothing a client causes may fill a disk. Drops the
+    tracebacks that uvicorn and starlette log for requests that are cancelled when the server stops.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,6 +159,9 @@ class Seldom(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
             return True
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, asyncio.CancelledError) or str(record.msg).rstrip().endswith("CancelledError"):
+            return False
         minute, key = int(time.monotonic() // 60), str(record.msg)[:80]
         if minute != self._minute or len(self._counts) > 1000:
             self._minute, self._counts = minute, Counter()
@@ -270,6 +275,7 @@ class Runner(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._loading is not None:
             self._loading.cancel()
+        self._shared.stop_loads()
         await super().shutdown(sockets)
 
     async def _load(self) -> None:

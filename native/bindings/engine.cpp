@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <climits>
 #include <map>
 #include <memory>
@@ -55,11 +56,26 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     return d;
 }
 
+// Calls a Python function, which it does not own, at most every 50 ms from a thread that has released the GIL.
+struct Reporter {
+    nb::handle function;
+    std::chrono::steady_clock::time_point next{};
+
+    void operator()() {
+        const auto now = std::chrono::steady_clock::now();
+        if (now < next) return;
+        next = now + std::chrono::milliseconds(50);
+        const nb::gil_scoped_acquire gil;
+        function();
+    }
+};
+
 // Owns the engine so that close() can free it while Python still holds the object. A call that releases the GIL keeps
 // the engine alive by its own `share`: another thread may close it meanwhile.
 class EngineHandle {
   public:
-    explicit EngineHandle(const EngineOptions & options) {
+    EngineHandle(EngineOptions options, nb::object on_progress) : on_progress_(std::move(on_progress)) {
+        if (!on_progress_.is_none()) options.on_progress = Reporter{on_progress_};
         GilRelease release;
         guarded([&] { engine_ = std::make_shared<Engine>(options); });
     }
@@ -94,6 +110,7 @@ class EngineHandle {
         last.reset();
     }
 
+    nb::object on_progress_;
     std::shared_ptr<Engine> engine_;
 };
 
@@ -410,7 +427,7 @@ void bind_engine(nb::module_ & m) {
     bind_embedder(m);
     using E = EngineHandle;
     nb::class_<E>(m, "Engine")
-        .def(nb::init<const EngineOptions &>(), nb::arg("options"))
+        .def(nb::init<EngineOptions, nb::object>(), nb::arg("options"), nb::arg("on_progress") = nb::none())
         .def_prop_ro("n_ctx", [](const E & e) { return e.target().n_ctx(); })
         .def_prop_ro("n_ctx_train", [](const E & e) { return llama_model_n_ctx_train(e.target().model().get()); })
         .def_prop_ro("n_vocab", [](const E & e) { return e.target().vocab().size(); })

@@ -347,8 +347,14 @@ ExactRows Engine::measure_exact_rows(int id) {
         // prompts share batches where there are several conversations
         const int n_batch = n_rows_max + (target().rounds_alike() ? target().n_shared_rows() : 0);
         const SeqRange range = id < 0 ? target().cells().seqs(0) : conversations_.get(id).range;
-        out = attempt([&] { return rounds_.measure_exact_rows(range, n_rows_max, n_batch); },
-                      [&] { models_.target->cells().truncate(range, 0); });
+        Progress progress(id < 0 ? o : TargetOptions());
+        try {
+            out = attempt([&] { return rounds_.measure_exact_rows(range, n_rows_max, n_batch, progress); },
+                          [&] { models_.target->cells().truncate(range, 0); });
+        } catch (const Error &) {
+            progress.rethrow();
+            throw;
+        }
     }
     set_exact_rows(out.counts);
     return out;

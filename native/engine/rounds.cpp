@@ -120,8 +120,9 @@ StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
 }
 
 // What the batches take is the first that the planner learns of this machine: the first answer already has prices.
-ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max) {
+ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress) {
     const auto decode = [&](TargetBatch & batch, bool is_prompt, int n_alike) {
+        if (!progress.go_on()) fail(ErrorKind::value, "cancelled");
         planner_.set_n_threads(n_threads());
         const double start = now_ms();
         run(batch, is_prompt ? ThreadPolicy::Kind::prompt : ThreadPolicy::Kind::decode);

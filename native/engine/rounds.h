@@ -50,7 +50,7 @@ class Rounds {
     void replay(Sequence & s);
 
     // Measures with the number of threads that is best now, which on a busy machine is not all of them.
-    ExactRows measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max);
+    ExactRows measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress);
 
     // threads that decoding has now
     int n_threads() const { return threads_.level(ThreadPolicy::Kind::decode); }

@@ -75,7 +75,6 @@ void TargetModel::set_params(const TargetOptions & options) {
                                           : (options.use_mmap ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE);
     params_.use_extra_bufts = use_repack_ || use_kernels_;
     if (!devices_.empty()) params_.devices = devices_.data();
-    params_.progress_callback = [](float, void *) { return true; };  // llama.cpp's own logs dots
 }
 
 TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
@@ -113,6 +112,9 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
             has_float_matrices_ = has_float_matrices_ || (t.ne[1] > 1 && !ggml_is_quantized(t.type));
         }
     }
+    Progress progress(options);
+    params_.progress_callback = [](float, void * data) { return static_cast<Progress *>(data)->go_on(); };
+    params_.progress_callback_user_data = &progress;
     ErrorTrail trail;
     try {
         const kernels::LoadScope placement(use_kernels_, use_repack_);
@@ -122,6 +124,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     } catch (const std::bad_alloc & e) {
         log_line(LogLevel::error, e.what());
     }
+    progress.rethrow();
     check_servers();
     if (!model_) {
         const std::string why = trail.text();

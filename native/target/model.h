@@ -19,7 +19,7 @@ namespace eaglecpp {
 
 class TargetModel : Pinned {  // llama.cpp's parameters point into it
   public:
-    // Error(not_found | gguf | unsupported | out_of_memory)
+    // Error(not_found | gguf | unsupported | out_of_memory), and what `options.on_progress` throws
     explicit TargetModel(const TargetOptions & options);
 
     llama_model * get() const { return model_.get(); }

@@ -3,6 +3,8 @@
 
 #include <ggml-backend.h>
 
+#include <exception>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +43,30 @@ struct TargetOptions {
     bool drafts_forms = false;     // only what a grammar forces: none with a recurrent state, and few per conversation
     int n_leaves_max = 1;          // tree leaves of one round and conversation
     std::vector<std::pair<std::string, float>> lora;
+    std::function<void()> on_progress;  // called while a model loads and is measured; an exception cancels that
+};
+
+// Keeps what `on_progress` throws: neither llama.cpp nor an engine that undoes a step lets it through.
+class Progress {
+  public:
+    explicit Progress(const TargetOptions & options) : report_(options.on_progress) {}
+
+    // false = cancelled
+    bool go_on() noexcept {
+        try {
+            if (report_) report_();
+        } catch (...) {
+            cancelled_ = std::current_exception();
+        }
+        return !cancelled_;
+    }
+    void rethrow() const {
+        if (cancelled_) std::rethrow_exception(cancelled_);
+    }
+
+  private:
+    const std::function<void()> report_;
+    std::exception_ptr cancelled_;
 };
 
 }  // namespace eaglecpp

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -13,7 +14,7 @@ import pytest
 
 from eaglecpp import Engine
 from eaglecpp.engine import engine as of_engine
-from eaglecpp.engine import native, session
+from eaglecpp.engine import loading, native, session
 from helpers.models import Models
 
 FILES = {module.__file__ for module in (of_engine, native, session)}
@@ -73,3 +74,22 @@ def test_a_session_that_is_dropped_gives_its_place_back(models: Models) -> None:
                 engine.session()
             assert len(stream.finish().tokens) == 2
             del stream
+
+
+@pytest.mark.parametrize("phase", ["load", "measure_exact_rows"])
+def test_ctrl_c_ends_an_opening(models: Models, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+    """It was noticed when weights were loaded and batches measured, minutes later for a large model."""
+    begun = list[str](["load"])
+    measure = loading.measure
+    monkeypatch.setattr(loading, "measure", lambda on: begun.append("measure_exact_rows") or measure(on))
+
+    def check() -> None:
+        if begun[-1] == phase:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(native, "check_wanted", check)
+    with pytest.raises(KeyboardInterrupt):
+        Engine.open(models.target, models.draft, planner_cache=False)
+    monkeypatch.undo()
+    with Engine.open(models.target, models.draft) as engine:
+        assert engine.generate("hello", max_tokens=2).text

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 import requests
 
+from eaglecpp.errors import GgufError
 from eaglecpp.references.names import ModelName
 from eaglecpp.server import models
 from eaglecpp.store import Stores
 from eaglecpp.store.transaction import copy_model, remove_model
-from helpers.http_server import DRAFT, TARGET, TestServer, store
+from eaglecpp.threads import check_wanted
+from helpers.http_server import DRAFT, TARGET, TestServer, store, until
 
 PARAMETERS = "PARAMETER temperature 0\nPARAMETER num_predict 2\n"
 SPELLINGS = ("pair", "pair:latest", "PAIR", "library/pair:latest", "registry.ollama.ai/library/Pair")
@@ -115,10 +117,10 @@ def test_a_server_that_ends_closes_the_model_that_loads(
     opened, engines, is_loading = models.open_fitting, list[Any](), threading.Event()
 
     def slow(*given: Any) -> Any:
-        is_loading.set()
-        time.sleep(1)
         found = opened(*given)
         engines.append(found[0])
+        is_loading.set()
+        time.sleep(1)
         return found
 
     monkeypatch.setattr(models, "open_fitting", slow)
@@ -126,7 +128,48 @@ def test_a_server_that_ends_closes_the_model_that_loads(
         with TestServer(grace_s=0.1) as server:
             pool.submit(say, server, "demo")
             assert is_loading.wait(60)
-        assert [engine.closed for engine in engines] == [True]
+        until(lambda: [engine.closed for engine in engines] == [True])
+
+
+def test_a_server_that_ends_cancels_the_model_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for the load to end, and then loaded the model again for the second request."""
+    loads = list[str]()
+
+    def endless(*given: Any) -> Any:
+        loads.append("begun")
+        while True:
+            time.sleep(0.01)
+            check_wanted()
+
+    monkeypatch.setattr(models, "open_fitting", endless)
+    with ThreadPoolExecutor() as pool:
+        with TestServer(grace_s=60) as server:
+            asked = [pool.submit(say, server, "demo") for _ in range(3)]
+            until(lambda: sum(server.server._shared._n_asked.values()) == 3 and bool(loads))
+        answers = [one.result() for one in asked]
+    assert [one.status_code for one in answers] == [503] * 3 and "stops" in answers[0].text
+    assert loads == ["begun"]
+
+
+def test_requests_that_wait_for_a_load_share_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, may_fail = list[str](), threading.Event()
+
+    def failing(*given: Any) -> Any:
+        loads.append("begun")
+        may_fail.wait(60)
+        raise GgufError("broken")
+
+    monkeypatch.setattr(models, "open_fitting", failing)
+    with ThreadPoolExecutor() as pool, TestServer() as server:
+        asked = [pool.submit(say, server, "demo") for _ in range(3)]
+        until(lambda: sum(server.server._shared._n_asked.values()) == 3 and bool(loads))
+        time.sleep(0.1)
+        may_fail.set()
+        assert {(one.result().status_code, one.result().json()["error"]) for one in asked} == {
+            (500, "broken")
+        }
+        assert loads == ["begun"]
+        assert say(server, "demo").status_code == 500 and len(loads) == 2
 
 
 def test_every_spelling_of_a_name_is_one_model(own: TestServer) -> None:
