@@ -21,6 +21,8 @@ def lost_rpc_servers() -> list[tuple[str, str, str]]: ...
 def drain_log() -> list[tuple[int, str]]:
     """Log lines of llama.cpp, ggml and ours since the last call, as (logging level, text)."""
 
+plan_reasons: Sequence[str]  # of `Timings.plan["reason"]`
+
 def head_architectures() -> list[str]:
     """Whose heads for further tokens can draft (native/target/heads.cpp)."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -23,6 +24,22 @@ if TYPE_CHECKING:
     from eaglecpp.chat.message import Message, ToolCall
 
 FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class PlanReason(StrEnum):
+    """Why the planner drafted or not, as `Timings.plan["reason"]` has it (native/algo/decision.h)."""
+
+    OFF = "off"
+    ROOM = "room"
+    CALIBRATING = "calibrating"
+    BACKOFF = "backoff"
+    OVER_BUDGET = "over_budget"
+    ALL_REJECTED = "all_rejected"
+    PAYS = "pays"
+    FIXED = "fixed"
+    INEXACT = "inexact"
+    NO_MATCH = "no_match"
+    REPLAY = "replay"
 
 
 @dataclass(frozen=True)
@@ -84,7 +101,8 @@ class Timings:
     `exact`: every row of this answer was computed as plain decoding computes it, bit for bit, so the text is
     that of plain decoding. False also if that is not known.
 
-    `plan`: `strategy` and `why`; if drafting was possible, also how the rounds went: `rounds`,
+    `plan`: `strategy` and `why`; with "auto" `reason`, a `PlanReason` where most rounds were undrafted, else
+    ""; if drafting was possible, also how the rounds went: `rounds`,
     `drafted_rounds` (with a verified draft), `probes` (drafted, not verified); means over the drafted ones:
     `nodes`, `depth`, `expected_tokens` (including the bonus token), `expected_cost` (in plain steps); and
     `speedup`, tokens per plain step's time, without stalls. The last two are None until a plain step was

@@ -194,7 +194,11 @@ def _by_strategy(measured: Sequence[Any]) -> dict[str, list[Any]]:
 
 def _reason(one: Any) -> str:
     """What the planner did and why, in plain words."""
-    why = one.plan.get("why", "").partition(";")[0]
-    if not why.startswith("off") and why:
+    why = one.plan.get("why", "")
+    if why and not one.plan.get("reason"):
         return f"drafted {why.partition(':')[0]}"
-    return not_drafted(why) if one.acceptance_length <= 1.0 else "mostly without drafts: plain is faster here"
+    return (
+        not_drafted(one.plan)
+        if one.acceptance_length <= 1.0
+        else "mostly without drafts: plain is faster here"
+    )

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from eaglecpp.human import counted, human_bytes
-from eaglecpp.results import Timings
+from eaglecpp.results import PlanReason, Timings
 
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
@@ -32,23 +32,26 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     elif not stats.draft_n:
         strategy = stats.plan.get("strategy")  # a fixed one says nothing about an answer of one token
         if strategy in ("off", "auto"):
-            parts.append("drafting off" if strategy == "off" else not_drafted(stats.plan.get("why", "")))
+            parts.append("drafting off" if strategy == "off" else not_drafted(stats.plan))
     elif speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:
         parts.append(f"{speedup:.1f}x faster with drafting" if speedup >= 1.05 else "no faster with drafting")
     return "[ " + " · ".join(parts) + " ]"
 
 
-def not_drafted(why: str) -> str:
-    """Why the planner did not draft, in plain words. why: `Timings.plan["why"]`"""
-    if "no room" in why:
-        return "not drafted: no room left"
-    if "measuring" in why or why in ("", "off"):
-        return "not drafted yet: measuring the model's own speed first"
-    if "nothing in the text" in why:
-        return "not drafted: nothing in the text so far to draft from"
-    if "waiting" in why:
-        return "not drafted: it did not pay a moment ago, and is tried again soon"
-    return "not drafted: plain decoding is faster here"
+def not_drafted(plan: Mapping[str, Any]) -> str:
+    """Returns in plain words why the planner did not draft. plan: `Timings.plan`"""
+    return _NOT_DRAFTED.get(plan.get("reason", PlanReason.OFF), "not drafted: plain decoding is faster here")
+
+
+_MEASURING = "not drafted yet: measuring the model's own speed first"
+_NOT_DRAFTED: Mapping[str, str] = {
+    PlanReason.OFF: _MEASURING,
+    PlanReason.CALIBRATING: _MEASURING,
+    PlanReason.ROOM: "not drafted: no room left",
+    PlanReason.NO_MATCH: "not drafted: nothing in the text so far to draft from",
+    PlanReason.OVER_BUDGET: "not drafted: it did not pay a moment ago, and is tried again soon",
+    PlanReason.INEXACT: "not drafted: exact=on, and no batch of several rows is exact here",
+}
 
 
 def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: float | None = None) -> list[str]:

@@ -77,7 +77,9 @@ class Drafting:
         if not self.has_draft and plan["strategy"] == "off":
             return plan
         says_why = plan["strategy"] == "auto"
-        plan |= {name: fact for name, fact in raw["plan"].items() if says_why or name != "why"}
+        plan |= {
+            name: fact for name, fact in raw["plan"].items() if says_why or name not in ("why", "reason")
+        }
         if says_why and self.engine.chains_only:
             plan["why"] += f"; chains only: {self.engine.chains_only}"
         if raw["cut"] >= 0:

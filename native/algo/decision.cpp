@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "algo/decision.h"
 
-#include <array>
-
 namespace eaglecpp {
 
 namespace {
@@ -87,11 +85,19 @@ std::string PlanSummary::explain() const {
     const int n = n_drafted();
     std::string rounds = strf("drafted in %d of %d rounds", n, n_rounds_);
     if (n_probes_ > 0) rounds += strf(", and in %d only compared a draft with the text", n_probes_);
-    if (2 * n < n_rounds_) return why_off(why_off_, best_speed_) + (n == 0 && n_probes_ == 0 ? "" : "; " + rounds);
+    if (!drafts()) return why_off(why_off_, best_speed_) + (n == 0 && n_probes_ == 0 ? "" : "; " + rounds);
     const std::string shape =
         n_chains_ >= n_trees_ ? strf("chain %.0f", n_nodes()) : strf("tree %.0f nodes, depth %.0f", n_nodes(), depth());
     return strf("%s: expected %.1f tokens in the time of %.2f plain steps; %s", shape.c_str(), n_tokens_expected(),
                 cost_expected(), rounds.c_str());
+}
+
+std::string PlanSummary::reason() const {
+    return drafts() ? "" : reason_names[(int)why_off_];
+}
+
+const std::array<const char *, 11> & decision_reasons() {
+    return reason_names;
 }
 
 }  // namespace eaglecpp

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,6 +11,9 @@
 #include "base/error.h"
 
 namespace eaglecpp {
+
+// Names of Decision::Reason, in its order.
+const std::array<const char *, 11> & decision_reasons();
 
 // What was decided for one round of one conversation, as a value that explains itself and prints as a line of a log.
 //
@@ -79,8 +83,11 @@ class PlanSummary {
     // The typical round and how often drafting was chosen, on one line:
     // "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps; drafted in 210 of 230 rounds"
     std::string explain() const;
+    // Decision::Reason of the last undrafted round where most rounds were undrafted; "" where most were drafted.
+    std::string reason() const;
 
   private:
+    bool drafts() const { return n_rounds_ > 0 && 2 * n_drafted() >= n_rounds_; }
     double mean(double sum) const { return n_drafted() > 0 ? sum / n_drafted() : 0.0; }
 
     int n_rounds_ = 0, n_chains_ = 0, n_trees_ = 0, n_probes_ = 0;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include <ggml.h>
 #include <llama.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <thread>
 
+#include "algo/decision.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "bindings/bindings.h"
@@ -74,6 +76,7 @@ void bind_system(nb::module_ & m) {
         return out;
     });
     m.def("head_architectures", &head_architectures);
+    m.attr("plan_reasons") = nb::cast(decision_reasons());
 }
 
 }  // namespace eaglecpp

@@ -11,10 +11,11 @@ from dataclasses import replace
 import pytest
 
 from eaglecpp import Engine
-from eaglecpp.cli.figures import stats_line, verbose_lines
+from eaglecpp._extension import core
+from eaglecpp.cli.figures import not_drafted, stats_line, verbose_lines
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import Watch, laid_out
-from eaglecpp.results import Timings
+from eaglecpp.results import PlanReason, Timings
 from helpers.models import Models
 
 STATS = Timings(prompt_n=26, prompt_ms=110, predicted_n=298, predicted_ms=3900, draft_n=259)
@@ -44,8 +45,16 @@ SLOW = "off: the best draft would reach 0.93 of plain speed; drafted in 2 of 90 
 def test_the_line_after_an_answer(
     stats: Timings, strategy: str, why: str, speedup: float | None, end: str
 ) -> None:
-    planned = replace(stats, plan={"strategy": strategy, "why": why})
+    reason = {SLOW: PlanReason.BACKOFF, TREE: ""}.get(why, PlanReason.CALIBRATING)
+    planned = replace(stats, plan={"strategy": strategy, "why": why, "reason": reason})
     assert end in stats_line(planned, has_draft=True, speedup=speedup)
+
+
+def test_the_planners_reasons_are_known_by_name() -> None:
+    """They were looked for in a sentence that the planner makes, and its "waiting" was another reason's."""
+    assert list(core.plan_reasons) == list(PlanReason)
+    said = not_drafted({"reason": "over_budget", "why": "off: any other words"})
+    assert said == "not drafted: it did not pay a moment ago, and is tried again soon"
 
 
 def test_the_line_claims_no_gain_from_a_loop_and_says_that_there_is_no_drafter() -> None:
