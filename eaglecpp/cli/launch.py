@@ -27,7 +27,7 @@ import click
 from eaglecpp.cli.command import command, option
 from eaglecpp.cli.options import model_argument
 from eaglecpp.cli.terminal import note, write
-from eaglecpp.conversations.served import ServerRefusedError, request
+from eaglecpp.conversations.served import ServerRefusedError, ask
 from eaglecpp.server.announced import find_server
 
 _N_CTX = 32_768  # tokens; Claude Code sends 20,000 before the first word
@@ -226,7 +226,8 @@ def _wait_for(address: str, process: subprocess.Popen[bytes], log: Any) -> None:
             log.seek(0)
             said = log.read().decode("utf-8", "replace").strip().splitlines() or ["it says nothing"]
             raise click.ClickException(f"eaglecpp serve ended: {said[-1].removeprefix('error: ')}")
-        with contextlib.suppress(OSError, ServerRefusedError), request(address, "GET", "/health"):
+        with contextlib.suppress(ServerRefusedError):
+            ask(address, "GET", "/health")
             return
         time.sleep(0.1)
     raise click.ClickException(f"eaglecpp serve did not answer within {_STARTS_S:.0f} s")
@@ -236,10 +237,9 @@ def _load(address: str, key: str, model: str, n_ctx: int) -> int:
     """Loads a model in a server. Returns the context that it has there, in tokens, at most `n_ctx`."""
     body = {"model": model, "options": {"num_ctx": n_ctx}}
     try:
-        request(address, "POST", "/api/generate", body, key).close()
-        with request(address, "GET", "/api/ps", None, key) as answer:
-            loaded = json.loads(answer.read())["models"]
-    except (OSError, ServerRefusedError) as error:
+        ask(address, "POST", "/api/generate", {**body, "stream": False}, key)
+        loaded = ask(address, "GET", "/api/ps", None, key)["models"]
+    except ServerRefusedError as error:
         raise click.ClickException(f"{address}: {error}") from None
     found = next((one["context_length"] for one in loaded if one["name"] == model), n_ctx)
     if found < n_ctx:

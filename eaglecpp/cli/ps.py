@@ -8,9 +8,6 @@ empty.
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import json
 import os
 from datetime import datetime
 from typing import Any
@@ -21,7 +18,7 @@ from eaglecpp.cli.command import command, complete_model, json_option
 from eaglecpp.cli.options import Served, options_of
 from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
-from eaglecpp.conversations.served import ServerRefusedError, address_of, request
+from eaglecpp.conversations.served import NoServerError, ServerRefusedError, address_of, ask
 from eaglecpp.human import human_bytes
 from eaglecpp.server.announced import find_server
 
@@ -79,15 +76,13 @@ def _ask(address: str, api_key: str, path: str, body: Any = None) -> dict[str, A
     # answers in progress end before a model is freed
     method, key, patience = ("GET", "models", _PATIENCE_S) if body is None else ("POST", "done", None)
     try:
-        answer = request(address, method, f"/api/{path}", body, api_key, patience)
-    except OSError:
+        found = ask(address, method, f"/api/{path}", body, api_key, patience)
+    except NoServerError:
         return None
     except ServerRefusedError as error:
         raise click.ClickException(f"{address}: {error}") from None
-    with answer, contextlib.suppress(OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
-        found = json.loads(answer.read())
-        if isinstance(found[key], (list, bool)):
-            return dict(found)
+    if isinstance(found, dict) and isinstance(found.get(key), (list, bool)):
+        return found
     raise click.ClickException(f"{address}: expected an answer of eaglecpp serve")
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import http.client
 import json
 import socket
-from collections.abc import Mapping
+import ssl
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.message import Message, Role
@@ -28,9 +29,12 @@ from eaglecpp.options import SamplingOptions, describe
 from eaglecpp.references.reference import read_name
 from eaglecpp.results import AnswerStream, Chunk, Completion, FinishReason, Piece, Timings
 
-_CONNECT_S = 2.0
+if TYPE_CHECKING:
+    import httpx
+
+_CONNECT_S = 5.0
 _FACTS_S = 30.0
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 _MAX_BYTES = 1 << 26  # of a line of an answer, or of what is said of a model
 _MALFORMED = (AttributeError, TypeError, ValueError, ArithmeticError, RecursionError)
 _NO_THINKING = "does not support thinking"
@@ -40,6 +44,10 @@ _SAMPLING = {one.name for one in describe(SamplingOptions)}
 
 class ServerRefusedError(EagleError):
     """The server did not do what it was asked for; the text says why."""
+
+
+class NoServerError(ServerRefusedError):
+    """No server listens there."""
 
 
 def address_of(text: str, port: int = 11434) -> str:
@@ -64,7 +72,11 @@ def address_of(text: str, port: int = 11434) -> str:
 def elsewhere(text: str) -> str | None:
     """As `address_of`; None for a server on this machine, which is found without its address."""
     address = address_of(text)
-    return None if urlsplit(address).hostname in ("127.0.0.1", "localhost", "::1") else address
+    return None if _is_here(address) else address
+
+
+def _is_here(address: str) -> bool:
+    return urlsplit(address).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def request(
@@ -74,33 +86,93 @@ def request(
     body: Any = None,
     key: str | None = None,
     timeout: float | None = None,
-) -> http.client.HTTPResponse:
-    """Asks a server; its answer's beginning, to be closed. timeout: of each step behind the connection; None
-    = loading and a long prompt take as long as they take. Raises `OSError` where none listens, else
-    ServerRefusedError.
+) -> httpx.Response:
+    """Sends a request to a server and returns the response as a stream, to be closed. timeout: seconds
+    between two packets; None = loading and a long prompt take as long as they take, and a host that vanishes
+    is noticed within two minutes. Raises NoServerError where none listens, ServerRefusedError.
     """
-    parts = urlsplit(address)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_CONNECT_S)
-    headers = {"Content-Type": "application/json", "Connection": "close"}  # the answer has the connection
-    headers |= {"Authorization": f"Bearer {key}"} if key else {}
-    connection.connect()
+    import httpx
+
+    url = urlsplit(address)
+    proxies = {} if _is_here(address) or proxy_bypass(url.hostname or "") else getproxies()
+    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    limits = httpx.Limits(max_keepalive_connections=0)  # the end of the response closes the connection
     try:
-        connection.sock.settimeout(timeout)
-        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEP_ALIVE.items():  # a server that vanishes is noticed within two minutes
-            if hasattr(socket, name):
-                connection.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        connection.request(method, parts.path + path, None if body is None else json.dumps(body), headers)
-        response = connection.getresponse()
-        if response.status == 200:
+        transport = httpx.HTTPTransport(
+            verify=url.scheme == "https",
+            limits=limits,
+            socket_options=_keep_alive(),
+            proxy=proxies.get(url.scheme) or proxies.get("all"),
+        )
+        client = httpx.Client(transport=transport, timeout=httpx.Timeout(timeout, connect=_CONNECT_S))
+        sent = client.build_request(method, address + path, json=body, headers=headers)
+        response = client.send(sent, stream=True)
+        if response.status_code == 200:
             return response
-        reason = f"status {response.status}"
-        with contextlib.suppress(KeyError, *_MALFORMED):
-            reason = str(json.loads(response.read(65536))["error"])
-    except (OSError, http.client.HTTPException) as error:
+        reason = f"status {response.status_code}"
+        with contextlib.closing(response), contextlib.suppress(httpx.TransportError, KeyError, *_MALFORMED):
+            reason = str(json.loads(_read(response))["error"])
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise _no_connection(address, error) from None
+    except (httpx.TransportError, httpx.InvalidURL, ImportError, ValueError) as error:  # proxies, too
         reason = str(error) or type(error).__name__
     raise ServerRefusedError(reason)
+
+
+def ask(
+    address: str, method: str, path: str, body: Any = None, key: str = "", timeout: float | None = None
+) -> Any:
+    """Returns the JSON of a response. Raises as `request`; ServerRefusedError for anything else than JSON."""
+    import httpx
+
+    try:
+        with contextlib.closing(request(address, method, path, body, key, timeout)) as response:
+            return json.loads(_read(response))
+    except (httpx.TransportError, *_MALFORMED) as error:
+        raise ServerRefusedError(f"{address} does not answer as eaglecpp serve does: {error}") from None
+
+
+def _keep_alive() -> list[tuple[int, int, int]]:
+    named = [
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in _KEEP_ALIVE.items()
+        if hasattr(socket, name)
+    ]
+    return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *named]
+
+
+def _no_connection(address: str, error: Exception) -> ServerRefusedError:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return ServerRefusedError(
+            f"the certificate of {address} is not trusted: {cause.verify_message}; to trust it, set "
+            "SSL_CERT_FILE to the file of its certificate authority"
+        )
+    if cause is not None:
+        return ServerRefusedError(f"{address} does not speak TLS: {cause}; try http:// in its place")
+    return NoServerError(str(error) or "it does not answer")
+
+
+def _lines(response: httpx.Response) -> Iterator[bytes]:
+    """Yields the lines of a response, which has at most _MAX_BYTES in one."""
+    held = b""
+    for part in response.iter_raw():
+        *lines, held = (held + part).split(b"\n")
+        yield from lines
+        if len(held) > _MAX_BYTES:
+            break
+    yield held
+
+
+def _read(response: httpx.Response) -> bytes:
+    found = bytearray()
+    for part in response.iter_raw():
+        found += part
+        if len(found) > _MAX_BYTES:
+            raise ServerRefusedError(f"the answer has more than {_MAX_BYTES} bytes")
+    return bytes(found)
 
 
 @dataclass(frozen=True)
@@ -121,8 +193,6 @@ class ServerAnswers:
         body = self._body(conversation, options)
         try:
             return ServedAnswer(request(self.address, "POST", "/api/chat", body, self.api_key))
-        except OSError as error:
-            raise ServerRefusedError(str(error)) from None
         except ServerRefusedError as error:
             if body["think"] and _NO_THINKING in str(error):  # as an engine answers
                 return self(conversation, {**options, "think": None})
@@ -135,14 +205,13 @@ class ServerAnswers:
         found: dict[str, Any] = {}
         try:
             for method, path, body in (("GET", "version", None), ("POST", "show", {"model": self.model})):
-                with request(self.address, method, f"/api/{path}", body, self.api_key, _FACTS_S) as answer:
-                    found |= json.loads(answer.read(_MAX_BYTES))
+                found |= ask(self.address, method, f"/api/{path}", body, self.api_key, _FACTS_S)
                 if "eaglecpp" not in found:
                     raise ServerRefusedError(
                         f"{self.address} is no `eaglecpp serve`; --no-server opens the model here"
                     )
-        except (OSError, http.client.HTTPException, *_MALFORMED) as error:
-            raise ServerRefusedError(f"{self.address} does not answer: {[error, *error.args][-1]}") from None
+        except (NoServerError, TypeError) as error:
+            raise ServerRefusedError(f"{self.address} does not answer: {error}") from None
         return found
 
     def found(self) -> tuple[Found, bool, bool]:
@@ -177,8 +246,8 @@ class ServedAnswer(AnswerStream):
     server says so, or ends in the middle. load_ms: what the server took to load the model.
     """
 
-    def __init__(self, response: http.client.HTTPResponse) -> None:
-        self._response = response
+    def __init__(self, response: httpx.Response) -> None:
+        self._response, self._lines = response, _lines(response)
         self.load_ms = 0.0
         self.is_open = True
         self._pieces: list[Piece] = []
@@ -189,9 +258,11 @@ class ServedAnswer(AnswerStream):
     def __next__(self) -> Chunk:
         if not self.is_open:
             raise StopIteration
+        from httpx import TransportError
+
         try:
-            chunk = self._chunk(json.loads(self._response.readline(_MAX_BYTES)))
-        except (OSError, http.client.HTTPException, json.JSONDecodeError, UnicodeDecodeError):
+            chunk = self._chunk(json.loads(next(self._lines, b"")))
+        except (TransportError, json.JSONDecodeError, UnicodeDecodeError):
             why = "the server ended in the middle of the answer"
         except EagleError as error:
             why = str(error)

@@ -7,8 +7,10 @@ import contextlib
 import gc
 import json
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -19,9 +21,11 @@ import pytest
 
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.conversations.served import (
+    NoServerError,
     ServerAnswers,
     ServerRefusedError,
     address_of,
+    ask,
     elsewhere,
     request,
 )
@@ -130,7 +134,7 @@ def test_a_prompt_that_the_server_refuses_is_answered_here(
 
 @contextlib.contextmanager
 def other_program(
-    host: str, port: int = 0, path: str = "", said: str = ""
+    host: str, port: int = 0, path: str = "", said: str = "", tls: tuple[Path, Path] | None = None
 ) -> Iterator[tuple[int, list[str | None]]]:
     """Its port, and the keys that it is told. said: what it answers to what is asked of that path"""
     keys: list[str | None] = []
@@ -145,6 +149,10 @@ def other_program(
         do_GET = do_POST = answer
 
     with HTTPServer((host, port), Other) as other:
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*tls)
+            other.socket = context.wrap_socket(other.socket, server_side=True)
         threading.Thread(target=other.serve_forever, daemon=True).start()
         yield other.server_port, keys
         other.shutdown()
@@ -306,11 +314,57 @@ def test_a_connection_is_closed_by_a_refusal_and_notices_a_host_that_vanishes(
     with other_program("127.0.0.1") as (port, _):
         with pytest.raises(ServerRefusedError, match="status 404"):
             request(f"http://127.0.0.1:{port}", "POST", "/nothing")
-        with request(f"http://127.0.0.1:{port}", "GET", "/api/ps") as answer:
-            connection: socket.socket = answer.fp.raw._sock
+        with contextlib.closing(request(f"http://127.0.0.1:{port}", "GET", "/api/ps")) as answer:
+            connection: socket.socket = answer.extensions["network_stream"].get_extra_info("socket")
             assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
         gc.collect()
     assert [one for one in recwarn if one.category is ResourceWarning] == []
+
+
+def test_a_server_elsewhere_is_asked_through_the_proxy_of_the_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with other_program("127.0.0.1") as (proxy, seen), other_program("127.0.0.1") as (port, keys):
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
+        with pytest.raises(ServerRefusedError, match="status 404"):  # the proxy's
+            request("http://box.invalid:11434", "GET", "/api/version")
+        request(f"http://127.0.0.1:{port}", "GET", "/api/version").close()
+        monkeypatch.setenv("no_proxy", "box.invalid")
+        with pytest.raises(NoServerError):
+            request("http://box.invalid:11434", "GET", "/api/version")
+    assert (len(seen), len(keys)) == (1, 1)
+
+
+def test_a_certificate_is_checked_and_can_be_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext"]
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    command = [
+        "openssl",
+        *made,
+        "subjectAltName=DNS:localhost",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    with other_program("127.0.0.1", tls=(certificate, key)) as (port, _):
+        address = f"https://localhost:{port}"
+        with pytest.raises(
+            ServerRefusedError, match=r"certificate of .* not trusted: self.signed.*SSL_CERT_FILE"
+        ):
+            request(address, "GET", "/api/version")
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert ask(address, "GET", "/api/version") == {"eaglecpp": "1"}
+    with (
+        other_program("127.0.0.1") as (port, _),
+        pytest.raises(ServerRefusedError, match="does not speak TLS"),
+    ):
+        request(f"https://localhost:{port}", "GET", "/api/version")
 
 
 @pytest.mark.parametrize(
