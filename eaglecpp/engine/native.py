@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import starmap
 from typing import Any
@@ -37,6 +38,12 @@ def checks_arguments() -> Iterator[None]:
         raise InvalidValueError(str(error)) from error
 
 
+class _Hold:
+    """A call that holds an engine. thread: its ident, 0 = it has ended."""
+
+    thread = 0
+
+
 class NativeEngine:
     """Owns a `core.Engine`. waits: threads wait for each other instead of raising `EngineBusyError`."""
 
@@ -44,6 +51,7 @@ class NativeEngine:
         self.waits = False
         self._native: core.Engine | None = None
         self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `exclusive`
+        self._outer: Callable[[], _Hold | None] = lambda: None
         self._left = threading.Event()
         self.released: list[int] = []  # sequences that nobody owns any more
         # called with a sequence before its first answer with a grammar, where nothing else is drafted
@@ -77,9 +85,10 @@ class NativeEngine:
         """Holds the engine for one native call and hands its log on; `EngineBusyError` if a thread holds it.
 
         Not a lock: Ctrl+C between `acquire` and `try` would leave that locked for ever. Here the thread that
-        was interrupted still holds the engine, and its next call releases it. `setdefault` is atomic.
+        was interrupted still holds the engine, and its next call releases it. `setdefault` is atomic. A call
+        inside another of the same thread, which the garbage collector may begin, leaves the outer hold.
         """
-        me = threading.get_ident()
+        me, hold = threading.get_ident(), _Hold()
         while self._holder.setdefault("thread", me) != me:
             if not self.waits:
                 raise EngineBusyError(
@@ -88,9 +97,15 @@ class NativeEngine:
             self._left.clear()
             if self._holder:  # whoever left before `clear` has set the event already
                 self._left.wait(_LOST_S)
+        outer = self._outer()  # gone with its frame if it was interrupted
+        if outer is not None and outer.thread == me:
+            yield self.get()
+            return
         try:
+            hold.thread, self._outer = me, weakref.ref(hold)
             yield self.get()
         finally:
+            hold.thread = 0
             self._holder.pop("thread", None)
             self._left.set()
             drain()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from eaglecpp import Engine
 from eaglecpp.engine import engine as of_engine
 from eaglecpp.engine import loading, native, session
+from eaglecpp.errors import EngineBusyError
 from helpers.models import Models
 
 FILES = {module.__file__ for module in (of_engine, native, session)}
@@ -74,6 +76,29 @@ def test_a_session_that_is_dropped_gives_its_place_back(models: Models) -> None:
                 engine.session()
             assert len(stream.finish().tokens) == 2
             del stream
+
+
+def test_a_call_inside_another_leaves_the_engine_held(models: Models) -> None:
+    """The garbage collector may end a stream inside a call, after which another thread could enter."""
+    refused = list[bool]()
+
+    def other() -> None:
+        try:
+            engine.generate("a", max_tokens=1)
+        except EngineBusyError:
+            refused.append(True)
+
+    with Engine.open(models.target) as engine:
+        with engine._native.exclusive():
+            stream = engine.stream("hello", max_tokens=4)
+            next(stream)
+            del stream
+            gc.collect()
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+        assert refused == [True]
+        assert engine.generate("a", max_tokens=1).tokens
 
 
 @pytest.mark.parametrize("phase", ["load", "measure_exact_rows"])
