@@ -25,7 +25,8 @@ _MAX_HEAD = 2 << 20  # of a JPEG, before its size
 _FORMATS = "PNG, JPEG, GIF or BMP"
 _PACKED, _UNPACKED = 1 << 16, 1 << 20  # bytes that are unpacked at a time, and what becomes of them
 _PNG = b"\x89PNG\r\n\x1a\n"
-_BEGINNINGS = (_PNG, b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
+_JPEG = b"\xff\xd8\xff"
+_BEGINNINGS = (_PNG, _JPEG, b"GIF87a", b"GIF89a", b"BM")
 
 
 def image_mark(data: bytes) -> str:
@@ -81,6 +82,11 @@ def checked_image(data: bytes) -> bytes:
     if len(data) > MAX_BYTES:
         raise InvalidValueError(f"an image has more than {human_bytes(MAX_BYTES)}")
     size = _size(data)
+    if size is None and data.startswith(_JPEG) and len(data) > _MAX_HEAD:
+        raise InvalidValueError(
+            f"a JPEG does not give its size within the first {human_bytes(_MAX_HEAD)}; save it again without "
+            "metadata (EXIF, previews)"
+        )
     if size is None:
         raise InvalidValueError(f"an image is not what can be read: expected {_FORMATS}")
     if not 0 < size[0] * size[1] <= _MAX_PIXELS:

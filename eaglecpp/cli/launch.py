@@ -25,7 +25,7 @@ from typing import Any
 import click
 
 from eaglecpp.cli.command import command, option
-from eaglecpp.cli.options import model_argument
+from eaglecpp.cli.options import first_key, model_argument
 from eaglecpp.cli.terminal import note, write
 from eaglecpp.conversations.served import ServerRefusedError, ask
 from eaglecpp.server.announced import find_server
@@ -130,7 +130,7 @@ def launch(agent: str, model: str, arguments: tuple[str, ...], n_ctx: int, only_
 
     Uses the `eaglecpp serve` that runs on this machine; without one, starts one until the agent ends.
     """
-    chosen, key = AGENTS[agent], os.environ.get("EAGLECPP_API_KEY") or "eaglecpp"
+    chosen, key = AGENTS[agent], first_key() or "eaglecpp"
     if only_prints:
         address = str(find_server() or "http://127.0.0.1:11434")
         _show(chosen, chosen.setup(address, key, model, n_ctx), arguments)

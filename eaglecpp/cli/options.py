@@ -87,13 +87,18 @@ class Served:
 
     @property
     def key(self) -> str:
-        """EAGLECPP_API_KEY; "" for a server elsewhere that only OLLAMA_HOST names."""
-        key, source = os.environ.get("EAGLECPP_API_KEY", ""), click.get_current_context().get_parameter_source
+        """The first key in EAGLECPP_API_KEY; "" for a server elsewhere that only OLLAMA_HOST names."""
+        key, source = first_key(), click.get_current_context().get_parameter_source
         is_said = source("host") == ParameterSource.COMMANDLINE or os.environ.get("EAGLECPP_HOST")
         if not key or self.host is None or is_said:
             return key
         note("note: the server in OLLAMA_HOST does not get EAGLECPP_API_KEY; one in EAGLECPP_HOST does")
         return ""
+
+
+def first_key() -> str:
+    """The first of the keys in EAGLECPP_API_KEY, which `serve` reads as a list separated by blanks."""
+    return next(iter(os.environ.get("EAGLECPP_API_KEY", "").split()), "")
 
 
 def _seconds(text: str) -> float:

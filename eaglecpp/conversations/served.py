@@ -112,6 +112,8 @@ def request(
         reason = f"status {response.status_code}"
         with contextlib.closing(response), contextlib.suppress(httpx.TransportError, KeyError, *_MALFORMED):
             reason = str(json.loads(_read(response))["error"])
+        if response.status_code == 401:
+            reason += "; set EAGLECPP_API_KEY to one of its keys"
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise _no_connection(address, error) from None
     except (httpx.TransportError, httpx.InvalidURL, ImportError, ValueError) as error:  # proxies, too

@@ -60,7 +60,10 @@ IMAGES = {
     "large": (PNG + b"\0\x01\0\0" * 2 + b"\x08\x02", "65536 x 65536 pixels; at most 64 million"),
     "65535 of a GIF": (b"GIF89a\xff\xff\xff\xff", "expected PNG, JPEG, GIF or BMP"),
     "cut": (b"GIF89a\x05", "expected PNG, JPEG, GIF or BMP"),
-    "segments": (b"\xff\xd8" + b"\xff\xe0\0\x02" * 4_000_000, "expected PNG, JPEG, GIF or BMP"),
+    "segments": (
+        b"\xff\xd8" + b"\xff\xe0\0\x02" * 4_000_000,
+        "does not give its size within the first 2.1 MB",
+    ),
     "WebP": (b"RIFF\0\0\0\0WEBPVP8 " + b"\x10\0" * 9, "expected PNG, JPEG, GIF or BMP"),
     "MB": (b"\0" * (33 << 20), "an image has more than 34 MB"),
 }

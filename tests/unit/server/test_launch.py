@@ -86,6 +86,25 @@ def test_an_agent_is_given_the_server_that_runs(
     assert "tokens" in said.out and "is loaded with a context of 512 tokens" in said.err
 
 
+@pytest.mark.parametrize("agent", [("codex", CODEX)], indirect=True)
+@pytest.mark.parametrize("keys", ["", "one two", "two"])
+def test_an_agent_is_given_one_key_of_its_server(
+    agent: str,
+    keys: str,
+    store_root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Of two keys in the variable both were sent as one."""
+    monkeypatch.setenv("EAGLECPP_API_KEY", keys)
+    with TestServer(keys=("one", "two")) as server:
+        monkeypatch.setattr("eaglecpp.cli.launch.find_server", lambda: server.url)
+        store("stored")
+        code = main(["launch", agent, "stored", "--", json.dumps(BODY)])
+    said = capfd.readouterr()
+    assert code == 3 if keys else "set EAGLECPP_API_KEY to one of its keys" in said.err, said
+
+
 # Answers a signal late, after a question to its server.
 WAITS = (
     CODEX
