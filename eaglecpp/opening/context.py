@@ -141,6 +141,23 @@ def _head_keys(path: Path, *_version: int) -> dict[str, Any]:
     return read_keys(path)
 
 
+def unknown_keys(draft: Path) -> tuple[str, ...]:
+    """Returns a notice for the keys of a drafter's file that nothing here computes with. A key without a
+    value (false, 0) asks for nothing.
+    """
+    from eaglecpp.convert import keys
+
+    entries = head_keys(draft)
+    arch = str(entries.get("general.architecture", ""))
+    if arch not in keys.ALL:
+        return ()
+    known = {one.name.replace("{arch}", arch) for one in keys.KEYS} | {f"{arch}.rope.scaling.finetuned"}
+    unknown = [name for name, value in entries.items() if name.startswith(f"{arch}.") and value]
+    found = ", ".join(f"{name} = {entries[name]}"[:80] for name in sorted({*unknown} - known)[:8])
+    why = "if they change what the drafter computes, its drafts are wrong; convert the checkpoint again"
+    return (f"{draft.name}: unknown keys {found}: {why}",) if found else ()
+
+
 def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> float:
     """What keys and values of one position take in all layers, 0 when the file does not say. Too much for
     some models with recurrent layers.

@@ -21,7 +21,13 @@ from typing import Any, Literal
 
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.modelfile import parameters as params
-from eaglecpp.opening.context import beyond_training, choose_n_ctx, free_for_cache, fuses_attention
+from eaglecpp.opening.context import (
+    beyond_training,
+    choose_n_ctx,
+    free_for_cache,
+    fuses_attention,
+    unknown_keys,
+)
 from eaglecpp.opening.find import Found, ResolvedModel, find_here, with_learned
 from eaglecpp.options import (
     GROUPS,
@@ -85,7 +91,8 @@ class OpeningPlan:
     def notices(self) -> tuple[str, ...]:
         """What the user should know."""
         of_context = beyond_training(self.target, _values(self.settings, "model"))
-        return (*map(str, self.found.model.modelfile.notices), *self.found.notices, *of_context)
+        of_draft = () if self.draft is None else unknown_keys(self.draft)
+        return (*map(str, self.found.model.modelfile.notices), *self.found.notices, *of_context, *of_draft)
 
     def model_options(self) -> ModelOptions:
         """How the target is loaded. Raises TypeError or ValueError for a wrong value, as the others do."""

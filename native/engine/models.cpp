@@ -192,6 +192,15 @@ Models open_models(const EngineOptions & options) {
                  "does not. If little is accepted: `eaglecpp convert %s --target %s` finds out, and its file says",
                  options.draft_path.c_str(), options.draft_path.c_str(), options.path.c_str()));
     }
+    const ggml_tensor * target_head = out.target->model().head();
+    if (out.draft_file && out.draft_file->spec().ties_head && target_head &&
+        !strcmp(target_head->name, "output.weight")) {
+        log_line(LogLevel::warning,
+                 strf("%s has embeddings and no output head; read as llama.cpp does, its embeddings are its head. "
+                      "llama.cpp's converter drops the head of DeepSpec's drafters. If little is accepted: `eaglecpp "
+                      "convert %s --target %s` finds out, and its file says",
+                      options.draft_path.c_str(), options.draft_path.c_str(), options.path.c_str()));
+    }
     if (heads == Heads::in_model) check_heads(out.target->model());
     const auto layers = out.draft_file ? out.draft_file->spec().target_layers : std::vector<int32_t>();
     out.target->open_context(layers, heads != Heads::none);

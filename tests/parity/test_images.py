@@ -380,6 +380,25 @@ def test_answers_about_images_are_not_learnt_from(
         assert len(kept) == 1
 
 
+def test_thinking_about_an_image_ends_at_its_budget(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+    template = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n"
+    with open_engine() as engine:
+        options: dict[str, Any] = {
+            "template": template,
+            "think_budget": 3,
+            "max_tokens": 30,
+            "temperature": 0.0,
+        }
+        said = [
+            engine.chat([ask("What is len?", make_image(i))], strategy=strategy, **options)
+            for i in (1, 2)
+            for strategy in ("off", "chain:4")
+        ]
+        assert said[0].tokens == said[1].tokens and said[2].tokens == said[3].tokens
+        for one in said:
+            assert one.message.thinking and one.message.content and one.timings.predicted_n == len(one.tokens)
+
+
 def test_a_saved_chat_keeps_its_images(open_engine: Callable[..., eaglecpp.Engine], tmp_path: Path) -> None:
     with open_engine() as engine:
         chat = eaglecpp.ChatSession(engine)

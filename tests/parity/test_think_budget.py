@@ -60,6 +60,15 @@ def test_a_thought_that_is_shorter_is_left_alone(engine: Engine) -> None:
     assert texts[0] == texts[1] == "ab</think>cd"
 
 
+def test_a_thought_that_was_ended_is_learnt_from_as_it_was_read(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(engine.shared, "on_answer", lambda *answer: kept.append(answer))
+    said = chat(engine, template=OPENED, think_budget=5, max_tokens=40, temperature=0.0)
+    assert [[*map(list, one)] for one in kept] == [[list(said.prompt_tokens), list(said.tokens)]]
+
+
 @pytest.mark.parametrize("closing", ["<|end|>", ""])
 def test_a_mark_of_thinking_in_an_answer_is_text(closing: str) -> None:
     """gpt-oss's; a model may leave out the end of a message."""

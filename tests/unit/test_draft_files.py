@@ -12,6 +12,7 @@ from eaglecpp.convert import convert_checkpoint
 from eaglecpp.errors import MismatchError
 from eaglecpp.lowlevel import DraftFile
 from helpers.checkpoints import write_checkpoint
+from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TargetSpec, TinyTarget, make_target
 from helpers.tiny_split import rewrite
@@ -37,3 +38,27 @@ def test_a_target_of_another_depth_does_not_fit(target: TinyTarget, tmp_path: Pa
     other = make_target(tmp_path / "other", TargetSpec(n_layers=6))
     with pytest.raises(MismatchError, match="layer id after the final norm: drafter 9, target 7"):
         eaglecpp.Engine.open(other.gguf, draft=path)
+
+
+def test_keys_that_nothing_computes_with_are_named_at_opening(
+    target: TinyTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = converted(tmp_path, target, EAGLE1)
+    changed = {"eagle.attention.sinks": 4, "eagle.rope.twice": False}
+    draft = rewrite(path, tmp_path / "other.gguf", changed=changed)
+    for file, n in ((path, 0), (draft, 1)):
+        with eaglecpp.Engine.open(target.gguf, draft=file):
+            assert caplog.text.count("unknown keys eagle.attention.sinks = 4: ") == n
+    assert "rope.twice" not in caplog.text
+
+
+def test_a_block_drafter_without_a_head_is_doubted_at_opening(
+    target: TinyTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """llama.cpp's own file of DeepSpec's drafter of an untied target drafted noise without a word."""
+    path = convert_checkpoint(
+        BlockShape("dspark").write(tmp_path / "in"), target.gguf, tmp_path / "whole.gguf", type="F32"
+    ).out
+    for file, n in ((path, 0), (rewrite(path, tmp_path / "cut.gguf", lambda t: t.pop("output.weight")), 1)):
+        with eaglecpp.Engine.open(target.gguf, draft=file):
+            assert caplog.text.count("has embeddings and no output head") == n

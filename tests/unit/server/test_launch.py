@@ -40,7 +40,8 @@ url = config["provider"][provider]["options"]["baseURL"] + "/chat/completions"
 """
 ASKS = """
 body = json.dumps(json.loads(sys.argv[1]) | {"model": model}).encode()
-head = {"Content-Type": "application/json", "Authorization": "Bearer x"}
+head = {"Content-Type": "application/json"}
+head["Authorization"] = "Bearer " + os.environ.get("EAGLECPP_API_KEY", "x")
 with urllib.request.urlopen(urllib.request.Request(url, body, head)) as answer:
     print(json.load(answer)["usage"])
 sys.exit(3)
