@@ -388,6 +388,7 @@ def test_thinking_about_an_image_ends_at_its_budget(open_engine: Callable[..., e
             "think_budget": 3,
             "max_tokens": 30,
             "temperature": 0.0,
+            "ignore_eos": True,
         }
         said = [
             engine.chat([ask("What is len?", make_image(i))], strategy=strategy, **options)

@@ -106,7 +106,7 @@ def test_ctrl_c_ends_an_opening(models: Models, monkeypatch: pytest.MonkeyPatch,
     """It was noticed when weights were loaded and batches measured, minutes later for a large model."""
     begun = list[str](["load"])
     measure = loading.measure
-    monkeypatch.setattr(loading, "measure", lambda on: begun.append("measure_exact_rows") or measure(on))
+    monkeypatch.setattr(loading, "measure", lambda *on: begun.append("measure_exact_rows") or measure(*on))
 
     def check() -> None:
         if begun[-1] == phase:
