@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 5.0
 _FACTS_S = 30.0
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
+_TCP = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
+_TCP_HERE = [(socket.IPPROTO_TCP, getattr(socket, n), i) for n, i in _TCP.items() if hasattr(socket, n)]
+_KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *_TCP_HERE]
 _MAX_BYTES = 1 << 26  # of a line of an answer, or of what is said of a model
 _MALFORMED = (AttributeError, TypeError, ValueError, ArithmeticError, RecursionError)
 _NO_THINKING = "does not support thinking"
@@ -101,7 +103,7 @@ def request(
         transport = httpx.HTTPTransport(
             verify=url.scheme == "https",
             limits=limits,
-            socket_options=_keep_alive(),
+            socket_options=_KEEP_ALIVE,
             proxy=proxies.get(url.scheme) or proxies.get("all"),
         )
         client = httpx.Client(transport=transport, timeout=httpx.Timeout(timeout, connect=_CONNECT_S))
@@ -132,15 +134,6 @@ def ask(
             return json.loads(_read(response))
     except (httpx.TransportError, *_MALFORMED) as error:
         raise ServerRefusedError(f"{address} does not answer as eaglecpp serve does: {error}") from None
-
-
-def _keep_alive() -> list[tuple[int, int, int]]:
-    named = [
-        (socket.IPPROTO_TCP, getattr(socket, name), value)
-        for name, value in _KEEP_ALIVE.items()
-        if hasattr(socket, name)
-    ]
-    return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *named]
 
 
 def _no_connection(address: str, error: Exception) -> ServerRefusedError:
