@@ -29,7 +29,7 @@ from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
 from eaglecpp.engine.scheduler import Scheduler
 from eaglecpp.engine.session import MessageList, Session, Talking
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import EagleError, EngineBusyError, InvalidArgumentError, InvalidTypeError, MismatchError
+from eaglecpp.errors import EngineBusyError, InvalidArgumentError, InvalidTypeError, MismatchError
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.results import Completion, Embedding, Timings
@@ -98,13 +98,10 @@ class Engine(Talking):
         `UnsupportedError`, `OutOfMemoryError`, `VersionError`; `TypeError`/`ValueError` for a wrong option.
         """
         objects = (model, drafting, sampling)
-        try:
-            plan = plan_opening(target, draft, strategy=strategy, options=options, objects=objects)
-            for notice in plan.notices:
-                _log.warning("%s", notice)
-            return cls(plan)
-        except EagleError as error:  # whose text says all: a traceback needs none of the calls in here
-            raise error.with_traceback(None) from error.__cause__
+        plan = plan_opening(target, draft, strategy=strategy, options=options, objects=objects)
+        for notice in plan.notices:
+            _log.warning("%s", notice)
+        return cls(plan)
 
     # Generating: the default conversation, see `Talking`
 

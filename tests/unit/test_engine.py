@@ -261,7 +261,7 @@ def test_wrong_files_are_refused_with_their_names(models: Models, tmp_path: Path
         assert Path(draft or target).name in str(caught.value)
     with pytest.raises(ModelNotFoundError, match="drafter") as missing:
         Engine.open(models.target, tmp_path / "none.gguf")
-    assert len(missing.traceback) == 2  # here and `open`
+    assert len(missing.traceback) > 2  # a log shows where it was looked for
 
 
 def test_a_closed_engine_says_so(models: Models) -> None:
