@@ -222,7 +222,7 @@ class AsyncEngine:
         """
         engine = self.engine
         if not isinstance(prompt, ResolvedRequest):
-            prompt = engine.shared.resolve(GenerationRequest.completion(prompt, options))
+            prompt = engine.shared.resolve(GenerationRequest.of(options, prompt=prompt))
         request = prompt
         engine.vocabulary.check_fit(len(request.prompt.tokens))
         task = AsyncGeneration(request, watch, loop=asyncio.get_running_loop())
@@ -240,7 +240,7 @@ class AsyncEngine:
         """Completes `prompt` and returns the whole result; arguments as `Session.stream`. The prompt and a
         grammar are made in a thread next to the loop.
         """
-        request = GenerationRequest.completion(prompt, options)
+        request = GenerationRequest.of(options, prompt=prompt)
         return await self.stream(await self.run_in_lane(self.resolve, request, lane="long")).finish()
 
     @overload
@@ -257,7 +257,7 @@ class AsyncEngine:
         """Answers a conversation; arguments and errors as `Session.chat`. The prompt and a grammar are made
         in a thread next to the loop.
         """
-        request = GenerationRequest.chat(messages, options)
+        request = GenerationRequest.of(options, messages=messages)
         running = self.stream(await self.run_in_lane(self.resolve, request))
         return running if stream else await running.finish()
 
@@ -370,9 +370,8 @@ class AsyncEngine:
         """Accepts nothing new, lets running generations finish for `grace_s` seconds, and frees the
         engine.
         """
-        with self._changed:
-            self._closing = "when idle"
-            self._changed.notify()
+        self._closing = "when idle"
+        self._scheduler.wake()
         await asyncio.to_thread(self._thread.join, grace_s)
         self._stop()
         await asyncio.to_thread(self._thread.join)
@@ -385,9 +384,8 @@ class AsyncEngine:
 
     def _stop(self) -> None:
         """Ends everything after the round under way; the thread frees the engine."""
-        with self._changed:
-            self._closing = "now"
-            self._changed.notify()
+        self._closing = "now"
+        self._scheduler.wake()
 
     # The engine's thread
 

@@ -202,7 +202,7 @@ class Engine(Talking):
         `UnsupportedError` without any template, `TemplateError` if it fails.
         """
         options = {"template": template, "tools": tools, "think": think}
-        return self.shared.resolve(GenerationRequest.chat(messages, options)).prompt.tokens
+        return self.shared.resolve(GenerationRequest.of(options, messages=messages)).prompt.tokens
 
     # Facts
 
@@ -334,8 +334,8 @@ class Engine(Talking):
         """Resolves one of many requests. Raises what beginning it would."""
         try:
             is_chat = isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping | Message)
-            make = GenerationRequest.chat if is_chat else GenerationRequest.completion
-            return self.shared.resolve(make(prompt, options))
+            what = {"messages" if is_chat else "prompt": prompt}
+            return self.shared.resolve(GenerationRequest.of(options, **what))
         except InvalidArgumentError as error:
             raise type(error)(f"number {index} of the list: {error}") from None
 

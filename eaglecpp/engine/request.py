@@ -180,19 +180,13 @@ class GenerationRequest(PromptOptions):
     log_plan: bool = False
 
     @classmethod
-    def completion(cls, prompt: Prompt, options: Mapping[str, Any]) -> GenerationRequest:
-        """Completes a prompt; options as `Session.stream`. Raises InvalidTypeError for unknown ones."""
-        return cls._of(GenerateKeywords, options, prompt=prompt)
-
-    @classmethod
-    def chat(cls, messages: Any, options: Mapping[str, Any], **fields: Any) -> GenerationRequest:
-        """Answers a conversation; options as `Session.chat`. Raises InvalidTypeError for unknown ones."""
-        fields = {"needs_template": options.get("template") is None, **fields}
-        return cls._of(ChatKeywords, options, messages=messages, **fields)
-
-    @classmethod
-    def _of(cls, keywords: Any, options: Mapping[str, Any], **what: Any) -> GenerationRequest:
-        """keywords: the keyword arguments that exist, of `eaglecpp.options.typed`"""
+    def of(cls, options: Mapping[str, Any], **what: Any) -> GenerationRequest:
+        """Makes a request of keyword arguments: those of `Session.chat` for `messages`, else of
+        `Session.stream`. what: fields. Raises InvalidTypeError for unknown arguments.
+        """
+        keywords: Any = GenerateKeywords
+        if "messages" in what:
+            keywords, what = ChatKeywords, {"needs_template": options.get("template") is None, **what}
         known = keywords.__annotations__.keys() & ({one.name for one in fields(cls)} | {"suffix"})
         own = {name: value for name, value in options.items() if name in known}
         (given,) = split({name: v for name, v in options.items() if name not in known}, SamplingOptions)
@@ -234,16 +228,12 @@ class Shared:
     on_answer: Callable[[Sequence[int], Sequence[int]], None] | None = None
     prompts: PromptCache | None = None
 
-    def check_generates(self) -> None:
-        """Raises UnsupportedError for an embedding model."""
-        self.native.get().check_generates()
-
     def resolve(self, request: GenerationRequest) -> ResolvedRequest:
         """Checks a request, makes its prompt and the reader of its answer, and draws the seed if it has none.
         Raises ContextFullError, GrammarError, TemplateError, UnsupportedError, and TypeError or ValueError
         for misuse.
         """
-        self.check_generates()
+        self.native.get().check_generates()
         sampling = request.chosen(self.sampling)
         chat = self.chat.with_template(request.template)
         prompt = self._prompt(request, sampling, chat)

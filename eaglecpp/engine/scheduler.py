@@ -110,14 +110,17 @@ class Scheduler:
         )
 
     def submit(self, generation: Generation) -> None:
-        with self.changed:
-            self.waiting.append(generation)
-            self.changed.notify()
+        self.waiting.append(generation)
+        self.wake()
 
     def cancel(self, generation: Generation) -> None:
         """Ends a generation before the next round."""
+        generation.is_cancelled = True
+        self.wake()
+
+    def wake(self, _: object = None) -> None:
+        """Lets the thread look for work."""
         with self.changed:
-            generation.is_cancelled = True
             self.changed.notify()
 
     def run(self, requests: Sequence[ResolvedRequest]) -> list[Stream]:
@@ -164,7 +167,7 @@ class Scheduler:
                 one.stream = Stream(one.slot.sequence, self._shared, one.request, reads=self._reads)
             except Exception as error:
                 one.slot = None
-                events += self._fail([one], error)
+                events += self.end([one], error)
                 continue
             one.slot.take(one.request.prompt.tokens)
             one.slot_number, one.begun = one.slot.number, time.perf_counter()
@@ -181,12 +184,8 @@ class Scheduler:
             return True
         if one.fetched is None:
             one.fetched = prompts.fetch(tokens, self.slots.n_held(tokens))
-            one.fetched.add_done_callback(self._notify)
+            one.fetched.add_done_callback(self.wake)
         return one.fetched.done()
-
-    def _notify(self, _: object) -> None:
-        with self.changed:
-            self.changed.notify()
 
     def step(self) -> Updates:
         """Runs a round of each generation that has its prompt, and a slice of the prompts of the others."""
@@ -205,7 +204,7 @@ class Scheduler:
             with self._turns:
                 results = next_chunks(streams, is_watched)
         except Exception as error:
-            return self._fail(running, error)
+            return self.end(running, error)
         events: Updates = []
         for one, result in zip(running, results, strict=True):
             if result is None:
@@ -222,14 +221,11 @@ class Scheduler:
 
     def end(self, generations: Sequence[Generation], error: BaseException | None = None) -> Updates:
         """Ends generations; returns their last events."""
+        if isinstance(error, EngineBrokenError):
+            self.broken = error
         for one in generations:
             self._leave(one)
         return [(one, error) for one in generations]
-
-    def _fail(self, generations: Sequence[Generation], error: Exception) -> Updates:
-        if isinstance(error, EngineBrokenError):
-            self.broken = error
-        return self.end(generations, error)
 
     def _leave(self, one: Generation) -> None:
         """Ends a generation and frees its slot."""

@@ -68,7 +68,7 @@ class Talking:
         all before anything runs.
         """
         session = self.default_session
-        return session.begin(session.shared.resolve(GenerationRequest.completion(prompt, options)))
+        return session.begin(session.shared.resolve(GenerationRequest.of(options, prompt=prompt)))
 
     @overload
     def chat(
@@ -143,8 +143,8 @@ class Session(Talking):
 
     def answer(self, messages: Conversation | MessageList, options: Mapping[str, Any], **rest: Any) -> Stream:
         """As `chat`, streamed. rest: fields of `GenerationRequest`."""
-        request = GenerationRequest.chat(messages, options, known=self.memory.continued, **rest)
-        return self.begin(self.shared.resolve(request))
+        what = {"messages": messages, "known": self.memory.continued, **rest}
+        return self.begin(self.shared.resolve(GenerationRequest.of(options, **what)))
 
     def close(self) -> None:
         """Returns the conversation's slot to the engine. A second call does nothing."""
