@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Limits for chat templates: size, memory, characters and time.
 
-A template comes with a model and may be hostile. What a compiler needs grows faster than the text, so the
-text and its tokens are bounded before one sees them. Two rules bound a rendering in either language: no value
-is larger than `MAX_CHARS` or `MAX_VALUE`, nested ones counted as if nothing in them were shared, so one
-operation cannot take long; and everything that is made is paid for from one `Budget`, which looks at the time
-as well, so many operations cannot either.
+A template comes with a model and may be hostile. A compiler needs more time and memory than in proportion to
+the text, so the text and its tokens are limited first. Two rules limit a rendering in either language. No
+value is larger than `MAX_CHARS` or `MAX_VALUE`, with shared parts counted each time, so no operation takes
+long. All values are charged to one `Budget`, which also checks the time, so many operations do not either.
 
-A child process would bound both without knowing any filter, but a library that starts processes is a nuisance
-to the program that uses it, and neither Windows nor macOS bounds the memory of one.
+A child process is no alternative: a library should not start processes in other programs, and Windows and
+macOS do not limit the memory of a process.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from datetime import datetime
 from types import GeneratorType
 from typing import Any, TypeVar, cast
 
@@ -29,24 +29,24 @@ T = TypeVar("T")
 MAX_TEMPLATE = 256 << 10
 """Characters of a template; the longest known one has 30 thousand."""
 MAX_TOKENS = 16_384
-"""Words and signs of a template's language; the longest known ones have 2,500. What costs most of so many
-takes 4 s (loops within each other) and 160 MiB (imported names) to compile.
+"""Tokens of a template's language; the longest known template has 2,500. The worst of this length takes 4 s
+(nested loops) or 160 MiB (imported names) to compile.
 """
 MAX_NESTING = 64
-"""Levels of a template's syntax tree; known ones have 30. Jinja looks through the inner levels again for each
-outer one.
+"""Levels of a template's syntax tree; known templates have 30. Jinja visits the inner levels again for each
+outer level.
 """
 MAX_CHARS = 16 << 20
 """Characters of output, and of any value."""
 MAX_PRODUCT = 32 << 20
-"""Of the sizes of two values, where one operation may make so much of them, or take so many steps."""
+"""Maximum product of the sizes of two values, if an operation may take as many steps."""
 MAX_VALUE = 64 << 20
-"""Bytes of a list or dictionary with all that is in it."""
+"""Bytes of a list or dictionary with its contents."""
 MAX_BYTES = 256 << 20
-"""Bytes of everything that one rendering makes, added up."""
+"""Bytes of all values of one rendering, added up."""
 MAX_SECONDS = 10.0
-"""Of computing, for one rendering and for all that `rendered_together` holds: a busy machine makes no honest
-template hostile, and templates cannot wait.
+"""CPU time of one rendering, and of all renderings in a block of `rendered_together`. Templates cannot wait,
+and a busy machine makes no template hostile.
 """
 
 NODE = 64
@@ -54,23 +54,23 @@ NODE = 64
 _SMALL = 1024  # bytes of a flat list or dictionary that is measured again each time
 _MAX_DEPTH = 100  # Python hashes nested tuples on the stack, without a limit of its own
 _MAX_BITS = 16_384
-_LOOK_S = 0.01  # from one look at the thread's clock to the next
+_LOOK_S = 0.01  # between two readings of the thread's clock
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, *_VIEWS)
 
 
 def failed(why: str, line: int = 0) -> TemplateError:
-    """The error of a template."""
+    """Returns the error of a template."""
     return TemplateError(why, line, name="chat_template")
 
 
 def stopped(why: str) -> TemplateError:
-    """The error of a template that goes beyond a limit."""
+    """Returns the error of a template that exceeds a limit."""
     return failed(f"stopped: {why}")
 
 
 class Budget:
-    """What one rendering has left. Raises TemplateError where those before it took all the time."""
+    """Remaining bytes and time of one rendering. Raises TemplateError if no time is left."""
 
     def __init__(self) -> None:
         self.measures: dict[int, tuple[Any, tuple[int, int]]] = {}
@@ -80,7 +80,7 @@ class Budget:
         self.check_time()
 
     def spend(self, n_bytes: int) -> None:
-        """So much is about to be made or looked through."""
+        """Charges bytes that are about to be written or read."""
         self._n_bytes += n_bytes
         if self._n_bytes > MAX_BYTES:
             raise stopped(f"it needs more than {human_bytes(MAX_BYTES)}")
@@ -88,8 +88,8 @@ class Budget:
             self.check_time()
 
     def check_time(self) -> None:
-        """Between two pieces of work. The thread's own clock costs a system call, any clock tells when a look
-        at it can be worth it.
+        """Raises TemplateError if the time is over. Reads the thread's clock, a system call, only once in
+        `_LOOK_S`.
         """
         now = time.perf_counter()
         if now >= self._look_at:
@@ -99,12 +99,14 @@ class Budget:
 
 
 budget: ContextVar[Budget] = ContextVar("budget")
+now: ContextVar[datetime | None] = ContextVar("now", default=None)
+"""The date that templates write, None for today."""
 _deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
 
 
 @contextmanager
 def held(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Inside the block a variable has this value."""
+    """Sets a variable inside the block."""
     token = variable.set(value)
     try:
         yield
@@ -113,37 +115,42 @@ def held(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 def budgeted() -> AbstractContextManager[None]:
-    """What one rendering makes inside is paid for from one budget."""
+    """Charges one rendering inside the block to one budget."""
     return held(budget, Budget())
 
 
 def rendered_together() -> AbstractContextManager[None]:
-    """All renderings inside, which have to be in this thread, share the time of one. Whoever makes room in a
-    prompt renders it many times.
+    """Limits all renderings inside the block, in this thread, to the time of one. Shortening a conversation
+    renders it many times.
     """
     return held(_deadline, min(time.thread_time() + MAX_SECONDS, _deadline.get()))
 
 
+def rendered_at(date: datetime) -> AbstractContextManager[None]:
+    """Makes templates inside the block write this date."""
+    return held(now, date)
+
+
 def check_time_left() -> None:
-    """Raises TemplateError when the renderings together took all their time."""
+    """Raises TemplateError if the renderings together have no time left."""
     Budget()
 
 
 def check_size(text: str) -> None:
-    """Before a template is read at all. Raises TemplateError."""
+    """Raises TemplateError for a template that is too long to be read."""
     if len(text) > MAX_TEMPLATE:
         raise failed(f"{len(text)} characters, at most {MAX_TEMPLATE}")
 
 
 def chars(n: int) -> None:
-    """Asks for a text of so many characters."""
+    """Charges a text of `n` characters."""
     if n > MAX_CHARS:
         raise failed(f"stopped after {MAX_CHARS} characters of output")
     budget.get().spend(n)
 
 
 def joined(parts: Iterable[str]) -> str:
-    """A text of parts that are paid for."""
+    """Returns the parts as one text, charged."""
     n_chars, kept = 0, []
     for part in parts:
         n_chars += len(part)
@@ -155,9 +162,11 @@ def joined(parts: Iterable[str]) -> str:
 
 
 def measure(value: Any, level: int = 0) -> tuple[int, int]:
-    """At least the characters of a value's text, of its JSON, and its bytes, with all that it holds, shared
-    parts as often as they are held; and how deep it is nested. Remembered, because templates cannot change
-    lists and dictionaries. Raises TemplateError beyond the limits.
+    """Returns an upper bound of a value's size as text, JSON and memory, counting shared parts each time, and
+    its depth.
+
+    Keeps the result, because templates cannot change lists and dictionaries. Raises TemplateError beyond the
+    limits.
     """
     if isinstance(value, str):
         return NODE + len(value) * (2 if value.isascii() and value.isprintable() else 12), 0
@@ -182,14 +191,14 @@ def measure(value: Any, level: int = 0) -> tuple[int, int]:
     if max(depth, level) >= _MAX_DEPTH:
         raise stopped("a value nested too deeply")
     if (depth or size > _SMALL) and not isinstance(value, _VIEWS):
-        left.measures[id(value)] = value, (size, depth + 1)  # held, so that its id stays its own
+        left.measures[id(value)] = value, (size, depth + 1)  # keeps the value alive, so its id stays unique
         left.spend(4 * NODE)
     return size, depth + 1
 
 
 def made(value: Any) -> Any:
-    """A value that was just made: paid for, and counted where it is made bit by bit."""
-    budget.get().check_time()  # a comparison, for one, may have looked through two large values
+    """Returns a new value, charged. An iterator is charged while it runs."""
+    budget.get().check_time()  # a comparison may have read two large values
     if isinstance(value, str):
         return as_text(value)
     if isinstance(value, Iterator):
@@ -201,8 +210,8 @@ def made(value: Any) -> Any:
 
 
 def counted(values: Iterable[Any]) -> Iterable[Any]:
-    """A loop. One that is counted is not counted again: a template could put thousands into each other, and
-    Python runs and frees those on the stack.
+    """Returns an iterator that checks the time. Does not wrap one twice: a template could nest thousands,
+    which Python runs and frees on the stack.
     """
     is_one = isinstance(values, GeneratorType) and values.gi_code is _counting.__code__
     return values if is_one else _counting(values)
@@ -216,7 +225,7 @@ def _counting(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def as_text(value: Any) -> str:
-    """`str(value)`, paid for: characters beyond ASCII take up to four bytes."""
+    """Returns `str(value)`, charged. A character beyond ASCII takes up to four bytes."""
     if not isinstance(value, str):
         chars(measure(value)[0])
         return str(value)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`Conversation`: the messages so far, and which of them go into the next prompt.
+"""`Conversation` keeps the messages, and selects those of the next prompt.
 
-Takes questions and answers, gives messages for a template. When they outgrow the context, whole exchanges
-are left out, oldest first; the system prompt and the model's own examples stay. Nothing is ever left
-out without being returned to the caller, who has to tell the user. It needs no tokenizer and no
-engine: counting tokens is a callback.
+If the messages outgrow the context, whole exchanges are left out, oldest first. The system prompt and the
+model's examples stay. `fit` returns the messages left out, so that the caller can tell the user. It needs no
+tokenizer and no engine: counting tokens is a callback.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ConversationState = tuple[tuple[Message, ...], int]
 
 
 class PromptMemory:
-    """What one conversation's caches hold, as texts with their tokens."""
+    """Texts in the caches of a conversation, with their tokens."""
 
     def __init__(self, vocabulary: Vocabulary, n_ctx: Callable[[], int]) -> None:
         self._vocabulary = vocabulary
@@ -38,11 +37,11 @@ class PromptMemory:
         self._known: list[tuple[str, Sequence[int]]] = []
 
     def continued(self, prompt: Rendered) -> list[int] | None:
-        """The tokens of a prompt that goes on from what is known; None if it does not, or they
-        leave no room for an answer.
+        """Returns the tokens of a prompt that begins with a known text. Returns None for another prompt, and
+        if the tokens leave no room for an answer.
         """
         for known, tokens in reversed(self._known):
-            # an image that was not used for long has to be read again
+            # an evicted image has to be encoded again
             if prompt.text.startswith(known) and self._vocabulary.has_images(tokens):
                 text, n_room = prompt.text[len(known) :], self._n_ctx() - len(tokens)
                 if n_room <= 0:
@@ -51,14 +50,14 @@ class PromptMemory:
                     rest = self._vocabulary.tokenize_images(text, prompt.images, add_bos=False, n_ctx=n_room)
                 except ContextFullError:
                     return None
-                # Only a control token is a safe seam: beside other text tokenizers join, or insert a space.
+                # Only a control token is a safe boundary: tokenizers merge other texts, or insert a space.
                 if not rest or rest[0] < 0 or not self._vocabulary.token_to_piece(rest[0]):
                     return [*tokens, *rest]
         return None
 
     def remember(self, prompt: Rendered, completion: Completion) -> None:
-        """Notes an answer, so that the next prompt can go on from it, where its tokens say exactly its text:
-        a stop string cuts the text and not the tokens.
+        """Remembers an answer for the next prompt if its tokens have exactly its text. A stop string cuts the
+        text, but not the tokens.
         """
         tokens, vocabulary = completion.tokens, self._vocabulary
         if tokens and vocabulary.is_end(tokens[-1]):
@@ -70,13 +69,17 @@ class PromptMemory:
             self._known.append((prompt.text + said, [*completion.prompt_tokens, *tokens]))
 
     def clear(self) -> None:
-        """Forgets everything, as the caches did."""
+        """Forgets all texts."""
         self._known.clear()
 
 
 class Conversation:
-    """system: the system prompt, "" for none; examples: messages that belong to the model; messages: what
-    was said in this conversation; n_left_out: how many of these, from the oldest on, stay out of the prompt.
+    """Messages of a conversation.
+
+    system:     the system prompt, "" without one
+    examples:   the model's own messages
+    messages:   messages of this conversation
+    n_left_out: number of its oldest messages that are not in the prompt
     """
 
     def __init__(
@@ -89,14 +92,18 @@ class Conversation:
 
     @property
     def question(self) -> str:
-        """The question that still has no answer, "" when there is none."""
+        """The question without an answer, "" if all questions have one."""
         last = self.messages[-1] if self.messages else None
         return last.content if last is not None and last.role == Role.USER else ""
 
     def ask(self, text: str, images: Sequence[bytes] = (), files: Sequence[str] = ()) -> None:
-        """Adds a question; one that got no answer before it becomes its first part, because many templates
-        refuse two questions in a row. images: go before it, as bytes; files: texts that go between them and
-        the question. Raises InvalidValueError for an image that is not read.
+        """Adds a question. An earlier question without an answer becomes its first part, because many
+        templates refuse two questions in a row.
+
+        images: bytes of images, before the question
+        files:  texts between the images and the question
+
+        Raises InvalidValueError for an unsupported image.
         """
         before, question = self.messages, Message(Role.USER)
         if self.question:
@@ -105,8 +112,8 @@ class Conversation:
         self.messages = [*before, _asked(question, text, images, files)]
 
     def edit(self, text: str, images: Sequence[bytes] = (), files: Sequence[str] = ()) -> bool:
-        """Puts another text in the place of the last question's, with what is attached to it and these, and
-        takes its answer back; returns whether there is one. Arguments and errors as of `ask`.
+        """Replaces the text of the last question, keeps its attachments, adds these, and removes the answer.
+        Returns whether there is a question. Arguments and errors as of `ask`.
         """
         asked = [index for index, message in enumerate(self.messages) if message.role == Role.USER]
         if asked:
@@ -120,34 +127,34 @@ class Conversation:
         self.messages.append(Message(Role.ASSISTANT, content, thinking))
 
     def drop_answer(self) -> bool:
-        """Takes the last answer back; returns whether a question is left to be answered again."""
+        """Removes the last answer. Returns whether a question is left."""
         while self.messages and self.messages[-1].role != Role.USER:
             self.messages.pop()
         self._clip()
         return bool(self.messages)
 
     def drop_question(self) -> str:
-        """Takes the last question and its answer back; returns what was typed, "" when there is none."""
+        """Removes the last question and its answer. Returns the typed text, "" without a question."""
         question = self.messages.pop().typed if self.drop_answer() else ""
         self._clip()
         return question
 
     def state(self) -> ConversationState:
-        """What `restore` takes this conversation back to."""
+        """Returns the state for `restore`."""
         return tuple(self.messages), self.n_left_out
 
     def restore(self, state: ConversationState) -> None:
-        """As it was when `state` gave this."""
+        """Restores an earlier state."""
         messages, self.n_left_out = state
         self.messages = list(messages)
 
     def clear(self) -> None:
-        """Forgets what was said; system prompt and examples stay."""
+        """Removes the messages, but not the system prompt and the examples."""
         self.messages.clear()
         self.n_left_out = 0
 
     def prompt(self, n_left_out: int | None = None) -> list[Message]:
-        """The messages of the next prompt, system prompt first."""
+        """Returns the messages of the next prompt, system prompt first."""
         head = [Message(Role.SYSTEM, self.system)] if self.system else []
         first = self.n_left_out if n_left_out is None else n_left_out
         return [*head, *self.examples, *self.messages[first:]]
@@ -155,9 +162,9 @@ class Conversation:
     def fit(self, count: Callable[[Sequence[Message]], int], n_ctx: int, room: int) -> list[Message]:
         """Leaves out the oldest exchanges until the prompt and `room` tokens for the answer fit in `n_ctx`.
 
-        Returns the messages left out by this call. More goes than must: down to half of the context where
-        that is possible, so that the next turns keep a prefix that caches can reuse instead of losing their
-        beginning every time. The last question always stays, even where it alone does not fit.
+        Returns the messages left out by this call. If possible, the prompt shrinks to half of the context, so
+        that the next turns keep a prefix for caches to reuse. The last question always stays, even if it does
+        not fit.
         """
         before = self.n_left_out
         starts = [i for i, one in enumerate(self.messages) if i > before and one.role == Role.USER]
@@ -179,7 +186,7 @@ class Conversation:
 
 
 def _asked(question: Message, text: str, images: Sequence[bytes], files: Sequence[str]) -> Message:
-    """A question with another text, and with images and files beside those that it has."""
+    """Returns a question with another text, and with additional images and files."""
     head = question.content[: question.attached] or "".join(map(image_mark, question.images))
     head += "".join(image_mark(checked_image(data)) for data in images) + "".join(f"{f}\n\n" for f in files)
     return replace(question, content=head + text, images=(*question.images, *images), attached=len(head))

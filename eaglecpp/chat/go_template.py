@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Go's text/template, as far as Ollama's TEMPLATEs use it, and how Ollama feeds a conversation to one.
+"""Renders Go's text/template as Ollama's TEMPLATEs use it, with a conversation as Ollama passes it.
 
     template = Template.parse("{{ range .Messages }}<{{ .Role }}>{{ .Content }}{{ end }}")
     text = template.render(messages)
 
 The language: text, comments, `if`, `with`, `range` (with `break` and `continue`), `define`, `template`,
-variables, pipelines, and the functions below. Anything else is an error with its line, found while the
-template is read. It becomes a tree of Jinja's, which compiles and bounds it as one of its own (`chat.jinja`);
-values are those of Python, whose truth is Go's:
+variables, pipelines, and the functions below. Anything else is an error with its line, raised when the
+template is parsed. The template becomes a syntax tree of Jinja, which `chat.jinja` compiles and limits. Its
+values are Python's, with the truth of Go's:
 
     nil            None        prints as <no value>, inside of functions as <nil>
     string         str         bytes that are not UTF-8 are surrogates U+DC80 to U+DCFF
@@ -29,28 +29,28 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from functools import cache, reduce
+from functools import reduce
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import jinja2
 from jinja2 import nodes
 
 from eaglecpp.chat import bounds
 from eaglecpp.chat.bounds import as_text, joined, made
-from eaglecpp.chat.jinja import environment, own_errors
+from eaglecpp.chat.jinja import ENVIRONMENT, own_errors
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.turns import merged
 from eaglecpp.errors import InvalidValueError, TemplateError
-
-if TYPE_CHECKING:
-    import jinja2
 
 # Values
 
 
 class Struct:
-    """A Go struct. json_names: its fields' names in JSON, as which it prints, with "?" for one that is left
-    out when empty; "" prints as {a b c}.
+    """A Go struct.
+
+    json_names: names of the fields in JSON, with "?" for a field that is omitted if empty; the struct prints
+                as JSON, with "" as {a b c}
     """
 
     def __init__(self, json_names: str = "", **fields: Any) -> None:
@@ -69,11 +69,11 @@ class JsonDict(dict[str, Any]):
 
 
 class TypeNames(tuple[str, ...]):
-    """The type of a tool's property: one name, or several. One prints as the bare name."""
+    """The types of a tool's property. A single one prints as its name."""
 
 
 def go_value(value: Any) -> Any:
-    """A value of JSON as Go has it, whose maps are walked and printed in the order of their keys."""
+    """Returns a JSON value with sorted keys, because Go walks and prints maps in the order of their keys."""
     if isinstance(value, Mapping):
         return {key: go_value(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
@@ -82,7 +82,7 @@ def go_value(value: Any) -> Any:
 
 
 def printed(value: Any) -> str:
-    """What printing the value gives, as `%v`."""
+    """Returns a value as `%v` prints it."""
     if value is None:
         return "<nil>"
     if isinstance(value, bool):
@@ -104,7 +104,7 @@ _JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 def _json(value: Any) -> str:
-    """The value as Go's encoding/json writes it: no spaces, `<`, `>` and `&` escaped."""
+    """Returns a value as Go's encoding/json writes it: no spaces, `<`, `>` and `&` escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=lambda one: one.json)
     return text.translate(_JSON_ESCAPES)
 
@@ -113,11 +113,11 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-# Functions. Each raises ValueError for what it cannot do.
+# Functions. Each raises ValueError for invalid arguments.
 
 
 def _elements(value: Any) -> Any:
-    """What an index counts."""
+    """Returns the elements that an index counts."""
     if not isinstance(value, str | list | tuple):
         raise ValueError(f"{printed(value):.80} is neither a text nor a list")
     return _bytes(value) if isinstance(value, str) else value
@@ -166,8 +166,8 @@ _VERBS = {"v": object, "s": str | list | tuple | dict | None, "q": str, "d": int
 
 
 def _printf(form: Any, *values: Any) -> str:
-    """The format with each directive replaced. What Go would mark in the text (`%!d(string=hi)`) is an error:
-    in a prompt it would be a mistake.
+    """Returns the format with each directive replaced. Raises ValueError where Go would write an error, such
+    as `%!d(string=hi)`, into the text.
     """
     left = list(values)
 
@@ -239,22 +239,18 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
     raise ValueError(f"range over {printed(value):.80}")
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    """Jinja's with filters for the above, whose names no template can write."""
-    own = environment().overlay()
-    own.filters = own.filters | {
-        "go call": _called,
-        "go field": _field,
-        "go items": _items,
-        "go text": lambda value: "<no value>" if value is None else printed(value),
-    }
-    return own
+_ENVIRONMENT = ENVIRONMENT.overlay()
+_ENVIRONMENT.filters = ENVIRONMENT.filters | {  # no template can write their names
+    "go call": _called,
+    "go field": _field,
+    "go items": _items,
+    "go text": lambda value: "<no value>" if value is None else printed(value),
+}
 
 
 # The language
 
-# White space is looked through from its first character only, because a template may have much of it.
+# Matches white space from its first character only, because a template may have much of it.
 _TRIM = r"(?:(?<![ \t\r\n])[ \t\r\n]+)?\{\{-"
 _DELIMITER = re.compile(
     rf"(?P<comment>(?:{_TRIM}[ \t\r\n]|\{{\{{)/\*.*?\*/(?:[ \t\r\n]-\}}\}}[ \t\r\n]*|\}}\}}))"
@@ -271,8 +267,11 @@ _TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """kind: a group of `_TOKEN`, "text", "open" or "eof"; of a word or a sign, itself. text: as written.
-    spaced: white space comes before it inside the action.
+    """A token.
+
+    kind:   a group of `_TOKEN`, "text", "open" or "eof"; the text of a word or a sign
+    text:   the token as written
+    spaced: white space inside the action precedes it
     """
 
     kind: str
@@ -282,7 +281,7 @@ class Token(NamedTuple):
 
 
 def lex(text: str) -> Iterator[Token]:
-    """The tokens of a template, without comments and what `{{-` and `-}}` trim."""
+    """Yields the tokens of a template, without comments and without the space that `{{-` and `-}}` trim."""
     at, line = 0, 1
     while match := _DELIMITER.search(text, at):
         yield Token("text", text[at : match.start()], line)
@@ -305,7 +304,7 @@ def lex(text: str) -> Iterator[Token]:
 
 
 def _constant(token: Token) -> Any:
-    """The value of a literal. A string may have the escapes that it has in JSON."""
+    """Returns the value of a literal. A string may have the escapes of JSON."""
     match token.kind:
         case "string":
             try:
@@ -340,14 +339,16 @@ def _filter(name: str, value: nodes.Expr, *others: Any) -> nodes.Expr:
 
 
 def _framed(body: Sequence[nodes.Node]) -> list[nodes.Node]:
-    """With slots of its own for variables, which an inner block may set."""
+    """Returns a body with its own slots for variables, which an inner block may set."""
     call = nodes.Call(_load("namespace"), [], [], None, None)
     return [nodes.Assign(nodes.Name("slots", "store"), call), _set("root", _load("dot")), *body]
 
 
 class Parser:
-    """A template, parsed by recursive descent to a tree of Jinja's; one without `.Messages` and `.Response`
-    gets a `.Response` at its end. uses: the fields and variables that it mentions, in lower case.
+    """Parser of a template to a syntax tree of Jinja, by recursive descent.
+
+    A template without `.Messages` and `.Response` gets a `.Response` at its end. uses: the fields and
+    variables in it, in lower case.
     """
 
     def __init__(self, tokens: Sequence[Token]) -> None:
@@ -355,7 +356,7 @@ class Parser:
         self._at = self._level = self._n_loops = self._n_names = 0
         self._dot = "dot"
         self._variables = [("$", "root")]  # and their slots
-        self._is_late: bool | None = False  # behind the first `.Response`; None = in what is defined
+        self._is_late: bool | None = False  # after the first `.Response`; None inside a definition
         self._called: list[tuple[str, int]] = []
         self._defined: dict[str, nodes.Node] = {}
         self.uses: set[str] = set()
@@ -368,7 +369,7 @@ class Parser:
             if name not in self._defined:
                 raise TemplateError(f"template {name!r} is not defined", line)
         self.tree = nodes.Template([*self._defined.values(), *_framed(body)], lineno=1)
-        self.tree.set_lineno(1).set_environment(_environment())
+        self.tree.set_lineno(1).set_environment(_ENVIRONMENT)
 
     def _peek(self, n: int = 0) -> Token:
         return self._tokens[min(self._at + n, len(self._tokens) - 1)]
@@ -390,7 +391,7 @@ class Parser:
         return f"n{self._n_names}"
 
     def _body(self) -> tuple[list[nodes.Node], Token]:
-        """What comes before an `end`, an `else` or the end of the text, and that."""
+        """Returns the nodes up to an `end`, an `else` or the end of the text, and that token."""
         found: list[nodes.Node] = []
         self._enter()
         while True:
@@ -406,7 +407,7 @@ class Parser:
             found += [node.set_lineno(token.line) for node in some]
 
     def _ended(self, end: Token) -> None:
-        """Behind the body of a block."""
+        """Takes the end of a block."""
         if end.kind != "end":
             raise TemplateError(f"unexpected {end.text}; a block is closed with {{{{ end }}}}", end.line)
         self._take("end", "close")
@@ -487,7 +488,7 @@ class Parser:
         return [nodes.Output([nodes.Call(_load(_macro(name)), [value], [], None, None)])]
 
     def _pipeline(self, where: str, end: str) -> tuple[nodes.Expr, list[str]]:
-        """The value, and the slots of the variables that it is for."""
+        """Returns the value, and the slots of the variables that get it."""
         start, names, sign = self._peek(), [], Token(",", ",", 0)
         while sign.kind == "," and self._peek().kind == "variable" and self._peek(1).kind in (":=", "=", ","):
             names.append(self._take())
@@ -516,7 +517,7 @@ class Parser:
         raise TemplateError(f"undefined variable {token.text}; declare it first, with :=", token.line)
 
     def _command(self, piped: nodes.Expr | None) -> nodes.Expr:
-        """Operands with spaces between them, and what the command before gave as the last one."""
+        """Returns the value of a command. The value of the previous command is its last operand."""
         first = self._peek()
         operands: list[nodes.Expr] = []
         if first.kind == "name":
@@ -580,13 +581,12 @@ def _call(token: Token, arguments: Sequence[nodes.Expr]) -> nodes.Expr:
     return nodes.Filter(nodes.Const(name), "go call", list(arguments), [], None, None)
 
 
-# What Ollama feeds to a template. Which fields exist, what they are called and in which order they print as
-# JSON is part of the prompt. What Ollama's types do not know, such as the `default` of a tool's parameter, is
-# not there for the template either.
+# The values that Ollama passes to a template. The names of the fields and their order in JSON are part of the
+# prompt. Fields that Ollama's types lack, such as the `default` of a tool's parameter, are left out.
 
 
 def _message_value(message: Message) -> Struct:
-    """One element of `.Messages`."""
+    """Returns an element of `.Messages`."""
     calls = []
     for index, call in enumerate(message.tool_calls):
         function = Struct(Index=index, Name=call.name, Arguments=JsonDict(go_value(call.arguments)))
@@ -603,44 +603,38 @@ def _message_value(message: Message) -> Struct:
 
 
 def _tool_value(tool: Mapping[str, Any]) -> Struct:
-    """One element of `.Tools`, from a definition in the JSON form of both chat APIs."""
+    """Returns an element of `.Tools`, from a definition in the JSON of both chat APIs."""
     function = _given(tool, "function", Mapping)
     if not isinstance(function.get("name"), str):
         raise InvalidValueError("tool: expected {'type': 'function', 'function': {'name': ...}}")
-    given = _given(function, "parameters", Mapping)
-    parameters = Struct(
-        "type $defs? items? required? properties",
-        Type=_text(given, "type"),
-        Defs=given.get("$defs"),
-        Items=given.get("items"),
-        Required=tuple(_given(given, "required", list)),
-        Properties=_properties(given),
-    )
-    named = {"Name": function["name"], "Description": _text(function, "description")}
-    described = Struct("name description parameters", **named, Parameters=parameters)
-    kind = {"Type": _text(tool, "type"), "Items": tool.get("items")}
-    return Struct("type items? function", **kind, Function=described)
+    parameters = _struct("type $defs? items? required? properties", _given(function, "parameters", Mapping))
+    described = _struct("name description parameters", {**function, "parameters": parameters})
+    return _struct("type items? function", {**tool, "function": described})
 
 
-def _properties(schema: Mapping[str, Any]) -> JsonDict:
-    properties = _given(schema, "properties", Mapping)
-    return JsonDict({name: _property(_given(properties, name, Mapping)) for name in properties})
+def _struct(json_names: str, values: Mapping[str, Any]) -> Struct:
+    """Returns the struct of a tool or schema with fields of these names in JSON."""
+    fields: dict[str, Any] = {}
+    for json_name in json_names.split():
+        name = json_name.removesuffix("?")
+        value = values.get(name)
+        if name in ("name", "description", "type"):
+            value = value if isinstance(value, str | TypeNames) else ""
+        elif name in ("required", "enum", "anyOf"):
+            value = tuple(_given(values, name, list))
+        elif name == "properties":
+            properties = _given(values, name, Mapping)
+            value = JsonDict({key: _property(_given(properties, key, Mapping)) for key in properties})
+        fields[name.lstrip("$")[:1].upper() + name.lstrip("$")[1:]] = value
+    return Struct(json_names, **fields)
 
 
 def _property(schema: Mapping[str, Any]) -> Struct:
     types = schema.get("type")
     names = TypeNames([types] if isinstance(types, str) else map(str, _given(schema, "type", list)))
-    several = _given(schema, "anyOf", list)
-    found = Struct(
-        "anyOf? type? items? description? enum? properties? required?",
-        AnyOf=tuple(_property(_given({"anyOf": one}, "anyOf", Mapping)) for one in several),
-        Type=names,
-        Items=schema.get("items"),
-        Description=_text(schema, "description"),
-        Enum=tuple(_given(schema, "enum", list)),
-        Properties=_properties(schema),
-        Required=tuple(_given(schema, "required", list)),
-    )
+    several = [_property(_given({"anyOf": one}, "anyOf", Mapping)) for one in _given(schema, "anyOf", list)]
+    json_names = "anyOf? type? items? description? enum? properties? required?"
+    found = _struct(json_names, {**schema, "anyOf": several, "type": names})
     if len(names) == 1:
         found.json["type"] = names[0]
     return found
@@ -654,18 +648,12 @@ def _given(values: Mapping[str, Any], key: str, kind: type) -> Any:
     return value
 
 
-def _text(values: Mapping[str, Any], key: str) -> str:
-    value = values.get(key)
-    return value if isinstance(value, str) else ""
-
-
 @dataclass(frozen=True)
 class Template:
     """A parsed TEMPLATE. has_messages: it mentions `.Messages`.
 
-    Then it runs with all messages at once, else in the older form, once for each
-    exchange with `.System`, `.Prompt` and `.Response`, the last time cut behind `.Response`, from where the
-    model goes on.
+    It then runs once, with all messages. An older template runs once for each exchange, with `.System`,
+    `.Prompt` and `.Response`, and the last run ends at `.Response`, where the model continues.
     """
 
     has_messages: bool
@@ -673,7 +661,7 @@ class Template:
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Raises TemplateError."""
+        """Parses and compiles a template. Raises TemplateError."""
         bounds.check_size(text)
         tokens = list(islice(lex(text), bounds.MAX_TOKENS + 1))
         if len(tokens) > bounds.MAX_TOKENS:
@@ -682,11 +670,12 @@ class Template:
             )
         with own_errors():
             parsed = Parser(tokens)
-            return cls("messages" in parsed.uses, _environment().from_string(parsed.tree))
+            return cls("messages" in parsed.uses, _ENVIRONMENT.from_string(parsed.tree))
 
     def run(self, data: Mapping[str, Any], is_open: bool = False) -> str:
-        """The text with `data` as dot, paid for from the `budget`; is_open: up to where the answer begins.
-        Raises TemplateError.
+        """Returns the text with `data` as dot, charged to the `budget`. Raises TemplateError.
+
+        is_open: the text ends where the answer begins
         """
         with own_errors():
             return self._compiled.render(dot=data, is_open=is_open)
@@ -698,10 +687,10 @@ class Template:
         tools: Sequence[Mapping[str, Any]] = (),
         think: bool | str | None = None,
     ) -> str:
-        """The prompt. Raises TemplateError for an error at run time or beyond the limits.
+        """Returns the prompt. Raises TemplateError for an error at run time and beyond the limits.
 
-        tools: definitions as the chat APIs have them
-        think: None = not asked for; a bool, or a level such as "high"
+        tools: definitions as in the chat APIs
+        think: None without a request, a bool, or a level such as "high"
         """
         systems = [message.content for message in messages if message.role == Role.SYSTEM]
         messages = merged(messages, [role for role in Role if role != Role.TOOL])
@@ -720,7 +709,7 @@ class Template:
             return _bytes(text).decode("utf-8", "replace")
 
     def _exchanges(self, messages: Sequence[Message], common: dict[str, Any]) -> Iterator[str]:
-        """The older form: one execution for each exchange, the last one open at its end."""
+        """Yields the text of each exchange, for an older template. The last one is open at its end."""
         turn = {"System": "", "Prompt": "", "Response": ""}
         for message in messages:
             pending = {"system": ("Prompt", "Response"), "user": ("Response",)}.get(message.role, ())

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Images in messages: their bytes are kept apart from the text, in which a mark stands for each.
+"""Checks the images of messages, and marks them in the text.
 
-A mark names the content, so two prompts with the same text have the same images. Nothing here knows
-projectors.
+A mark is a hash of the image, so two prompts with the same text have the same images.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ MAX_BYTES = 32 << 20
 _MAX_PIXELS = 64 << 20  # of one image, and of all in a prompt
 _MAX_HEAD = 2 << 20  # of a JPEG, before its size
 _FORMATS = "PNG, JPEG, GIF or BMP"
-_PACKED, _UNPACKED = 1 << 16, 1 << 20  # bytes that are unpacked at a time, and what becomes of them
+_PACKED, _UNPACKED = 1 << 16, 1 << 20  # bytes unpacked at a time, and bytes of the result
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _BEGINNINGS = (_PNG, _JPEG, b"GIF87a", b"GIF89a", b"BM")
 
 
 def image_mark(data: bytes) -> str:
-    """What stands for an image in a text."""
+    """Returns the mark of an image in a text."""
     return f"<__image_{hashlib.sha256(data).hexdigest()}__>"
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file of that name is meant as an image."""
+    """Returns whether a file name has the ending of an image."""
     return name.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".bmp"))
 
 
 def split_at_images(text: str, images: Mapping[str, bytes]) -> list[str]:
-    """Text, mark, text, mark, ..., text. Marks of images that are not there are text."""
+    """Returns text, mark, text, mark, ..., text. Marks of other images are text."""
     parts, at = [""], 0
     for found in _MARK.finditer(text):
         if found[0] in images:
@@ -52,12 +51,12 @@ def split_at_images(text: str, images: Mapping[str, bytes]) -> list[str]:
 
 
 def without_images(text: str, images: Sequence[bytes]) -> str:
-    """The text without the marks of these images."""
+    """Returns the text without the marks of these images."""
     return "".join(split_at_images(text, {image_mark(data): data for data in images})[::2])
 
 
 def decoded_image(text: object) -> bytes:
-    """An image of Ollama's API: base64. Raises InvalidValueError."""
+    """Returns an image in base64, as in Ollama's API. Raises InvalidValueError."""
     if not isinstance(text, str):
         raise InvalidValueError(f"images: expected base64 text, found {type(text).__name__}")
     try:
@@ -68,7 +67,7 @@ def decoded_image(text: object) -> bytes:
 
 
 def image_of_url(url: object) -> bytes:
-    """An image of OpenAI's API. Only `data:` addresses: nothing is fetched. Raises InvalidValueError."""
+    """Returns the image in a `data:` URL, as in OpenAI's API. Raises InvalidValueError for other URLs."""
     match = re.match(r"data:image/[\w.+-]+;base64,", url) if isinstance(url, str) else None
     if match is None:
         raise InvalidValueError(
@@ -78,7 +77,7 @@ def image_of_url(url: object) -> bytes:
 
 
 def checked_image(data: bytes) -> bytes:
-    """The same bytes, if they are an image of a kind and size that are read. Raises InvalidValueError."""
+    """Returns the bytes of a supported image. Raises InvalidValueError for others."""
     if len(data) > MAX_BYTES:
         raise InvalidValueError(f"an image has more than {human_bytes(MAX_BYTES)}")
     size = _size(data)
@@ -95,8 +94,8 @@ def checked_image(data: bytes) -> bytes:
 
 
 def check_together(images: Iterable[bytes]) -> dict[str, tuple[int, int]]:
-    """Returns the sizes of images by their marks. Raises InvalidValueError for images that are too large for
-    one prompt, or not read.
+    """Returns the sizes of images by their marks. Raises InvalidValueError for images that are together too
+    large for one prompt, and for unsupported images.
     """
     sizes = {image_mark(data): _size(checked_image(data)) or (0, 0) for data in images}
     n = sum(width * height for width, height in sizes.values())
@@ -108,8 +107,8 @@ def check_together(images: Iterable[bytes]) -> dict[str, tuple[int, int]]:
 
 
 def check_unpacked(data: bytes) -> None:
-    """Raises InvalidValueError for a PNG whose data unpacks to more than its pixels need: decoders unpack all
-    of it before they count.
+    """Raises InvalidValueError for a PNG that unpacks to more than its pixels need, because decoders unpack
+    all of it first.
     """
     if not data.startswith(_PNG):
         return
@@ -140,7 +139,7 @@ def check_unpacked(data: bytes) -> None:
 
 
 def _size(data: bytes) -> tuple[int, int] | None:
-    """Width and height, as the file says; None for another format. Large images say it at their beginning."""
+    """Returns width and height from the head of the file, None for an unsupported format."""
     import imagesize
 
     width, height = (-1, -1)

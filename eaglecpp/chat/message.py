@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A conversation as plain values: `Message`, `ToolCall`, `Role`.
+"""Messages of a conversation as plain values: `Message`, `ToolCall`, `Role`.
 
-The shape is what the chat APIs of Ollama and OpenAI have in common; `from_dict` reads both. Nothing here
-knows templates or models.
+Their fields are what the chat APIs of Ollama and OpenAI have in common; `from_dict` reads both.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from eaglecpp.errors import InvalidValueError
 
 
 class Role(StrEnum):
-    """The usual roles. A message may have another one that its model's template knows."""
+    """The usual roles. A message may have another role that its template knows."""
 
     SYSTEM = "system"
     USER = "user"
@@ -28,7 +27,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call that the model asks for. arguments: JSON values by parameter name."""
+    """A tool call of a model. arguments: JSON values by parameter name."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -36,9 +35,9 @@ class ToolCall:
 
     @classmethod
     def from_dict(cls, call: Mapping[str, Any]) -> ToolCall:
-        """From `{"id", "function": {"name", "arguments"}}`; arguments as an object or as JSON text.
+        """Reads `{"id", "function": {"name", "arguments"}}`, with arguments as an object or as JSON text.
 
-        Raises InvalidValueError for another form.
+        Raises InvalidValueError for other values.
         """
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -46,7 +45,7 @@ class ToolCall:
         arguments = function.get("arguments") or {}
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments) or {}  # "null", and PHP's "[]", of a call without any
+                arguments = json.loads(arguments) or {}  # "null", and PHP's "[]", without arguments
             except (ValueError, RecursionError) as error:
                 raise InvalidValueError(
                     f"tool call {function['name']}: arguments are not JSON: {error}"
@@ -58,7 +57,7 @@ class ToolCall:
         return cls(function["name"], dict(arguments), str(call.get("id") or ""))
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"type", "function": {"name", "arguments"}}`, arguments as an object, and the id if it has one."""
+        """Returns `{"type", "function": {"name", "arguments"}}`, with the id if there is one."""
         function = {"name": self.name, "arguments": dict(self.arguments)}
         call: dict[str, Any] = {"type": "function", "function": function}
         return {"id": self.id, **call} if self.id else call
@@ -66,9 +65,11 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Message:
-    """One turn. thinking: the reasoning text that belongs to an assistant's content. images: the bytes of
-    those for which marks (`eaglecpp.chat.images`) stand in the content. attached: how many characters at its
-    beginning nobody typed: marks of images and texts of files.
+    """A message.
+
+    thinking: the reasoning text before an assistant's content
+    images:   bytes of the images; the content has their marks (`eaglecpp.chat.images`)
+    attached: number of characters at the beginning of the content that are marks of images and texts of files
     """
 
     role: str
@@ -87,16 +88,16 @@ class Message:
 
     @property
     def typed(self) -> str:
-        """The content without what is attached to it."""
+        """The content without attachments."""
         return without_images(self.content[self.attached :], self.images)
 
     @classmethod
     def from_dict(cls, message: Mapping[str, Any]) -> Message:
-        """From a message of the Ollama or OpenAI chat API.
+        """Reads a message of the Ollama or OpenAI chat API.
 
-        Images come as in Ollama's API, in `images`, and go before the text, or as in OpenAI's, among the
-        parts of the content. Raises InvalidValueError for a missing role, for other content than text and
-        images, and for an image that is not read.
+        Images are in `images`, as in Ollama's API, and go before the text, or among the parts of the content,
+        as in OpenAI's. Raises InvalidValueError for a missing role, for content other than text and images,
+        and for an unsupported image.
         """
         role = message.get("role")
         if not isinstance(role, str) or not role:
@@ -108,7 +109,7 @@ class Message:
         content, images = _content(message.get("content"))
         before = _images(message.get("images"))
         return cls(
-            role={"developer": "system", "function": "tool"}.get(role, role),  # OpenAI's, by other names
+            role={"developer": "system", "function": "tool"}.get(role, role),  # other names at OpenAI
             content="".join(mark for mark in map(image_mark, before) if mark not in content) + content,
             thinking=str(next(filter(None, thinking), "")),
             tool_calls=tuple(ToolCall.from_dict(call) for call in calls),
@@ -118,7 +119,7 @@ class Message:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The message as JSON values, empty fields left out; what Jinja templates see."""
+        """Returns the message as JSON values without empty fields, for Jinja templates."""
         values: dict[str, Any] = {"role": str(self.role), "content": self.content}
         if self.thinking:
             values |= {"thinking": self.thinking, "reasoning_content": self.thinking}
@@ -132,7 +133,7 @@ class Message:
 
 
 def _content(content: object) -> tuple[str, list[bytes]]:
-    """Message content as one string and the images in it; of a list the parts are joined."""
+    """Returns the content as one text, and the images in it. Joins the parts of a list."""
     if content is None:
         return "", []
     if isinstance(content, str):
@@ -157,7 +158,7 @@ def _content(content: object) -> tuple[str, list[bytes]]:
 
 
 def _images(images: object) -> list[bytes]:
-    """Bytes, or base64 as in Ollama's API."""
+    """Returns images given as bytes, or in base64 as in Ollama's API."""
     if not (images is None or isinstance(images, list | tuple)):
         raise InvalidValueError(f"message: images must be a list, found {type(images).__name__}")
     return [checked_image(one) if isinstance(one, bytes) else decoded_image(one) for one in images or ()]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`ChatModel`: how one opened model chats: messages to a prompt that fits, and an answer back to a message.
+"""`ChatModel` turns messages into a prompt that fits, and an answer into a message.
 
-The only place that knows both directions. `Engine`, `AsyncEngine`, `ChatSession`, `eaglecpp run` and the
-server all go through it. It holds no conversation and generates nothing.
+`Engine`, `AsyncEngine`, `ChatSession`, `eaglecpp run` and the server all use it. It keeps no conversation and
+generates nothing.
 """
 
 from __future__ import annotations
@@ -15,15 +15,22 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.bounds import rendered_together
-from eaglecpp.chat.call_forms import HERMES, KNOWN, CallForm, Tools
+from eaglecpp.chat.call_syntax import Tools
 from eaglecpp.chat.conversation import Conversation
+from eaglecpp.chat.formats import (
+    GPT_OSS,
+    HERMES,
+    KNOWN,
+    CallFormat,
+    Layout,
+    behind_thought,
+    thinking_tags,
+)
 from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.chat.reader import AnswerReader
+from eaglecpp.chat.reader import AnswerReader, Reader
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.chat.think_budget import ThinkBudget
-from eaglecpp.chat.thinking import HARMONY, ThinkTags, behind_thought, thinking_tags
-from eaglecpp.chat.tool_calls import ToolReader, is_call
 from eaglecpp.chat.turns import Accepted, accepted, fold_system, lead_system
 from eaglecpp.errors import ContextFullError, InvalidTypeError, UnsupportedError
 
@@ -32,17 +39,17 @@ if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Vocabulary
     from eaglecpp.opening.find import ResolvedModel
 
-# What may be a control token, also within another one.
+# Texts that may be control tokens, also inside another one
 _CONTROL = re.compile(r"(?=(<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>|｜\w+｜|\]<\]\w+\[>\[))")
 _log = logging.getLogger("eaglecpp.chat")
-_MARK = "probes9x"  # that no honest template changes
+_MARK = "probes9x"  # no honest template changes it
 Known = Callable[[Rendered], list[int] | None]
-"""The tokens of a prompt, None for one that has to be tokenized."""
-_ROOM = 1024  # tokens kept free for an answer whose length nobody limits
+"""Returns the tokens of a prompt, None if it has to be tokenized."""
+_ROOM = 1024  # tokens kept free for an answer without a limit
 
 
 def answer_room(max_tokens: int, n_ctx: int) -> int:
-    """Tokens that a prompt which is cut to fit leaves for its answer."""
+    """Returns the number of tokens that a shortened prompt leaves for its answer."""
     return max(1, min(max_tokens if max_tokens >= 0 else _ROOM, n_ctx // 4))
 
 
@@ -87,10 +94,10 @@ DEFAULT = PromptOptions()
 
 
 class ChatModel:
-    """model: whose template, system prompt and messages are used. gguf_template: what the target's file
-    carries, "" for none.
+    """Prompts and answers of an opened model. A request changes nothing here.
 
-    Nothing here changes with a request: one may not change another's prompt.
+    model:         model with a template, a system prompt and messages
+    gguf_template: returns the template in the target's file, "" without one
     """
 
     def __init__(
@@ -99,18 +106,18 @@ class ChatModel:
         self._vocabulary = vocabulary
         self._model = model
         self._gguf_template = gguf_template
-        self._base: ChatModel | None = None  # whose template another one replaces
+        self._base: ChatModel | None = None  # the model whose template is replaced
 
     @cached_property
     def template(self) -> ChatTemplate:
-        """The template, and why it is this one; the bare prompt where the model has none."""
+        """The template, the bare prompt for a model without one."""
         has_token, (bos, eos) = self._vocabulary.has_token, self._vocabulary.border_texts
         return self._model.chat_template(
             gguf=self._gguf_template(), has_token=has_token, bos_text=bos, eos_text=eos
         )
 
     def with_template(self, template: str | ChatTemplate | None) -> ChatModel:
-        """The same with another template, Jinja or Go; None = this one."""
+        """Returns the same model with another template in Jinja or Go's language, itself for None."""
         if template is None:
             return self
         if isinstance(template, str):
@@ -121,7 +128,7 @@ class ChatModel:
         return other
 
     def require_template(self) -> None:
-        """Raises UnsupportedError where the model's own template is only a guess from its vocabulary."""
+        """Raises UnsupportedError if the model has no template but the one guessed from its vocabulary."""
         if not self.template.source and self._model.modelfile.settings.chat_template == "auto":
             raise UnsupportedError(
                 f"{self._model.target.name} has no chat template (tokenizer.chat_template): it is probably a "
@@ -131,8 +138,10 @@ class ChatModel:
     # Messages to a prompt
 
     def conversation(self, messages: Sequence[Any] = (), system: str | None = None) -> Conversation:
-        """Messages behind the system prompt and messages of the model; a system message of their own stands
-        in the place of its system prompt, and so does `system`. Raises InvalidTypeError, InvalidValueError.
+        """Returns a conversation of the model's system prompt, the model's messages and these messages.
+
+        A system message at their beginning replaces the model's system prompt, and so does `system`. Raises
+        InvalidTypeError and InvalidValueError.
         """
         turns = lead_system(_checked(messages))
         if system is None:
@@ -143,8 +152,8 @@ class ChatModel:
     def render(
         self, messages: Sequence[Message], options: PromptOptions = DEFAULT
     ) -> tuple[Rendered, Accepted]:
-        """The text of a prompt, and how the messages came into it. Raises TemplateError; UnsupportedError for
-        images without a projector, and a template that prints no question.
+        """Returns the text of a prompt, and the messages as the template got them. Raises TemplateError, and
+        UnsupportedError for images without a projector and for a template that prints no question.
         """
         images = {image_mark(data): data for message in messages for data in message.images}
         if images and self._vocabulary.projector is None:
@@ -178,8 +187,9 @@ class ChatModel:
     def _with_system(
         self, template: ChatTemplate, taken: Accepted, rendered: Rendered, options: PromptOptions
     ) -> tuple[Accepted, Rendered]:
-        """The prompt with what a system message says, which may not be in it: some templates print that in
-        some conversations only. A template may also have changed the text; a mark in its place tells.
+        """Returns the prompt with the system message, which some templates leave out of some conversations.
+
+        A template may also have changed the text, so a mark in its place decides whether it is printed.
         """
         head, *others = taken.messages
         marked = replace(taken, messages=[replace(head, content=_MARK), *others])
@@ -192,8 +202,8 @@ class ChatModel:
     def prompt(
         self, messages: Sequence[Message], *, n_ctx: int | None = None, options: PromptOptions = DEFAULT
     ) -> ChatPrompt:
-        """The prompt of exactly these messages. n_ctx: raises ContextFullError for a prompt that leaves no
-        room there, 0 = in the engine's context.
+        """Returns the prompt of exactly these messages. Raises ContextFullError if `n_ctx` tokens, 0 for the
+        engine's context, do not hold it and an answer.
         """
         rendered, taken = self.render(messages, options)
         tokens = options.known(rendered) if options.known is not None else None
@@ -208,8 +218,10 @@ class ChatModel:
     def fitting(
         self, conversation: Conversation, *, n_ctx: int, max_tokens: int, options: PromptOptions = DEFAULT
     ) -> ChatPrompt:
-        """The prompt of a conversation, out of which the oldest exchanges are left where it, tools and all,
-        and an answer of `max_tokens` (at most a quarter of the context) do not fit into `n_ctx` tokens.
+        """Returns the prompt of a conversation, without the oldest exchanges if it does not fit.
+
+        The prompt with its tools and an answer of `max_tokens`, at most a quarter of the context, must fit
+        into `n_ctx` tokens.
         """
         made: dict[int, ChatPrompt] = {}
 
@@ -228,8 +240,10 @@ class ChatModel:
             return replace(prompt, n_left_out=conversation.n_left_out)
 
     def infill(self, gap: Infill, n_most: int = 0) -> ChatPrompt:
-        """The prompt whose answer goes between two texts, by the tokens of the target's file. n_most: as
-        `Infill.tokens`. Raises UnsupportedError where it has none, and for a template in a request.
+        """Returns the prompt whose answer goes between two texts, by the tokens of the target's file.
+
+        n_most: as in `Infill.tokens`. Raises UnsupportedError if the file has no such tokens, and for a
+        template in a request.
         """
         if self._base is not None:
             raise UnsupportedError(
@@ -240,17 +254,17 @@ class ChatModel:
     # An answer to a message
 
     @cached_property
-    def tags(self) -> ThinkTags | None:
-        """The tags around the model's thinking; None if it does not think."""
+    def tags(self) -> Layout | None:
+        """The layout of a model that thinks, None for a model that does not think."""
         return thinking_tags(self._layout)
 
     @cached_property
-    def _layout(self) -> ThinkTags | None:
-        """How an answer is written."""
+    def _layout(self) -> Layout | None:
+        """The layout of the answers."""
         return self.template.layout or (self._base._layout if self._base is not None else None)
 
     def grammar(self, prompt: ChatPrompt, grammar: str, think: bool | str | None) -> str:
-        """A grammar for the whole answer to a prompt, of one in GBNF for what comes behind its thought."""
+        """Returns a grammar for a whole answer, given the one for the text after its thought."""
         begins = prompt.rendered.begins
         if not think or self.tags is None or begins == "answer":
             return grammar
@@ -277,21 +291,20 @@ class ChatModel:
         return partial(ThinkBudget, n_max, self.tags, rendered.begins, rendered.text)
 
     def reader(self, prompt: ChatPrompt) -> AnswerReader:
-        """Returns the reader of an answer. It finds calls of the tools that the prompt offers, in JSON schema
-        as in the OpenAI API: in the model's own form, and in the one in which the prompt describes tools.
+        """Returns the reader of an answer. It finds calls of the prompt's tools in the model's formats, and
+        in the format in which the prompt describes tools.
         """
-        piece, begins = self._vocabulary.token_to_piece, prompt.rendered.begins
-        if not prompt.tools:
-            return AnswerReader(piece, self._layout, self._think_marks, begins)
-        forms, schemas = (*self._calls, *((HERMES,) if prompt.describes else ())), _schemas(prompt)
-        opens = [one.open for one in forms if one.open]
-        may_be_bare = self.tags is not HARMONY or prompt.has_form
-        check, tools = partial(is_call, forms, schemas), ToolReader(forms, schemas, may_be_bare)
-        return AnswerReader(piece, self._layout, self._call_marks, begins, opens, check, tools)
+        formats: Sequence[CallFormat] = ()
+        if prompt.tools:
+            formats = (*self._calls, HERMES) if prompt.describes else self._calls
+        may_be_bare = self.tags is not GPT_OSS or prompt.has_form
+        reader = Reader(self._layout, prompt.rendered.begins, formats, _schemas(prompt), may_be_bare)
+        marks = self._call_marks if prompt.tools else self._think_marks
+        return AnswerReader(self._vocabulary.token_to_piece, reader, marks)
 
     @cached_property
-    def _calls(self) -> tuple[CallForm, ...]:
-        """The template's forms, else the one whose mark the vocabulary has, else that of Hermes."""
+    def _calls(self) -> tuple[CallFormat, ...]:
+        """The template's formats, else the format whose mark the vocabulary has, else that of Hermes."""
         if self.template.calls:
             return self.template.calls
         if self._base is not None:
@@ -302,20 +315,20 @@ class ChatModel:
 
     @cached_property
     def _think_marks(self) -> dict[int, str]:
-        """The control tokens, which have no text of their own, in the tags around thinking."""
+        """The texts of the control tokens in the tags around thinking, by token."""
         tags = self._layout
         text = tags.open + tags.close + tags.after + tags.plain + tags.marks if tags else ""
         return self._vocabulary.control_tokens(_CONTROL.findall(text))
 
     @cached_property
     def _call_marks(self) -> dict[int, str]:
-        """These, and those of calls."""
+        """The texts of the control tokens in the tags around thinking and calls, by token."""
         text = "".join(one.open + one.close + one.printed for one in (*self._calls, HERMES))
         return self._think_marks | self._vocabulary.control_tokens(_CONTROL.findall(text))
 
 
 def _schemas(prompt: ChatPrompt) -> Tools:
-    """The schemas of the parameters, by the names of a prompt's tools."""
+    """Returns the schemas of the parameters by tool name."""
     functions = [tool.get("function", tool) for tool in prompt.tools]
     schemas = {str(one.get("name", "")): one.get("parameters") for one in functions}
     return {name: schema if isinstance(schema, Mapping) else {} for name, schema in schemas.items()}

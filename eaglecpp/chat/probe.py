@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eaglecpp.chat.bounds import check_time_left, rendered_together
-from eaglecpp.chat.call_forms import KEY
+from eaglecpp.chat.call_syntax import KEY
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.errors import TemplateError
 

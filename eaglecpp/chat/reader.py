@@ -1,26 +1,305 @@
 # SPDX-License-Identifier: MIT
-"""`AnswerReader` turns a stream of chunks into pieces to show (thinking or answer, drafted or not) and into
-events: blocks of thinking, content and tool calls. Every API takes the answer from it.
+"""Reads an answer once, from left to right, while it streams: thinking, text and tool calls.
 
-The text of a chunk lags behind its tokens, because incomplete characters and possible stop strings are held
-back. The reader decodes the tokens again to find the characters of each token, and so the characters of
-accepted drafts. Control tokens have no text; the reader adds the text of those in the model's tags, only for
-the splitter.
+`Reader` reads text. `AnswerReader` reads the chunks of a stream, finds the characters of accepted drafts, and
+yields the events that every API takes the answer from.
 """
 
 from __future__ import annotations
 
 import codecs
+import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import itemgetter
+from typing import Literal
 
+from eaglecpp.chat.call_syntax import JSON, PYTHON, Tools
+from eaglecpp.chat.formats import Begins, CallFormat, Channels, Layout
 from eaglecpp.chat.message import Message, Role, ToolCall
-from eaglecpp.chat.thinking import Begins, Segment, ThinkTags, splitter
-from eaglecpp.chat.tool_calls import ToolReader
 from eaglecpp.results import Chunk, Event, Part, Piece
+
+Kind = Literal["thinking", "answer", "tag"]
+_GAP = "\n\n"  # between two messages of one answer
+_KEYS = ("function", "type", "id", "tool_call_id", "arguments", "parameters")
+_LONGEST_HEAD = 512  # characters of a message's header, and of a call up to the end of its name
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of an answer.
+
+    kind:  tags, calls and the white space around them are "tag", which is not shown
+    added: text that is shown before the part but is not in the answer
+    """
+
+    kind: Kind
+    text: str
+    added: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+
+class Reader:
+    """Reader of one answer. Returns each character once, in order, in parts.
+
+    Holds back text that may be a tag or a call. A broken call is text.
+
+    formats:     formats of the model's calls
+    tools:       schemas of the parameters by tool name, {} without tools
+    may_be_bare: an answer that consists of JSON, or of a list of calls as in Python, is also read as calls
+    """
+
+    def __init__(
+        self,
+        layout: Layout | None = None,
+        begins: Begins = "any",
+        formats: Sequence[CallFormat] = (),
+        tools: Tools | None = None,
+        may_be_bare: bool = True,
+    ) -> None:
+        self._layout = layout
+        self._channels = None if layout is None else layout.channels
+        self._formats = formats
+        self._tools = tools or {}
+        self._opens = {one.open: one for one in formats if one.open and not one.is_message}
+        self._message = next((one for one in formats if one.is_message), None)
+        self._strays = {formats[0].close for one in formats[1:2] if one.is_part}
+        # beginnings of calls without marks, with the white space removed
+        names = [f'{{"{key}":"{name}"' for key in ("name", "tool_name") for name in self._tools]
+        heads = [*(f'{{"{key}":' for key in _KEYS), *names, *(f"[{name}(" for name in self._tools)]
+        self._heads = ["".join(head.split()) for head in heads if may_be_bare and self._tools]
+        kinds: dict[str, Kind | None] = {"any": None, "thought": "thinking", "answer": "answer"}
+        self._kind = "answer" if layout is None else kinds[begins]  # None before a header or a tag
+        self._is_behind_tag = begins == "thought"
+        self._held = ""
+        self._block: CallFormat | None = None  # the format of the open block of calls
+        self._looked = 0  # the block does not end before this position
+        self._shown: set[Kind] = set()  # kinds of the text so far
+        self._has_calls = False
+        self._is_broken = False  # a call could not be read, so later text is not a call
+        self._segments: list[Segment] = []
+
+    @property
+    def is_thinking(self) -> bool:
+        """Returns whether a thought is open."""
+        return self._kind == "thinking"
+
+    def feed(self, text: str) -> list[Segment]:
+        """Takes the next text. Returns the parts that are certain."""
+        self._held += text
+        return self._advance(final=False)
+
+    def finish(self, is_whole: bool = True) -> list[Segment]:
+        """Returns the parts that were held back. is_whole: the model ended the answer itself."""
+        return self._advance(final=True, is_whole=is_whole)
+
+    def _advance(self, final: bool, is_whole: bool = True) -> list[Segment]:
+        self._segments = []
+        before: object = None
+        while self._held and before != (now := (len(self._held), self._kind, self._block)):
+            before = now
+            if self._block is not None:
+                self._read_block(self._block, final)
+            elif self._kind is not None:
+                self._read_body(final, is_whole)
+            elif self._channels is not None:
+                self._read_header(self._channels, final)
+            else:
+                self._read_tag(final)
+        return [part for part in self._segments if part.text or part.added]
+
+    def _take(self, kind: Kind, n_chars: int, calls: Sequence[ToolCall] = ()) -> None:
+        self._segments.append(Segment(kind, self._held[:n_chars], calls=tuple(calls)))
+        self._held = self._held[n_chars:]
+        self._has_calls |= bool(calls)
+        if n_chars:
+            self._shown.add(kind)
+
+    def _read_tag(self, final: bool) -> None:
+        """Reads the tag at the beginning of an answer."""
+        assert self._layout is not None
+        text, tags = self._held.lstrip(), (self._layout.open, self._layout.close)
+        if not final and any(tag != text and tag.startswith(text) for tag in tags):
+            return
+        self._kind = "thinking" if text.startswith(self._layout.open) else "answer"
+        for tag in filter(text.startswith, tags):  # `close` alone ends an empty thought
+            self._take("tag", len(self._held) - len(text) + len(tag))
+            self._is_behind_tag = True
+
+    def _read_header(self, channels: Channels, final: bool) -> None:
+        """Reads the header of a message."""
+        message = None if self._is_broken else self._message
+        head, mark, _ = self._held.partition(channels.mark)
+        name = head.lstrip()
+        if not mark:
+            name = name[: len(name) - _n_begun(name, (channels.mark,))]
+        is_header = len(name) <= _LONGEST_HEAD and any(
+            (not mark and begin.startswith(name))
+            or (name.startswith(begin) and re.fullmatch(channels.rest, name[len(begin) :], re.DOTALL))
+            for begin in channels.beginnings
+        )
+        if not is_header or (final and not mark and "" in channels.beginnings):
+            self._kind = "answer"  # the model forgot the header
+            self._take("answer", int(self._held.startswith(channels.nexts)))
+        elif mark and message is not None and (call := re.search(channels.call, head)):
+            self._take("tag", call.end())
+            self._kind, self._block, self._looked = "answer", message, 0
+        elif mark:
+            self._kind = "thinking" if re.search(channels.thought, head, re.DOTALL) else "answer"
+            self._segments.append(Segment(self._kind, "", _GAP if self._kind in self._shown else ""))
+            self._take("tag", len(head) + len(mark))
+        elif final:
+            self._take("tag", len(self._held))
+
+    def _read_body(self, final: bool, is_whole: bool) -> None:
+        """Reads a thought or text up to its end or a call."""
+        if self._is_behind_tag:
+            self._take("tag", len(self._held) - len(self._held.lstrip()))
+            self._is_behind_tag = not self._held
+        at, mark = self._end(final)
+        n_behind = len(self._held) - at
+        if self.is_thinking:
+            self._read_thought(at, bool(mark), final, is_whole)
+        else:
+            self._read_answer(at, final or bool(mark))
+        if mark and len(self._held) == n_behind:
+            self._take("tag", self._n_end(mark))
+            self._kind = "answer" if self._channels is None else None
+            self._is_behind_tag = self._channels is None
+
+    def _end(self, final: bool) -> tuple[int, str]:
+        """Returns the position at which the body ends or may end, and the mark there, "" without one."""
+        channels, text = self._channels, self._held
+        if channels is None:
+            closes = (self._layout.close,) if self._layout is not None and self.is_thinking else ()
+            return first_mark(text, closes, final)
+        at, mark = first_mark(text, (*channels.ends, *channels.nexts), final)
+        if not mark:
+            last = next(filter(text.endswith, channels.lasts), "")
+            n_last = max(len(last), 0 if final else _n_begun(text, channels.lasts))
+            at, mark = min(at, len(text) - n_last), last if final else ""
+        return at, mark
+
+    def _n_end(self, mark: str) -> int:
+        """Returns the number of characters of a mark that belong to the end of a message or block."""
+        return 0 if self._channels is not None and mark in self._channels.nexts else len(mark)
+
+    def _read_thought(self, at: int, has_end: bool, final: bool, is_whole: bool) -> None:
+        calls: list[Segment] = []
+        if not has_end:
+            # Some models call a tool inside a thought and end the answer there. A quoted call has text after
+            # it, or the answer was cut.
+            at = min(at, first_mark(self._held, self._opens, final)[0])
+            calls = self._only_calls(self._held[at:]) if final and is_whole else []
+            if final and not calls:
+                self._take("thinking", len(self._held))
+                return
+        # holds back the white space before a tag
+        n_text = len(self._held[:at].rstrip())
+        self._take("thinking", n_text)
+        if has_end or calls:
+            self._take("tag", at - n_text)
+        if calls:
+            self._segments += calls
+            self._held = ""
+
+    def _only_calls(self, text: str) -> list[Segment]:
+        """Returns the parts of a text that consists of complete calls, [] for another text."""
+        reader = Reader(formats=self._formats, tools=self._tools, may_be_bare=False)
+        parts = reader.feed(text) + reader.finish()
+        is_text = any(part.kind == "answer" and part.text.strip() for part in parts)
+        return [] if is_text or not reader._has_calls else parts
+
+    def _read_answer(self, at: int, is_end: bool) -> None:
+        body = self._held[:at]
+        if "answer" not in self._shown and not self._has_calls and self._is_bare(body):
+            if is_end:
+                syntaxes = (CallFormat("", "", syntax) for syntax in (JSON, PYTHON))
+                calls = next(filter(None, (one.calls(body, self._tools) for one in syntaxes)), [])
+                is_call = bool(calls) and all(call.name in self._tools for call in calls)
+                self._take("tag" if is_call else "answer", at, calls if is_call else ())
+            return
+        strays = self._strays if self._has_calls else ()
+        n_all, mark = first_mark(body, () if self._is_broken else (*self._opens, *strays), is_end)
+        # white space before a call is not text, nor is white space alone after one
+        is_text = not self._tools or (is_end and not mark)
+        n_text = n_all if is_text else len(body[:n_all].rstrip())
+        is_shown = bool(body[:n_text].strip()) or not self._has_calls
+        self._take("answer" if is_shown else "tag", n_text)
+        if mark:
+            self._take("tag", n_all - n_text + len(mark) * (mark in strays))
+            self._block, self._looked = self._opens.get(mark), 0
+
+    def _is_bare(self, body: str) -> bool:
+        """Returns whether all of the answer may be calls without marks."""
+        text = "".join(body[:_LONGEST_HEAD].split())
+        inner = text.removeprefix("```").removeprefix("json")
+        return any(
+            "```json".startswith(text) or one.startswith(head) or head.startswith(one)
+            for one in (inner, inner.removeprefix("["))
+            for head in self._heads
+        )
+
+    def _read_block(self, block: CallFormat, final: bool) -> None:
+        """Reads a block of calls if it is complete: its end is there, and only calls are before it."""
+        n_open = len(block.open)
+        if not block.is_part and self._held[:n_open] != block.open[: len(self._held)]:
+            self._block = None  # a message without a call
+            return
+        first = 0 if block.is_part else n_open
+        closes: tuple[str, ...] = (block.close,) if block.close else ()
+        if not block.close and block.is_message and self._channels is not None:
+            closes = (*self._channels.ends, *self._channels.nexts, *self._channels.lasts)
+        at, mark = first_mark(self._held, closes, True, max(n_open, self._looked))
+        while mark:
+            end = at + self._n_end(mark)
+            # otherwise, the mark is inside the value that was open at the last mark
+            if not self._looked or block.syntax.value_end.search(self._held, self._looked, at + len(mark)):
+                calls = block.calls(
+                    self._held[first : end if block.is_part and block.close else at], self._tools
+                )
+                if calls or not (self._looked or self._held[n_open:at].strip()):
+                    self._take("tag", end, calls or ())
+                    self._block, self._kind = None, None if block.is_message else "answer"
+                    return
+            self._looked = at + 1
+            at, mark = first_mark(self._held, closes, True, self._looked)
+        if not final:
+            return
+        self._block = None
+        try:
+            found, n_read = block.syntax.read(self._held[first:], self._tools)
+        except (ValueError, RecursionError):
+            found, n_read = [], 0
+        rest = self._held[first + n_read :].strip()
+        if not found or block.needs_close or (block.close and rest):
+            self._is_broken = True
+            self._take("answer", n_open)  # and the rest of the message
+        else:
+            self._take("tag", first + n_read, found)
+            self._is_broken = bool(rest)
+
+
+def first_mark(text: str, marks: Iterable[str], final: bool, start: int = 0) -> tuple[int, str]:
+    """Returns the position of the first mark in a text, and the mark.
+
+    Without a mark, returns "" and the position up to which the text cannot be part of one. final: the text is
+    complete.
+    """
+    found = [(at, mark) for mark in marks if (at := text.find(mark, start)) >= 0]
+    if found or final:
+        return min(found, default=(len(text), ""))
+    return len(text) - _n_begun(text, marks), ""
+
+
+def _n_begun(text: str, marks: Iterable[str]) -> int:
+    """Returns the number of characters at the end of a text that may begin a mark."""
+    return max(
+        (n for mark in marks for n in range(min(len(mark), len(text) + 1)) if text.endswith(mark[:n])),
+        default=0,
+    )
 
 
 def message_of(parts: Iterable[Part]) -> Message:
@@ -35,40 +314,39 @@ def message_of(parts: Iterable[Part]) -> Message:
 
 
 class AnswerReader:
-    """Reader of one answer. blocks: thinking, content and tool calls in the order of the model; n_thought:
-    tokens before the content, tags included; new_id: returns the id of a call without one.
+    """Reader of the chunks of one answer.
+
+    The text of a chunk lags behind its tokens, because incomplete characters and possible stop strings are
+    held back. The reader decodes the tokens again to find the characters of each token, and so the characters
+    of accepted drafts. Control tokens have no text; the reader adds the text of those in the model's tags,
+    only for `Reader`.
 
     token_bytes: returns the bytes of a token, b"" for a control token
-    tags:        the model's tags, None without tags
+    reader:      reader of the text
     marks:       texts of the control tokens in the tags and calls, by token
-    begins:      the beginning of the answer
-    calls:       marks that begin tool calls, which are part of the content; () without tools
-    is_call:     returns whether a text consists of complete calls
-    tools:       reader of the calls in the content; None without tools
+
+    blocks:    thinking, content and tool calls in the order of the model
+    n_thought: number of tokens before the content, tags included
+    new_id:    returns the id of a call without one
     """
 
     def __init__(
         self,
         token_bytes: Callable[[int], bytes],
-        tags: ThinkTags | None = None,
-        marks: dict[int, str] | None = None,
-        begins: Begins = "any",
-        calls: Sequence[str] = (),
-        is_call: Callable[[str], bool] = lambda _: False,
-        tools: ToolReader | None = None,
+        reader: Reader | None = None,
+        marks: Mapping[int, str] | None = None,
     ) -> None:
         self.blocks: list[Part] = []
         self.n_thought = 0
         self.new_id: Callable[[], str] = str
-        self._tools = tools
         self._token_bytes = token_bytes
+        self._reader = reader or Reader()
         self._marks = marks or {}
-        self._splitter = splitter(tags, begins, calls, is_call)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         # for each character of tokens whose text is held back: "", or a mark without text, and whether a
         # draft was accepted
         self._decoded: deque[tuple[str, bool]] = deque()
-        self._accepted: deque[bool] = deque()  # for each character that the splitter holds back
+        self._accepted: deque[bool] = deque()  # for each character that `Reader` holds back
 
     @property
     def message(self) -> Message:
@@ -78,18 +356,19 @@ class AnswerReader:
     def read(self, chunk: Chunk) -> Chunk:
         """Returns a chunk with its pieces and events; the last one also with all that was held back."""
         self._decode(chunk.tokens, chunk.accepted)
-        pieces, reason = self._take(chunk.text), chunk.finish_reason
+        found, reason = self._take(chunk.text), chunk.finish_reason
         if reason is not None:
-            pieces += self._labelled(self._splitter.finish(reason == "stop"))
+            found += self._found(self._reader.finish(reason == "stop"))
+        pieces = [one for one in found if isinstance(one, Piece)]
         if self._is_thought:  # a piece is of one token, a tag has no piece
             thoughts = [piece.is_thinking for piece in pieces] or [True]
             self.n_thought += round(len(chunk.tokens) * sum(thoughts) / len(thoughts))
-        events = list(self._events(pieces, reason is not None))
+        events = list(self._events(found, reason is not None))
         head = (chunk.text, chunk.tokens, chunk.accepted, chunk.logprobs)  # each chunk: `replace` is slow
         return Chunk(*head, reason, chunk.timings, pieces, events)
 
-    def _events(self, pieces: Sequence[Piece], is_last: bool) -> Iterator[Event]:
-        for part in self._parts(pieces, is_last):
+    def _events(self, found: Sequence[Piece | ToolCall], is_last: bool) -> Iterator[Event]:
+        for part in self._parts(found, is_last):
             n, last = len(self.blocks), self.blocks[-1] if self.blocks else None
             if last is not None and last[0] != "call" and part[0] == last[0]:
                 self.blocks[-1] = last[0], last[1] + part[1]
@@ -105,25 +384,18 @@ class AnswerReader:
 
     @property
     def _is_thought(self) -> bool:
-        """Whether there is nothing but thinking so far."""
+        """Returns whether the answer so far is only thinking."""
         return all(kind == "thinking" for kind, _ in self.blocks)
 
-    def _parts(self, pieces: Sequence[Piece], is_last: bool) -> Iterator[Part]:
-        for is_thinking, run in groupby(pieces, key=attrgetter("is_thinking")):
-            text = "".join(piece.text for piece in run)
-            if is_thinking:
-                yield "thinking", text
-            else:
-                yield from map(self._part, [text] if self._tools is None else self._tools.feed(text))
-        if is_last:
-            yield from map(self._part, [] if self._tools is None else self._tools.finish())
-            if self._is_thought:  # clients read the last block
-                yield "content", ""
-
-    def _part(self, found: str | ToolCall) -> Part:
-        if isinstance(found, ToolCall):
-            return "call", found if found.id else replace(found, id=self.new_id())
-        return "content", found
+    def _parts(self, found: Sequence[Piece | ToolCall], is_last: bool) -> Iterator[Part]:
+        for is_thinking, run in groupby(found, key=lambda one: getattr(one, "is_thinking", None)):
+            for call in (one for one in run if isinstance(one, ToolCall)) if is_thinking is None else ():
+                yield "call", call if call.id else replace(call, id=self.new_id())
+            text = "".join(one.text for one in run if isinstance(one, Piece))
+            if is_thinking is not None:
+                yield "thinking" if is_thinking else "content", text
+        if is_last and self._is_thought:  # clients read the last block
+            yield "content", ""
 
     def _decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:
         """Takes tokens; their text comes later."""
@@ -132,7 +404,7 @@ class AnswerReader:
                 self._decoded.append((self._marks[token], is_accepted))
             self._decoded.extend(("", is_accepted) for _ in self._decoder.decode(self._token_bytes(token)))
 
-    def _take(self, text: str) -> list[Piece]:
+    def _take(self, text: str) -> list[Piece | ToolCall]:
         """Assigns the next characters of the stream to their tokens."""
         given, n_taken = [], 0
         while n_taken < len(text) or (self._decoded and self._decoded[0][0]):
@@ -140,15 +412,16 @@ class AnswerReader:
             given.append(mark or text[n_taken])
             n_taken += not mark
             self._accepted += [is_accepted] * len(given[-1])
-        return self._labelled(self._splitter.feed("".join(given)))
+        return self._found(self._reader.feed("".join(given)))
 
-    def _labelled(self, parts: Iterable[Segment]) -> list[Piece]:
-        pieces: list[Piece] = []
-        for part in parts:
-            text = part.added + part.text
-            accepted = [False] * len(part.added) + [self._accepted.popleft() for _ in part.text]
-            if part.kind == "tag":
-                continue
+    def _found(self, segments: Iterable[Segment]) -> list[Piece | ToolCall]:
+        found: list[Piece | ToolCall] = []
+        for one in segments:
+            text = one.added + one.text
+            accepted = [False] * len(one.added) + [self._accepted.popleft() for _ in one.text]
+            found += one.calls
             for is_accepted, run in groupby(zip(accepted, text, strict=True), key=itemgetter(0)):
-                pieces.append(Piece("".join(char for _, char in run), part.kind == "thinking", is_accepted))
-        return pieces
+                if one.kind != "tag":
+                    piece = Piece("".join(char for _, char in run), one.kind == "thinking", is_accepted)
+                    found.append(piece)
+        return found

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Which template turns a conversation into a prompt, why that one, and the prompt itself.
+"""Chooses the template that turns a conversation into a prompt, and renders the prompt.
 
-`ChatTemplate.choose` picks by one rule: what the Modelfile says, else what the GGUF has, else what the
-store has, else ChatML where the vocabulary has its marks, else the bare prompt. `describe()` tells which and
-why, because that is what people ask when a model answers oddly. Compilation waits for the first use, so that
-a bad template does not keep a model from loading. `Rendered.has_bos` lets the caller tokenize without a
-second BOS.
+`ChatTemplate.choose` takes the template of the Modelfile, else of the GGUF, else of the store. Without one it
+takes ChatML if the vocabulary has its marks, else the bare prompt. `describe()` names the choice and its
+reason. A template is compiled at its first use, so a bad template does not prevent loading a model.
 """
 
 from __future__ import annotations
@@ -14,19 +12,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from eaglecpp.chat.bounds import check_time_left
-from eaglecpp.chat.call_forms import CallForm, forms_of
-from eaglecpp.chat.jinja import JinjaTemplate
+from eaglecpp.chat.formats import Begins, CallFormat, Layout, formats_of, layout_of, thinking_tags
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.probe import Form, Takes, probe
-from eaglecpp.chat.thinking import Begins, ThinkTags, layout_of, splitter, thinking_tags
+from eaglecpp.chat.reader import Reader
 from eaglecpp.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    from eaglecpp.chat.go_template import Template
-
 
 BARE_PROMPT = "{{ .Prompt }}"
 CHATML = (
@@ -42,9 +35,9 @@ _JINJA_MARK = re.compile(rf"\{{\{{-?\s*(?:{'|'.join(_JINJA_NAMES.split())})\b")
 
 
 def is_jinja(text: str) -> bool:
-    """Whether a TEMPLATE is written in Jinja instead of Go's language.
+    """Returns whether a TEMPLATE is written in Jinja instead of Go's language.
 
-    `{%` alone does not tell, it may be text of a Go template; an action that only Go has does.
+    A Go template may have `{%` in its text, so an action that only Go has decides.
     """
     return _GO_MARK.search(text) is None if "{%" in text else _JINJA_MARK.search(text) is not None
 
@@ -58,7 +51,7 @@ _SOURCES = {
     "gguf": "the GGUF (tokenizer.chat_template)",
     "stored": "the store (template layer)",
 }
-"""Where a template may come from; the first goes before the next."""
+"""Sources of templates, in order of precedence."""
 _BUILT_IN: dict[str, tuple[Language, str, str]] = {
     "raw": ("go", BARE_PROMPT, "the prompt is used as it is, as for a base model"),
     "chatml": ("jinja", CHATML, "ChatML is used, whose marks its vocabulary has"),
@@ -67,8 +60,11 @@ _BUILT_IN: dict[str, tuple[Language, str, str]] = {
 
 @dataclass(frozen=True)
 class Rendered:
-    """A prompt. has_bos: it begins with the BOS text, so no BOS must be added when it is tokenized. images:
-    by the marks that stand for them. begins: what its answer begins with.
+    """A prompt.
+
+    has_bos: the prompt begins with the BOS text, so tokenizing must not add another BOS
+    images:  images by their marks in the text
+    begins:  the beginning of its answer
     """
 
     text: str
@@ -81,8 +77,8 @@ class Rendered:
 class ChatTemplate:
     """A template and the reason it was chosen.
 
-    source:   where the text is from, as in "the Modelfile's TEMPLATE"; "" for the bare prompt and ChatML
-    notices:  what the user should know about the choice
+    source:  source of the text, as in "the Modelfile's TEMPLATE"; "" for the bare prompt and ChatML
+    notices: notices about the choice, for the user
     """
 
     language: Language
@@ -106,17 +102,17 @@ class ChatTemplate:
         bos_text: str = "",
         eos_text: str = "",
     ) -> ChatTemplate:
-        """Picks one. None or "" is a template that is not there.
+        """Returns the template to use. A source without a template is None or "".
 
-        asked:     in place of all others
-        modelfile: the TEMPLATE instruction; Go, or Jinja, which Ollama refuses
+        asked:     replaces all others
+        modelfile: the TEMPLATE instruction, in Go's language or in Jinja, which Ollama refuses
         gguf:      tokenizer.chat_template
         stored:    the template layer of a model in the store
-        choice:    the `chat_template` pragma: auto, or one of these, raw, or chatml
-        has_token: whether the vocabulary has a token of that text
-        Raises ValueError for a choice that is not there.
-        """
+        choice:    the `chat_template` pragma: auto, raw, chatml, or one of the sources
+        has_token: returns whether the vocabulary has a token with a text
 
+        Raises InvalidValueError for an unknown choice and for a missing template.
+        """
         texts = {"asked": asked, "modelfile": modelfile, "gguf": gguf, "stored": stored}
         reason = "" if choice == "asked" else f"chat_template {choice} was requested"
         name, notices = choice, ""
@@ -141,7 +137,7 @@ class ChatTemplate:
         return cls(language, written, _SOURCES[name], reason, *borders)
 
     def describe(self) -> str:
-        """One sentence: which language, from where, and why."""
+        """Returns the language, the source and the reason, in one sentence."""
         what = f"{self.language.capitalize()} template from {self.source}"
         if not self.source:
             what = "ChatML" if self.text == CHATML else "the bare prompt"
@@ -152,23 +148,23 @@ class ChatTemplate:
         _ = self._compiled
 
     @cached_property
-    def layout(self) -> ThinkTags | None:
-        """How an answer of a model with this template is written."""
+    def layout(self) -> Layout | None:
+        """The layout of the answers of a model with this template."""
         return layout_of(self.text + self.takes.said)
 
     @property
-    def tags(self) -> ThinkTags | None:
-        """The tags around the thinking of a model with this template; None for one that does not think."""
+    def tags(self) -> Layout | None:
+        """The layout of a model that thinks, None for a model that does not think."""
         return thinking_tags(self.layout)
 
     @cached_property
-    def calls(self) -> tuple[CallForm, ...]:
-        """The forms in which it prints calls; () where it prints none."""
-        return forms_of(self.text, self.takes.called, self.takes.said)
+    def calls(self) -> tuple[CallFormat, ...]:
+        """The formats of its calls, () without calls."""
+        return formats_of(self.text, self.takes.called, self.takes.said)
 
     @cached_property
     def takes(self) -> Takes:
-        """What of a conversation reaches its prompts. Raises TemplateError."""
+        """The parts of a conversation that reach its prompts. Raises TemplateError."""
         return probe(self._text)
 
     def render(
@@ -181,14 +177,15 @@ class ChatTemplate:
         answers: bool = False,
         values: Mapping[str, Any] | None = None,
     ) -> Rendered:
-        """The prompt of a conversation; a trailing assistant message, without calls, begins the answer.
+        """Returns the prompt of a conversation. A trailing assistant message without calls begins the answer.
 
-        think: None = as the template has it; a bool or a level such as "high"
-        add_generation_prompt: open the assistant's turn; a Go template always does
-        answers: no thought comes before the answer, unless `think` asks for one. A thought that the template
-                 opens all the same, or although `think` is False, is closed.
-        values: for variables that a Jinja template names, over those that `think` sets
-        Raises TemplateError, and ValueError for a message of the wrong form.
+        think: None for the template's default, a bool, or a level such as "high"
+        add_generation_prompt: opens the assistant's turn; a Go template always does
+        answers: the answer begins without a thought, unless `think` requests one; a thought that the template
+                 opens is closed, also if `think` is False
+        values: values of variables in a Jinja template, which override those that `think` sets
+
+        Raises TemplateError, and InvalidValueError for an invalid message.
         """
         turns = tuple(turn if isinstance(turn, Message) else Message.from_dict(turn) for turn in messages)
         start = Message(Role.ASSISTANT)
@@ -207,8 +204,8 @@ class ChatTemplate:
         return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text), begins=begins)
 
     def _start(self, message: Message) -> Message:
-        """The start of an answer, with the thought that is written into its content apart from it."""
-        said, reader = {"thinking": message.thinking, "answer": "", "tag": ""}, splitter(self.tags)
+        """Returns the start of an answer, with the thought in its content moved to `thinking`."""
+        said, reader = {"thinking": message.thinking, "answer": "", "tag": ""}, Reader(self.tags)
         for part in (*reader.feed(message.content), *reader.finish()):
             said[part.kind] += part.text
         return replace(message, content=said["answer"], thinking=said["thinking"])
@@ -216,7 +213,7 @@ class ChatTemplate:
     def _begun(
         self, text: str, start: Message, think: bool | str | None, answers: bool
     ) -> tuple[str, Begins]:
-        """A prompt with the start of its answer, and what the rest of that begins with."""
+        """Returns a prompt with the start of its answer, and the beginning of the rest."""
         tags, thought, said = self.layout, start.thinking, start.content
         if tags is None:
             return text + said, "any"
@@ -241,9 +238,8 @@ class ChatTemplate:
         add: bool = True,
         values: Mapping[str, Any] | None = None,
     ) -> str:
-        compiled = self._compiled
-        if not isinstance(compiled, JinjaTemplate):
-            return compiled.render(turns, tools=tools, think=think)
+        if self.language == "go":
+            return self._compiled(turns, tools=tools, think=think)
         variables: dict[str, Any] = {
             "messages": [form.applied(turn) for turn in turns],
             "tools": [dict(tool) for tool in tools] or None,
@@ -261,12 +257,15 @@ class ChatTemplate:
         if isinstance(think, str):
             variables["reasoning_effort"] = think
         named = [name for name in values or () if re.search(rf"\b{re.escape(name)}\b", self.text)]
-        return compiled.render(variables | {name: (values or {})[name] for name in named})
+        return self._compiled(variables | {name: (values or {})[name] for name in named})
 
     @cached_property
-    def _compiled(self) -> Template | JinjaTemplate:
-        if self.language == "go":  # the interpreter loads only for a template that needs it
+    def _compiled(self) -> Callable[..., str]:
+        """The compiled template. Jinja is slow to load, so it waits for the first use."""
+        if self.language == "go":
             from eaglecpp.chat.go_template import Template
 
-            return Template.parse(self.text)
-        return JinjaTemplate(self.text)
+            return Template.parse(self.text).render
+        from eaglecpp.chat.jinja import JinjaTemplate
+
+        return JinjaTemplate(self.text).render

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Conversations as clients send them, in the form that a template takes: `accepted`.
+"""Converts conversations into the form that a template accepts, without losing a text: `accepted`.
 
-Nothing that somebody said is lost on the way. What a template would leave out goes where it prints
-something: a system message into the question behind it, tools into the system prompt, calls and their results
-into texts.
+If a template would leave a part out, the part moves to one that the template prints: a system message into
+the next question, tools into the system prompt, calls and their results into texts.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eaglecpp.chat.call_forms import HERMES, CallForm
+from eaglecpp.chat.formats import HERMES, CallFormat
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.probe import Takes
 from eaglecpp.errors import UnsupportedError
@@ -24,8 +23,10 @@ _GAP = "\n\n"
 
 @dataclass(frozen=True)
 class Accepted:
-    """Messages and tools for a template. describes: the tools are described in the system prompt, and calls
-    are written as that says; notices: what had to be put elsewhere.
+    """Messages and tools for a template.
+
+    describes: the system prompt describes the tools, and the format of calls
+    notices:   notices about moved parts
     """
 
     messages: list[Message]
@@ -38,10 +39,11 @@ def accepted(
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]],
     takes: Takes,
-    forms: Sequence[CallForm] = (HERMES,),
+    forms: Sequence[CallFormat] = (HERMES,),
 ) -> Accepted:
-    """The messages as the template takes them. forms: of the model's calls. Raises UnsupportedError for
-    one that prints no question.
+    """Returns the messages and tools as the template accepts them. forms: formats of the model's calls.
+
+    Raises UnsupportedError for a template that prints no question.
     """
     if not takes.text:
         raise UnsupportedError(
@@ -75,7 +77,7 @@ def accepted(
 
 
 def joined(first: Message, second: Message) -> Message:
-    """Two messages of one role as one."""
+    """Returns two messages of one role as one."""
     return replace(
         first,
         content=_GAP.join(filter(None, (first.content, second.content))),
@@ -86,7 +88,7 @@ def joined(first: Message, second: Message) -> Message:
 
 
 def merged(messages: Sequence[Message], roles: Sequence[str] = (Role.USER, Role.ASSISTANT)) -> list[Message]:
-    """The messages with those of one role in a row made one."""
+    """Returns the messages, with consecutive messages of one role joined."""
     turns: list[Message] = []
     for message in messages:
         if turns and message.role in roles and turns[-1].role == message.role:
@@ -96,14 +98,14 @@ def merged(messages: Sequence[Message], roles: Sequence[str] = (Role.USER, Role.
 
 
 def lead_system(messages: Sequence[Message]) -> list[Message]:
-    """The messages with the system messages at their beginning made one."""
+    """Returns the messages, with the system messages at their beginning joined."""
     n = next((i for i, one in enumerate(messages) if one.role != Role.SYSTEM), len(messages))
     return [*merged(messages[:n], (Role.SYSTEM,)), *messages[n:]]
 
 
 def fold_system(messages: Sequence[Message], first: int = 0) -> list[Message]:
-    """The messages for a template that knows no system role, from the `first` message on: what a system
-    message says is what the user says, before the question that follows.
+    """Returns the messages for a template without a system role, from the `first` message on: the text of a
+    system message goes before the next question.
     """
     turns: list[Message] = []
     for index, message in enumerate(messages):
@@ -120,8 +122,8 @@ def fold_system(messages: Sequence[Message], first: int = 0) -> list[Message]:
 
 
 def _paired(messages: Sequence[Message]) -> list[Message]:
-    """The messages with the ids and names of calls at their results, which clients leave out. Results belong
-    to the calls before them by id, else by name, else in order.
+    """Returns the messages, with ids and names of calls added to their results, because clients leave them
+    out. A result belongs to an earlier call by id, else by name, else in order.
     """
     turns: list[Message] = []
     open_calls: list[ToolCall] = []
@@ -130,7 +132,7 @@ def _paired(messages: Sequence[Message]) -> list[Message]:
         if message.tool_calls:
             calls = []
             for call in message.tool_calls:
-                # as Kimi K2's template needs it, which prints the id alone
+                # Kimi K2's template prints the id alone
                 calls.append(call if call.id else replace(call, id=f"functions.{call.name}:{n_calls}"))
                 n_calls += 1
             message, open_calls = replace(message, tool_calls=tuple(calls)), calls
@@ -152,7 +154,7 @@ def _call_of(result: Message, calls: Sequence[ToolCall]) -> ToolCall | None:
 
 
 def _called(messages: Sequence[Message], takes: Takes, notices: list[str]) -> list[Message]:
-    """Messages with calls as the template takes them."""
+    """Returns messages with calls as the template accepts them."""
     can = takes.calls
     assert can is not None
     turns: list[Message] = []
@@ -162,7 +164,7 @@ def _called(messages: Sequence[Message], takes: Takes, notices: list[str]) -> li
                 turns.append(Message(message.role, message.content))
                 message = replace(message, content="")
             elif not can.content:
-                notices.append("this template does not print what is said beside a call")
+                notices.append("this template leaves out the text of a message with a call")
             elif message.thinking and not can.thinking:
                 message = replace(message, content="", thinking=f"{message.thinking}{_GAP}{message.content}")
         turns.append(message)
@@ -170,7 +172,7 @@ def _called(messages: Sequence[Message], takes: Takes, notices: list[str]) -> li
 
 
 def _with_short_ids(messages: Sequence[Message]) -> list[Message]:
-    """The messages with ids of calls as some templates need them, the same for the same id."""
+    """Returns the messages with short ids of calls. Equal ids stay equal."""
     return [
         replace(
             message,
@@ -182,13 +184,13 @@ def _with_short_ids(messages: Sequence[Message]) -> list[Message]:
 
 
 def _short_id(id: str) -> str:
-    """Nine letters and digits."""
+    """Returns an id of nine letters and digits."""
     is_one = not id or (len(id) == 9 and id.isascii() and id.isalnum())
     return id if is_one else hashlib.sha256(id.encode("utf-8", "replace")).hexdigest()[:9]
 
 
 def _one_by_one(messages: Sequence[Message]) -> list[Message]:
-    """Each call in a message of its own, with its results behind it."""
+    """Returns the messages, with one call each and its results after it."""
     groups: list[list[Message]] = [[]]
     of_call: dict[str, list[Message]] = {}
     for message in messages:
@@ -204,7 +206,7 @@ def _one_by_one(messages: Sequence[Message]) -> list[Message]:
 
 
 def _complete(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A tool as templates read it, with a description and parameters, which are optional in all APIs."""
+    """Returns a tool with a description and parameters, which APIs allow to omit and templates read."""
     function = tool.get("function", tool)
     if not isinstance(function, Mapping):
         return tool
@@ -217,8 +219,8 @@ def _complete(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The messages with a description of the tools behind the system prompt, in the form of Hermes, which
-    many models have seen.
+    """Returns the messages with a description of the tools after the system prompt, in the format of Hermes,
+    which many models were trained on.
     """
     listed = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
     text = (
@@ -232,7 +234,7 @@ def _with_described(messages: Sequence[Message], tools: Sequence[Mapping[str, An
     return lead_system(turns)
 
 
-def _as_text(message: Message, form: CallForm) -> Message:
+def _as_text(message: Message, form: CallFormat) -> Message:
     """Returns the message with its calls, or itself as the result of a call, as text in a form."""
     if message.role == Role.TOOL:
         name = {"name": message.tool_name} if message.tool_name else {}

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from eaglecpp.chat.call_forms import HERMES
+from eaglecpp.chat.formats import HERMES
 from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.engine.async_engine import Lane
 from eaglecpp.engine.async_stream import AsyncStream

@@ -290,7 +290,7 @@ def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[
 
 
 def _call_schema(function: Mapping[str, Any]) -> dict[str, Any]:
-    """A call of a tool, as the bare JSON that `ToolReader` understands."""
+    """A call of a tool, as the bare JSON that `chat.reader.Reader` reads."""
     arguments = function.get("parameters") or {"type": "object"}
     if isinstance(arguments, dict):  # its references mean the tool's own schema
         arguments = {"$id": function["name"], **arguments}

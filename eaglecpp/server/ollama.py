@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.reader import message_of
-from eaglecpp.chat.thinking import CALL
 from eaglecpp.engine.infill import Infill
 from eaglecpp.results import Chunk, TokenLogprob
 from eaglecpp.server.answer import Answer, ServedRequest, leased, logprob_list, respond
@@ -158,7 +157,7 @@ def _head(name: str) -> dict[str, Any]:
 def _drafts(answer: Answer, round: Chunk) -> dict[str, Any]:
     """Returns a round for the page."""
     counters = {name: answer.stream.live.get(name, 0) for name in ("predicted_n", "predicted_ms")}
-    pieces = [[one.text.replace(CALL, ""), one.is_accepted, one.is_thinking] for one in round.pieces]
+    pieces = [[one.text, one.is_accepted, one.is_thinking] for one in round.pieces]
     return {"pieces": pieces, **counters}
 
 

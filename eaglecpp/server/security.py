@@ -17,8 +17,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglecpp.server.errors import ApiError, cut
@@ -36,7 +38,7 @@ _OWN_PAGES = ("none", "same-origin")  # of Sec-Fetch-Site: typed by the user, or
 class Gate:
     """Lets requests in, counts and logs them. server: what they share"""
 
-    def __init__(self, app: ASGIApp, server: Server) -> None:
+    def __init__(self, app: Starlette, server: Server) -> None:
         self.app, self.server, self.config = app, server, server.config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,19 +57,24 @@ class Gate:
 
         try:
             refusal = self._refusal(scope, headers, origin)
-            app = self.app if refusal is None else error_response(refusal, scope["path"])
+            app: ASGIApp = self.app if refusal is None else error_response(refusal, scope["path"])
             if origin and self._allows(origin, headers):
                 app = CORSMiddleware(app, [origin], ["*"], ["*"], **_CORS)
             await app(scope, receive, answer)
         finally:
             self.server.held.release(scope)
-            path = getattr(scope.get("route"), "path", "other")  # the pattern: names of models are not labels
+            path = self._route(scope)
             self.server.metrics.add("requests_total", path=path, status=status)
             asked = cut(scope["raw_path"].decode("ascii", "replace"))  # as it came: in one line
             ms = 1000 * (time.perf_counter() - started)
             words = [f"{scope['method']} {asked} {status} {ms:.1f} ms {id}", *in_words(scope)]
             level = logging.DEBUG if path.startswith("/static/") and status < 400 else logging.INFO
             _log.log(level, "%s", " ".join(words))
+
+    def _route(self, scope: Scope) -> str:
+        """Returns the pattern of the path, because names of models are not labels of metrics."""
+        routes = (one for one in self.app.routes if isinstance(one, Route))
+        return next((one.path for one in routes if one.matches(scope)[0] is not Match.NONE), "other")
 
     def _refusal(self, scope: Scope, headers: Headers, origin: str) -> ApiError | None:
         given = headers.get("host", "")

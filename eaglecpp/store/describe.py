@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eaglecpp.chat.thinking import layout_of, thinking_tags
+from eaglecpp.chat.formats import layout_of, thinking_tags
 from eaglecpp.modelfile.errors import ModelfileError
 from eaglecpp.modelfile.parameters import value_text
 from eaglecpp.modelfile.syntax import Command, holdable

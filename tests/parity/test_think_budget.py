@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from eaglecpp import Engine
+from eaglecpp.chat.formats import GPT_OSS
 from eaglecpp.chat.think_budget import ThinkBudget
-from eaglecpp.chat.thinking import HARMONY
 from helpers.http_server import DRAFT, TARGET
 from helpers.tiny_arch import make_hybrid
 
@@ -76,7 +76,7 @@ def test_a_mark_of_thinking_in_an_answer_is_text(closing: str) -> None:
         f"<|channel|>analysis<|message|>ab{closing}<|start|>assistant<|channel|>final<|message|>A thought "
         "begins with <|channel|>analysis<|message|> and ends with an end. That is all there is to say on it."
     )
-    budget = ThinkBudget(20, HARMONY, "any", "")
+    budget = ThinkBudget(20, GPT_OSS, "any", "")
     for i in range(0, len(text), 4):
         budget.take(text[i : i + 4])
         assert not budget.is_spent

@@ -9,7 +9,7 @@ and never rendered again, so what the target said is kept token for token.
 
 from __future__ import annotations
 
-from eaglecpp.chat.jinja import rendered_at
+from eaglecpp.chat.bounds import rendered_at
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.turns import accepted
 from eaglecpp.engine.engine import Engine

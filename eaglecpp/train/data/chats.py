@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglecpp.chat.jinja import rendered_at
+from eaglecpp.chat.bounds import rendered_at
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.chat.turns import accepted

@@ -9,31 +9,40 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eaglecpp.chat.thinking import HARMONY, Begins, ThinkTags, layout_of, splitter
+from eaglecpp.chat.formats import GPT_OSS, HERMES, Begins, Layout, formats_of, layout_of
+from eaglecpp.chat.message import ToolCall
+from eaglecpp.chat.reader import Part, Reader
 
-TAGS = ThinkTags("<think>", "</think>")
+TAGS = Layout("<think>", "</think>")
 
 
-def split(texts: list[str], tags: ThinkTags | None = TAGS, begins: Begins = "any") -> dict[str, str]:
+def split(texts: list[str], tags: Layout | None = TAGS, begins: Begins = "any") -> dict[str, str]:
     """Everything of each kind, joined."""
-    one = splitter(tags, begins, ["<tool_call>"], lambda text: text.endswith("</tool_call>"))
-    parts = [part for text in texts for part in one.feed(text)] + one.finish()
+    parts = parts_of(Reader(tags, begins, (HERMES,), {"f": {}}), texts)
+    calls = ",".join(call.name for part in parts for call in part.calls)
+    kinds = {
+        kind: "".join(p.added + p.text for p in parts if p.kind == kind) for kind in ("thinking", "answer")
+    }
+    return {kind: text for kind, text in {**kinds, "calls": calls}.items() if text}
+
+
+def parts_of(reader: Reader, texts: list[str]) -> list[Part]:
+    parts = [part for text in texts for part in reader.feed(text)] + reader.finish()
     assert "".join(part.text for part in parts) == "".join(texts), "every character comes out once, in order"
-    kinds = {kind: "".join(p.text for p in parts if p.kind == kind) for kind in ("thinking", "answer", "tag")}
-    return {kind: text for kind, text in kinds.items() if text}
+    return parts
 
 
 def pieces(text: str, cuts: list[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise([0, *sorted(min(cut, len(text)) for cut in cuts), len(text)])]
 
 
-QUOTED = "<tool_call>f</tool_call>"
+QUOTED = '<tool_call>{"name": "f"}</tool_call>'
 CASES = [
     ("<think>\nwhy\n</think>\n\nso", {"thinking": "why", "answer": "so"}),
     ("  <think>a < b</think>c", {"thinking": "a < b", "answer": "c"}),
     ("<think></think>x", {"answer": "x"}),
     ("no thinking here <think>x</think>", {"answer": "no thinking here <think>x</think>"}),
-    ("<think>why\n<tool_call>f</tool_call>", {"thinking": "why", "answer": "<tool_call>f</tool_call>"}),
+    (f"<think>why\n{QUOTED}", {"thinking": "why", "calls": "f"}),
     (f"<think>a {QUOTED} but", {"thinking": f"a {QUOTED} but"}),
     ("<think>a <tool_call> is due</think>so", {"thinking": "a <tool_call> is due", "answer": "so"}),
     ("<think>ends in a tag </thi", {"thinking": "ends in a tag </thi"}),
@@ -47,13 +56,11 @@ CASES = [
 @given(cuts=st.lists(st.integers(0, 40), max_size=6))
 @example(cuts=list(range(40)))
 def test_a_text_in_any_pieces(text: str, expected: dict[str, str], cuts: list[int]) -> None:
-    found = split(pieces(text, cuts))
-    found.pop("tag", None)
-    assert found == expected
+    assert split(pieces(text, cuts)) == expected
 
 
 def test_text_is_shown_as_soon_as_it_is_certain() -> None:
-    one = splitter(TAGS)
+    one = Reader(TAGS)
     assert [p.text for p in one.feed("<think>") if p.kind != "tag"] == []
     assert [p.text for p in one.feed("I see")] == ["I see"]
     assert [p.text for p in one.feed(" </th")] == []
@@ -76,37 +83,46 @@ CHANNELS = [
     ("plain, without channels", "", "plain, without channels"),
     ("<|channel|>analysis<|message|>cut o", "cut o", ""),
     ("<|start|>assistant" + "x" * 600, "", "<|start|>assistant" + "x" * 600),
-    ('to=functions.f<|message|>{"a": "<|end|> <|start|>assistant"}<|end|><|start|>assistant' + HM, "hm",
-     'to=functions.f<|message|>{"a": "<|end|> <|start|>assistant"}'),
     (HM + " so <|channel|>final<|message|>x", "hm", " so <|channel|>final<|message|>x"),
-    (HM + "<|start|>assistant" + CALL, "hm", CALL[CALL.index("to=") : -8]),
-    (HM + "<|start|>assistant to=functions.f<|channel|>analysis<|message|>{}<|call|>", "hm",
-     "to=functions.f<|channel|>analysis<|message|>{}"),
+    ('to=functions.f<|message|>{"a": "<|end|> <|start|>assistant"}<|end|><|start|>assistant' + HM, "hm",
+     ToolCall("f", {"a": "<|end|> <|start|>assistant"})),
+    (HM + "<|start|>assistant" + CALL, "hm", ToolCall("f")),
+    (HM + "<|start|>assistant to=functions.f<|channel|>analysis<|message|>{}<|call|>", "hm", ToolCall("f")),
     ('<|channel|>commentary to=functions.f<|message|>{"a": "<|call|>"}<|call|>', "",
-     'to=functions.f<|message|>{"a": "<|call|>"}'),
+     ToolCall("f", {"a": "<|call|>"})),
+    ("to=functions.f<|message|>{a: 1}<|end|><|start|>assistant<|channel|>final<|message|>so", "",
+     "to=functions.f<|message|>{a: 1}\n\nso"),  # a broken call
 ]  # fmt: skip
 
 
 @given(st.sampled_from(CHANNELS), st.lists(st.integers(0, 90), max_size=6))
 @example(CHANNELS[7], list(range(90)))
 @example(CHANNELS[9], list(range(90)))
-def test_channels_of_harmony(case: tuple[str, str, str], cuts: list[int]) -> None:
+def test_channels_of_harmony(case: tuple[str, str, str | ToolCall], cuts: list[int]) -> None:
     text, thinking, answer = case
-    one = splitter(HARMONY, calls=["to=functions."])
-    parts = [part for piece in pieces(text, cuts) for part in one.feed(piece)] + one.finish()
-    assert "".join(part.text for part in parts) == text
-    found = {
-        kind: "".join(part.added + part.text for part in parts if part.kind == kind)
-        for kind in ("thinking", "answer")
-    }
-    assert found == {"thinking": thinking, "answer": answer.replace("to=functions.", "\0to=functions.")}
+    parts = parts_of(
+        Reader(GPT_OSS, formats=formats_of("to=functions."), tools={"f": {}}), pieces(text, cuts)
+    )
+    found = ["".join(p.added + p.text for p in parts if p.kind == kind) for kind in ("thinking", "answer")]
+    calls = [call for part in parts for call in part.calls]
+    assert found == [thinking, answer if isinstance(answer, str) else ""]
+    assert calls == ([answer] if isinstance(answer, ToolCall) else [])
 
 
 MESSAGES = {
-    HARMONY.open: ["<|start|>", "<|channel|>", "to=functions.f", "<|message|>", "<|end|>", "<|call|>"],
+    GPT_OSS.open: ["<|start|>", "<|channel|>", "to=functions.f", "<|message|>", "<|end|>", "<|call|>"],
     "<|open|>think<|sep|>": ["<|open|>", "response", "tools", "<|sep|>", "<|close|>", "message<|sep|>"],
     " to=self<|message|>": [" to=", "user", "f", "<|message|>", "<|eom|>", "<|start|>assistant", "<|eot|>"],
     ">>>all\n": [">>>", "all\n", "f\n", ">", "\n"],
+}
+
+
+CALLS = {  # as templates print them
+    GPT_OSS.open: 'to=functions.\0<|message|>{"probe_key": "\0"}<|call|>',
+    "<|open|>think<|sep|>": '<|open|>tools<|sep|><|open|>call tool="\0" index="1"<|sep|><|open|>argument '
+    'key="probe_key" type="string"<|sep|>\0<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+    " to=self<|message|>": ' to=\0<|message|><c>\n<i name="\0">\n<p name="probe_key">\0</p>\n</i>\n</c>',
+    ">>>all\n": '>>>\0\n{"probe_key": "\0"}',
 }
 
 
@@ -117,11 +133,8 @@ def test_messages_in_any_order_and_pieces(sign: str, data: st.DataObject) -> Non
     text = "".join(data.draw(st.lists(st.sampled_from([sign, *MESSAGES[sign], " x"]), max_size=8)))
     splits = []
     for size in (1, 5, 1000):
-        one = splitter(layout_of(sign), calls=["x"])
-        parts = [part for at in range(0, len(text), size) for part in one.feed(text[at : at + size])]
-        parts += one.finish()
-        assert "".join(part.text for part in parts) == text
-        splits.append(
-            ["".join(p.added + p.text for p in parts if p.kind == k) for k in ("thinking", "answer")]
-        )
+        one = Reader(layout_of(sign), formats=formats_of("", CALLS[sign]), tools={"f": {}})
+        parts = parts_of(one, pieces(text, list(range(0, len(text), size))))
+        said = ["".join(p.added + p.text for p in parts if p.kind == k) for k in ("thinking", "answer")]
+        splits.append((*said, [call for part in parts for call in part.calls]))
     assert splits[0] == splits[1] == splits[2]

@@ -7,35 +7,66 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglecpp.chat.call_forms import HERMES, KNOWN, CallForm, forms_of
+from eaglecpp.chat.call_syntax import Tools
+from eaglecpp.chat.formats import GPT_OSS, HERMES, KNOWN, CallFormat, Layout, formats_of, layout_of
 from eaglecpp.chat.message import ToolCall
-from eaglecpp.chat.thinking import CALL, HARMONY, layout_of, splitter
-from eaglecpp.chat.tool_calls import ToolReader, is_call
+from eaglecpp.chat.reader import Reader
 
 pytestmark = pytest.mark.alone  # measures time
 
 
-def as_message(text: str, forms: Sequence[CallForm]) -> str:
-    """The text of a call as the splitter gives it."""
-    return CALL + text if forms and forms[0].is_message else text
+@dataclass(frozen=True)
+class Around:
+    """What is around a call in an answer: a text before it, and the ends of the message to the tool."""
+
+    layout: Layout | None = None
+    said: str = "hm "
+    before: str = ""
+    behind: str = ""
+
+
+MESSAGES = {  # by the mark of the call
+    "to=functions.": Around(GPT_OSS, "<|channel|>final<|message|>hm <|end|>"),
+    ">>>": Around(layout_of(">>>all\n"), "all\nhm "),
+    "<|open|>tools<|sep|>": Around(
+        layout_of("<|open|>think<|sep|>"), "<|open|>response<|sep|>hm <|close|>response<|sep|>"
+    ),
+    "<|message|><atem:function_calls>": Around(
+        layout_of(" to=self<|message|>"), " to=user<|message|>hm <|eom|>", " to=save", "<|eom|>"
+    ),
+}
+
+
+def around(formats: Sequence[CallFormat]) -> Around:
+    return MESSAGES.get(formats[0].open if formats else "", Around())
+
+
+def reader(formats: Sequence[CallFormat], tools: Tools) -> Reader:
+    return Reader(around(formats).layout, formats=formats, tools=tools)
+
+
+def parts_of(one: Reader, text: str, size: int) -> tuple[str, list[ToolCall]]:
+    """The text and the calls of an answer that is read in pieces."""
+    parts = [part for at in range(0, len(text), size) for part in one.feed(text[at : at + size])]
+    parts += one.finish()
+    assert "".join(part.text for part in parts) == text, "each character comes out once, in order"
+    said = "".join(part.added + part.text for part in parts if part.kind == "answer")
+    return said, [call for part in parts for call in part.calls]
 
 
 NAMES = ("f", "g")
 F1, G = ToolCall("f", {"a": 1}), ToolCall("g")
 
 
-def read(text: str, marks: Sequence[CallForm] = (HERMES,), size: int = 3) -> tuple[str, list[ToolCall]]:
-    reader = ToolReader(marks, {name: {} for name in NAMES})
-    text = as_message(text, marks)
-    parts = [part for at in range(0, len(text), size) for part in reader.feed(text[at : at + size])]
-    parts += reader.finish()
-    said = "".join(part for part in parts if isinstance(part, str))
-    return said, [part for part in parts if isinstance(part, ToolCall)]
+def read(text: str, marks: Sequence[CallFormat] = (HERMES,), size: int = 3) -> tuple[str, list[ToolCall]]:
+    text = around(marks).before + text
+    return parts_of(reader(marks, {name: {} for name in NAMES}), text, size)
 
 
 GLM = "<tool_call>\0\n<arg_key>probe_key</arg_key>\n<arg_value>\0</arg_value>\n</tool_call>"
@@ -66,10 +97,10 @@ GIGACHAT = (
 FUNCTIONARY = '>>>\0\n{"probe_key": "\0"}<|eot_id|>'
 
 
-def forms(template: str) -> tuple[CallForm, ...]:
+def forms(template: str) -> tuple[CallFormat, ...]:
     """The forms of a template that mentions a mark, or prints a call."""
     said = "<|message|><|message_sep|>\n\nassistant<|role_sep|>\n"
-    return forms_of("", template, said) if "\0" in template else forms_of(template)
+    return formats_of("", template, said) if "\0" in template else formats_of(template)
 
 
 FORMS = {
@@ -130,7 +161,7 @@ LEARNED = {  # a call as a template prints it, with "\0" for its name and argume
 def test_marks_are_learned_from_what_a_template_prints(form: str) -> None:
     called, text = LEARNED[form]
     # what it mentions counts less, and what every answer has is no mark
-    marks = forms_of("<tool_call>", "<|assistant|>" + called + "<|end|>", "<|assistant|>\0<|end|>")
+    marks = formats_of("<tool_call>", "<|assistant|>" + called + "<|end|>", "<|assistant|>\0<|end|>")
     assert read("hm " + text, marks, 1) == ("hm", [F1, G])
     assert read("<|assistant|>", marks) == ("<|assistant|>", [])
     assert text.endswith(marks[0].close) and "<|end|>" not in marks[0].printed
@@ -143,12 +174,9 @@ TOOLS = {"save": {"properties": {
 
 
 def read_typed(text: str, template: str, size: int = 1) -> tuple[str, list[dict[str, object]]]:
-    reader = ToolReader(forms(template), TOOLS)
-    text = as_message(text, forms(template))
-    parts = [part for at in range(0, len(text), size) for part in reader.feed(text[at : at + size])]
-    parts += reader.finish()
-    calls = [dict(part.arguments) for part in parts if isinstance(part, ToolCall)]
-    return "".join(part for part in parts if isinstance(part, str)), calls
+    formats = forms(template)
+    said, calls = parts_of(reader(formats, TOOLS), around(formats).before + text, size)
+    return said, [dict(call.arguments) for call in calls]
 
 
 def qwen(**values: str) -> str:
@@ -247,14 +275,14 @@ def test_what_an_answer_repeats_takes_a_time_in_proportion(start: str, piece: st
 
 @pytest.mark.parametrize("form", ALL)
 @pytest.mark.parametrize("end", ["", "</parameter>", "</function>"])
-def test_marks_that_an_open_value_repeats_take_a_time_in_proportion(form: CallForm, end: str) -> None:
-    start = as_message(form.open, (form,)) + "\n<function=save>\n<parameter=text>\n"
+def test_marks_that_an_open_value_repeats_take_a_time_in_proportion(form: CallFormat, end: str) -> None:
+    start = around((form,)).before + form.open + "\n<function=save>\n<parameter=text>\n"
 
     def read_all(text: str) -> None:
-        reader = ToolReader((form,), TOOLS)
+        one = reader((form,), TOOLS)
         for at in range(0, len(text), 64):
-            reader.feed((start if at == 0 else "") + text[at : at + 64])
-        reader.finish()
+            one.feed((start if at == 0 else "") + text[at : at + 64])
+        one.finish()
 
     in_proportion(read_all, end + (form.close or form.open))
 
@@ -280,15 +308,17 @@ TEXTS = ("x", "\nx\n", " a ", "3", "null", '{"a": 1}', 'it\'s "q" \\n', "<functi
 
 
 @pytest.mark.parametrize("form", [*KNOWN, *(forms(printed)[0] for printed in TEMPLATES)])
-def test_calls_of_the_history_are_written_as_they_are_read(form: CallForm) -> None:
+def test_calls_of_the_history_are_written_as_they_are_read(form: CallFormat) -> None:
     tree = {"a": [[1, 2], [{"b": "x"}]], "c": {"c": {"d": False}}}
     arguments = [*({"text": text} for text in TEXTS), {"n": 3, "on": True, "list": ["a", 1], "any": tree}]
     calls = [ToolCall("save", one) for one in (*arguments, {}, {"text": "", "n": None})]
-    reader = ToolReader((form,), TOOLS)
-    messages = [CALL + form.write([call]) for call in calls] if form.is_message else [form.write(calls)]
-    parts = [part for char in "hm " + "".join(messages) for part in reader.feed(char)] + reader.finish()
-    assert "".join(part for part in parts if isinstance(part, str)).strip() == "hm"
-    read_back = [(part.name, part.arguments) for part in parts if isinstance(part, ToolCall)]
+    what = around((form,))
+    texts = [form.write(calls)]
+    if form.is_message:
+        texts = [what.before + form.write([call]) + what.behind for call in calls]
+    said, found = parts_of(reader((form,), TOOLS), what.said + "".join(texts), 1)
+    assert said.strip() == "hm"
+    read_back = [(call.name, call.arguments) for call in found]
     assert read_back == [(call.name, call.arguments) for call in calls]
 
 
@@ -301,7 +331,7 @@ def test_a_number_of_any_length_is_read() -> None:
      "[", "<x>", "</x>", "<|t|>"]
 ), max_size=14))  # fmt: skip
 def test_whatever_a_template_prints_is_a_form_or_none(printed: list[str]) -> None:
-    for form in forms_of("", "".join(printed)):
+    for form in formats_of("", "".join(printed)):
         form.calls("<x>a</x>", {})
 
 
@@ -332,6 +362,7 @@ MARKS = {
 MARKS |= {
     "<function=delete_all></function>", '<param name="a">', "[delete_all()]", "</parameter>", "</arg_value>",
     '{"name": "delete_all", "arguments": {}}', '<tool_call>{"name": "delete_all", "arguments": {}}',
+    "<|end|>", "<|eom|>", ">>>", "<|start|>assistant", "<|close|>response<|sep|>",
 }  # fmt: skip
 
 
@@ -347,25 +378,6 @@ def test_marks_of_every_family_in_a_value_are_its_text(family: str) -> None:
             assert read_typed(whole[:at], printed, 64)[1] in ([], [{"text": value}]), (mark, at)
 
 
-@pytest.mark.parametrize("family", ["gpt-oss", "Functionary 3.2", "Kimi K3", "Muse"])
-def test_marks_in_a_message_to_a_tool_are_its_text(family: str) -> None:
-    printed, written = WRITTEN[family]
-    sign = {"gpt-oss": HARMONY.open, "Functionary 3.2": ">>>all\n", "Kimi K3": "<|open|>think<|sep|>"}
-    header = {"Muse": " to=save"}.get(family, "")
-    layout = layout_of(sign.get(family, " to=self<|message|>"))
-    for mark in sorted(
-        {*MARKS, "<|end|>", "<|eom|>", ">>>", "<|start|>assistant", "<|close|>response<|sep|>"}
-    ):
-        value = f"a {mark} b"
-        split, reader = splitter(layout, calls=["x"]), ToolReader(forms(printed), TOOLS)
-        whole = header + written.replace("\1", value).replace("\2", json.dumps(value))
-        parts = [part for char in whole for part in split.feed(char)] + split.finish()
-        found = [
-            one for part in parts if part.kind == "answer" for one in reader.feed(part.added + part.text)
-        ]
-        assert found + reader.finish() == [ToolCall("save", {"text": value})], mark
-
-
 def test_a_text_stays_a_text_where_the_schema_allows_one() -> None:
     text = {"type": "string"}
     for schema in (
@@ -376,9 +388,9 @@ def test_a_text_stays_a_text_where_the_schema_allows_one() -> None:
     ):
         tools = {"save": {"$defs": {"t": text}, "properties": {"text": schema}}}
         for value in ("90210", "1.10", "true", '{"a": 1}', "NaN"):
-            reader = ToolReader(forms(QWEN), tools)
-            calls = reader.feed(qwen(text=value)) + reader.finish()
-            assert calls == [ToolCall("save", {"text": value})]
+            assert parts_of(reader(forms(QWEN), tools), qwen(text=value), 7) == (
+                "", [ToolCall("save", {"text": value})],
+            )  # fmt: skip
 
 
 def test_a_schema_that_refers_to_itself_takes_no_time() -> None:
@@ -406,15 +418,9 @@ def test_python_calls_may_hold_any_text() -> None:
 
 
 def test_an_answer_of_json_that_is_no_call_is_not_held_back() -> None:
-    reader = ToolReader((HERMES,), {"f": {}})
-    assert reader.feed('{"answer') and reader.feed('": 1')
-    held = ToolReader((HERMES,), {"f": {}})
-    assert not held.feed('{"name": "f", "arg')
-
-
-def test_only_whole_calls_are_calls() -> None:
-    text = '<tool_call>{"name": "f"}</tool_call>'
-    assert is_call((HERMES,), {"f": {}}, text) and not is_call((HERMES,), {"f": {}}, text + " but no")
+    one = reader((HERMES,), {"f": {}})
+    assert one.feed('{"answer') and one.feed('": 1')
+    assert not reader((HERMES,), {"f": {}}).feed('{"name": "f", "arg')
 
 
 @pytest.mark.parametrize("arguments", ["", "null", "{}", "[]", None, {}])

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.chat.call_forms import HERMES
+from eaglecpp.chat.formats import HERMES
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.chat.probe import Calls, Takes
+from eaglecpp.chat.reader import Reader
 from eaglecpp.chat.template import ChatTemplate
-from eaglecpp.chat.tool_calls import ToolReader
 from eaglecpp.chat.turns import accepted
 from eaglecpp.errors import TemplateError
 
@@ -94,8 +94,10 @@ def test_a_described_call_is_read_as_it_is_written() -> None:
     assert taken.describes and not taken.tools
     assert [one.role for one in taken.messages] == ["system", "user", "assistant", "user"]
     assert json.dumps(F) in taken.messages[0].content
-    reader = ToolReader((HERMES,), {"f": {}})
-    assert [*reader.feed(taken.messages[2].content), *reader.finish()] == ["said", replace(call, id="")]
+    reader = Reader(formats=(HERMES,), tools={"f": {}})
+    parts = reader.feed(taken.messages[2].content) + reader.finish()
+    assert [part.text for part in parts if part.kind == "answer"] == ["said"]
+    assert parts[-1].calls == (replace(call, id=""),)
     assert taken.messages[3].content == '<tool_response>\n{"name": "f", "content": "r"}\n</tool_response>'
 
 

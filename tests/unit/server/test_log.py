@@ -71,3 +71,4 @@ def test_what_is_refused_has_a_line_and_no_path_makes_two(
     answer = server.get("/x%0a2026-11-28 INFO POST /made/up 200")
     assert answer.status_code == 404 and " 404 " in line_of(caplog, answer)
     assert "/static/" not in caplog.text, "files of the page are not requests that anybody asks about"
+    assert 'path="/static/{name:path}"' in server.get("/metrics").text

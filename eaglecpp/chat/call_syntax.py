@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Forms of tool calls: a table of known forms, and a reader and a writer for each kind.
+"""Readers and writers of tool calls, one for each kind of syntax.
 
-A form is learned from a call that the chat template prints, or taken from `KNOWN`. An answer is read only in
-that form, once and from left to right: text inside a value is never another call, and only the marks of the
-form end a value. If values have no quotes, the tool's schema gives their type.
+Only the marks of the syntax itself end a value: text inside a value is never another call. If values have no
+quotes, the tool's schema gives their type.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import ast
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from eaglecpp.chat.message import ToolCall
@@ -26,79 +24,14 @@ Read = Callable[[str, Tools], "tuple[list[ToolCall], int]"]
 
 KEY = "probe_key"
 """The name of the one argument in a printed call."""
-_ARGUMENTS = re.compile(rf"""\{{\s*"{KEY}"\s*:\s*"\0"\s*\}}|\{{{KEY}:<\|"\|>\0<\|"\|>\}}|{KEY}=['"]\0['"]""")
-_PRINTED_END = re.compile(_ARGUMENTS.pattern.join(("(?:", r""")(?:\s*(?:[\]})]|,\s*"\w+":\s*"[^"]*"))*""")))
+_GEMMA_QUOTE = '<|"|>'
 _SPACE = r"(?:\]<\]\w+\[>\[)"  # before each tag of MiniMax M3
-_TAG = re.compile(
+TAG = re.compile(
     rf"<\|(?:open|close)\|>[^<>|]*<\|sep\|>|{_SPACE}?<(?!\])[^<>\s]+>|\[[A-Z_]+\]|<(?!\])[^<>]+>"
 )
-_ENDS = (("START", "END"), ("begin", "end"), ("_start", "_end"), ("prefix", "suffix"), ("open", "close"))
+"""A tag, or a mark in its place."""
 _LAST_TAG = re.compile(rf"{_SPACE}?<[^<]*\Z")
-_JSON_START = re.compile(r'(?:\[\s*)?\{[^{}]*"\Z')
 _LONGEST_HEAD = 512  # characters from a call's beginning to its arguments
-
-
-@dataclass(frozen=True)
-class CallForm:
-    """Syntax of a model's calls.
-
-    open:        mark before a block of calls, "" without a mark
-    close:       mark after the block, "" if the answer ends with the block
-    read:        reader of a block
-    printed:     a call as the template prints it, with "\\0" for its name and the value of `KEY`; some of its
-                 marks are control tokens
-    is_part:     `open` and `close` are part of the call, so `read` gets them
-    needs_close: a truncated call without `close` looks complete
-    is_message:  a call is a message of its own, which `thinking.CALL` precedes
-    """
-
-    open: str
-    close: str
-    read: Read = field(compare=False, repr=False)
-    printed: str = field(default="", compare=False)
-    is_part: bool = False
-    needs_close: bool = False
-    is_message: bool = False
-
-    @property
-    def first(self) -> int:
-        """Returns the position in a block at which `read` begins."""
-        return 0 if self.is_part else len(self.open)
-
-    def ends_value(self, text: str, start: int, end: int) -> bool:
-        """Returns whether a value that is open at `start` may have ended before `end`."""
-        pattern = self.read.value_end if isinstance(self.read, _Tags) else _QUOTES.get(self.read, _QUOTE)
-        return pattern.search(text, start, end) is not None
-
-    def calls(self, text: str, tools: Tools) -> list[ToolCall] | None:
-        """Returns the calls of a complete block, None if it is not one."""
-        try:
-            calls, end = self.read(text, tools)
-        except (ValueError, RecursionError):
-            return None
-        return calls if calls and not text[end:].strip() else None
-
-    def write(self, calls: Sequence[ToolCall]) -> str:
-        """Returns calls in this form."""
-        written = [self._written(call, index) for index, call in enumerate(calls)]
-        if not self.close and self.read is read_json:
-            return self.open + "".join(written)
-        around = ("", "") if self.is_part else (self.open, self.close)
-        return ("\n" if self.close else "").join(around[0] + call + around[1] for call in written)
-
-    def _written(self, call: ToolCall, index: int) -> str:
-        if isinstance(self.read, _Tags):
-            return self.read.write(call)
-        before, _, behind = self.printed.partition("\0")
-        arguments = _write_json(call.arguments)
-        if self.read is read_python:
-            arguments = ", ".join(f"{key}={_write_json(value)}" for key, value in call.arguments.items())
-        elif self.read is read_gemma:
-            arguments = _write_gemma(call.arguments)
-        elif self.read is read_named:  # the ids of Kimi K2
-            number = call.id.rpartition(":")[2]
-            behind = re.sub(r"^:0(?=<)", f":{number if number.isdigit() else index}", behind)
-        return f"{before}{call.name}{_ARGUMENTS.sub(lambda _: arguments, behind, 1)}"
 
 
 # JSON
@@ -108,7 +41,8 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _write_json(value: Any) -> str:
+def write_json(value: Any) -> str:
+    """Returns a value as JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -189,29 +123,20 @@ def read_named(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
     return calls, _end(_MARKS_ONLY, text, end) if calls else 0
 
 
-def _read_messages(header: re.Pattern[str], text: str, tools: Tools) -> tuple[list[ToolCall], int]:
-    """Reads messages to tools, each a header with the name and a JSON object."""
-    calls: list[ToolCall] = []
-    end = 0
-    while match := header.match(text, end):
+def _reader_of_message(header: str) -> Read:
+    """Returns the reader of a message to a tool: a header with the name, and a JSON object."""
+    pattern = re.compile(header)
+
+    def read(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
+        match = pattern.match(text)
+        if match is None:
+            raise ValueError("not a message to a tool")
         arguments, end = _object_at(text, match.end())
-        calls.append(ToolCall(match[1], arguments))
-        end = _end(_MARKS_ONLY, text, end)
-    return calls, end
+        return [ToolCall(match[1], arguments)], end
+
+    return read
 
 
-read_harmony = partial(
-    _read_messages,
-    re.compile(
-        r"\0?to=functions\.([\w.-]++)[^{}<]*+(?:<\|(?:channel|constrain)\|>[^{}<]*+)*+<\|message\|>\s*+"
-    ),
-)
-"""Reads messages of gpt-oss: `to=functions.name<|channel|>commentary json<|message|>{...}`."""
-read_functionary = partial(_read_messages, re.compile(r"\0?(?:>>>)?([\w.-]++)\n"))
-"""Reads messages of Functionary 3.2: `name`, a line break and an object."""
-
-
-_GEMMA_QUOTE = '<|"|>'
 _GEMMA_PART = re.compile(
     r'call:[\w.-]+(?=\{)|<\|"\|>(.*?)<\|"\|>|([^,{}\[\]:<>]++)(?=:)|([^,{}\[\]:]++)', re.DOTALL
 )
@@ -242,7 +167,7 @@ def _write_gemma(value: Any) -> str:
         return "{" + ",".join(f"{_gemma_key(key)}:{_write_gemma(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_write_gemma, value)) + "]"
-    return _write_json(value)
+    return write_json(value)
 
 
 def _gemma_key(key: str) -> str:
@@ -308,19 +233,58 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
-_QUOTE = re.compile('"')
-_QUOTES: dict[Read, re.Pattern[str]] = {
-    read_gemma: re.compile(re.escape(_GEMMA_QUOTE)),
-    read_python: re.compile("['\"]"),
-}
-"""Ends of a text in a value, if not a double quote."""
+def _write_python(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={write_json(value)}" for key, value in arguments.items())
+
+
+# The kinds of syntax
+
+
+@dataclass(eq=False)
+class Syntax:
+    """Syntax of the calls in a block.
+
+    read:      reader of a block
+    write:     writer of the arguments of a call
+    value_end: pattern of what ends a text in a value
+    argument:  pattern of the arguments in a printed call, with "\\0" for the value of `KEY`
+    """
+
+    read: Read
+    write: Callable[[Mapping[str, Any]], str] = write_json
+    value_end: re.Pattern[str] = re.compile('"')
+    argument: re.Pattern[str] = re.compile(rf'\{{\s*"{KEY}"\s*:\s*"\0"\s*\}}')
+
+
+JSON = Syntax(read_json)
+NAMED = Syntax(read_named)
+GEMMA = Syntax(
+    read_gemma,
+    _write_gemma,
+    value_end=re.compile(re.escape(_GEMMA_QUOTE)),
+    argument=re.compile(re.escape(f"{{{KEY}:{_GEMMA_QUOTE}\0{_GEMMA_QUOTE}}}")),
+)
+PYTHON = Syntax(
+    read_python,
+    _write_python,
+    value_end=re.compile("['\"]"),
+    argument=re.compile(rf"{KEY}=['\"]\0['\"]"),
+)
+HARMONY = Syntax(
+    _reader_of_message(
+        r"to=functions\.([\w.-]++)[^{}<]*+(?:<\|(?:channel|constrain)\|>[^{}<]*+)*+<\|message\|>\s*+"
+    )
+)
+"""Messages of gpt-oss: `to=functions.name<|channel|>commentary json<|message|>{...}`."""
+FUNCTIONARY = Syntax(_reader_of_message(r"(?:>>>)?([\w.-]++)\n"))
+"""Messages of Functionary 3.2: `>>>name`, a line break and an object."""
 
 
 # Tags around names and values without quotes: Qwen Coder, GLM, MiniMax, DeepSeek V3.2, Kimi K3, Hunyuan
 
 
-class _Tags:
-    """Reader and writer of calls in tags, learned from a printed call.
+class Tags(Syntax):
+    """Calls in tags, learned from a printed call.
 
     printed:   the call
     value_end: tag after its value
@@ -330,16 +294,16 @@ class _Tags:
     """
 
     def __init__(self, printed: str, value_end: str, call_end: str) -> None:
-        self._before_name, between, behind = printed.split("\0")
+        before_name, between, behind = printed.split("\0")
         left, _, before_value = between.partition(KEY)
         before_key = _LAST_TAG.findall(left)[-1]
-        self._behind_name = left.removesuffix(before_key)
-        n_end = behind.find(value_end) + len(value_end)
-        self._argument = before_key, before_value, behind[:n_end]
-        self._behind = behind[n_end:]
+        behind_name = left.removesuffix(before_key)
+        value_close = behind[: behind.find(value_end) + len(value_end)]
+        self._argument = before_key, before_value, value_close
+        self._space = behind_name[len(behind_name.rstrip()) :]  # between arguments
         self._has_cdata = value_end == "</param>"  # MiniCPM5
         self._is_tree = KEY in value_end  # MiniMax M3 names tags like the arguments
-        prefix, suffix = self._before_name.strip(), self._behind_name.strip()
+        prefix, suffix = before_name.strip(), behind_name.strip()
         self._is_named = bool(prefix or suffix)
         suffix = re.sub(r"\d+", r"\\d+", re.escape(suffix))  # Kimi K3 numbers its calls
         self._name = re.compile(rf'\s*+{re.escape(prefix)}\s*+([^<>"\s]++){suffix}')
@@ -354,9 +318,12 @@ class _Tags:
         self._value = re.compile(
             rf'\s*+{key}([^<>"\s]++){mark}(?:{lines}|({inline}){end}{follows})', re.DOTALL
         )
-        self.value_end = re.compile(end + follows if call_end else end)
+        argument = re.escape(f"{before_key}{KEY}{before_value}\0{value_close}")
+        super().__init__(
+            self._read, self._write, re.compile(end + follows if call_end else end), re.compile(argument)
+        )
 
-    def __call__(self, text: str, tools: Tools) -> tuple[list[ToolCall], int]:
+    def _read(self, text: str, tools: Tools) -> tuple[list[ToolCall], int]:
         calls: list[ToolCall] = []
         end = 0
         while match := self._name.match(text, end):
@@ -401,11 +368,8 @@ class _Tags:
             at = closed.end()
         return elements, at
 
-    def write(self, call: ToolCall) -> str:
-        """Returns a call in these tags."""
-        space = self._behind_name[len(self._behind_name.rstrip()) :]
-        values = space.join(self._write_value(key, value) for key, value in call.arguments.items())
-        return f"{self._before_name}{call.name}{self._behind_name}{values}{self._behind}"
+    def _write(self, arguments: Mapping[str, Any]) -> str:
+        return self._space.join(self._write_value(key, value) for key, value in arguments.items())
 
     def _write_value(self, key: str, value: Any) -> str:
         before_key, before_value, end = self._argument
@@ -416,7 +380,7 @@ class _Tags:
             entries = value.items() if isinstance(value, Mapping) else (("item", one) for one in value)
             text = "".join(self._write_value(name, one) for name, one in entries)
         else:
-            text = value if isinstance(value, str) else _write_json(value)
+            text = value if isinstance(value, str) else write_json(value)
         if self._has_cdata and re.search(r"[<&\n]", text) and "]]>" not in text:
             text = f"<![CDATA[{text}]]>"
         return f"{before_key}{key}{before_value}{text}{end.replace(KEY, key)}"
@@ -506,106 +470,3 @@ def _referred(root: Any, reference: Any) -> Any:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-# The table
-
-
-def learned(called: str, said: str = "") -> tuple[CallForm, ...]:
-    """Returns the forms of a printed call, () if its syntax is unknown.
-
-    called: the call, with "\\0" for its name and the value of its argument `KEY`
-    said:   a prompt without a call, which has none of the marks of calls
-    """
-    parts = called.split("\0")
-    index = next((at for at, part in enumerate(parts) if KEY in part), 0)
-    if not 0 < index < len(parts) - 1:
-        return ()
-    before, between, behind = parts[index - 1 : index + 2]
-    tags, tags_behind = _TAG.findall(before), _TAG.findall(behind)
-    opens = (one for one in tags if one not in said and not one.startswith("</") and one not in tags_behind)
-    tag = next(opens, "")
-    is_json = re.search(rf'\{{\s*"{KEY}"\s*:', between) is not None
-    start = _JSON_START.search(before)
-    if not tag and start:  # a text, as of Command R+, or a header, as of GigaChat 3
-        head = before[: start.start()].strip()
-        line = head[head.rfind(">") + 1 :].strip() or head.rpartition("\n")[2]
-        tag = line if line not in said else ""
-    ends = {tag.replace(*pair, 1) for pair in _ENDS} | {tag.replace("<|", "<", 1).replace(">", "|>")}
-    ends.add("</".join(tag.rsplit("<", 1)))
-    close = next((one for one in tags_behind if one in ends - {tag, ""}), "")
-    body = behind.partition(close)[0] if close else behind
-    value_end, call_end, *_ = *_TAG.findall(body), "", ""
-    # a tag with the name
-    unclosed = before[before.rfind("<") :] if before.rfind("<") > before.rfind(">") else ""
-    lead = before.rpartition(tag)[2] if tag else start[0] if start else unclosed
-    is_python = re.search(rf"\(\s*{KEY}=", between) is not None
-    is_gemma = before.endswith("call:") and _GEMMA_QUOTE in between
-    if is_json or is_python or is_gemma:
-        is_part = is_message = False
-        read: Read = read_python if is_python else read_gemma if is_gemma else read_named
-        if before.endswith("to=functions."):
-            tag, close, lead, read = "to=functions.", "", "to=functions.", read_harmony
-            is_part = is_message = True
-        elif before.endswith(">>>"):
-            tag, read, is_message = ">>>", read_functionary, True
-        elif unclosed and is_json:  # Functionary 3.1
-            tag, close, is_part = unclosed, value_end, True
-        elif start:
-            read = read_json
-        printed = f"{lead}\0{between}\0{body}"
-        end = _PRINTED_END.search(printed)
-        if end is not None and (is_part or not close):
-            printed = printed[: end.end()] + close
-        return (CallForm(tag, close, read, printed, is_part, is_message=is_message),)
-    prefix = lead.strip()
-    if "<" not in between.partition(KEY)[0] or not value_end or not (tag or prefix):
-        return ()
-    if not close:
-        body = body[: body.find(call_end or value_end) + len(call_end or value_end)]
-    printed = f"{lead}\0{between}\0{body}"
-    tag_reader = _Tags(printed, value_end, call_end)
-    single = CallForm(prefix, call_end, tag_reader, printed, is_part=True)
-    if not tag or (prefix and not close):
-        return (single,)
-    # Muse also names the tool in the header of the message
-    opening = before[: before.find(tag) + len(tag)] if index > 1 else tag
-    is_message = index > 1 or tag.startswith("<|open|>")
-    block = CallForm(opening, close, tag_reader, printed, needs_close=not call_end, is_message=is_message)
-    # Qwen Coder forgets the block's mark
-    return (block, single) if prefix and call_end and not is_message else (block,)
-
-
-_VALUE = f'{{"{KEY}": "\0"}}'
-_PRINTED = (
-    f"[TOOL_CALLS]\0[ARGS]{_VALUE}",  # Mistral
-    f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>\0<｜tool▁sep｜>{_VALUE}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    f'<|tool_call|>[{{"name": "\0", "arguments": {_VALUE}}}]',  # Granite
-    f'<|tool_call>call:\0{{{KEY}:<|"|>\0<|"|>}}<tool_call|>',  # Gemma 4
-    f'<|tool_call_start|>[\0({KEY}="\0")]<|tool_call_end|>',  # LFM2
-    "<|tool_calls_section_begin|><|tool_call_begin|>functions.\0:0<|tool_call_argument_begin|>"  # Kimi K2
-    f"{_VALUE}<|tool_call_end|><|tool_calls_section_end|>",
-    f"to=functions.\0<|channel|>commentary json<|message|>{_VALUE}<|call|>",  # gpt-oss
-    f'<tool_call>\n{{"name": "\0", "arguments": {_VALUE}}}\n</tool_call>',  # Hermes, Qwen
-    f"<seed:tool_call>\n<function=\0>\n<parameter={KEY}>\0</parameter>\n</function>\n</seed:tool_call>",
-    f'<function name="\0"><param name="{KEY}">\0</param></function>',  # MiniCPM5
-    f'<|python_tag|>{{"name": "\0", "parameters": {_VALUE}}}',  # Llama 3
-)
-"""A call in each known form, for templates that mention the marks but print no calls."""
-KNOWN = tuple(form for printed in _PRINTED for form in learned(printed)[:1])
-HERMES = next(form for form in KNOWN if form.open == "<tool_call>")
-"""The form in which tools are described to a model whose template has no tools."""
-
-
-def forms_of(template: str, called: str = "", said: str = "") -> tuple[CallForm, ...]:
-    """Returns the forms of calls of a model with a chat template, () if the template has no calls.
-
-    A call that the template prints (`called` and `said`, as in `learned`) takes precedence over marks that it
-    mentions.
-    """
-    found = learned(called, said)
-    if found and found[0].open:
-        return found
-    mentioned = [form for form in KNOWN if form.open in template][:1]
-    # Llama 3 prints no mark but may write one
-    return (*mentioned, *(form for form in found if not mentioned))
