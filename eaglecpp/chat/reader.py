@@ -325,9 +325,8 @@ class AnswerReader:
     reader:      reader of the text
     marks:       texts of the control tokens in the tags and calls, by token
 
-    blocks:    thinking, content and tool calls in the order of the model
-    n_thought: number of tokens before the content, tags included
-    new_id:    returns the id of a call without one
+    blocks: thinking, content and tool calls in the order of the model
+    new_id: returns the id of a call without one
     """
 
     def __init__(
@@ -337,16 +336,23 @@ class AnswerReader:
         marks: Mapping[int, str] | None = None,
     ) -> None:
         self.blocks: list[Part] = []
-        self.n_thought = 0
         self.new_id: Callable[[], str] = str
         self._token_bytes = token_bytes
         self._reader = reader or Reader()
         self._marks = marks or {}
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._n_tokens = 0
+        self._n_before: int | None = None  # tokens before the first content or call
         # for each character of tokens whose text is held back: "", or a mark without text, and whether a
-        # draft was accepted
-        self._decoded: deque[tuple[str, bool]] = deque()
-        self._accepted: deque[bool] = deque()  # for each character that `Reader` holds back
+        # draft was accepted; the number of the token
+        self._decoded: deque[tuple[str, bool, int]] = deque()
+        # the same for each character that `Reader` holds back
+        self._origins: deque[tuple[bool, int]] = deque()
+
+    @property
+    def n_thought(self) -> int:
+        """Number of tokens before the content, tags included."""
+        return self._n_tokens if self._n_before is None else self._n_before
 
     @property
     def message(self) -> Message:
@@ -360,9 +366,6 @@ class AnswerReader:
         if reason is not None:
             found += self._found(self._reader.finish(reason == "stop"))
         pieces = [one for one in found if isinstance(one, Piece)]
-        if self._is_thought:  # a piece is of one token, a tag has no piece
-            thoughts = [piece.is_thinking for piece in pieces] or [True]
-            self.n_thought += round(len(chunk.tokens) * sum(thoughts) / len(thoughts))
         events = list(self._events(found, reason is not None))
         head = (chunk.text, chunk.tokens, chunk.accepted, chunk.logprobs)  # each chunk: `replace` is slow
         return Chunk(*head, reason, chunk.timings, pieces, events)
@@ -382,11 +385,6 @@ class AnswerReader:
         if is_last:
             yield Event("end", len(self.blocks) - 1, self.blocks[-1], is_last=True)
 
-    @property
-    def _is_thought(self) -> bool:
-        """Returns whether the answer so far is only thinking."""
-        return all(kind == "thinking" for kind, _ in self.blocks)
-
     def _parts(self, found: Sequence[Piece | ToolCall], is_last: bool) -> Iterator[Part]:
         for is_thinking, run in groupby(found, key=lambda one: getattr(one, "is_thinking", None)):
             for call in (one for one in run if isinstance(one, ToolCall)) if is_thinking is None else ():
@@ -394,31 +392,36 @@ class AnswerReader:
             text = "".join(one.text for one in run if isinstance(one, Piece))
             if is_thinking is not None:
                 yield "thinking" if is_thinking else "content", text
-        if is_last and self._is_thought:  # clients read the last block
+        if is_last and all(kind == "thinking" for kind, _ in self.blocks):  # clients read the last block
             yield "content", ""
 
     def _decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:
         """Takes tokens; their text comes later."""
         for token, is_accepted in zip(tokens, accepted, strict=True):
+            text, n = self._decoder.decode(self._token_bytes(token)), self._n_tokens
             if token in self._marks:
-                self._decoded.append((self._marks[token], is_accepted))
-            self._decoded.extend(("", is_accepted) for _ in self._decoder.decode(self._token_bytes(token)))
+                self._decoded.append((self._marks[token], is_accepted, n))
+            self._decoded.extend(("", is_accepted, n) for _ in text)
+            self._n_tokens += 1
 
     def _take(self, text: str) -> list[Piece | ToolCall]:
         """Assigns the next characters of the stream to their tokens."""
         given, n_taken = [], 0
         while n_taken < len(text) or (self._decoded and self._decoded[0][0]):
-            mark, is_accepted = self._decoded.popleft() if self._decoded else ("", False)
+            mark, is_accepted, n = self._decoded.popleft() if self._decoded else ("", False, self._n_tokens)
             given.append(mark or text[n_taken])
             n_taken += not mark
-            self._accepted += [is_accepted] * len(given[-1])
+            self._origins += [(is_accepted, n)] * len(given[-1])
         return self._found(self._reader.feed("".join(given)))
 
     def _found(self, segments: Iterable[Segment]) -> list[Piece | ToolCall]:
         found: list[Piece | ToolCall] = []
         for one in segments:
             text = one.added + one.text
-            accepted = [False] * len(one.added) + [self._accepted.popleft() for _ in one.text]
+            origins = [self._origins.popleft() for _ in one.text]
+            accepted = [False] * len(one.added) + [is_accepted for is_accepted, _ in origins]
+            if self._n_before is None and origins and (one.calls or one.kind == "answer"):
+                self._n_before = origins[0][1]
             found += one.calls
             for is_accepted, run in groupby(zip(accepted, text, strict=True), key=itemgetter(0)):
                 if one.kind != "tag":
