@@ -24,22 +24,27 @@ BEGIN = r"""
 import ctypes, json, os, sys
 from eaglecpp import Engine
 from eaglecpp.engine import rehearsal
-from eaglecpp.engine.request import Request
+from eaglecpp.engine.request import ResolvedRequest
 from helpers.backends import Counts
 
 rehearsal._SECONDS = 1e9  # by Python's clock, which here depends on who else is busy
 
-made, rates = Request.params, []
+made, rates = ResolvedRequest.params, []
 
 def params(request):
     found = made(request)
     found.synth_rates = rates
     return found
 
-Request.params = params
+ResolvedRequest.params = params
 read = ctypes.CDLL(os.environ["GGML_BACKEND_PATH"]).eaglecpp_counts
 read.restype = Counts
 names = [name for name, _ in Counts._fields_]
+# with the machine's clock, a busy machine decides what `auto` does
+libraries = (ctypes.CDLL(path) for path in (None, os.environ["GGML_BACKEND_PATH"]))
+clocks = [getattr(one, "_ZNSt6chrono3_V212steady_clock3nowEv", None) for one in libraries]
+assert clocks[0], "the counting device's clock is not preloaded (LD_PRELOAD)"
+assert len({ctypes.cast(one, ctypes.c_void_p).value for one in clocks}) == 1, "another library's clock"
 """
 
 PROGRAM = r"""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from eaglecpp.engine.request import Request
+from eaglecpp.engine.request import ResolvedRequest
 
 
 @contextmanager
@@ -14,15 +14,15 @@ def accepted_by_lot(rates: Sequence[float]) -> Iterator[None]:
     """Generations that begin inside accept drafts with these chances: of the first, of the first two, ...
     What they say is not the target's text.
     """
-    made = Request.params
+    made = ResolvedRequest.params
 
-    def params(request: Request) -> object:
+    def params(request: ResolvedRequest) -> object:
         found = made(request)
         found.synth_rates = list(rates)
         return found
 
-    Request.params = params  # type: ignore[method-assign, assignment]
+    ResolvedRequest.params = params  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        Request.params = made  # type: ignore[method-assign]
+        ResolvedRequest.params = made  # type: ignore[method-assign]
