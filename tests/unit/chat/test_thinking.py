@@ -59,6 +59,14 @@ def test_a_text_in_any_pieces(text: str, expected: dict[str, str], cuts: list[in
     assert split(pieces(text, cuts)) == expected
 
 
+@pytest.mark.parametrize(("is_whole", "calls"), [(True, 1), (False, 0)])
+def test_a_call_inside_a_thought_counts_only_if_the_model_ended_there(is_whole: bool, calls: int) -> None:
+    """An answer that was cut may only have considered the call."""
+    one = Reader(TAGS, "any", (HERMES,), {"f": {}})
+    parts = one.feed("<think>why " + QUOTED) + one.finish(is_whole)
+    assert len([call for part in parts for call in part.calls]) == calls
+
+
 def test_text_is_shown_as_soon_as_it_is_certain() -> None:
     one = Reader(TAGS)
     assert [p.text for p in one.feed("<think>") if p.kind != "tag"] == []
