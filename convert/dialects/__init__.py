@@ -8,29 +8,17 @@ Order matters: the most reliable sign comes first. Tensors and nested configs ar
 from __future__ import annotations
 
 from ..errors import UnsupportedError
-from .automodel import Automodel
+from . import block, eagle
 from .base import Dialect, Seen, canonical_name
-from .block import BlockFile, Muse, ZLab
-from .deepspec import DeepSpec
-from .deepspec_gemma import DeepSpecGemma
-from .dspark import DeepSpecBlock, DeepSpecGemmaBlock, Liquid, SpecForgeBlock
-from .eagle_1 import Eagle1
-from .eagle_repo import EagleRepo
-from .mistral import MistralEagle
-from .modelopt import ModelOpt
 from .refused import refuse
-from .specforge import SpecForge
-from .speculators import Speculators
-from .speculators_block import SpeculatorsBlock
-from .torchspec import TorchSpec
-from .vllm_native import VllmNative
 
 __all__ = ["DIALECTS", "Dialect", "Seen", "canonical_name", "recognise"]
 
 DIALECTS: tuple[Dialect, ...] = (
-    SpeculatorsBlock(), DeepSpecBlock(), DeepSpecGemmaBlock(), SpecForgeBlock(), Liquid(), Muse(), ZLab(),
-    BlockFile(), MistralEagle(), Eagle1(), DeepSpec(), DeepSpecGemma(), Speculators(), VllmNative(),
-    Automodel(), ModelOpt(), TorchSpec(), SpecForge(), EagleRepo(),
+    block.SpeculatorsBlock(), block.DeepSpecBlock(), block.DeepSpecGemmaBlock(), block.SpecForgeBlock(),
+    block.Liquid(), block.Muse(), block.ZLab(), block.BlockFile(), eagle.MistralEagle(), eagle.Eagle1(),
+    eagle.DeepSpec(), eagle.DeepSpecGemma(), eagle.Speculators(), eagle.VllmNative(), eagle.Automodel(),
+    eagle.ModelOpt(), eagle.TorchSpec(), eagle.SpecForge(), eagle.EagleRepo(),
 )  # fmt: skip
 
 

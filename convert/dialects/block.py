@@ -14,14 +14,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..block import CAUSAL, MARKOV, SELECTOR, SINKS, default_layers, with_markov_part
-from ..config import flag, id_list, integer, nested, wrong
+from ..config import flag, id_list, integer, nested, shown, wrong
 from ..errors import ConfigError, LayerIdError, UnsupportedError
 from ..gguf_checkpoint import BLOCK_FILE
+from ..parallel import proposed_tokens
 from ..readings import Choice, Convention, ignored_part
 from ..rope import halves
 from ..tensor import TensorSource
 from .base import Dialect, Seen, canonical_name
-from .block_keys import READ, refuse_unknown
+from .block_keys import GEMMA, READ, SPECULATORS, refuse_unknown
+from .eagle import gemma_config, gemma_name, nested_config
 
 MOST_LAYERS = 256
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -210,3 +212,120 @@ class Muse(BlockDialect):
     def canonical(self, name: str) -> str | None:
         name = name.replace("encoder.output_norm_enc.", "hidden_norm.").replace("encoder.fc.", "fc.")
         return super().canonical(name)
+
+
+class DeepSpecBlock(BlockDialect):
+    """Block drafters whose first slot drafts: DeepSpec's DSpark and what follows it.
+
+    DeepSpec's "DFlash" is the same class with `markov_rank` 0, slots included (deepseek-ai/DeepSpec:
+    deepspec/modeling/dspark/qwen3/modeling.py, config/dflash). SpecForge nests the head's keys in
+    `dflash_config`, trains on the same labels, and once kept the heads under `logit_head.`
+    (sgl-project/SpecForge: specforge/modeling/draft/dspark.py). LiquidAI's rotate neighbouring pairs.
+    Ling's class is DeepSpec's by another name (ggml-org/llama.cpp: conversion/qwen.py).
+    """
+
+    name = "deepspec-block"
+    title = "DeepSpec DSpark"
+    classes: tuple[str, ...] = ("Qwen3DSparkModel", "LingDSparkModel")
+    anchor_first = True
+
+
+class DeepSpecGemmaBlock(DeepSpecBlock):
+    title = "DeepSpec DSpark (Gemma 4)"
+    classes = ("Gemma4DSparkModel",)
+    keys = READ | GEMMA
+    is_gemma = True
+    activations = ("gelu_pytorch_tanh",)
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        config = super().flatten(seen)
+        kinds = config.get("layer_types")
+        if kinds is not None and (not isinstance(kinds, list) or set(map(str, kinds)) - {"full_attention"}):
+            raise UnsupportedError(
+                f"config.json: layer_types: expected full_attention for every layer, found {shown(kinds)}; "
+                "Gemma 4's sliding layers have heads of another size, which is not supported"
+            )
+        return gemma_config(config) | {"layer_types": None, "sliding_window": None}
+
+    def canonical(self, name: str) -> str | None:
+        found = super().canonical(name)
+        return None if found is None else gemma_name(found)
+
+
+class SpecForgeBlock(BlockDialect):
+    name = "specforge-block"
+    title = "SpecForge DSpark"
+    classes = ("DSparkDraftModel",)
+    anchor_first = True
+
+
+class Liquid(BlockDialect):
+    """LiquidAI's, `Lfm2DSparkDraftModel` (sgl-project/sglang#30776)."""
+
+    name = "liquid"
+    title = "LiquidAI DSpark"
+    classes = ("Lfm2DSparkDraftModel",)
+    anchor_first = True
+
+
+class SpeculatorsBlock(BlockDialect):
+    """vllm-project/speculators' block drafters: the layer's config nested, boundary ids, and both kinds of
+    slots (speculators/models/dflash, dspark and dflash2: config.py). Rows of layers that slide see
+    their whole block where `sliding_window_non_causal` says so, which DFlash2's class does by default.
+    DSpark before 13 July 2026 had no `sample_from_anchor` and left the anchor's slot unused; how many
+    tokens a block drafts tells the two conventions apart.
+    """
+
+    name = "speculators-block"
+    title = "speculators (block drafters)"
+    kinds = ("dflash", "dspark", "dflash2")
+    conventions = ("boundary", None)
+    classes = ("DFlashSpeculator", "DSparkSpeculator", "DFlash2Speculator")
+    keys = READ | SPECULATORS
+
+    def matches(self, seen: Seen) -> bool:
+        return seen.config.get("speculators_model_type") in self.kinds
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        kind = seen.config["speculators_model_type"]
+        nested = Seen(nested_config(seen.config), seen.shapes)
+        config = super().flatten(nested)
+        if kind == "dspark":
+            config["sample_from_anchor"] = _by_proposed_tokens(config)
+            config["anchor_first"] = flag(config, "sample_from_anchor")
+        config["sliding_window_non_causal"] = flag(config, "sliding_window_non_causal", kind == "dflash2")
+        return config
+
+    def layer_ids(self, config: Mapping[str, Any]) -> list[int] | None:
+        ids = id_list(config, "aux_hidden_state_layer_ids")
+        return list(ids) if ids else None
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        found = super().choices(seen, config)
+        if seen.config["speculators_model_type"] != "dspark" or config["sample_from_anchor"] is not None:
+            return found
+        why = (
+            "config.json has no sample_from_anchor, and its speculative_tokens do not say whether the "
+            "anchor's slot drafts: the first release of speculators' DSpark left it unused, later ones do not"
+        )
+        return (*found, Choice("slots", ("in-place", "anchor-first"), why))
+
+
+def _by_proposed_tokens(config: Mapping[str, Any]) -> bool | None:
+    """Returns whether the anchor's slot drafts, None if the config does not say.
+
+    A block of B rows drafts B tokens if it does and B - 1 if it does not. Raises ConfigError if the config
+    contradicts itself.
+    """
+    stated = None if config.get("sample_from_anchor") is None else flag(config, "sample_from_anchor")
+    size = integer(config, "block_size", None)
+    tokens = next(iter(proposed_tokens(config)), None)
+    if size is None or tokens not in (size - 1, size):
+        return stated
+    if stated not in (None, tokens == size):
+        raise ConfigError(
+            f"config.json: sample_from_anchor is {stated}, but speculators_config.proposal_methods has "
+            f"speculative_tokens {tokens} for block_size {size}: expected {size if stated else size - 1}. "
+            "Correct the value that the drafter was not trained with"
+        )
+    return tokens == size

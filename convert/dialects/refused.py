@@ -15,11 +15,9 @@ from ..config import shown
 from ..errors import UnsupportedError
 from ..parallel import MASK_FEATURE, MASK_TOKEN_KEYS
 from .base import Seen
-from .block import flat
+from .block import SpeculatorsBlock, flat
 from .block_keys import DEEPSEEK, OTHER_ARITHMETIC
-from .eagle_1 import Eagle1
-from .speculators_block import SpeculatorsBlock
-from .vllm_native import PARALLEL_CLASSES
+from .eagle import PARALLEL_CLASSES, Eagle1
 
 _MTP = (
     "multi-token prediction head (MTP): not an EAGLE checkpoint; llama.cpp converts it with its model, and "

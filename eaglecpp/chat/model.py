@@ -37,7 +37,7 @@ from eaglecpp.errors import ContextFullError, InvalidTypeError, UnsupportedError
 if TYPE_CHECKING:
     from eaglecpp.engine.infill import Infill
     from eaglecpp.engine.vocabulary import Vocabulary
-    from eaglecpp.opening.find import ResolvedModel
+    from eaglecpp.opening.find import ModelFiles
 
 # Texts that may be control tokens, also inside another one
 _CONTROL = re.compile(r"(?=(<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>|｜\w+｜|\]<\]\w+\[>\[))")
@@ -100,9 +100,7 @@ class ChatModel:
     gguf_template: returns the template in the target's file, "" without one
     """
 
-    def __init__(
-        self, vocabulary: Vocabulary, model: ResolvedModel, gguf_template: Callable[[], str]
-    ) -> None:
+    def __init__(self, vocabulary: Vocabulary, model: ModelFiles, gguf_template: Callable[[], str]) -> None:
         self._vocabulary = vocabulary
         self._model = model
         self._gguf_template = gguf_template

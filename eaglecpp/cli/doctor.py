@@ -87,7 +87,7 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
             "target": str(engine.target_path),
             "target_size": sum(path.stat().st_size for path in part_paths(engine.target_path)),
             "draft": str(engine.draft_path or TEXT) if engine.has_draft else None,
-            "offer": engine.plan.found.offer,
+            "offer": engine.plan.files.offer,
             "draft_kind": (engine.draft_info or {}).get("kind"),
             "n_threads": engine.device_info["n_threads"],
             "n_ctx": engine.n_ctx,

@@ -17,7 +17,13 @@ from msgspec.structs import asdict
 from eaglecpp.cli.command import command, complete_model, json_option
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import note, write, write_json
-from eaglecpp.store.drafters import Match, find_drafters, first_runnable, known_drafters, search_drafters
+from eaglecpp.store.drafters import (
+    KnownDrafter,
+    find_drafters,
+    first_runnable,
+    known_drafters,
+    search_drafters,
+)
 
 if TYPE_CHECKING:
     from eaglecpp.store.facts import Facts
@@ -34,13 +40,12 @@ def drafters(target: str | None, as_json: bool) -> None:
     TARGET in their names.
     """
     own, whose, matches, facts = (None, "", [], None) if target is None else _matches(target)
-    rows = [match.drafter for match in matches]
+    rows = matches
     if not rows and own is None:
         rows = list(known_drafters()) if target is None else search_drafters(target)
     if as_json:
-        matched = {match.drafter.repo: match.target for match in matches}
         known = [
-            asdict(row) | {"refused": row.refused or None, "matched": matched.get(row.repo)} for row in rows
+            asdict(row) | {"refused": row.refused or None, "matched": row.matched or None} for row in rows
         ]
         write_json({"own": own and str(own), "drafters": known})
         return
@@ -69,7 +74,7 @@ def drafters(target: str | None, as_json: bool) -> None:
         note(f"{none} itself; these have it in their names")
 
 
-def _matches(target: str) -> tuple[Path | None, str, list[Match], Facts | None]:
+def _matches(target: str) -> tuple[Path | None, str, list[KnownDrafter], Facts | None]:
     """The drafter that a model on this machine has, or the one that it is a copy of, and which of the two;
     those known for it, by its name or by the metadata of its file if that is on this machine, and that file's
     facts.

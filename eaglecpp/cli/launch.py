@@ -195,7 +195,7 @@ def _served(model: str, n_ctx: int) -> Iterator[tuple[str, str]]:
     from eaglecpp.cli.open_engine import look_up
     from eaglecpp.server.run import bind
 
-    found = look_up(model).model
+    found = look_up(model)
     running = find_server()
     if running is not None and found.name is not None:
         yield str(running), str(found.name)

@@ -12,7 +12,7 @@ from eaglecpp.cli.options import in_flags
 from eaglecpp.cli.terminal import note, stderr_is_terminal
 from eaglecpp.modelfile.parameters import engine_options
 from eaglecpp.opening.fetch import fetch
-from eaglecpp.opening.find import Found
+from eaglecpp.opening.find import ModelFiles
 from eaglecpp.opening.plan import plan_opening
 from eaglecpp.options import Strategy
 from eaglecpp.store.progress import Bars
@@ -35,7 +35,7 @@ def run_defaults() -> dict[str, Any]:
 
 def look_up(
     reference: str, draft: str | None = None, *, wants_draft: bool = True, insecure: bool = False
-) -> Found:
+) -> ModelFiles:
     """As `eaglecpp.opening.fetch`, with progress bars; on a terminal, mentions a drafter that exists."""
     with Bars() as bars:
         found = fetch(reference, draft, wants_draft=wants_draft, insecure=insecure, report=bars)
@@ -52,7 +52,7 @@ def open_engine(
     *,
     verbose: bool = False,
     choose_context: bool = False,
-    find: Callable[..., Found] = look_up,
+    find: Callable[..., ModelFiles] = look_up,
 ) -> Engine:
     """Opens the engine; options override what a stored model says. Without drafting, looks up no drafter.
     choose_context: with no length given, as long as model and memory allow.

@@ -45,8 +45,11 @@ from eaglecpp.options import declare
 from eaglecpp.references.reference import hub_text
 
 if TYPE_CHECKING:
+    from eaglecpp.cli.chat.chat import Chat
     from eaglecpp.cli.chat.input import Ask
+    from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.conversations.saved import ChatFolder, SavedChat
+    from eaglecpp.conversations.served import ServerAnswers
 
 
 class _RunCommand(Command):
@@ -152,16 +155,13 @@ def run(
     """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input,
     answer that and exit. Answers come from `eaglecpp serve` where that runs on this machine.
     """
-    from eaglecpp.chat.images import is_image_name
     from eaglecpp.cli.chat.chat import Chat, ChatSettings
-    from eaglecpp.cli.chat.commands import run_chat, with_pictures
-    from eaglecpp.cli.chat.model import RunModel, ServedModel
+    from eaglecpp.cli.chat.commands import run_chat
     from eaglecpp.cli.chat.screen import Screen
     from eaglecpp.conversations.saved import ChatFolder
-    from eaglecpp.conversations.served import ServerAnswers
     from eaglecpp.data_dir import data_dir
-    from eaglecpp.server.announced import find_server
 
+    folder = ChatFolder(data_dir() / "chats")
     if model_named is not None:  # then the first word is one of the prompt's
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
     elif model is not None and " " in model.strip() and not exists(Path(model)):  # no name has a blank
@@ -169,14 +169,8 @@ def run(
             raise click.UsageError(f"which model? eaglecpp run smollm2 {shlex.quote(model)}")
         prompt = (model, *prompt)
         model = None
-    folder = ChatFolder(data_dir() / "chats")
     chosen = folder.find(model) if asked.resume and model else None
-    model = chosen.model if chosen else model
-    if model is not None or not asked.resume:
-        model = only_model(model, None)
-        model = hub_text(model) if on_hub else model
-    if model is not None and is_image_name(model) and exists(Path(model)):
-        raise click.UsageError(f"{model} is a picture: which model? eaglecpp run MODEL {shlex.quote(model)}")
+    model = _checked_model(chosen.model if chosen else model, on_hub=on_hub, is_needed=not asked.resume)
     if asked.prompt_named is not None:
         prompt = (*prompt, asked.prompt_named)
     settings = ChatSettings(
@@ -186,45 +180,14 @@ def run(
         history=not os.environ.get("EAGLECPP_NOHISTORY"),
     )
     pictures, prompt = _pictures(prompt, asked.image)
-    question = _question(prompt)
-    text = None if question is None else question.decode("utf-8", "replace")
-    if text is not None and text.encode("utf-8") != question:
-        note("note: the prompt is not valid UTF-8; invalid bytes were replaced by \ufffd")
+    text = _question(prompt)
     if asked.as_json and text is None:
         raise click.UsageError("--json is for one answer: give a prompt")
-    set_here = given(options)
-    find = partial(
-        look_up, wants_draft=asked.strategy is None or asked.strategy.kind != "off", insecure=asked.insecure
-    )
-    template, api_key = asked.template(), asked.key
-    is_own = bool(asked.as_json or asked.draft or template or "grammar" in settings.format)
-    server, host = None, None if asked.no_server else asked.host
-    source = None if model is None or host else find(model, asked.draft)
-    reference = model if source is None else source.model.reference
-    saved = chosen or (_last_chat(folder, reference) if asked.resume else None)
-    if host is not None:
-        if is_own:
-            not_there = "--json, --draft, --chat-template and --grammar need --no-server"
-            raise click.UsageError(f"{not_there}: {host} is to answer")
-        server = ServerAnswers(host, model or str(saved and saved.model), asked.keep_alive_s, api_key=api_key)
-        model_here: RunModel = ServedModel(server, set_here, asked.strategy)
-    else:
-        if saved is not None and (source is None or source.draft is None):
-            source = find(model or saved.model, asked.draft or saved.draft)
-        assert source is not None
-        source = replace(source, model=replace(source.model, asked_template=template))
-        model_here = RunModel(source, set_here, asked.strategy)
-    if saved is not None:
-        model_here.go_on(saved.parameters, saved.strategy)
-    needs_draft(model_here.asked, model_here.can_draft)
-    is_own = is_own or asked.no_server or model_here.says_how_to_open
-    if server is None and not is_own and (address := find_server()):
-        server = ServerAnswers(str(address), "", asked.keep_alive_s, api_key=api_key)
-    if asked.keep_alive_s is not None and server is None:
-        note("note: --keepalive is for a running server (eaglecpp serve), and none makes the answers")
+    is_own = bool(asked.as_json or asked.draft or asked.template() or "grammar" in settings.format)
+    opened, server, saved = _found(asked, model, given(options), folder, chosen, is_own)
     with contextlib.ExitStack() as stack:
         if server is None:
-            model_here.engine  # noqa: B018 - opens it
+            opened.engine  # noqa: B018 - opens it
         ask: Ask = _no_one_to_ask
         if text is None:
             from eaglecpp.cli.chat.keyboard import open_keyboard
@@ -232,27 +195,93 @@ def run(
             ask = stack.enter_context(open_keyboard(data_dir() / "history", lambda: settings.history))
         screen = Screen(wrap=not asked.nowordwrap, hide_thinking=asked.hidethinking, echo=not asked.as_json)
         kept_in = folder if text is None or asked.resume else None
-        chat = Chat(model_here, ask, screen, settings, kept_in, saved, asked.system, server)
-        stack.callback(model_here.close)
+        chat = Chat(opened, ask, screen, settings, kept_in, saved, asked.system, server)
+        stack.callback(opened.close)
         chat.images += pictures
         if asked.verbose and server is not None:
             note(f"server:     {server.address} (--no-server opens the model in this process)")
         elif asked.verbose:
-            note(plan_text(model_here.engine))
+            note(plan_text(opened.engine))
         if text is None:
             run_chat(chat)
-            return
-        chat.say_notices()
-        typed = " ".join(prompt)
-        if typed and text.endswith(typed):  # not what was piped in
-            text = text.removesuffix(typed) + with_pictures(chat, typed, prompt)
-        # a script that asks a hundred times is told by --verbose, a chat by its first answer
-        if not asked.verbose:
-            chat.judged.add(model_here.source.name)
-        made = chat.reply(partial(chat.session.stream, text), show_stats=not asked.as_json)
+        else:
+            _answer(chat, text, prompt, asked)
+
+
+def _checked_model(model: str | None, *, on_hub: bool, is_needed: bool) -> str | None:
+    """MODEL as a reference. Raises click.UsageError for a missing one, and for a picture."""
+    from eaglecpp.chat.images import is_image_name
+
+    if model is None and not is_needed:
+        return None
+    model = only_model(model, None)
+    model = hub_text(model) if on_hub else model
+    if is_image_name(model) and exists(Path(model)):
+        raise click.UsageError(f"{model} is a picture: which model? eaglecpp run MODEL {shlex.quote(model)}")
+    return model
+
+
+def _found(
+    asked: RunOptions,
+    model: str | None,
+    options: dict[str, Any],
+    folder: ChatFolder,
+    chosen: SavedChat | None,
+    is_own: bool,
+) -> tuple[RunModel, ServerAnswers | None, SavedChat | None]:
+    """The model, the server that answers for it, if any, and the chat to continue. chosen: by its id; is_own:
+    only this process can give such an answer
+    """
+    from eaglecpp.cli.chat.model import RunModel
+    from eaglecpp.conversations.served import ServerAnswers
+    from eaglecpp.server.announced import find_server
+
+    may_draft = asked.strategy is None or asked.strategy.kind != "off"
+    find = partial(look_up, wants_draft=may_draft, insecure=asked.insecure)
+    answers_at = partial(ServerAnswers, keep_alive_s=asked.keep_alive_s, api_key=asked.key)
+    server, host = None, None if asked.no_server else asked.host
+    source = None if model is None or host else find(model, asked.draft)
+    saved = chosen
+    if saved is None and asked.resume:
+        saved = _last_chat(folder, model if source is None else source.reference)
+    if host is not None:
+        if is_own:
+            not_there = "--json, --draft, --chat-template and --grammar need --no-server"
+            raise click.UsageError(f"{not_there}: {host} is to answer")
+        server = answers_at(host, model or str(saved and saved.model))
+        source, drafts, sees = server.found()
+        opened = RunModel(source, options, asked.strategy, (host, drafts, sees))
+    else:
+        if saved is not None and (source is None or source.draft is None):
+            source = find(model or saved.model, asked.draft or saved.draft)
+        assert source is not None
+        opened = RunModel(replace(source, asked_template=asked.template()), options, asked.strategy)
+    if saved is not None:
+        opened.go_on(saved.parameters, saved.strategy)
+    needs_draft(opened.asked, opened.can_draft)
+    is_own = is_own or asked.no_server or opened.says_how_to_open
+    if server is None and not is_own and (address := find_server()):
+        server = answers_at(str(address), "")
+    if asked.keep_alive_s is not None and server is None:
+        note("note: --keepalive is for a running server (eaglecpp serve), and none makes the answers")
+    return opened, server, saved
+
+
+def _answer(chat: Chat, text: str, words: tuple[str, ...], asked: RunOptions) -> None:
+    """Answers one question. words: those of the command line in it"""
+    from eaglecpp.cli.chat.commands import with_pictures
+
+    chat.say_notices()
+    typed = " ".join(words)
+    if typed and text.endswith(typed):  # not what was piped in
+        text = text.removesuffix(typed) + with_pictures(chat, typed, words)
+    # --verbose gives a script that asks a hundred times the verdict, a chat gives it with its first answer
+    if not asked.verbose:
+        chat.judged.add(chat.model.source.label)
+    made = chat.reply(partial(chat.session.stream, text), show_stats=not asked.as_json)
     if made is not None and asked.as_json:
-        said = {"text": made.message.content, "thinking": made.message.thinking, "tokens": made.tokens}
-        write_json(said | {"finish_reason": made.finish_reason, "timings": made.timings.as_dict()})
+        answer = {"text": made.message.content, "thinking": made.message.thinking, "tokens": made.tokens}
+        write_json(answer | {"finish_reason": made.finish_reason, "timings": made.timings.as_dict()})
     if made is None or made.finish_reason == "cancelled":
         raise click.exceptions.Exit(130)
 
@@ -279,7 +308,7 @@ def _pictures(words: tuple[str, ...], named: tuple[str, ...]) -> tuple[list[byte
     return [*map(read_picture, paths)], tuple(word for word in words if word not in found)
 
 
-def _question(words: tuple[str, ...]) -> bytes | None:
+def _question(words: tuple[str, ...]) -> str | None:
     """Standard input, unless it is a terminal, then a blank line and the prompt. None: chat."""
     parts = [argument_bytes(" ".join(words))] if words else []
     if not sys.stdin.isatty():
@@ -292,4 +321,7 @@ def _question(words: tuple[str, ...]) -> bytes | None:
         raise click.UsageError(
             "no prompt: give one as an argument or on standard input, or chat on a terminal"
         )
-    return question
+    text = question.decode("utf-8", "replace")
+    if text.encode("utf-8") != question:
+        note("note: the prompt is not valid UTF-8; invalid bytes were replaced by \ufffd")
+    return text

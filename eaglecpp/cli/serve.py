@@ -118,7 +118,7 @@ def _served(model: str | None) -> tuple[dict[str, Path], str]:
 
     if model is None:
         return {}, ""
-    found = look_up(model, wants_draft=False).model
+    found = look_up(model, wants_draft=False)
     if found.name is not None:
         return {}, str(found.name)
     return {found.target.stem: found.target.absolute()}, found.target.stem

@@ -24,7 +24,7 @@ from eaglecpp.chat.message import Message, Role
 from eaglecpp.errors import EagleError, InvalidValueError
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.syntax import Command
-from eaglecpp.opening.find import Found, ResolvedModel
+from eaglecpp.opening.find import ModelFiles
 from eaglecpp.options import SamplingOptions, describe
 from eaglecpp.references.reference import read_name
 from eaglecpp.results import AnswerStream, Chunk, Completion, FinishReason, Piece, Timings
@@ -209,13 +209,13 @@ class ServerAnswers:
             raise ServerRefusedError(f"{self.address} does not answer: {error}") from None
         return found
 
-    def found(self) -> tuple[Found, bool, bool]:
+    def found(self) -> tuple[ModelFiles, bool, bool]:
         """The model as the server describes it, without files, whether it drafts, and whether it reads
         pictures. Raises ServerRefusedError, ModelNameError.
         """
         facts, name = self.facts(), read_name(self.model)
         said = Modelfile(from_=(Command("model", str(name)),), system=str(facts.get("system") or "") or None)
-        found = Found(ResolvedModel("store", Path(str(name)), said, name=name))
+        found = ModelFiles("store", Path(str(name)), said, name=name)
         return found, bool(facts.get("draft_info")), "vision" in (facts.get("capabilities") or ())
 
     def _body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -170,7 +170,7 @@ class ChatSession:
         saved = self.saved
         if saved is None and not callable(self._engine):
             plan = self._engine.plan
-            saved = new_chat(plan.found.model.reference, None if plan.draft is None else str(plan.draft))
+            saved = new_chat(plan.files.reference, None if plan.draft is None else str(plan.draft))
         self.saved = write_chat(Path(path), (saved or new_chat("")).of(self.conversation))
 
     @classmethod

@@ -50,7 +50,7 @@ def load(
             vocabulary,
             Drafting(native, has_draft, strategy, min(options.n_leaves_max, options.n_draft_max), has_forms),
             plan.sampling_options(),
-            ChatModel(vocabulary, plan.found.model, lambda: native.get().chat_template()),
+            ChatModel(vocabulary, plan.files, lambda: native.get().chat_template()),
             count,
             _on_answer(plan, drafting),
         )

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglecpp.errors import EagleError, GgufError, ModelNotFoundError, UnsupportedError
-from eaglecpp.opening.find import Found, ResolvedModel, find_path, find_target, with_draft
+from eaglecpp.opening.find import ModelFiles, find_path, find_target, with_draft
 from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references.reference import read_reference
 from eaglecpp.store import DownloadError, Stores
 from eaglecpp.store.errors import Report, silent
 
 if TYPE_CHECKING:
-    from eaglecpp.store.drafters import KnownDrafter, Match
+    from eaglecpp.store.drafters import KnownDrafter
 
 
 def fetch(
@@ -32,7 +32,7 @@ def fetch(
     wants_draft: bool = True,
     insecure: bool = False,
     report: Report = silent,
-) -> Found:
+) -> ModelFiles:
     """Looks model and drafter up, and fetches what is missing.
 
     draft:       a reference; "auto" is the model's own, the one in its repository, or the one the table
@@ -50,19 +50,19 @@ def fetch(
         found = with_draft(model, draft, stores)
     except ModelNotFoundError:
         if not wants_draft or draft is None:
-            return Found(model)
+            return model.using()
         find_path(draft, "drafter")  # what can only be a path: say so, with what is next to it
         from eaglecpp.store.facts import read_facts
         from eaglecpp.store.remote.pull import find_draft
 
         facts, here = read_facts([model.target]), Path.cwd()
         file = find_draft(stores, os.fspath(draft), here, facts, report=report)
-        return Found(model, file, "requested, from the Hub", draft_asked=True)
+        return model.using(file, "requested, from the Hub", draft_asked=True)
     offers = draft is None and wants_draft and found.draft is None
     return replace(found, offer=_offer(stores, model)) if offers else found
 
 
-def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ResolvedModel:
+def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ModelFiles:
     find_path(reference, "target")  # what can only be a path and is none
     try:
         return find_target(reference, stores)
@@ -78,36 +78,36 @@ def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> Re
     return find_target(reference, stores)
 
 
-def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
+def _automatic(stores: Stores, model: ModelFiles, report: Report) -> ModelFiles:
     """Finds a drafter: that of the model that a file is a copy of, of the model's repository, or of the
     table; else the model's own head, else the text itself. A notice says why it is not the first of these.
     """
-    from eaglecpp.store.drafters import Match, known_for
+    from eaglecpp.store.drafters import known_for
     from eaglecpp.store.facts import read_facts
     from eaglecpp.store.remote.pull import fetch_first
 
     if (original := stores.original_of(model.target)) is not None:
         why = f"auto: that of {original.short_name}, of which this is a copy"
-        return Found(model, original.draft_file(), why, draft_asked=True)
+        return model.using(original.draft_file(), why, draft_asked=True)
     try:
         facts = read_facts([model.target])
     except (GgufError, UnsupportedError) as error:
-        return Found(model, notices=(f"running without a drafter: {error}",))
+        return model.using(notices=(f"running without a drafter: {error}",))
     known, why = known_for(str(model.name or ""), model.target.name, facts)
     if (sibling := _drafter_of_repository(stores, model)) is not None:
-        known.insert(0, Match(sibling, sibling.source))
+        known.insert(0, sibling)
     found, failed = fetch_first(stores, known, facts, report=report)
     if found is not None:
         match, file = found
-        notices = (f"{failed}; taking {match.drafter.repo}",) if failed else ()
-        return Found(model, file, f"auto: {match.why}", draft_asked=True, notices=notices)
+        notices = (f"{failed}; taking {match.repo}",) if failed else ()
+        return model.using(file, f"auto: {match.why}", draft_asked=True, notices=notices)
     if facts.has_head:
         origin = f"auto: its own head, because {failed or why}"
-        return replace(with_draft(model, HEAD), draft_origin=origin)
+        return with_draft(model, HEAD).using(model.target, origin)
     return replace(with_draft(model, TEXT), notices=(f"{failed or why}; drafting from the text itself",))
 
 
-def _drafter_of_repository(stores: Stores, model: ResolvedModel) -> KnownDrafter | None:
+def _drafter_of_repository(stores: Stores, model: ModelFiles) -> KnownDrafter | None:
     """The drafter in the repository that the target is from, if there is one. Asks the Hub only where no
     earlier run has fetched it.
     """
@@ -117,7 +117,7 @@ def _drafter_of_repository(stores: Stores, model: ResolvedModel) -> KnownDrafter
     name = model.name
     if name is None or not name.is_hub:
         return None
-    here = KnownDrafter(f"{name.namespace}/{name.model}", source="the same repository")
+    here = KnownDrafter(f"{name.namespace}/{name.model}", matched="the same repository")
     if any(one.is_drafter and one.name.with_tag(name.tag).same_as(name) for one in stores.models()):
         return here
     try:
@@ -128,7 +128,7 @@ def _drafter_of_repository(stores: Stores, model: ResolvedModel) -> KnownDrafter
     return None if hub.choose_drafter(repository, target) is None else here
 
 
-def _offer(stores: Stores, model: ResolvedModel) -> str:
+def _offer(stores: Stores, model: ModelFiles) -> str:
     """A drafter that someone could have, or where to look for one, in words. A model is known by its content,
     its name and its metadata, so that a copy under another name, also in Ollama's store, is known too.
     """
@@ -137,12 +137,12 @@ def _offer(stores: Stores, model: ResolvedModel) -> str:
 
     if (original := stores.original_of(model.target)) is not None:
         return f"this is a copy of {original.short_name}: --draft {original.short_name} uses its drafter"
-    known: list[Match] = []
+    known: list[KnownDrafter] = []
     with contextlib.suppress(EagleError):  # opening the model says what is wrong with its file
         known, _ = known_for(str(model.name or ""), model.target.name, read_facts([model.target]))
     if not known:
         return f"`eaglecpp drafters {shlex.quote(model.reference)}` shows what could draft"
-    how = "uses it" if known[0].drafter.file else "downloads and uses it"
+    how = "uses it" if known[0].file else "downloads and uses it"
     return f"one is known for this model ({known[0].why}): --draft auto {how}"
 
 

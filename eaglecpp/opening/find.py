@@ -32,17 +32,25 @@ if TYPE_CHECKING:
     from eaglecpp.store.facts import Facts
 
 
+_STORES = {"path": "a file", "store": "stored", "ollama": "Ollama's store", "package": "a package"}
+
+
 @dataclass(frozen=True)
-class ResolvedModel:
-    """What a reference stands for.
+class ModelFiles:
+    """What a reference stands for: the files of a model and what its author wrote.
 
     kind:     "path", "store" (ours), "ollama", or "package" (of PyPI, see `packaged`)
     target:   the GGUF, of a split one the first part
-    modelfile: template (only one that an author wrote), system prompt ...; of what is in no store, that it is
-              the target
+    modelfile: template (only one that an author wrote), system prompt ...; for a file, FROM alone
+    draft:    the drafter's file or None: the model's own from `find_target`, the chosen one from `with_draft`
     name:     None for a path
     stored_template: a chat template that Ollama chose
-    asked_template: in place of all others: a text, or a name of the pragma `chat_template`
+    asked_template: overrides all others: a text, or a name of the pragma `chat_template`
+    draft_origin: where the drafter is from, "" without one
+    drafts_text: drafts from the text itself were requested, instead of a drafter
+    draft_asked: a drafter was named, and does not just come with the model
+    notices:  what looking for the files brought up
+    offer:    which drafter is available for a model without one, or where to look, in words
     """
 
     kind: Literal["path", "store", "ollama", "package"]
@@ -54,16 +62,42 @@ class ResolvedModel:
     name: ModelName | None = None
     stored_template: str | None = None
     asked_template: str = ""
+    draft_origin: str = ""
+    drafts_text: bool = False
+    draft_asked: bool = False
+    notices: tuple[str, ...] = ()
+    offer: str = ""
 
     @property
     def reference(self) -> str:
         """What finds it again: its name, or the path of the target."""
         return str(self.name or self.target)
 
+    @property
+    def label(self) -> str:
+        """What to call the model in one word."""
+        return self.target.stem if self.name is None else self.reference
+
+    @property
+    def n_weight_bytes(self) -> int:
+        """Bytes of all that is loaded: target in all its parts, drafter, adapters, projector."""
+        others = (self.draft, *self.adapters, *self.projectors)
+        files = (*part_paths(self.target), *(path for path in others if path is not None))
+        return sum(path.stat().st_size for path in files if path.is_file())
+
+    @property
+    def target_origin(self) -> str:
+        """Where the target is from."""
+        return _STORES[self.kind] if self.name is None else f"{_STORES[self.kind]}: {self.name}"
+
+    def using(self, draft: Path | None = None, origin: str = "", **more: Any) -> ModelFiles:
+        """Returns the same model with this drafter, or without one."""
+        return replace(self, draft=draft, draft_origin=origin, **more)
+
     def chat_template(self, **of_the_file: Any) -> ChatTemplate:
         """The chat template, and why it is this one. of_the_file: `gguf`, `has_token`, `bos_text` and
-        `eos_text` of `ChatTemplate.choose`. Raises ValueError for a `chat_template` pragma that names what is
-        not there.
+        `eos_text` of `ChatTemplate.choose`. Raises ValueError for a `chat_template` pragma that names no
+        template.
         """
         asked = self.asked_template if "{" in self.asked_template else None
         return ChatTemplate.choose(
@@ -75,61 +109,12 @@ class ResolvedModel:
         )
 
 
-@dataclass(frozen=True)
-class Found:
-    """The files of a model.
-
-    draft, draft_origin: the drafter's file and how it came to be the one; None and "" without one
-    drafts_text: drafts from the text itself were asked for, in place of a drafter
-    draft_asked: a drafter was named, and is not just what came with the model
-    notices:     what looking for them brought to light
-    offer:       in words, a drafter that could be had where there is none, or where to look for one
-    """
-
-    model: ResolvedModel
-    draft: Path | None = None
-    draft_origin: str = ""
-    drafts_text: bool = False
-    draft_asked: bool = False
-    notices: tuple[str, ...] = ()
-    offer: str = ""
-
-    @property
-    def target(self) -> Path:
-        """The target's GGUF, of a split one the first part."""
-        return self.model.target
-
-    @property
-    def n_weight_bytes(self) -> int:
-        """Bytes of all that is loaded: target in all its parts, drafter, adapters, projector."""
-        others = (self.draft, *self.model.adapters, *self.model.projectors)
-        files = (*part_paths(self.target), *(path for path in others if path is not None))
-        return sum(path.stat().st_size for path in files if path.is_file())
-
-    @property
-    def is_file(self) -> bool:
-        """Whether the reference is the path of the target, not a name."""
-        return self.model.name is None
-
-    @property
-    def name(self) -> str:
-        """What to call the model in one word."""
-        return self.target.stem if self.is_file else self.model.reference
-
-    @property
-    def target_origin(self) -> str:
-        """Where the target is from."""
-        model = self.model
-        kinds = {"path": "a file", "store": "stored", "ollama": "Ollama's store", "package": "a package"}
-        return kinds[model.kind] if model.name is None else f"{kinds[model.kind]}: {model.name}"
-
-
 def find_here(
     reference: str | os.PathLike[str],
     draft: str | os.PathLike[str] | None = None,
     *,
     wants_draft: bool = True,
-) -> Found:
+) -> ModelFiles:
     """The files of a model and of its drafter, which is the model's own unless `draft` names another.
 
     wants_draft: False when nothing will be drafted, so that none is needed
@@ -143,49 +128,47 @@ def find_here(
 
 
 def with_draft(
-    model: ResolvedModel, draft: str | os.PathLike[str] | None = None, stores: Stores | None = None
-) -> Found:
+    model: ModelFiles, draft: str | os.PathLike[str] | None = None, stores: Stores | None = None
+) -> ModelFiles:
     """A model with a drafter on this machine: the one it brings, if it brings one, for None and "auto".
     Raises as `find_drafter`.
     """
     if Strategy.is_off(draft):
-        return Found(model)
+        return model.using()
     if draft == TEXT:
-        return Found(model, drafts_text=True)
+        return model.using(drafts_text=True)
     if draft == HEAD:  # which is part of its file
-        return Found(model, model.target, "its own head for further tokens", draft_asked=True)
+        return model.using(model.target, "its own head for further tokens", draft_asked=True)
     if draft is not None and draft != "auto":
-        return Found(model, find_drafter(draft, stores), "asked for", draft_asked=True)
-    if model.draft is None:
-        return Found(model)
-    return Found(model, model.draft, f"comes with {model.reference}", draft_asked=draft is not None)
+        return model.using(find_drafter(draft, stores), "asked for", draft_asked=True)
+    origin = f"comes with {model.reference}"
+    return model if model.draft is None else model.using(model.draft, origin, draft_asked=draft is not None)
 
 
-def with_learned(found: Found, *, learns: bool) -> Found:
-    """With the drafter that learnt on this machine in place of the one it began with; a file that was asked
-    for stays, unless it `learns` on.
+def with_learned(model: ModelFiles, *, learns: bool) -> ModelFiles:
+    """With the drafter that learnt on this machine instead of the one it began with; a file that was
+    requested stays, unless it `learns` on.
     """
-    if found.draft is None or not (learns or found.draft_origin.startswith(("comes with", "auto"))):
-        return found
-    learnt = Learning.of(found.target).drafter(found.draft) if (data_dir() / "learning").is_dir() else None
-    if learnt is None:
-        return found
-    return replace(found, draft=learnt, draft_origin=f"learnt here; the first one: {found.draft_origin}")
+    if model.draft is None or not (learns or model.draft_origin.startswith(("comes with", "auto"))):
+        return model
+    learnt = Learning.of(model.target).drafter(model.draft) if (data_dir() / "learning").is_dir() else None
+    origin = f"learnt here; the first one: {model.draft_origin}"
+    return model if learnt is None else model.using(learnt, origin)
 
 
-def find_target(reference: str | os.PathLike[str], stores: Stores | None = None) -> ResolvedModel:
+def find_target(reference: str | os.PathLike[str], stores: Stores | None = None) -> ModelFiles:
     """The model of a path or a name.
 
     Raises ModelNotFoundError, StoreError for a damaged store, UnsupportedError for what is not a GGUF.
     """
     path = find_path(reference, "target")
     if path is not None:
-        return ResolvedModel("path", path, Modelfile(from_=(Command("model", str(path)),)))
+        return ModelFiles("path", path, Modelfile(from_=(Command("model", str(path)),)))
     text = os.fspath(reference)
     return find_name(model_name(text), text, stores)
 
 
-def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> ResolvedModel:
+def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> ModelFiles:
     """As `find_target`, for what is known to be a name: a file that is called so is not looked at. text: how
     it was asked for
     """
@@ -219,12 +202,12 @@ def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None
     return file
 
 
-def resolved(model: StoredModel) -> ResolvedModel:
+def resolved(model: StoredModel) -> ModelFiles:
     """What a stored model is made of. Raises StoreError, UnsupportedError."""
     files = model.target_files()
     modelfile = model.modelfile()
     is_theirs = not model.own or bool(model.template_origin)  # Ollama's choice, not an author's
-    return ResolvedModel(
+    return ModelFiles(
         kind="store" if model.own else "package" if model.owner == "pip" else "ollama",
         target=files[0],
         modelfile=replace(modelfile, template=None) if is_theirs else modelfile,

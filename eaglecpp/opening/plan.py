@@ -28,7 +28,7 @@ from eaglecpp.opening.context import (
     fuses_attention,
     unknown_keys,
 )
-from eaglecpp.opening.find import Found, ResolvedModel, find_here, with_learned
+from eaglecpp.opening.find import ModelFiles, find_here, with_learned
 from eaglecpp.options import (
     GROUPS,
     TEXT,
@@ -56,13 +56,13 @@ class Setting:
 class OpeningPlan:
     """What opening a model means.
 
-    found:    the files, and the model they belong to
+    files:    the files, and the model they belong to
     strategy: how the drafter is used
     settings: options by "group.field", as far as anybody set them
     context:  the length of the context and why it is that
     """
 
-    found: Found
+    files: ModelFiles
     strategy: Setting
     settings: Mapping[str, Setting]
     context: Setting
@@ -70,12 +70,12 @@ class OpeningPlan:
     @property
     def target(self) -> Path:
         """The target's GGUF, of a split one the first part."""
-        return self.found.model.target
+        return self.files.target
 
     @property
     def draft(self) -> Path | None:
         """The drafter's GGUF; None without one."""
-        return self.found.draft
+        return self.files.draft
 
     @property
     def can_draft(self) -> bool:
@@ -92,7 +92,7 @@ class OpeningPlan:
         """What the user should know."""
         of_context = beyond_training(self.target, _values(self.settings, "model"))
         of_draft = () if self.draft is None else unknown_keys(self.draft)
-        return (*map(str, self.found.model.modelfile.notices), *self.found.notices, *of_context, *of_draft)
+        return (*map(str, self.files.modelfile.notices), *self.files.notices, *of_context, *of_draft)
 
     def model_options(self) -> ModelOptions:
         """How the target is loaded. Raises TypeError or ValueError for a wrong value, as the others do."""
@@ -112,19 +112,20 @@ class OpeningPlan:
         """
         if self.context.origin == _ASKED:
             return self
-        context = _choose_context(self.found, self.settings)
+        context = _choose_context(self.files, self.settings)
         return replace(self, settings={**self.settings, "model.n_ctx": context}, context=context)
 
     def without_drafts(self) -> OpeningPlan:
         """The same model for plain decoding, its drafter not loaded."""
-        found = replace(self.found, draft=None, draft_origin="")
-        return replace(self, found=found, strategy=Setting(Strategy("off"), self.strategy.origin))
+        return replace(
+            self, files=self.files.using(), strategy=Setting(Strategy("off"), self.strategy.origin)
+        )
 
     def rows(self, template: str = "") -> list[tuple[str, str]]:
         """The plan for a reader, in two columns. template: which chat template is used, and why."""
-        drafter = f"{self.draft} ({self.found.draft_origin})" if self.draft is not None else "none"
+        drafter = f"{self.draft} ({self.files.draft_origin})" if self.draft is not None else "none"
         rows = [
-            ("target", f"{self.target} ({self.found.target_origin})"),
+            ("target", f"{self.target} ({self.files.target_origin})"),
             ("drafter", "none, drafts come from the text itself" if self.drafts_text_alone else drafter),
             *(("adapter", f"{path} (scale {scale:g})") for path, scale in self.model_options().lora),
             ("strategy", f"{self.strategy.value} ({self.strategy.origin})"),
@@ -135,11 +136,11 @@ class OpeningPlan:
     def as_dict(self) -> dict[str, Any]:
         """The plan as JSON."""
         return {
-            "reference": self.found.model.reference,
+            "reference": self.files.reference,
             "target": str(self.target),
-            "target_origin": self.found.target_origin,
+            "target_origin": self.files.target_origin,
             "draft": None if self.draft is None else str(self.draft),
-            "draft_origin": self.found.draft_origin,
+            "draft_origin": self.files.draft_origin,
             "strategy": {"value": str(self.strategy.value), "origin": self.strategy.origin},
             "options": {key: asdict(setting) for key, setting in self.settings.items()},
         }
@@ -157,7 +158,7 @@ def plan_opening(
     draft: str | os.PathLike[str] | Literal[False] | None = None,
     *,
     strategy: str | Strategy | None = None,
-    find: Callable[..., Found] = find_here,
+    find: Callable[..., ModelFiles] = find_here,
     **rest: Any,
 ) -> OpeningPlan:
     """The plan for a model that `reference` names; `rest` as `make_plan`.
@@ -178,7 +179,7 @@ def plan_opening(
 
 
 def make_plan(
-    found: Found,
+    files: ModelFiles,
     *,
     strategy: Strategy | None = None,
     options: Mapping[str, Any] | None = None,
@@ -196,37 +197,37 @@ def make_plan(
     choose_context: with no length given, take what the model and the free memory allow
     Raises TypeError for an option that nobody knows, ValueError for options that contradict each other.
     """
-    settings = _of_model(found.model, defaults or {})
+    settings = _of_model(files, defaults or {})
     of_model = settings.pop("strategy", None)
     _apply_objects(settings, objects)
     for group, values in zip(GROUPS, split(options or {}, *GROUPS.values()), strict=True):
         settings |= {f"{group}.{name}": Setting(value, _ASKED) for name, value in values.items()}
     settings |= {key: Setting(value, "set in this chat") for key, value in (later or {}).items()}
-    found = with_learned(found, learns=bool(_value(settings, "draft.learn")))
-    if found.drafts_text:
+    files = with_learned(files, learns=bool(_value(settings, "draft.learn")))
+    if files.drafts_text:
         DraftOptions(**_values(settings, "draft"))  # what is wrong by itself comes before what contradicts
         _ask_for_text(settings)
     context = Setting(_value(settings, "model.n_ctx"), _ASKED)  # whatever it is: the options check it
     if choose_context and context.value in (None, 0):
-        context = settings["model.n_ctx"] = _choose_context(found, settings)
-    can_draft = found.draft is not None or _value(settings, "draft.text_drafts") == "on"
+        context = settings["model.n_ctx"] = _choose_context(files, settings)
+    can_draft = files.draft is not None or _value(settings, "draft.text_drafts") == "on"
     if strategy is not None:
         chosen = Setting(strategy, _ASKED)
     elif of_model is not None and can_draft:  # a model may keep a strategy without the drafter it was for
         chosen = Setting(Strategy.parse(of_model.value), of_model.origin)
     else:
         chosen = Setting(Strategy(), "the default")
-    return OpeningPlan(found, chosen, settings, context)
+    return OpeningPlan(files, chosen, settings, context)
 
 
-def _choose_context(found: Found, settings: Mapping[str, Setting]) -> Setting:
+def _choose_context(files: ModelFiles, settings: Mapping[str, Setting]) -> Setting:
     options = _values(settings, "model")
     options["flash_attn"] = "on" if fuses_attention(options) else "off"
     n_free = free_for_cache(options)
-    return Setting(*choose_n_ctx(found.target, found.draft, options, found.n_weight_bytes, n_free))
+    return Setting(*choose_n_ctx(files.target, files.draft, options, files.n_weight_bytes, n_free))
 
 
-def _of_model(model: ResolvedModel, defaults: Mapping[str, Any]) -> dict[str, Setting]:
+def _of_model(model: ModelFiles, defaults: Mapping[str, Any]) -> dict[str, Setting]:
     """What a command's defaults and a model by name say, the model's word last."""
     usual = params.engine_options({})
     settings = {

@@ -293,7 +293,7 @@ def _preset(name: str, table: _Table, folder: Path) -> tuple[str, Preset]:
         engine["lora"] = tuple((str(_file("adapters", one.path, folder)), one.scale) for one in adapters)
     path = None if table.path is None else _file("path", table.path, folder)
     found = find_here(name if path is None else path, draft)
-    listed = name if path is not None else found.model.reference
+    listed = name if path is not None else found.reference
     return listed, Preset(path, draft, table.pinned, engine)
 
 

@@ -147,7 +147,7 @@ async def ps(request: Request) -> Response:
                 "running": engine.n_running,
                 "waiting": engine.n_waiting,
                 "strategy": str(engine.engine.resolve(engine.engine.strategy)[0]),
-                "draft": None if model.source.found.draft is None else str(model.source.found.draft),
+                "draft": None if model.source.files.draft is None else str(model.source.files.draft),
                 "drafts": engine.engine.has_draft,
                 "drafter": _drafter(engine.engine),
                 "drafting_gain": None if gain is None else asdict(gain),

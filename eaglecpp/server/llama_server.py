@@ -238,7 +238,7 @@ async def props(request: Request) -> Response:
             },
             "total_slots": server.config.n_parallel,
             "model_alias": source.name,
-            "model_path": str(source.found.target),
+            "model_path": str(source.files.target),
             "modalities": {"vision": has_projector, "audio": False},
             "chat_template": template,
         }

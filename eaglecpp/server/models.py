@@ -33,7 +33,7 @@ from eaglecpp.human import human_bytes
 from eaglecpp.learn.idle import Learner
 from eaglecpp.modelfile.parameters import engine_options
 from eaglecpp.opening.context import free_memory, memory_needed
-from eaglecpp.opening.find import Found, find_here, find_name, with_draft
+from eaglecpp.opening.find import ModelFiles, find_here, find_name, with_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.options import MAX_SEQUENCES, Strategy
 from eaglecpp.references.names import ModelNameError
@@ -73,29 +73,31 @@ class Source:
     """
 
     name: str
-    found: Found
+    files: ModelFiles
     key: Key
     stored: Callable[[], StoredModel]
     adapters: tuple[tuple[str, float], ...] = ()
     chosen: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, name: str, found: Found, config: ServerConfig, stored: Callable[[], StoredModel]) -> Source:
+    def of(
+        cls, name: str, files: ModelFiles, config: ServerConfig, stored: Callable[[], StoredModel]
+    ) -> Source:
         """Spellings and copies share a key. Another drafter, adapter or Modelfile (parameters, system prompt,
         template, messages) on the same weights is another model.
         """
-        model, said, draft = found.model, found.model.modelfile, found.draft
-        files = (
-            tuple(map(file_state, part_paths(found.target))),
+        said, draft = files.modelfile, files.draft
+        states = (
+            tuple(map(file_state, part_paths(files.target))),
             None if draft is None else file_state(draft),
-            tuple(map(file_state, (*model.adapters, *model.projectors))),
+            tuple(map(file_state, (*files.adapters, *files.projectors))),
         )
-        texts = (said.template, model.stored_template, said.system, said.messages, said.pragmas)
+        texts = (said.template, files.stored_template, said.system, said.messages, said.pragmas)
         options = config.engine_of(name)
         own = repr((sorted(options.items()), config.is_pinned(name) and name))
-        key = (files, found.drafts_text, repr((*texts, sorted(said.parameters.items()))), own)
-        adapters = options.get("lora") or tuple((str(path), 1.0) for path in model.adapters)
-        return cls(name, found, key, stored, tuple(adapters))
+        key = (states, files.drafts_text, repr((*texts, sorted(said.parameters.items()))), own)
+        adapters = options.get("lora") or tuple((str(path), 1.0) for path in files.adapters)
+        return cls(name, files, key, stored, tuple(adapters))
 
     def adapted(self, scales: Mapping[int, float]) -> Source:
         """The same model with its adapters at these scales, by their number; the others are not used. It is
@@ -169,17 +171,17 @@ def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan
         options["lora"] = tuple((path, scale) for path, scale in source.adapters if scale)
     defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # and Ollama's for sampling, also of a bare file
     defaults |= {name: value for name, value in engine_options({}).items() if name.startswith("sampling.")}
-    make = partial(make_plan, source.found, strategy=strategy, defaults=defaults, choose_context=True)
+    make = partial(make_plan, source.files, strategy=strategy, defaults=defaults, choose_context=True)
     plan = make(options=options)
     if 0 <= plan.model_options().n_ctx < n_ctx:  # -1 is as long as it gets
         plan = make(options=options | {"n_ctx": n_ctx})
     off = plan.strategy.value.kind == "off"
-    return plan.without_drafts() if off and source.found.draft is None else plan
+    return plan.without_drafts() if off and source.files.draft is None else plan
 
 
 def n_bytes_of(plan: OpeningPlan) -> int:
     """Bytes of memory that a model takes when it is opened so."""
-    return memory_needed(plan.target, plan.model_options(), plan.found.n_weight_bytes)
+    return memory_needed(plan.target, plan.model_options(), plan.files.n_weight_bytes)
 
 
 class LoadedModel:
@@ -243,7 +245,7 @@ class LoadedModel:
 
     def answers_as(self, asked: str) -> str:
         """What an answer calls the model: as the request did, a file by its own name."""
-        return self.name if self.source.found.is_file or not asked else asked
+        return self.name if self.source.files.name is None or not asked else asked
 
 
 def server_of(request: Request) -> Server:
@@ -303,7 +305,7 @@ class Server:
     def _learning(self) -> Iterator[tuple[str, Path, Path]]:
         """Models whose answers are kept for their drafter: name, target, drafter."""
         for model in list(self.models.values()):
-            found = model.source.found
+            found = model.source.files
             if model.engine.engine.shared.on_answer is not None and found.draft is not None:
                 yield model.name, found.target, found.draft
 

@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from eaglecpp.store.errors import StoreError
 
@@ -45,6 +46,7 @@ class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source:    where this row is from
     licence:   of the drafter, "" where it is not known
     refused:   why it cannot run here, or its target cannot take drafts; listed, never offered
+    matched:   the name in `targets` by which it was found for a model
     """
 
     repo: str
@@ -57,22 +59,16 @@ class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: str = ""
     licence: str = ""
     refused: str = ""
+    matched: str = ""
+
+    @property
+    def why(self) -> str:
+        """In words: what it is, and for which model it was made."""
+        return f"{self.repo}, made for {self.matched}"
 
 
 class _Table(msgspec.Struct):
     drafter: tuple[KnownDrafter, ...] = ()
-
-
-class Match(NamedTuple):
-    """A drafter for a model, and the name in its row that matched."""
-
-    drafter: KnownDrafter
-    target: str
-
-    @property
-    def why(self) -> str:
-        """In words."""
-        return f"{self.drafter.repo}, made for {self.target}"
 
 
 @cache
@@ -84,12 +80,12 @@ def known_drafters() -> tuple[KnownDrafter, ...]:
         raise StoreError(f"{_TABLE}: {error}") from error
 
 
-def first_runnable(matches: Iterable[Match]) -> Match | None:
+def first_runnable(matches: Iterable[KnownDrafter]) -> KnownDrafter | None:
     """The first of them that can run here."""
-    return next((match for match in matches if not match.drafter.refused), None)
+    return next((match for match in matches if not match.refused), None)
 
 
-def find_drafters(names: Iterable[str], metadata: Mapping[str, Any] | None = None) -> list[Match]:
+def find_drafters(names: Iterable[str], metadata: Mapping[str, Any] | None = None) -> list[KnownDrafter]:
     """Every drafter known for a target, first those made for itself, then those for what it was made from.
 
     names:    what the target is called: Hub id, stored name, file name
@@ -98,7 +94,7 @@ def find_drafters(names: Iterable[str], metadata: Mapping[str, Any] | None = Non
     return _matches([*names, *_own_names(metadata or {})]) or _matches(_base_names(metadata or {}))
 
 
-def known_for(name: str, file: str, facts: Facts) -> tuple[list[Match], str]:
+def known_for(name: str, file: str, facts: Facts) -> tuple[list[KnownDrafter], str]:
     """Returns the drafters for a model that can run here, best first, and why there is none.
 
     name: what the model is called; file: the name of its file
@@ -106,13 +102,13 @@ def known_for(name: str, file: str, facts: Facts) -> tuple[list[Match], str]:
     from eaglecpp.store.facts import metadata
 
     matches = find_drafters([name, file], metadata(facts.file))
-    found = [match for match in matches if not match.drafter.refused]
+    found = [match for match in matches if not match.refused]
     return found, "" if found else why_none(name or file, matches)
 
 
-def why_none(name: str, matches: Iterable[Match]) -> str:
+def why_none(name: str, matches: Iterable[KnownDrafter]) -> str:
     """That no drafter is known for a model, or why the known ones cannot run."""
-    reasons = [f"{match.drafter.repo}: {match.drafter.refused}" for match in matches]
+    reasons = [f"{match.repo}: {match.refused}" for match in matches]
     if not reasons:
         return f"no drafter is known for {name}"
     return f"the drafters known for {name} cannot run here ({'; '.join(reasons)})"
@@ -125,11 +121,11 @@ def search_drafters(text: str) -> list[KnownDrafter]:
     return [row for row in rows if any(wanted in name.lower() for name in (row.repo, *row.targets))]
 
 
-def _matches(names: Sequence[str]) -> list[Match]:
+def _matches(names: Sequence[str]) -> list[KnownDrafter]:
     """Rows that have one of the names, or another name of the same model: those in one row are the same."""
     named = dict(_named(names))
     others = [name for row in named for name in row.targets]
-    return [Match(row, named.get(row, target)) for row, target in _named([*names, *others])]
+    return [replace(row, matched=named.get(row, target)) for row, target in _named([*names, *others])]
 
 
 def _named(names: Sequence[str]) -> Iterator[tuple[KnownDrafter, str]]:

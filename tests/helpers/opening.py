@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from eaglecpp.modelfile import Modelfile
-from eaglecpp.opening.find import Found, ResolvedModel
+from eaglecpp.opening.find import ModelFiles
 
 
-def found_file(target: Path, text: str, draft: Path | None = None) -> Found:
+def found_file(target: Path, text: str, draft: Path | None = None) -> ModelFiles:
     """`target` with the lines of a Modelfile behind its FROM, and a drafter that nobody asked for."""
     modelfile = Modelfile.from_text(f"FROM {target}\n{text}")
-    return Found(ResolvedModel("store", target, modelfile), draft, "a test")
+    return ModelFiles("store", target, modelfile, draft, draft_origin="a test")
 
 
-def options_of(model: ResolvedModel) -> dict[str, Any]:
+def options_of(model: ModelFiles) -> dict[str, Any]:
     """What its Modelfile says, by field name; empty for a bare path."""
     return {key.rpartition(".")[2]: value for key, value in model.modelfile.engine_options().items()}

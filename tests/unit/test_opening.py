@@ -28,7 +28,7 @@ def test_every_option_knows_where_it_is_from(named: Create) -> None:
     assert found["sampling.top_p"] == (0.9, "Ollama's default")
     assert found["draft.exact"] == ("off", "#eaglecpp: of tiny:latest")
     assert (str(plan.strategy.value), plan.strategy.origin) == ("chain:2", "#eaglecpp: of tiny:latest")
-    assert plan.found.draft_origin == "comes with tiny:latest"
+    assert plan.files.draft_origin == "comes with tiny:latest"
     text = "\n".join(text for _, text in plan.rows())
     assert "n_ctx 256 (PARAMETER of tiny:latest)" in text and "chain:2 (#eaglecpp: of tiny:latest)" in text
 

@@ -135,7 +135,7 @@ def test_a_scaling_that_the_training_left_out_is_found(
 ) -> None:
     """SpecForge's choice, which its drafters with fc_norm do not have."""
     choice = Choice("rope_scaling", ("config", "none"), "")
-    monkeypatch.setattr("eaglecpp.convert.dialects.specforge.SpecForge.choices", lambda *_: (choice,))
+    monkeypatch.setattr("eaglecpp.convert.dialects.eagle.SpecForge.choices", lambda *_: (choice,))
     scaling = {"rope_type": "linear", "factor": 8.0}
     report = convert_checkpoint(write("specforge", rope_scaling=scaling), TARGET, tmp_path / "out.gguf")
     assert taken(report.out, "rope_scaling") == "rope_scaling=none (measured"

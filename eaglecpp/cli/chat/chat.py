@@ -88,7 +88,7 @@ class Chat:
     def _opened(self, system: str | None, saved: SavedChat | None = None) -> ChatSession:
         model, own = self.model, self.model.conversation()
         if self.server is not None:
-            self.server = replace(self.server, model=model.source.name)
+            self.server = replace(self.server, model=model.source.label)
         return ChatSession(self.server or model.answer, system=system, conversation=own, saved=saved)
 
     @property
@@ -134,7 +134,7 @@ class Chat:
             self.screen.note("stopped before the answer began; the question was removed")
             return None
         if self.settings.think and made.finish_reason != "cancelled" and not made.thinking:
-            name = self.model.source.name
+            name = self.model.source.label
             self.screen.note(f"warning: {name} answered without thinking; its template may not support it")
         self.model.notices += answer.notices
         if show_stats:
@@ -159,7 +159,7 @@ class Chat:
                     if not model.is_here:
                         raise
                     self._leave_server(
-                        f"{model.source.name} is opened in this process, because {address} refuses: {error}"
+                        f"{model.source.label} is opened in this process, because {address} refuses: {error}"
                     )
             answer = answer or begin(on_prefill=watch.on_prefill, **options)
         except KeyboardInterrupt:
@@ -183,7 +183,7 @@ class Chat:
         is_its = self.conversation.examples == model.conversation().examples
         if model.is_open or not is_its or model.says_how_to_open:
             self._leave_server(
-                f"from now on {model.source.name} answers in this process, not in the server's"
+                f"from now on {model.source.label} answers in this process, not in the server's"
             )
 
     def _leave_server(self, why: str) -> None:
@@ -212,9 +212,9 @@ class Chat:
             lines += figures([("template", template)])
         has_draft = model.plan.can_draft if model.is_open else "rounds" in stats.plan
         lines.append(stats_line(stats, has_draft=has_draft, speedup=speedup))
-        is_new = model.is_open and model.source.name not in self.judged and not stats.loops
+        is_new = model.is_open and model.source.label not in self.judged and not stats.loops
         if is_new and (verdict := verdict_line(stats, model.engine)):
-            self.judged.add(model.source.name)
+            self.judged.add(model.source.label)
             lines.append(verdict)
         self.screen.note("\n".join(lines))
 
@@ -241,7 +241,7 @@ class Chat:
             return
         draft = None if source.draft is None else str(source.draft)
         saved = replace(
-            (session.saved or new_chat(source.model.reference, draft)).of(conversation),
+            (session.saved or new_chat(source.reference, draft)).of(conversation),
             parameters=dict(self.model.parameters),
             strategy=self.model.strategy_set,
         )
@@ -270,7 +270,7 @@ class Chat:
         if model.can_draft and not may_draft:
             drafter = "drafting off"
         colour = ["accepted drafts are green"] if self.screen.color and may_draft else []
-        self.screen.note(" · ".join([model.source.name, drafter, where, *colour]))
+        self.screen.note(" · ".join([model.source.label, drafter, where, *colour]))
         self.say_notices()
         for message in self.conversation.examples:
             self._show(message.role, message.content)

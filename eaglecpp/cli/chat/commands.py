@@ -121,7 +121,9 @@ def with_pictures(chat: Chat, text: str, words: Sequence[str] = ()) -> str:
     if not chat.model.reads_pictures:
         missing = [name for name in missing if name in words]
         for path in paths:
-            chat.screen.note(f"note: {path} is not attached: {chat.model.source.name} does not read pictures")
+            chat.screen.note(
+                f"note: {path} is not attached: {chat.model.source.label} does not read pictures"
+            )
     else:
         chat.images += [read_picture(path) for path in paths]
         for path in paths:
@@ -185,7 +187,7 @@ def _set_system(chat: Chat, rest: str) -> None:
 def _think(chat: Chat, rest: str) -> None:
     chat.settings.think = rest or True
     if chat.model.is_open and chat.model.chat.template.tags is None:
-        chat.screen.note(f"note: the template of {chat.model.source.name} has no marks of thinking")
+        chat.screen.note(f"note: the template of {chat.model.source.label} has no marks of thinking")
     chat.screen.say(f"Set 'think' mode to '{rest}'." if rest else "Set 'think' mode.")
 
 
@@ -239,8 +241,8 @@ def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
     without pictures. to_save: of a stored model, only what this chat adds to it
     """
     source, model = chat.model.source, chat.model
-    adds = to_save and not source.is_file
-    base = Modelfile(from_=(Line("model", source.model.reference),)) if adds else source.model.modelfile
+    adds = to_save and source.name is not None
+    base = Modelfile(from_=(Line("model", source.reference),)) if adds else source.modelfile
     draft = base.draft
     if source.draft is not None and not draft and (source.draft_asked or not adds):
         draft = (Line("draft", str(source.draft)),)
@@ -269,11 +271,11 @@ def _info(chat: Chat) -> str:
     from eaglecpp.store.facts import read_facts
 
     plan = fitted(plan_text(chat.model.engine), 12)
-    return section("Model", model_rows(read_facts([chat.model.source.model.target]))) + plan
+    return section("Model", model_rows(read_facts([chat.model.source.target]))) + plan
 
 
 def _license(chat: Chat) -> str:
-    texts = chat.model.source.model.modelfile.license
+    texts = chat.model.source.modelfile.license
     text = "\n\n".join(texts) if texts else chat.model.engine.metadata.get("general.license", "")
     return text or "No license was specified for this model."
 
@@ -336,7 +338,7 @@ def _save(chat: Chat, rest: str) -> None:
 
     name = ModelName.parse(rest)
     if not chat.model.is_here:
-        raise UnsupportedError(f"{chat.model.source.name} is a server's, and a model here needs its files")
+        raise UnsupportedError(f"{chat.model.source.label} is a server's, and a model here needs its files")
     stores = Stores.open()
     if name not in chat.made and not _may_take(chat, stores, name):
         chat.screen.say("Nothing was saved.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.cli.open_engine import run_defaults
@@ -13,13 +13,12 @@ from eaglecpp.cli.options import in_flags
 from eaglecpp.cli.terminal import patience
 from eaglecpp.errors import InvalidValueError, UnsupportedError
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterValue
-from eaglecpp.opening.find import Found
+from eaglecpp.opening.find import ModelFiles
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.options import SamplingOptions, Strategy, describe
 
 if TYPE_CHECKING:
     from eaglecpp.chat.model import ChatModel
-    from eaglecpp.conversations.served import ServerAnswers
     from eaglecpp.engine.engine import Engine
     from eaglecpp.engine.stream import Stream
 
@@ -30,20 +29,26 @@ class RunModel:
     """given: options on the command line by field name; asked: the strategy there, None = the model's
 
     `plan` is made once, and again when something is set: how the model is opened with the current options.
-    is_here: whether its files are on this machine
+    elsewhere: the address of a server that answers, whether it drafts, and whether it reads pictures. What
+    needs the model's files raises UnsupportedError then
     `parameters` and `strategy_set` hold what was set in the chat, by Modelfile name. `load_ms` is how long
     opening it took.
     """
 
-    is_here = True
-
-    def __init__(self, source: Found, given: Mapping[str, Any], asked: Strategy | None = None) -> None:
+    def __init__(
+        self,
+        source: ModelFiles,
+        given: Mapping[str, Any],
+        asked: Strategy | None = None,
+        elsewhere: tuple[str, bool, bool] | None = None,
+    ) -> None:
         self.source = source
         self.parameters: dict[str, ParameterValue] = {}
         self.strategy_set = ""
         self.asked = self._asked = asked
         self._given = dict(given)
-        self.plan = self._make_plan()
+        self._elsewhere = elsewhere
+        self.renew(False)
         self.notices: list[str] = []
         self.load_ms = 0.0
         self._engine: Engine | None = None
@@ -54,14 +59,19 @@ class RunModel:
         return self._engine is not None
 
     @property
+    def is_here(self) -> bool:
+        """Whether its files are on this machine."""
+        return self._elsewhere is None
+
+    @property
     def can_draft(self) -> bool:
         """Whether there is anything to draft from."""
-        return self.plan.can_draft
+        return self._elsewhere[1] if self._elsewhere else self.plan.can_draft
 
     @property
     def reads_pictures(self) -> bool:
         """Whether it is opened with a projector."""
-        return bool(self.plan.model_options().mmproj)
+        return self._elsewhere[2] if self._elsewhere else bool(self.plan.model_options().mmproj)
 
     @property
     def engine(self) -> Engine:
@@ -77,7 +87,7 @@ class RunModel:
 
     def conversation(self) -> Conversation:
         """An empty one with the model's system prompt and examples."""
-        said = self.plan.found.model.modelfile
+        said = self.plan.files.modelfile
         return Conversation(said.system or "", said.messages)
 
     def answer(self, conversation: Conversation, options: Mapping[str, Any]) -> Stream:
@@ -121,7 +131,7 @@ class RunModel:
     @property
     def says_how_to_open(self) -> bool:
         """Whether this is opened in another way than a server opens the stored model."""
-        return self.source.is_file or not self.options_set().keys() <= _SAMPLING
+        return self.source.name is None or not self.options_set().keys() <= _SAMPLING
 
     @property
     def sampling(self) -> SamplingOptions:
@@ -154,6 +164,8 @@ class RunModel:
         """Changes the source, the parameters or the strategy; an error puts everything back.
         reloads: the model has to be loaded again for this, if it is open. Returns whether it was.
         """
+        if "source" in values:
+            self._check_here()
         before = {name: getattr(self, name) for name in values}
         reloads = reloads and self.is_open
         vars(self).update(values)
@@ -177,6 +189,8 @@ class RunModel:
 
     def renew(self, reloads: bool = True) -> None:
         """Plans with the current options, and reloads the model with them. The caches start empty."""
+        if self.says_how_to_open:
+            self._check_here()
         if reloads:
             self.close()
         self.plan = self._make_plan()  # the memory of the closed one is free now
@@ -192,42 +206,18 @@ class RunModel:
         """With the drafter, unless that is off or the model's own does not fit."""
         from eaglecpp.engine.engine import open_fitting
 
+        self._check_here()
         started = time.perf_counter()
         self.notices += map(in_flags, self.plan.notices)
         is_off = self.plan.strategy.value.kind == "off" or not self.plan.can_draft
-        with patience(f"loading {self.source.name} (the first time it is measured, too) ..."):
+        with patience(f"loading {self.source.label} (the first time it is measured, too) ..."):
             engine, without = open_fitting(self.plan.without_drafts() if is_off else self.plan)
         self.notices += [without] if without else []
         self.load_ms = 1000 * (time.perf_counter() - started)
         self.notices += engine.shared.chat.template.notices
         return engine
 
-
-class ServedModel(RunModel):
-    """A model that a server elsewhere answers for. What needs its files raises UnsupportedError."""
-
-    is_here = False
-
-    def __init__(self, server: ServerAnswers, given: Mapping[str, Any], asked: Strategy | None) -> None:
-        self._address, (found, self._drafts, self._sees) = server.address, server.found()
-        super().__init__(found, given, asked)
-        self.renew(False)
-
-    @property
-    def can_draft(self) -> bool:
-        return self._drafts
-
-    @property
-    def reads_pictures(self) -> bool:
-        return self._sees
-
-    def renew(self, reloads: bool = True) -> None:
-        if self.says_how_to_open:
-            self._open()
-        self.plan = self._make_plan()
-
-    def change(self, reloads: bool, **values: Any) -> bool:
-        return self._open() if "source" in values else super().change(False, **values)
-
-    def _open(self) -> NoReturn:
-        raise UnsupportedError(f"{self._address} opens the model as it likes; --no-server opens it here")
+    def _check_here(self) -> None:
+        if self._elsewhere:
+            address = self._elsewhere[0]
+            raise UnsupportedError(f"{address} opens the model as it likes; --no-server opens it here")

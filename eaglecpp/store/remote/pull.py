@@ -31,7 +31,7 @@ from eaglecpp.modelfile.errors import Notice
 from eaglecpp.options import TEXT, Strategy
 from eaglecpp.references.names import REGISTRY_HOST, ModelName, canonical
 from eaglecpp.references.reference import Reference, model_name, read_reference
-from eaglecpp.store.drafters import KnownDrafter, Match, known_drafters, known_for
+from eaglecpp.store.drafters import KnownDrafter, known_drafters, known_for
 from eaglecpp.store.errors import DownloadError, Report, Status, StoreError
 from eaglecpp.store.facts import Facts, check_fit, read_facts
 from eaglecpp.store.manifest import MANIFEST, MAX_JSON, Layer, Manifest, decoded
@@ -225,7 +225,7 @@ def _drafter(
     if found is None:
         return None, (Notice(f"{failed or why}; make one with eaglecpp train"),)
     match, file = found
-    return file, (Notice(f"{failed}; took {match.drafter.repo}"),) if failed else ()
+    return file, (Notice(f"{failed}; took {match.repo}"),) if failed else ()
 
 
 def add_draft(
@@ -295,8 +295,8 @@ def find_draft(
 
 
 def fetch_first(
-    stores: Stores, known: Iterable[Match], target: Facts, *, report: Report
-) -> tuple[tuple[Match, Path] | None, str]:
+    stores: Stores, known: Iterable[KnownDrafter], target: Facts, *, report: Report
+) -> tuple[tuple[KnownDrafter, Path] | None, str]:
     """Fetches the first of these drafters that can be downloaded and fits. Returns it with its file, and why
     the ones before it failed, in one line.
     """
@@ -305,9 +305,9 @@ def fetch_first(
     failed: list[str] = []
     for match in known:
         try:
-            return (match, fetch_drafter(stores, match.drafter, target, report=report)), "; ".join(failed)
+            return (match, fetch_drafter(stores, match, target, report=report)), "; ".join(failed)
         except (DownloadError, MismatchError, errors.ConvertError, GgufError, UnsupportedError) as error:
-            repo = match.drafter.repo
+            repo = match.repo
             failed.append(str(error) if repo in str(error) else f"{repo}: {error}")
     return None, "; ".join(failed)
 

@@ -15,7 +15,7 @@ from eaglecpp.cli.chat.model import RunModel
 from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.cli.open_engine import look_up
 from eaglecpp.conversations.saved import ChatFolder, SavedChat
-from eaglecpp.opening.find import Found
+from eaglecpp.opening.find import ModelFiles
 from eaglecpp.options import Strategy
 from helpers.models import Models
 
@@ -49,7 +49,7 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
 
     def run(
         *lines: Any,
-        source: Found | None = None,
+        source: ModelFiles | None = None,
         options: dict[str, Any] | None = None,
         saved: SavedChat | None = None,
         strategy: str | None = "chain:3",  # auto would depend on the clock

@@ -15,7 +15,7 @@ from eaglecpp.store.drafters import KnownDrafter, find_drafters, first_runnable,
 def found(*names: str, **metadata: str) -> str:
     keys = {f"general.{key}".replace("__", "."): value for key, value in metadata.items()}
     match = first_runnable(find_drafters(names, keys))
-    return "" if match is None else match.drafter.repo
+    return "" if match is None else match.repo
 
 
 def test_every_row_of_the_table_says_what_it_must() -> None:
@@ -38,10 +38,10 @@ def test_every_target_finds_a_drafter_of_its_own() -> None:
     for row in known_drafters():
         for target in row.targets:
             matches = find_drafters([target])
-            assert row in [match.drafter for match in matches]
+            assert row.repo in [match.repo for match in matches]
             offered = first_runnable(matches)
-            assert (offered is None) == all(match.drafter.refused for match in matches)
-            assert offered is None or target in offered.drafter.targets
+            assert (offered is None) == all(match.refused for match in matches)
+            assert offered is None or target in offered.targets
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,7 @@ def test_a_drafter_that_cannot_run_is_listed_and_not_offered(monkeypatch: pytest
     ]
     monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: rows)
     matches = find_drafters(["o/m"])
-    assert [match.drafter for match in matches] == rows and first_runnable(matches) == matches[1]
+    assert [match.repo for match in matches] == [row.repo for row in rows] and first_runnable(
+        matches
+    ) == matches[1]
     assert why_none("o/m", matches[:1]) == "the drafters known for o/m cannot run here (a/first: it cannot)"

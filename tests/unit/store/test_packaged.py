@@ -112,7 +112,7 @@ def publish(index: Path, model: Packaged, data: bytes) -> None:
 
 def test_it_is_pulled_from_the_hub_when_it_is_first_used(model: Packaged, hub: HubServer, tiny: Tiny) -> None:
     hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes()})
-    found = fetch("smollm2").model
+    found = fetch("smollm2")
     assert (found.kind, found.draft) == ("package", packaged.FOLDER / model.draft)
     assert file_digest(found.target) == model.digest
 

@@ -1,0 +1,462 @@
+# SPDX-License-Identifier: MIT
+"""The layouts of EAGLE drafters, a class for each trainer or exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..config import flag, integer, nested, number, shown, wrong
+from ..errors import ConfigError, TensorError, UnsupportedError
+from ..parallel import MASK_FEATURE
+from ..readings import Choice, Convention, ignored_theta
+from ..rope import rope_kind
+from ..tensor import TensorSource
+from .base import Dialect, Seen, canonical_name
+
+_OUTSIDE = ("lm_head.weight", "d2t", "t2d", MASK_FEATURE)
+
+
+class Automodel(Dialect):
+    """NVIDIA NeMo Automodel: the whole body after `model.` (`model.layers.0.*`, `model.fc.weight`); biases
+    possible. P-EAGLE's `mask_hidden` belongs to the class around the body.
+
+    Of yarn, its latent attention (nemo_automodel/components/speculative/eagle/draft_deepseek.py) has
+    the frequencies alone (components/models/deepseek_v3/rope_utils.py).
+    """
+
+    name = "automodel"
+    title = "NeMo Automodel"
+    classes = ("LlamaEagle3DraftModel",)
+
+    def matches(self, seen: Seen) -> bool:
+        body = [name for name in seen.shapes if name not in _OUTSIDE]
+        return bool(body) and all(name.startswith("model.") for name in body) and seen.has("layers.0.")
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        config = dict(seen.config)
+        if seen.has_latent_tensors and rope_kind(config) != "default":
+            raise UnsupportedError(
+                f"latent attention of {self.title} with rope type {rope_kind(config)}: not supported, its "
+                "yarn has frequencies alone, and other engines multiply the scores"
+            )
+        return config
+
+
+_IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+class DeepSpec(Dialect):
+    """deepseek-ai/DeepSpec, class `Qwen3Eagle3Model`: a Qwen3 layer (q/k norms), the target's whole
+    vocabulary.
+
+    The ids are at the top level as `target_layer_ids` and name the block whose output was hooked
+    (deepseek-ai/DeepSpec: deepspec/modeling/target_extract.py; common.py reads `hidden_states[id +
+    1]`); their number is free, published ones have five. Embeddings and head are frozen copies of the
+    target's. The layer's arithmetic is EAGLE-3's with the pre-norm state fed back
+    (deepspec/modeling/eagle3/qwen3/modeling.py).
+    """
+
+    name = "deepspec"
+    title = "DeepSpec"
+    conventions = ("post", "post")
+    classes: tuple[str, ...] = ("Qwen3Eagle3Model",)
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        if seen.has("layers.1."):
+            # Its later layers read [embedding ; state] as well, which those of no other project do.
+            raise UnsupportedError(
+                "DeepSpec drafter with several layers: not supported, because each of its layers reads "
+                "the embedding again"
+            )
+        config = dict(seen.config)
+        ids = config.pop("target_layer_ids", None)
+        if ids is None:
+            raise UnsupportedError(
+                "config.json: target_layer_ids: expected the layers that a Qwen3Eagle3Model reads, found "
+                "nothing; DeepSpec always writes them"
+            )
+        config[_IDS] = ids
+        return config
+
+
+_NAMES = {
+    ".post_attention_layernorm.": ".post_attention_norm.",
+    # what other drafters call the norm at this place
+    ".pre_feedforward_layernorm.": ".post_attention_layernorm.",
+    ".post_feedforward_layernorm.": ".post_feedforward_norm.",
+}
+
+
+class DeepSpecGemma(DeepSpec):
+    """deepseek-ai/DeepSpec, class `Gemma4Eagle3Model`: EAGLE-3 around Gemma 4's own decoder layer.
+
+    Attention is that of Gemma 4's global layers: wide heads, often without values of their own, only
+    partly rotated; the norms after attention and after the feed-forward block, the scaled embedding and
+    the soft cap of the logits are Gemma's too (deepseek-ai/DeepSpec:
+    deepspec/modeling/eagle3/gemma4/modeling.py). Layers with experts or with embeddings of their own
+    are not built there, and refused here.
+    """
+
+    title = "DeepSpec (Gemma 4)"
+    classes = ("Gemma4Eagle3Model",)
+    is_gemma = True
+    activations = ("gelu_pytorch_tanh",)
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        return gemma_config(super().flatten(seen)) | {"layer_types": ["full_attention"]}
+
+    def canonical(self, name: str) -> str | None:
+        found = canonical_name(name)
+        return None if found is None or found.endswith(".layer_scalar") else gemma_name(found)
+
+    def check(self, tensors: Mapping[str, TensorSource]) -> None:
+        for name, source in tensors.items():
+            if name.endswith(".layer_scalar") and float(source.read().reshape(-1)[0]) != 1.0:
+                raise UnsupportedError(f"tensor {name}: expected 1, which is all that DeepSpec trains with")
+
+
+def gemma_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A text config of Gemma 4's in the words of other drafters'. Raises ConfigError, UnsupportedError."""
+    if flag(config, "enable_moe_block") or number(config, "hidden_size_per_layer_input", 0.0):
+        raise UnsupportedError(
+            "config.json: enable_moe_block, hidden_size_per_layer_input: Gemma 4 layers with experts "
+            "or with embeddings of their own are not supported"
+        )
+    rope = nested(config, "rope_parameters").get("full_attention")
+    if not isinstance(rope, Mapping):
+        raise wrong("rope_parameters", "one for full_attention", rope)
+    shared = flag(config, "attention_k_eq_v")
+    return {
+        **config,
+        "num_key_value_heads": integer(
+            config, "num_global_key_value_heads" if shared else "num_key_value_heads"
+        ),
+        "head_dim": integer(config, "global_head_dim"),
+        "hidden_act": config.get("hidden_activation"),
+        "rope_parameters": rope,
+    }
+
+
+def gemma_name(name: str) -> str:
+    """A canonical name, norms as they are called where other drafters have them."""
+    for theirs, ours in _NAMES.items():
+        if theirs in name:
+            return name.replace(theirs, ours)
+    return name
+
+
+class EagleRepo(Dialect):
+    """SafeAILab/EAGLE, the reference implementation: `midlayer.*`, everything at the top level of the
+    config.
+
+    Its own trainer writes no layer ids (so the default applies); ids found at the top level were added
+    by someone else and may mean either convention. The trainer (eagle/traineagle3/cnets.py) builds its
+    rope without the config's theta, while the inference code beside it (eagle/model/cnets.py) reads it,
+    except for scaled rope.
+    """
+
+    name = "eagle"
+    title = "SafeAILab/EAGLE"
+    classes = ("", "LlamaForCausalLM", "LlamaForCausalLMEagle3")
+
+    def matches(self, seen: Seen) -> bool:
+        return seen.has("midlayer.")
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        plain = ignored_theta(config, "its trainer for EAGLE-3 rotates", ("default",))
+        return plain or theta_of_scaled_rope(config)
+
+
+def theta_of_scaled_rope(config: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """Trainer and inference of the reference code agree on 10000 here, so that no default is safe."""
+    return ignored_theta(
+        config, "with linear rope_scaling, SafeAILab/EAGLE rotates", ("linear",), is_open=True
+    )
+
+
+class Eagle1(Dialect):
+    """EAGLE-1 and EAGLE-2 checkpoints, which are the same: EAGLE-2 only drafts trees of another shape.
+
+    `fc` takes `[embedding ; feature]` and gives what an ordinary decoder layer reads; that layer has no
+    norm before attention, and the target's own head reads its output without a norm (SafeAILab/EAGLE:
+    eagle/model/cnets1.py). The feature is the target's last hidden state after its final norm, what its
+    head reads (eagle/model/ea_model.py; SafeAILab/EAGLE#76). Trained by SafeAILab, LeptonAI and others;
+    SGLang's copies are named `LlamaForCausalLMEagle`, vLLM's `EagleLlamaForCausalLM`.
+    """
+
+    name = "eagle1"
+    title = "SafeAILab/EAGLE 1 and 2"
+    fuses_embedding = True
+    also = ("EagleLlamaForCausalLM", "LlamaForCausalLMEagle", "Qwen2ForCausalLM", "Qwen2ForCausalLMEagle")
+    """Classes beside those of EAGLE-3 drafters; each is dense, whatever the target is."""
+
+    def matches(self, seen: Seen) -> bool:
+        fc, q = seen.shape("fc.weight"), seen.shape("layers.0.self_attn.q_proj.weight")
+        if fc is None or q is None or len(fc) != 2 or len(q) != 2:
+            return False
+        # an EAGLE-3 layer reads twice its width and has a norm for the feature
+        return fc[1] == 2 * fc[0] and q[1] == fc[0] and not seen.has("layers.0.hidden_norm.")
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        config = dict(seen.config)
+        for key, tensor in (("bias", "fc.bias"), ("qkv_bias", "layers.0.self_attn.q_proj.bias")):
+            told, found = config.get(key), seen.shape(tensor) is not None
+            if told is not None and told is not found:
+                raise ConfigError(
+                    f"config.json: {key} is {shown(told)}, but the checkpoint has {'a' if found else 'no'} "
+                    f"tensor {tensor}; set it to what the drafter was trained with"
+                )
+        return config
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        return theta_of_scaled_rope(config)
+
+
+class MistralEagle(Dialect):
+    """Mistral's EAGLE drafters: EAGLE-1's fusion before ordinary decoder layers, with all their norms.
+
+    The state after the final norm is what the head reads and what is fed to the next step
+    (vllm-project/vllm: vllm/model_executor/models/mistral_eagle.py). Embeddings and head are the
+    target's.
+    """
+
+    name = "mistral"
+    title = "Mistral EAGLE"
+    classes = ("EagleMistralForCausalLM",)
+    fuses_embedding = True
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        return {**seen.config, "norm_output": True}
+
+
+_OWN_KEYS = ("next_layer_regular", "parallel_draft_step")
+_KIMI_TOO = "use_mtp_layernorm"
+"""TorchSpec's draft configs for Kimi have it as well."""
+
+
+class ModelOpt(Dialect):
+    """NVIDIA Model Optimizer, Hugging Face export: `layers.{i}.*` with a rich `eagle_config`.
+
+    Earlier exports, and Megatron exports of a single layer, call the layer `midlayer.*`; the tensors
+    are the same. Ids in `eagle_config` count the block whose output was hooked.
+
+    The names `layers.0.*` came with a change of the trainer (2025-12-19): the first layer's
+    input_layernorm became the embedding's norm, where an identity had been, and the decoder layer
+    applies it to the feature as well, before hidden_norm
+    (modelopt/torch/speculative/plugins/modeling_eagle.py, still so in 0.47.0). Engines norm the feature
+    once.
+    """
+
+    name = "modelopt"
+    conventions = (None, "post")
+    title = "NVIDIA Model Optimizer"
+
+    def matches(self, seen: Seen) -> bool:
+        if "_torchspec_version" in seen.config:
+            return False
+        own = any(key in seen.eagle_config for key in (*_OWN_KEYS, _KIMI_TOO))
+        return own or (seen.has("layers.0.") and "use_aux_hidden_state" in seen.eagle_config)
+
+    def convention(self, seen: Seen, ids_key: str) -> Convention | None:
+        # TorchSpec's export for vLLM looks the same in a kimi_k2 config and counts the other way
+        unsure = seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2"
+        if unsure and not any(key in seen.eagle_config for key in _OWN_KEYS):
+            return None
+        return super().convention(seen, ids_key)
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        if not seen.has("layers.0."):
+            return ()
+        own = any(key in seen.eagle_config for key in _OWN_KEYS)
+        if own and not any(c.get("norm_before_fc") for c in (config, seen.eagle_config)):
+            why = (
+                "engines norm the feature once, but Model Optimizer's trainer puts input_layernorm before "
+                "hidden_norm in layers.0"
+            )
+            return (Choice("feature_norm", ("twice", "once"), why),)
+        why = (
+            "Model Optimizer norms the feature of layers.0 twice, if its Hugging Face path trained this: it "
+            f"has no norm_before_fc, and writes {' and '.join(_OWN_KEYS)} into eagle_config"
+        )
+        return (Choice("feature_norm", ("once", "twice"), why),)
+
+
+class SpecForge(Dialect):
+    """sgl-project/SpecForge: `midlayer.*`, ids (if any) in `eagle_config`, counted after the block; no
+    embeddings saved.
+
+    Two things changed their meaning and no field of a checkpoint tells (sgl-project/SpecForge:
+    specforge/modeling/draft/llama3_eagle.py). `norm_output` came on 2026-07-19 and is in release 0.2.0:
+    there it says whether the head reads the normed state, the default is true, and the state before the
+    norm is fed back in every case. Since SpecForge#879 (2026-09-15) it is EAGLE 3.1's switch, as
+    engines read it. And until 2025-10-30 rope was built without the config's theta, until 2025-11-12
+    without llama3's scaling.
+    """
+
+    name = "specforge"
+    title = "SpecForge"
+    conventions = (None, "post")
+    classes = ("PEagleDraftModel", "DeepseekV3ForCausalLMEagle3")
+
+    def matches(self, seen: Seen) -> bool:
+        switches = {"eagle_config", "fc_norm", "norm_output"}
+        if seen.architecture == "PEagleDraftModel":
+            return True
+        return seen.has("midlayer.") and any(seen.config.get(key) is not None for key in switches)
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        if seen.architecture == "PEagleDraftModel" and seen.config.get("norm_before_residual") is None:
+            raise ConfigError(
+                "config.json: norm_before_residual: expected true or false, found nothing; SpecForge "
+                "takes it from the settings of the run (--norm-before-residual, in newer versions "
+                "training.norm_before_residual) and does not write it. Add the value the drafter was trained "
+                "with"
+            )
+        return dict(seen.config)
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        if seen.architecture == "PEagleDraftModel":
+            return ()
+        switch = config.get("norm_output")
+        if switch is True:
+            why = (
+                "norm_output: true is EAGLE 3.1's switch since SpecForge#879 (2026-09-15), but means the "
+                "state before the norm in SpecForge 0.2.0 and in its sources from 2026-07-19 on"
+            )
+            return (Choice("feed", ("post", "pre"), why),)
+        if switch is False:
+            why = (
+                "norm_output: false means a head that reads the state without the norm in SpecForge 0.2.0 "
+                "and in its sources from 2026-07-19 to 2026-09-15"
+            )
+            return (Choice("head_norm", ("yes", "no"), why),)
+        if seen.is_latent_class or config.get("fc_norm") is not None:  # younger than both mends
+            return ()
+        theta = ignored_theta(config, "SpecForge before 2025-10-30 trains", ("default", "linear", "llama3"))
+        if rope_kind(config) != "llama3":
+            return theta
+        why = "SpecForge before 2025-11-12 trains without llama3's scaling"
+        return (*theta, Choice("rope_scaling", ("config", "none"), why))
+
+
+class Speculators(Dialect):
+    """vllm-project/speculators: the layer's config nested in `transformer_layer_config`, `layers.{i}.*`,
+    boundary ids.
+
+    Flattened as vLLM does it (vllm-project/vllm: transformers_utils/configs/speculators/algos.py): the
+    nested config is the base, the top level goes over it.
+    """
+
+    name = "speculators"
+    title = "speculators"
+    conventions = ("boundary", "boundary")
+    classes = ("Eagle3Speculator", "Eagle3DraftModel", "PEagleSpeculator")
+
+    def matches(self, seen: Seen) -> bool:
+        return any(key in seen.config for key in ("transformer_layer_config", "speculators_config"))
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        config = nested_config(seen.config)
+        if seen.config.get("norm_before_residual") is None:
+            raise ConfigError(
+                "config.json: norm_before_residual: expected true or false, found nothing; vLLM would read "
+                "true, the "
+                "speculators class false. Add the value the drafter was trained with (the training CLI's "
+                "default "
+                "is true)"
+            )
+        return config
+
+
+def nested_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The layer's config with the top level over it. Raises ConfigError."""
+    layer = nested(config, "transformer_layer_config")
+    if not layer:
+        raise wrong("transformer_layer_config", "an object", None)
+    # Copied from the target: whether that ties its head says nothing about the draft.
+    base = {key: value for key, value in layer.items() if key != "tie_word_embeddings"}
+    return {**base, **{key: value for key, value in config.items() if value is not None}}
+
+
+class TorchSpec(Dialect):
+    """lightseekorg/TorchSpec: `midlayer.*`, or `layers.0.*` after its export.
+
+    Natively ids count the block after which a feature was captured. Until June 2026 only the export for
+    vLLM wrote `layers.0.*`, and added the missing 1 for `model_type: kimi_k2`; since 2026-06-30 every
+    export writes `layers.0.*`, so that ids under kimi_k2 may count either way. Distinguished from
+    SpecForge by `num_aux_hidden_states` or `eagle_config.use_aux_hidden_state`, from Model Optimizer by
+    `_torchspec_version` where the export wrote it.
+
+    Until 2026-08-09 rope read `config.rope_theta`, which transformers 5 moves into rope_parameters:
+    scaled rope then fell back to 10000 (torchspec/models/draft/llama3_eagle.py, deepseek_eagle.py).
+    Linear scaling never read it.
+    """
+
+    name = "torchspec"
+    conventions = (None, "post")
+    title = "TorchSpec"
+
+    def matches(self, seen: Seen) -> bool:
+        if "_torchspec_version" in seen.config:
+            return True
+        if seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2":
+            return True
+        marked = "num_aux_hidden_states" in seen.config or "use_aux_hidden_state" in seen.eagle_config
+        return seen.has("midlayer.") and marked
+
+    def convention(self, seen: Seen, ids_key: str) -> Convention | None:
+        if seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2":
+            return None
+        return super().convention(seen, ids_key)
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        kinds = ("yarn", "deepseek_yarn", "llama3", "linear")
+        return ignored_theta(config, "TorchSpec before 2026-08-09 may have trained", kinds)
+
+
+PARALLEL_CLASSES = frozenset({"PeagleLlamaForCausalLM", "PeagleQwen3ForCausalLM"})
+_QWEN3_CLASSES = frozenset({"Eagle3Qwen3ForCausalLM", "PeagleQwen3ForCausalLM"})
+_LATENT_CLASSES = ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
+
+
+class VllmNative(Dialect):
+    """Checkpoints written for vLLM's own classes (`Eagle3LlamaForCausalLM`, and with latent attention
+    `Eagle3DeepseekV2ForCausalLM`), among them AngelSlim's. Several names are one class there
+    (vllm-project/vllm: model_executor/models/registry.py).
+
+    `midlayer.*` or `layers.0.*`, optionally after `model.`. The class says nothing about who trained
+    it, so explicit ids stay ambiguous unless they explain themselves. AngelSlim's trainer
+    (train/models/draft/ llama_eagle3.py, still so in 0.5.0) builds unscaled and linear rope without the
+    config's theta.
+    """
+
+    name = "vllm"
+    title = "vLLM (Eagle3LlamaForCausalLM, Eagle3DeepseekV2ForCausalLM)"
+    classes = (
+        *PARALLEL_CLASSES, *_QWEN3_CLASSES, *_LATENT_CLASSES, "Eagle3LlamaForCausalLM",
+        "Eagle3MiniMaxM2ForCausalLM", "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM",
+    )  # fmt: skip
+    """What vLLM runs with its llama and qwen3 code; the latter has norms of q and k."""
+
+    def matches(self, seen: Seen) -> bool:
+        if seen.is_latent_class:  # TorchSpec and Model Optimizer use vLLM's name, and say more
+            return not seen.eagle_config and "_torchspec_version" not in seen.config
+        if seen.architecture == "LlamaForCausalLMEagle3" and seen.shape(MASK_FEATURE) is not None:
+            return not seen.eagle_config and not seen.has(
+                "midlayer."
+            )  # as vLLM's P-EAGLE drafters are published
+        return seen.architecture in self.classes
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        if seen.architecture in _QWEN3_CLASSES and seen.shape("layers.0.self_attn.q_norm.weight") is None:
+            raise TensorError(
+                f"{seen.architecture}: expected q_norm and k_norm in layer 0, which this class has, found "
+                'neither; set architectures to ["Eagle3LlamaForCausalLM"] if it was trained without'
+            )
+        return dict(seen.config)
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        if seen.architecture != "Eagle3LlamaForCausalLM" or seen.shape(MASK_FEATURE) is not None:
+            return ()
+        return ignored_theta(config, "AngelSlim, which writes this class, trains", ("default", "linear"))
