@@ -25,7 +25,7 @@ from eaglecpp.errors import EagleError
 from eaglecpp.human import counted, human_bytes
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions
-from eaglecpp.references.reference import part_paths
+from eaglecpp.references import part_paths
 from eaglecpp.store.progress import Bars
 
 _UNKNOWN = "What drafting gives is not known on this machine: --measure measures it."

@@ -81,7 +81,7 @@ def _matches(target: str) -> tuple[Path | None, str, list[KnownDrafter], Facts |
     """
     from eaglecpp.errors import EagleError
     from eaglecpp.opening.find import find_target
-    from eaglecpp.references.reference import read_name
+    from eaglecpp.references import read_name
     from eaglecpp.store.facts import metadata, read_facts
     from eaglecpp.store.store import Stores
 

@@ -29,8 +29,7 @@ from eaglecpp.errors import InvalidValueError
 from eaglecpp.files import exists
 from eaglecpp.human import human_bytes, n_bytes_of
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, declare, describe
-from eaglecpp.references.names import ModelName, ModelNameError
-from eaglecpp.references.reference import hub_text, is_path_text, read_name
+from eaglecpp.references import ModelName, ModelNameError, hub_text, is_path_text, read_name
 
 AUTOMATIC_CONTEXT = {
     "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the model's own"

@@ -10,7 +10,7 @@ from eaglecpp.cli.create import say_made
 from eaglecpp.cli.options import hub_option, stored_name
 from eaglecpp.cli.terminal import note
 from eaglecpp.options import Strategy
-from eaglecpp.references.reference import hub_text
+from eaglecpp.references import hub_text
 from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.progress import Bars
 

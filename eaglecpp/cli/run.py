@@ -42,7 +42,7 @@ from eaglecpp.cli.terminal import note, patience, write_json
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.files import exists
 from eaglecpp.options import declare
-from eaglecpp.references.reference import hub_text
+from eaglecpp.references import hub_text
 
 if TYPE_CHECKING:
     from eaglecpp.cli.chat.chat import Chat

@@ -22,7 +22,7 @@ from eaglecpp.human import human_bytes
 from eaglecpp.learn.records import Learning
 from eaglecpp.opening.find import find_path, find_target, resolved, template_in_use, with_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
-from eaglecpp.references.reference import is_path_text
+from eaglecpp.references import is_path_text
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import (
     capabilities,

@@ -26,7 +26,7 @@ from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.opening.find import ModelFiles
 from eaglecpp.options import SamplingOptions, describe
-from eaglecpp.references.reference import read_name
+from eaglecpp.references import read_name
 from eaglecpp.results import AnswerStream, Chunk, Completion, FinishReason, Piece, Timings
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ from eaglecpp.files import (
     replaced,
 )
 from eaglecpp.human import n_bytes_of
-from eaglecpp.references.reference import part_paths
+from eaglecpp.references import part_paths
 
 if TYPE_CHECKING:
     from eaglecpp.engine.native import NativeSequence

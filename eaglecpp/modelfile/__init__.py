@@ -11,9 +11,8 @@ Nothing here prints: refusals are `ModelfileError`, remarks are `Notice`s.
 
 from __future__ import annotations
 
-from eaglecpp.references.names import ModelName as ModelName
-from eaglecpp.references.names import ModelNameError as ModelNameError
-from eaglecpp.references.reference import Reference as Reference
+from eaglecpp.references import ModelName as ModelName
+from eaglecpp.references import ModelNameError as ModelNameError
 
 from .errors import ModelfileError as ModelfileError
 from .errors import Notice as Notice

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eaglecpp.errors import EagleError, InvalidValueError
 from eaglecpp.files import exists
 from eaglecpp.options import HEAD, TEXT
-from eaglecpp.references.reference import Reference, expand_path, in_order, read_reference
+from eaglecpp.references import ModelName, expand_path, in_order, is_checkpoint, read_reference
 
 from .errors import Notice
 from .model import Modelfile
@@ -33,8 +33,8 @@ class Plan:
     where DRAFT names the text itself, or the model's own head.
     """
 
-    target: Reference
-    draft: Reference | None = None
+    target: ModelName | tuple[Path, ...]
+    draft: ModelName | Path | None = None
     adapters: tuple[Path, ...] = ()
     projectors: tuple[Path, ...] = ()
     notices: tuple[Notice, ...] = ()
@@ -74,9 +74,9 @@ class _Resolver:
         target = self._base()
         draft = self._draft()
         if draft is None and self.drafters and not self.draft_word:
-            draft = Reference("path", str(self.drafters[-1]), (self.drafters[-1],))
-        if draft is not None and draft.paths and draft.path not in self.drafters:
-            self._refuse_same(draft.path)
+            draft = self.drafters[-1]
+        if isinstance(draft, Path) and draft not in self.drafters:
+            self._refuse_same(draft)
         return Plan(
             target=target,
             draft=draft,
@@ -86,43 +86,43 @@ class _Resolver:
             draft_word=self.draft_word,
         )
 
-    def _base(self) -> Reference:
+    def _base(self) -> ModelName | tuple[Path, ...]:
         """Of several FROM a name beats paths, and the last name beats the others; paths belong together."""
         references = [self._refer(command) for command in self.modelfile.from_]
-        named = [(r, c) for r, c in zip(references, self.modelfile.from_, strict=True) if not r.paths]
-        if named:
-            if len(references) > 1:
-                self.notices.append(named[-1][1].notice(f"several FROM: using {named[-1][0].text}"))
-            return named[-1][0]
-        command = self.modelfile.from_[-1]
-        for reference, origin in zip(references, self.modelfile.from_, strict=True):
-            self._sort(reference, origin)
+        for reference, command in reversed([*zip(references, self.modelfile.from_, strict=True)]):
+            if isinstance(reference, ModelName):
+                if len(references) > 1:
+                    self.notices.append(command.notice(f"several FROM: using {command.args}"))
+                return reference
+        paths = [path for path in references if isinstance(path, Path)]
+        for path, command in zip(paths, self.modelfile.from_, strict=True):
+            self._sort(path, command)
         shards = _shards(self.targets)
         if shards is None:
             found = ", ".join(map(str, self.targets))
             raise command.error(f"FROM gives {len(self.targets)} targets: {found}", _NO_TARGET)
         if not shards:
             raise command.error(f"FROM {command.args}: it contains no target GGUF", _NO_TARGET)
-        return Reference("path", references[-1].text, shards)
+        return shards
 
-    def _refer(self, command: Command) -> Reference:
+    def _refer(self, command: Command) -> ModelName | Path:
         if not command.args.strip():
             raise command.error(f"{_word(command)} needs a value", "a path, a name or hf.co/u/r:Q")
         with _located(command):
             reference = read_reference(command.args, self.directory)
-        if reference.kind == "name" and command.args.startswith(("sha256:", "sha256-")):
+        if isinstance(reference, ModelName) and command.args.startswith(("sha256:", "sha256-")):
             raise command.error(f"{command.args}: a digest", "give the model's name, or the path of the blob")
         return reference
 
-    def _sort(self, reference: Reference, command: Command) -> None:
+    def _sort(self, path: Path, command: Command) -> None:
         """Puts the files of one FROM path where they belong, by their own metadata."""
         from eaglecpp.convert import keys as of_convert
 
-        if reference.kind == "checkpoint":
+        if is_checkpoint(path):
             how = "convert it with llama.cpp's convert_hf_to_gguf.py and name the result"
             raise command.error(f"FROM {command.args}: a Hugging Face checkpoint, expected a GGUF", how)
         with _located(command):
-            files = _weights(reference.path)
+            files = _weights(path)
         for file in files:
             keys = _keys(command, file)
             architecture = keys.get("general.architecture")
@@ -135,7 +135,7 @@ class _Resolver:
             else:
                 self.targets.append(file)
 
-    def _draft(self) -> Reference | None:
+    def _draft(self) -> ModelName | Path | None:
         """The drafter: a pragma beats DRAFT, and of several the last one counts, as in Ollama. The
         words `text` and `mtp` are none (a file of that name is `./text`).
         """
@@ -146,9 +146,9 @@ class _Resolver:
             self.draft_word = command.args.strip()
             return None
         reference = self._refer(command)
-        if reference.kind != "path":
+        if isinstance(reference, ModelName) or is_checkpoint(reference):
             return reference
-        return replace(reference, paths=(self._only_file(command, reference.path),))
+        return self._only_file(command, reference)
 
     def _adapters(self) -> tuple[Path, ...]:
         """The LoRA of the last ADAPTER; Ollama too lets a later one replace the earlier."""

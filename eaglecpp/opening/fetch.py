@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from eaglecpp.errors import EagleError, GgufError, ModelNotFoundError, UnsupportedError
 from eaglecpp.opening.find import ModelFiles, find_path, find_target, with_draft
 from eaglecpp.options import HEAD, TEXT
-from eaglecpp.references.reference import read_reference
+from eaglecpp.references import read_reference
 from eaglecpp.store import DownloadError, Stores
 from eaglecpp.store.errors import Report, silent
 
@@ -117,7 +117,7 @@ def _drafter_of_repository(stores: Stores, model: ModelFiles) -> KnownDrafter | 
     name = model.name
     if name is None or not name.is_hub:
         return None
-    here = KnownDrafter(f"{name.namespace}/{name.model}", matched="the same repository")
+    here = KnownDrafter(name.repository, matched="the same repository")
     if any(one.is_drafter and one.name.with_tag(name.tag).same_as(name) for one in stores.models()):
         return here
     try:
@@ -155,12 +155,12 @@ def local_checkpoint(text: str, report: Report = silent) -> Iterator[tuple[Path,
         reference = read_reference(text)
     except (OSError, EagleError) as error:
         raise ModelNotFoundError(f"checkpoint {text!r}: {error}") from None
-    if reference.kind != "hub":
-        if not reference.paths:
-            hint = f"; for a repository on the Hub write hf.co/{text}" if text.count("/") == 1 else ""
-            raise ModelNotFoundError(f"checkpoint {text!r}: no such file or folder{hint}")
-        yield reference.path, None
+    if isinstance(reference, Path):
+        yield reference, None
         return
+    if not reference.is_hub:
+        hint = f"; for a repository on the Hub write hf.co/{text}" if text.count("/") == 1 else ""
+        raise ModelNotFoundError(f"checkpoint {text!r}: no such file or folder{hint}")
     from eaglecpp.store.remote import hub
 
     repository = hub.find_repository(reference.repository)

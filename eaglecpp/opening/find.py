@@ -22,8 +22,7 @@ from eaglecpp.learn.records import Learning
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.options import HEAD, TEXT, Strategy
-from eaglecpp.references.names import ModelName
-from eaglecpp.references.reference import first_part, is_hub_text, is_path_text, model_name, part_paths
+from eaglecpp.references import ModelName, first_part, is_hub_text, is_path_text, model_name, part_paths
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.store import Stores, read_again

@@ -11,12 +11,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from eaglecpp import references
 from eaglecpp.convert import errors as of_convert
 from eaglecpp.errors import EagleError
 from eaglecpp.opening.find import template_in_use
 from eaglecpp.options import Strategy
-from eaglecpp.references import reference
-from eaglecpp.references.names import ModelName, ModelNameError
+from eaglecpp.references import ModelName, ModelNameError
 from eaglecpp.server.config import ServerConfig, means_path
 from eaglecpp.server.errors import ApiError
 from eaglecpp.store import Stores
@@ -95,7 +95,7 @@ def read_name(text: str) -> ModelName:
     if means_path(text):
         raise ApiError(400, f"invalid model name '{text}'")
     try:
-        return reference.read_name(text)
+        return references.read_name(text)
     except ModelNameError as error:
         raise ApiError(400, f"invalid model name: {error}") from None
 

@@ -25,7 +25,7 @@ from eaglecpp.data_dir import expanded
 from eaglecpp.errors import EagleError
 from eaglecpp.opening.find import find_here
 from eaglecpp.options.checked import Checked, declare
-from eaglecpp.references.reference import is_path_text
+from eaglecpp.references import is_path_text
 from eaglecpp.server.errors import FieldError
 
 OLLAMA_VERSION = "0.33.0"

@@ -9,7 +9,7 @@ from typing import Any
 
 from eaglecpp import errors as of_engine
 from eaglecpp.modelfile.errors import ModelfileError
-from eaglecpp.references.names import ModelNameError
+from eaglecpp.references import ModelNameError
 from eaglecpp.store.errors import DownloadError, HostRefusedError, OfflineError
 
 _OF_LLAMA_SERVER = {400: "invalid_request_error", 413: "invalid_request_error", 500: "server_error",

@@ -28,7 +28,8 @@ from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import DEPRECATED, from_json, value_text
 from eaglecpp.modelfile.syntax import MAX_COMMANDS, MAX_TEXT, Command, Document
 from eaglecpp.options import HEAD, TEXT, Strategy
-from eaglecpp.references.reference import Reference, read_named
+from eaglecpp.references import ModelName
+from eaglecpp.references import read_name as read_draft_name
 from eaglecpp.server import catalog
 from eaglecpp.server.bodies import read
 from eaglecpp.server.catalog import read_name, stamp
@@ -226,11 +227,11 @@ async def pull(request: Request) -> Response:
 
     body = await read(request, _Pull)
     name = read_name(body.named)
-    draft: str | Reference | None
+    draft: str | ModelName | None
     draft = {True: "auto", False: "none"}[body.draft] if isinstance(body.draft, bool) else body.draft
     # a path in a request could name any file here
     if draft is not None and draft not in ("auto", TEXT) and not Strategy.is_off(draft):
-        draft = read_named(draft)
+        draft = read_draft_name(draft)
     if body.insecure and not server_of(request).config.insecure:
         raise ApiError(400, "insecure: this server was not started with --insecure")
 

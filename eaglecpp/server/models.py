@@ -36,8 +36,7 @@ from eaglecpp.opening.context import free_memory, memory_needed
 from eaglecpp.opening.find import ModelFiles, find_here, find_name, with_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.options import MAX_SEQUENCES, Strategy
-from eaglecpp.references.names import ModelNameError
-from eaglecpp.references.reference import model_name, part_paths
+from eaglecpp.references import ModelNameError, model_name, part_paths
 from eaglecpp.server.catalog import complete_entry, served
 from eaglecpp.server.config import Preset, ServerConfig, means_path
 from eaglecpp.server.errors import ApiError, FieldError

@@ -25,8 +25,7 @@ from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.resolve import Plan, resolve
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.options import HEAD, TEXT
-from eaglecpp.references.names import ModelName, canonical
-from eaglecpp.references.reference import Reference, all_parts
+from eaglecpp.references import ModelName, all_parts, canonical
 from eaglecpp.store.errors import Report, Status, silent
 from eaglecpp.store.facts import Facts, quantize_target, read_facts
 from eaglecpp.store.manifest import PRAGMAS, Layer
@@ -77,12 +76,11 @@ def create_model(
     return make(None) if found is None else found
 
 
-def _base(stores: Stores, reference: Reference, report: Report) -> StoredModel | None:
+def _base(stores: Stores, target: ModelName | tuple[Path, ...], report: Report) -> StoredModel | None:
     """The model that FROM names, pulled where it is not stored; None when it names files."""
-    name = reference.name
-    if name is None:
+    if not isinstance(target, ModelName):
         return None
-    return stores.find(name) or pull(name, report=report, stores=stores).model
+    return stores.find(target) or pull(target, report=report, stores=stores).model
 
 
 @dataclass
@@ -160,10 +158,9 @@ class _Job:
     def _target_files(self) -> tuple[Path, ...]:
         if self.base is not None:
             return self.base.target_files()
-        target = self.plan.target
-        if len(target.paths) > 1:
-            return target.paths
-        return tuple(target.path.with_name(name) for name in all_parts(target.path.name))
+        files = self.plan.target
+        assert not isinstance(files, ModelName), files
+        return files if len(files) > 1 else tuple(map(files[0].with_name, all_parts(files[0].name)))
 
     def _draft(self, facts: Facts, as_type: str) -> tuple[Layer, Facts] | None:
         """The drafter's layer: the Modelfile's, else the base's."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from eaglecpp.data_dir import data_dir, folder_named
-from eaglecpp.references.names import ModelName, ModelNameError, canonical
+from eaglecpp.references import ModelName, ModelNameError, canonical
 from eaglecpp.store.errors import StoreError
 
 LOCKS = "locks"

@@ -27,8 +27,7 @@ from eaglecpp.modelfile.model import Modelfile, built_in
 from eaglecpp.modelfile.parameters import DEPRECATED, ParameterError, ParameterValue, from_json
 from eaglecpp.modelfile.pragmas import is_known, without_untrusted
 from eaglecpp.modelfile.syntax import Command
-from eaglecpp.references.names import ModelName
-from eaglecpp.references.reference import in_order
+from eaglecpp.references import ModelName, in_order
 from eaglecpp.store.errors import StoreError
 from eaglecpp.store.layout import child
 from eaglecpp.store.manifest import MAX_JSON, PRAGMAS, Layer, Manifest, decoded

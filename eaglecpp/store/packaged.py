@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglecpp.human import human_bytes
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store.manifest import IMAGE, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 from eaglecpp.errors import EagleError, ModelNotFoundError
 from eaglecpp.files import NotAFileError, read_limited
 from eaglecpp.human import nearest
-from eaglecpp.references.names import ModelName, canonical
+from eaglecpp.references import ModelName, canonical
 from eaglecpp.store.content import known_digest, same_content
 from eaglecpp.store.errors import DigestError, StoreError
 from eaglecpp.store.layout import blob_path, default_root, find_manifest, manifests, ollama_roots

@@ -30,7 +30,7 @@ from typing import Any, Self
 import msgspec
 
 from eaglecpp.files import make_folder, read_limited, replace_bytes, sync
-from eaglecpp.references.names import ModelName, canonical
+from eaglecpp.references import ModelName, canonical
 from eaglecpp.store.content import (
     MORE_ROOM,
     check_space,

@@ -14,7 +14,7 @@ from typing import Any, Self
 import requests
 
 from eaglecpp.modelfile import Modelfile
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.server.app import make_app
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.run import Runner, bind

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eaglecpp.errors import EagleError
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store.layout import is_file_name
 from eaglecpp.store.manifest import CONFIG, IMAGE, PRAGMAS, Layer, Manifest
 from eaglecpp.store.model import StoredModel

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglecpp.errors import EagleError
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store.layout import blob_path
 from eaglecpp.store.manifest import IMAGE
 from eaglecpp.store.store import Store

@@ -19,7 +19,7 @@ from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile import Modelfile, resolve
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import find_target
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import draft_text
 from eaglecpp.store.facts import read_facts

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from eaglecpp.references.names import ModelName, ModelNameError
-from eaglecpp.references.reference import hub_text, is_path_text, read_named, read_reference
+from eaglecpp.references import (
+    ModelName,
+    ModelNameError,
+    hub_text,
+    is_checkpoint,
+    is_path_text,
+    read_name,
+    read_reference,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,9 +31,9 @@ from eaglecpp.references.reference import hub_text, is_path_text, read_named, re
     ],
 )
 def test_what_a_text_names(text: str, kind: str, name: str, tmp_path: Path) -> None:
-    reference = read_reference(text, tmp_path)
-    assert (reference.kind, str(reference.name or "")) == (kind, name)
-    assert reference.name is None or reference.name.is_hub == (kind == "hub")
+    found = read_reference(text, tmp_path)
+    assert isinstance(found, ModelName)
+    assert (str(found), found.is_hub) == (name, kind == "hub")
 
 
 @pytest.mark.parametrize(
@@ -53,9 +60,11 @@ def test_what_exists_is_that_file_and_not_a_name(tmp_path: Path) -> None:
     (tmp_path / "qwen3").write_bytes(b"GGUF")
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "config.json").write_text("{}")
-    assert read_reference("qwen3", tmp_path).paths == (tmp_path / "qwen3",)
-    assert read_reference("checkpoint", tmp_path).kind == "checkpoint"
-    assert read_reference("hf.co/o/qwen3", tmp_path).kind == "hub"
+    assert read_reference("qwen3", tmp_path) == tmp_path / "qwen3"
+    assert read_reference("checkpoint", tmp_path) == tmp_path / "checkpoint"
+    assert is_checkpoint(tmp_path / "checkpoint") and not is_checkpoint(tmp_path / "qwen3")
+    found = read_reference("hf.co/o/qwen3", tmp_path)
+    assert isinstance(found, ModelName) and found.is_hub
 
 
 @pytest.mark.parametrize("text", ["./m", "../m", "/nowhere/m", "~/nowhere/m", "m.gguf", "m.safetensors", ""])
@@ -80,7 +89,7 @@ def test_a_name_in_a_request_is_never_a_path(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes").write_text("private")
     try:
-        reference = read_named(text)
+        name = read_name(text)
     except ModelNameError:
         return
-    assert reference.kind == "name" and not reference.paths
+    assert not name.is_hub

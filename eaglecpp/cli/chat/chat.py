@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from eaglecpp.chat.conversation import Conversation
     from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.cli.chat.screen import Screen
-    from eaglecpp.references.names import ModelName
+    from eaglecpp.references import ModelName
 
 _SHOWN_LINES = 12
 

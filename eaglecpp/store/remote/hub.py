@@ -25,7 +25,7 @@ from huggingface_hub import constants, get_token
 
 from eaglecpp.data_dir import expanded, folder_named
 from eaglecpp.files import link, make_folder, replace_bytes
-from eaglecpp.references.reference import all_parts
+from eaglecpp.references import all_parts
 from eaglecpp.store.drafters import QUANT
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, silent
 from eaglecpp.store.layout import child

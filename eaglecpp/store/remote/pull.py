@@ -29,8 +29,7 @@ from eaglecpp.errors import EagleError, GgufError, MismatchError, ModelNotFoundE
 from eaglecpp.files import read_limited
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.options import TEXT, Strategy
-from eaglecpp.references.names import REGISTRY_HOST, ModelName, canonical
-from eaglecpp.references.reference import Reference, model_name, read_reference
+from eaglecpp.references import REGISTRY_HOST, ModelName, canonical, is_checkpoint, model_name, read_reference
 from eaglecpp.store.drafters import KnownDrafter, known_drafters, known_for
 from eaglecpp.store.errors import DownloadError, Report, Status, StoreError
 from eaglecpp.store.facts import Facts, check_fit, read_facts
@@ -56,7 +55,7 @@ _MAX_TAG = 80
 def pull(
     reference: str | ModelName,
     *,
-    draft: str | Reference | None = None,
+    draft: str | ModelName | None = None,
     insecure: bool = False,
     report: Report | None = None,
     stores: Stores | None = None,
@@ -156,7 +155,7 @@ def _packaged(transaction: Transaction, session: HttpSession, model: Packaged, r
 
 
 def _on_hub(session: HttpSession, name: ModelName, report: Report) -> _Published:
-    id = f"{name.namespace}/{name.model}"
+    id = name.repository
     repository = hub.find_repository(id, report=report)
     parts = hub.choose_model(repository, name.tag)
     for part in parts:
@@ -195,7 +194,7 @@ def _drafter(
     transaction: Transaction,
     session: HttpSession,
     name: ModelName,
-    draft: str | Reference | None,
+    draft: str | ModelName | None,
     published: _Published,
     target: Facts,
 ) -> tuple[Path | None, tuple[Notice, ...]]:
@@ -236,7 +235,7 @@ def add_draft(
     file: its GGUF, or a checkpoint, which is converted; to `type`, and with what is `known` of it
     Raises MismatchError when it does not fit the target, ConvertError when it cannot be converted.
     """
-    if file.is_dir() or read_reference(str(file)).kind == "checkpoint":
+    if file.is_dir() or is_checkpoint(file):
         file = _converted(transaction, file, target, known, type or DEFAULT_TYPE)
     facts = check_fit(file, target)
     return transaction.add_file("draft", file), facts
@@ -266,7 +265,13 @@ def _converted(
 
 
 def find_draft(
-    stores: Stores, text: str | Reference, directory: Path, target: Facts, *, type: str = "", report: Report
+    stores: Stores,
+    text: str | ModelName | Path,
+    directory: Path,
+    target: Facts,
+    *,
+    type: str = "",
+    report: Report,
 ) -> Path:
     """The file that `text` names: a path, a checkpoint, the drafter of a stored model or drafter, or of a
     repository of the Hub. A stored model without a drafter is itself one: a small model.
@@ -281,14 +286,14 @@ def find_draft(
         reference = read_reference(text, directory) if isinstance(text, str) else text
     except (OSError, EagleError) as error:
         raise ModelNotFoundError(f"drafter {text!r}: {error}") from None
-    if reference.name is None:
-        return reference.path
-    if (model := stores.find(reference.name)) is not None:
+    if isinstance(reference, Path):
+        return reference
+    if (model := stores.find(reference)) is not None:
         return model.draft_file() or model.target_files()[0]
-    if not reference.name.is_hub:
+    if not reference.is_hub:
         how = "for a repository on the Hub write hf.co/USER/REPO; to list them: eaglecpp drafters MODEL"
-        raise ModelNotFoundError(f"drafter '{reference.text}': no such file or stored model; {how}")
-    repo, tag = reference.repository, reference.name.tag
+        raise ModelNotFoundError(f"drafter '{text}': no such file or stored model; {how}")
+    repo, tag = reference.repository, reference.tag
     known = next((k for k in known_drafters() if k.repo.lower() == repo.lower()), KnownDrafter(repo))
     type = type or ("" if tag == "latest" else tag)
     return fetch_drafter(stores, known, target, type=type, report=report)

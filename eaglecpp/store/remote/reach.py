@@ -25,7 +25,7 @@ import httpcore
 import httpx
 
 from eaglecpp.errors import UnsupportedError
-from eaglecpp.references.names import HUB_HOSTS, REGISTRY_HOST
+from eaglecpp.references import HUB_HOSTS, REGISTRY_HOST
 from eaglecpp.store.errors import DownloadError, HostRefusedError
 
 _KNOWN = (REGISTRY_HOST, *HUB_HOSTS)

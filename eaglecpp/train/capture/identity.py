@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglecpp.references.reference import all_parts
+from eaglecpp.references import all_parts
 from eaglecpp.store.content import known_digest
 from eaglecpp.store.facts import read_facts
 

@@ -11,7 +11,7 @@ from typing import Any
 import gguf
 import pytest
 
-from eaglecpp.modelfile import Modelfile, ModelfileError, Plan, Reference, resolve
+from eaglecpp.modelfile import Modelfile, ModelfileError, ModelName, Plan, resolve
 from helpers.gguf_writer import finish
 
 SAME = "DRAFT must not reference the same local path as FROM"
@@ -57,18 +57,15 @@ def directory(models: Any, tmp_path: Path) -> Path:
 def test_paths_are_relative_to_the_modelfile(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     found = plan(directory, "FROM ./target.gguf\nDRAFT head.gguf\n")
-    assert found.target == Reference("path", "./target.gguf", (directory / "target.gguf",))
-    assert found.draft == Reference("path", "head.gguf", (directory / "head.gguf",))
+    assert found.target == (directory / "target.gguf",)
+    assert found.draft == directory / "head.gguf"
     assert found.notices == ()
 
 
-@pytest.mark.parametrize(("text", "kind"), [("me/m", "name"), ("hf.co/u/Repo-GGUF:IQ3_M", "hub")])
-def test_references_that_are_looked_up_later(directory: Path, text: str, kind: str) -> None:
+@pytest.mark.parametrize("text", ["me/m", "hf.co/u/Repo-GGUF:IQ3_M"])
+def test_references_that_are_looked_up_later(directory: Path, text: str) -> None:
     found = plan(directory, f"FROM {text}\nDRAFT {text}\n")
-    for reference in (found.target, found.draft):
-        assert reference is not None and (reference.kind, reference.text) == (kind, text)
-        with pytest.raises(ValueError, match="has no path before it is looked up"):
-            _ = reference.path
+    assert found.target == found.draft == ModelName.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -106,19 +103,19 @@ def test_a_directory_is_sorted_by_what_its_files_are(directory: Path) -> None:
     write_gguf(directory / "lora.gguf", "llama", "adapter")
     for text in ("FROM .\n", "".join(f"FROM ./{file.name}\n" for file in sorted(directory.iterdir()))):
         found = plan(directory, text)
-        assert found.target.paths == (directory / "target.gguf",)
-        assert found.draft is not None and found.draft.paths == (directory / "head.gguf",)
+        assert found.target == (directory / "target.gguf",)
+        assert found.draft == directory / "head.gguf"
         assert found.projectors == (directory / "mmproj.gguf",)
         assert found.adapters == (directory / "lora.gguf",)
     write_gguf(directory / "z-dflash.gguf", "dflash")
     found = plan(directory, "FROM .\n")
-    assert found.draft is not None and found.draft.paths == (directory / "z-dflash.gguf",)
+    assert found.draft == directory / "z-dflash.gguf"
     assert not found.notices
 
 
 def test_shards_are_one_target_and_other_files_are_several(tmp_path: Path) -> None:
     files = [write_gguf(tmp_path / f"m-0000{n}-of-00003.gguf") for n in (1, 2, 3)]
-    assert plan(tmp_path, "FROM .\n").target.paths == tuple(files)
+    assert plan(tmp_path, "FROM .\n").target == tuple(files)
     files[1].unlink()
     assert refusal(tmp_path, "FROM .\n").startswith(
         f"Modelfile:1: FROM gives 2 targets: {files[0]}, {files[2]}"
@@ -127,29 +124,29 @@ def test_shards_are_one_target_and_other_files_are_several(tmp_path: Path) -> No
 
 def test_a_name_beats_paths(directory: Path) -> None:
     found = plan(directory, "FROM ./target.gguf\nFROM llama3\nFROM qwen3\n")
-    assert found.target.text == "qwen3"
+    assert found.target == ModelName("qwen3")
     assert [str(notice) for notice in found.notices] == ["Modelfile:3: several FROM: using qwen3"]
 
 
 def test_a_drafter_checkpoint(directory: Path) -> None:
     checkpoint = write_checkpoint(directory / "eagle")
     found = plan(directory, "FROM ./target.gguf\nDRAFT ./eagle\n")
-    assert found.draft == Reference("checkpoint", "./eagle", (checkpoint,))
+    assert found.draft == checkpoint
     file = plan(directory, "FROM ./target.gguf\nDRAFT ./eagle/model.safetensors\n").draft
-    assert file is not None and file.kind == "checkpoint"
+    assert file == checkpoint / "model.safetensors"
 
 
 def test_a_draft_directory_needs_one_gguf(directory: Path) -> None:
     write_gguf(directory / "drafts" / "a.gguf", "eagle3")
     found = plan(directory, "FROM ./target.gguf\nDRAFT ./drafts\n")
-    assert found.draft is not None and found.draft.paths == (directory / "drafts" / "a.gguf",)
+    assert found.draft == directory / "drafts" / "a.gguf"
     write_gguf(directory / "drafts" / "b.gguf", "eagle3")
     assert "several GGUF files: a.gguf, b.gguf" in refusal(directory, "FROM ./target.gguf\nDRAFT ./drafts\n")
 
 
 def test_the_pragma_beats_draft(directory: Path) -> None:
     found = plan(directory, "FROM ./target.gguf\nDRAFT ./head.gguf\n#eaglecpp: draft hf.co/u/eagle\n")
-    assert found.draft is not None and found.draft.kind == "hub"
+    assert isinstance(found.draft, ModelName) and found.draft.is_hub
     assert "several are named: using hf.co/u/eagle" in str(found.notices[0])
 
 

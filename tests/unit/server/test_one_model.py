@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from eaglecpp.errors import GgufError
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.server import models
 from eaglecpp.store import Stores
 from eaglecpp.store.transaction import copy_model, remove_model

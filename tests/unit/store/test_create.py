@@ -13,7 +13,7 @@ import pytest
 
 from eaglecpp.errors import GgufError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.opening.find import find_target
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store import DigestError, StoredModel, StoreError, Stores
 from eaglecpp.store.transaction import remove_model
 from helpers.lora import write_lora

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store import DownloadError, OfflineError, Status, StoreError, Stores
 from eaglecpp.store.errors import silent
 from eaglecpp.store.layout import partial_path

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store.drafters import KnownDrafter, find_drafters, first_runnable, known_drafters, why_none
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.layout import blob_path
 from eaglecpp.store.remote.pull import pull

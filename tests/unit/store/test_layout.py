@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eaglecpp.opening.find import find_drafter, find_target
-from eaglecpp.references.names import ModelName, canonical
+from eaglecpp.references import ModelName, canonical
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.layout import (
     blob_path,

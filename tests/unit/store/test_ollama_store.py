@@ -11,7 +11,7 @@ import pytest
 
 from eaglecpp.errors import UnsupportedError
 from eaglecpp.opening.find import find_target
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.transaction import copy_model
 from helpers.stores import OllamaModel, Tiny, without_links

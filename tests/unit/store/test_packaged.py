@@ -16,7 +16,7 @@ from eaglecpp.cli import main
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import find_drafter, find_target
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store import Stores, packaged
 from eaglecpp.store.content import file_digest
 from eaglecpp.store.errors import DigestError

@@ -10,7 +10,7 @@ import pytest
 
 from eaglecpp.errors import EagleError
 from eaglecpp.opening.find import find_target
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store import DigestError, DownloadError, OfflineError, Status, Stores
 from eaglecpp.store.layout import partial_path
 from eaglecpp.store.model import Made

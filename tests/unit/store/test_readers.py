@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from eaglecpp.cli.show import show as show_command
 from eaglecpp.opening.find import find_drafter, find_target
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.server import catalog
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.store import Store, StoredModel, Stores

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.content import lock_store
 from eaglecpp.store.layout import partial_path

@@ -10,7 +10,7 @@ import pytest
 
 from eaglecpp.opening.find import find_target
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, describe
-from eaglecpp.references.names import ModelName
+from eaglecpp.references import ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.manifest import PRAGMAS
 from eaglecpp.store.remote.pull import pull

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: MIT
+"""How a user names a model, a drafter, a checkpoint or a data set: one grammar for the command line, the
+Modelfile and Python. docs/models.md describes it for users.
+
+    hf.co/OWNER/NAME[:QUANT]              the Hugging Face Hub; also huggingface.co/ and hf://, or with -hf
+    PATH                                  what exists, begins with ./ ../ / or ~, or ends as weights do
+    [HOST/][NAMESPACE/]MODEL[:TAG]        a stored model, ours or Ollama's; else in Ollama's registry
+
+They are tried in this order, so a file or folder takes precedence over a name. `owner/name` alone is a name;
+a reference to the Hub says so. Names are Ollama's (ollama/ollama: types/model/name.go). Where a drafter is
+expected, the words `text` (drafts from the text itself) and `auto` (the one that fits) are read before these.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eaglecpp.data_dir import expanded
+from eaglecpp.errors import EagleError, ModelNotFoundError
+from eaglecpp.files import check_regular, exists, open_regular
+
+HUB_HOSTS = ("hf.co", "huggingface.co")
+REGISTRY_HOST = "registry.ollama.ai"
+_ALIASES = {"huggingface.co": "hf.co", "ollama.com": REGISTRY_HOST}
+_DEFAULT_NAMESPACE = "library"
+_MAX_QUOTED = 100
+_PARTS = {
+    "host": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}"),
+    "namespace": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}"),
+    "model": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"),
+    "tag": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"),
+}
+
+
+class ModelNameError(EagleError, ValueError):
+    """A text that cannot be a model name; the message says which part is wrong."""
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """One model by name. Case is kept; names that differ only in case are the same model (`same_as`)."""
+
+    model: str
+    tag: str = "latest"
+    namespace: str = _DEFAULT_NAMESPACE
+    host: str = REGISTRY_HOST
+    scheme: str = "https"
+
+    @classmethod
+    def parse(cls, text: str) -> ModelName:
+        """Reads a name; a trailing `:local` is cut. Raises ModelNameError for a cloud model or a bad name."""
+        scheme, separator, rest = text.partition("://")
+        if not separator:
+            scheme, rest = cls.scheme, text
+        rest = rest.removesuffix(":local")
+        path, colon, tag = rest.rpartition(":")
+        if not colon or "/" in tag:  # a colon before the last slash belongs to the host's port
+            path, tag = rest, cls.tag
+        if tag.lower() == "cloud" or tag.lower().endswith("-cloud"):
+            raise ModelNameError(f"'{text}' runs in Ollama's cloud; eaglecpp runs models on this machine")
+        head, _, model = path.rpartition("/")
+        host, _, namespace = head.rpartition("/")
+        namespace = namespace if head else cls.namespace
+        name = cls(model, tag, namespace, host if "/" in head else cls.host, scheme)
+        for part, pattern in _PARTS.items():
+            if pattern.fullmatch(getattr(name, part)) is None:
+                wrong = f"{part} {_quoted(getattr(name, part))}"
+                expected = "at most 80 letters, digits, '_' and '-', the first no '-'"
+                raise ModelNameError(f"{_quoted(text)} is not a model name: its {wrong}: expected {expected}")
+        return name
+
+    @property
+    def parts(self) -> tuple[str, str, str, str]:
+        """(host, namespace, model, tag): the path of its manifest below `manifests/`."""
+        return (self.host, self.namespace, self.model, self.tag)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What is the same for all names of one model."""
+        return tuple(part.lower() for part in self.parts)
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether the host is the Hugging Face Hub."""
+        return self.host.lower() in HUB_HOSTS
+
+    @property
+    def repository(self) -> str:
+        """OWNER/NAME of a repository of the Hub."""
+        return f"{self.namespace}/{self.model}"
+
+    def with_tag(self, tag: str) -> ModelName:
+        """The same with another tag."""
+        return replace(self, tag=tag)
+
+    def same_as(self, other: ModelName) -> bool:
+        """Whether both name one model; case and scheme do not matter."""
+        return self.key == other.key
+
+    def __str__(self) -> str:
+        """The shortest text that reads back as this name; the tag is always there."""
+        head = ""
+        if self.host != REGISTRY_HOST:
+            head = f"{self.host}/{self.namespace}/"
+        elif self.namespace != _DEFAULT_NAMESPACE:
+            head = f"{self.namespace}/"
+        scheme = "" if self.scheme == "https" else f"{self.scheme}://"
+        return f"{scheme}{head}{self.model}:{self.tag}"
+
+
+def _quoted(text: str) -> str:
+    """A text in quotes, of a long one the beginning."""
+    return f"'{text}'" if len(text) <= _MAX_QUOTED else f"'{text[:_MAX_QUOTED]}...'"
+
+
+def canonical(name: ModelName) -> ModelName:
+    """The name under which a model is kept: hosts that are two names of one server become one."""
+    host = name.host.lower()
+    return replace(name, host=_ALIASES.get(host, name.host))
+
+
+def expand_path(value: str, directory: Path) -> Path:
+    """The absolute path a value stands for; `~` and `~user` are homes, the rest is relative to `directory`.
+
+    Raises InvalidValueError for an unknown user.
+    """
+    return Path(os.path.abspath(directory / expanded(value)))  # noqa: PTH100 - resolve() would follow symlinks
+
+
+_PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.IGNORECASE)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """The names of one split file in the order of the parts.
+
+    Raises ValueError when they are not exactly the parts of one file.
+    """
+    matches = [_PART.fullmatch(name) for name in names]
+    parts = sorted((m for m in matches if m is not None), key=lambda m: int(m[2]))
+    wholes = {(m[1].lower(), int(m[3])) for m in parts}
+    if (
+        None in matches
+        or len(wholes) != 1
+        or [int(m[2]) for m in parts] != [*range(1, next(iter(wholes))[1] + 1)]
+    ):
+        raise ValueError("not all parts of one split file")
+    return [m[0] for m in parts]
+
+
+def all_parts(name: str) -> list[str]:
+    """The names of all parts of the split file that `name` is a part of; just `name` for a whole file."""
+    match = _PART.fullmatch(name)
+    if match is None or int(match[3]) == 0:
+        return [name]
+    return [f"{match[1]}-{part:05}-of-{match[3]}.gguf" for part in range(1, int(match[3]) + 1)]
+
+
+def part_paths(path: Path) -> list[Path]:
+    """The parts of a file on the disk that are there, next to it; just `path` when none is."""
+    parts = [path.with_name(name) for name in all_parts(path.name)]
+    return [part for part in parts if part.is_file()] or [path]
+
+
+def first_part(path: Path) -> Path:
+    """The part of a split file by which llama.cpp opens the whole; `path` itself of any other file. Raises
+    ModelNotFoundError where it is missing.
+    """
+    first = path.with_name(all_parts(path.name)[0])
+    if first != path and not first.is_file():
+        raise ModelNotFoundError(
+            f"{path}: a part of a split file, of which the first one, {first.name}, is not there"
+        )
+    return first
+
+
+_HUB_SCHEME = "hf://"
+_HUB_STARTS = (_HUB_SCHEME, *(f"{host}/" for host in HUB_HOSTS))
+_PATH_STARTS = ("./", "../", "/", "~", ".\\", "file:")
+_WEIGHT_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
+
+
+def read_reference(text: str, directory: Path | None = None) -> ModelName | Path:
+    """Reads one reference: the absolute path of what exists, else a name. A relative path is below
+    `directory`, which is the current one by default.
+
+    Raises InvalidValueError or FileNotFoundError for a missing path, NotAFileError for a pipe or device,
+    ModelNameError for an impossible name.
+    """
+    if not is_hub_text(text):
+        path = expand_path(text, directory or Path.cwd())
+        if text and exists(path):
+            check_regular(path)
+            return path
+        if is_path_text(text):
+            raise FileNotFoundError(f"no such file: {path}")
+    return read_name(text)
+
+
+def read_name(text: str) -> ModelName:
+    """The name that a text is, `hf://` and both hosts of the Hub understood; no path is looked for.
+
+    Raises ModelNameError.
+    """
+    if text.lower().startswith(_HUB_SCHEME):
+        text = f"{HUB_HOSTS[0]}/{text[len(_HUB_SCHEME) :]}"
+    if is_hub_text(text) and text.count("/") != 2:
+        raise ModelNameError(f"{text!r} names no repository: expected {HUB_HOSTS[0]}/USER/REPO[:QUANT]")
+    return canonical(ModelName.parse(text))
+
+
+def model_name(text: str) -> ModelName:
+    """The name that a reference is, when it is not a path.
+
+    Raises ModelNotFoundError, saying so, for a text that can only be meant as a path.
+    """
+    if is_path_text(text):
+        raise ModelNotFoundError(f"model {text!r}: no such file")
+    try:
+        return read_name(text)
+    except ModelNameError as error:
+        raise ModelNotFoundError(f"model {text!r}: no such file, and not a model name: {error}") from None
+
+
+def hub_text(text: str) -> str:
+    """What `-hf` makes of a reference: `owner/name` with the Hub before it."""
+    return text if is_hub_text(text) else f"{HUB_HOSTS[0]}/{text}"
+
+
+def is_path_text(text: str) -> bool:
+    """Whether a text can only be meant as a path, by how it begins or ends."""
+    if is_hub_text(text):
+        return False
+    return not text or text.startswith(_PATH_STARTS) or text.lower().endswith(_WEIGHT_SUFFIXES)
+
+
+def is_hub_text(text: str) -> bool:
+    """Whether a text says that it is on the Hub."""
+    return text.lower().startswith(_HUB_STARTS)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a file or folder is a checkpoint to convert, not a GGUF."""
+    if path.is_dir():
+        return (path / "config.json").is_file() and not any(path.glob("*.gguf"))
+    with open_regular(path) as stream:
+        return path.suffix in _WEIGHT_SUFFIXES[1:] and stream.read(4) != b"GGUF"
