@@ -42,11 +42,10 @@ from eaglecpp.train.fit import model as fit_model
 from eaglecpp.train.fit.attention import Layout
 from eaglecpp.train.fit.batch import Batch
 from eaglecpp.train.fit.evaluate import _walk
+from eaglecpp.train.fit.loop import Optimizer, default_lr, lr_factor
 from eaglecpp.train.fit.loss import counted_rows
-from eaglecpp.train.fit.model import DraftModel, feed_forward
-from eaglecpp.train.fit.optim import Optimizer, default_lr, lr_factor
+from eaglecpp.train.fit.model import DraftModel, feed_forward, inv_freq, rotate
 from eaglecpp.train.fit.process import choose_device
-from eaglecpp.train.fit.rope import inv_freq, rotate
 from eaglecpp.train.fit.weights import _block_of, target_embedding, target_head
 from eaglecpp.train.options import TrainOptions
 from eaglecpp.train.prepare import Corpus, TrainPlan, make_plan

@@ -23,8 +23,8 @@ from eaglecpp.errors import EagleError
 # name: ("module:command", one line for the list of commands), in the order of a day's work
 COMMANDS = {
     "run": ("eaglecpp.cli.run:run", "Chat with a model, or ask it one thing."),
-    "pull": ("eaglecpp.cli.pull:pull", "Download a model, and its drafter, by name."),
-    "list": ("eaglecpp.cli.list:list_models", "List the models on this machine."),
+    "pull": ("eaglecpp.cli.stored:pull", "Download a model, and its drafter, by name."),
+    "list": ("eaglecpp.cli.stored:list_models", "List the models on this machine."),
     "show": ("eaglecpp.cli.show:show", "Show what a model is."),
     "drafters": ("eaglecpp.cli.drafters:drafters", "List known drafters."),
     "doctor": ("eaglecpp.cli.doctor:doctor", "Check this machine, and whether drafting pays for a model."),
@@ -37,9 +37,9 @@ COMMANDS = {
     "stop": ("eaglecpp.cli.ps:stop", "Let a server free a model's memory."),
     "generate": ("eaglecpp.cli.generate:generate", "Complete a prompt, without a chat template."),
     "bench": ("eaglecpp.cli.benchmark:bench", "Measure a model's speed, with and without drafting."),
-    "create": ("eaglecpp.cli.create:create", "Make a stored model from a Modelfile."),
-    "cp": ("eaglecpp.cli.cp:cp", "Give a stored model a second name."),
-    "rm": ("eaglecpp.cli.rm:rm", "Remove stored models."),
+    "create": ("eaglecpp.cli.stored:create", "Make a stored model from a Modelfile."),
+    "cp": ("eaglecpp.cli.stored:cp", "Give a stored model a second name."),
+    "rm": ("eaglecpp.cli.stored:rm", "Remove stored models."),
     "train": ("eaglecpp.cli.train:train", "Train a drafter for a target."),
     "learn": ("eaglecpp.cli.learn:learn", "Train a model's drafter on your conversations."),
     "convert": ("eaglecpp.cli.convert:convert", "Convert a checkpoint of an EAGLE or block drafter to GGUF."),

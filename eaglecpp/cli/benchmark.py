@@ -16,8 +16,7 @@ from eaglecpp.cli.command import command
 from eaglecpp.cli.figures import not_drafted
 from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import engine_options, given, model_argument, options_of, read_input
-from eaglecpp.cli.table import table
-from eaglecpp.cli.terminal import fitted, note, show_progress, write, write_json
+from eaglecpp.cli.terminal import fitted, note, show_progress, table, write, write_json
 from eaglecpp.human import counted
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy, declare
 

@@ -19,8 +19,7 @@ import click
 from eaglecpp.cli.command import command, json_option, option
 from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import AUTOMATIC_CONTEXT, engine_options, given, model_argument
-from eaglecpp.cli.table import labelled
-from eaglecpp.cli.terminal import fitted, show_progress, write, write_json
+from eaglecpp.cli.terminal import fitted, labelled, show_progress, write, write_json
 from eaglecpp.errors import EagleError
 from eaglecpp.human import counted, human_bytes
 from eaglecpp.opening.fetch import fetch

@@ -15,8 +15,7 @@ import click
 from msgspec.structs import asdict
 
 from eaglecpp.cli.command import command, complete_model, json_option
-from eaglecpp.cli.table import table
-from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.cli.terminal import note, table, write, write_json
 from eaglecpp.store.drafters import (
     KnownDrafter,
     find_drafters,

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from eaglecpp.cli.doctor import gather, machine_rows
-from eaglecpp.cli.list import models_table
-from eaglecpp.cli.table import labelled
+from eaglecpp.cli.stored import models_table
+from eaglecpp.cli.terminal import labelled
 from eaglecpp.human import human_bytes
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import draft_text

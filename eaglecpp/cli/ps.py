@@ -16,8 +16,7 @@ import click
 
 from eaglecpp.cli.command import command, complete_model, json_option
 from eaglecpp.cli.options import Served, options_of
-from eaglecpp.cli.table import human_time, table
-from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.cli.terminal import human_time, note, table, write, write_json
 from eaglecpp.conversations.served import NoServerError, ServerRefusedError, address_of, ask
 from eaglecpp.human import human_bytes
 from eaglecpp.server.announced import find_server

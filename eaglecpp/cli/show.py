@@ -15,8 +15,7 @@ import click
 from eaglecpp.cli.command import command, complete_model, json_option, option
 from eaglecpp.cli.open_engine import run_defaults
 from eaglecpp.cli.options import stored_name
-from eaglecpp.cli.table import section
-from eaglecpp.cli.terminal import fitted, note, write, write_json
+from eaglecpp.cli.terminal import fitted, note, section, write, write_json
 from eaglecpp.files import exists
 from eaglecpp.human import human_bytes
 from eaglecpp.learn.records import Learning

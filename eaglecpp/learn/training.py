@@ -34,7 +34,7 @@ from eaglecpp.train.data import texts as data
 from eaglecpp.train.data import vocab
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.fit.evaluate import TrainingTimeTest
-from eaglecpp.train.fit.optim import default_lr
+from eaglecpp.train.fit.loop import default_lr
 from eaglecpp.train.fit.process import compute_type, prepare_process
 from eaglecpp.train.options import TrainOptions
 from eaglecpp.train.prepare import Corpus, Listener, make_plan, open_batch

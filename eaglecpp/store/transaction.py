@@ -144,7 +144,7 @@ class Transaction:
             sync(self.root / "blobs")
             shutil.rmtree(self.directory, ignore_errors=True)
             _change(self.root, path, data or manifest.to_bytes())
-        found = self.stores.own.find(name)
+            found = self.stores.own.find(name)  # before another process can remove it
         assert found is not None, path
         return found
 

@@ -24,16 +24,13 @@ from eaglecpp.files import make_folder, replace_bytes
 from eaglecpp.human import counted, human_bytes
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.cache import CachedSource, CacheOptions, open_source
-from eaglecpp.train.capture.features import TargetSource
-from eaglecpp.train.capture.identity import identify
+from eaglecpp.train.capture.features import TargetSource, identify
 from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.fit.evaluate import TrainingTimeTest
 from eaglecpp.train.fit.export import check_engine, export_gguf, write_checkpoint
-from eaglecpp.train.fit.loop import Duration, Hyper, Limits, Outcome, Trainer
+from eaglecpp.train.fit.loop import Duration, Hyper, Limits, Outcome, Trainer, default_lr, load_state
 from eaglecpp.train.fit.model import DraftModel
-from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.process import choose_device, compute_type, computing, prepare_process
-from eaglecpp.train.fit.state import load_state
 from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.options import TrainOptions
 from eaglecpp.train.prepare import Corpus, Listener, TrainPlan, make_plan, read_data

@@ -23,8 +23,7 @@ from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, is_command, named_pictures, read_block, read_picture, unquoted
 from eaglecpp.cli.open_engine import look_up, plan_text
 from eaglecpp.cli.options import MAX_INPUT, answer_format, decoded_text
-from eaglecpp.cli.table import help_table, human_time, section, table
-from eaglecpp.cli.terminal import fitted
+from eaglecpp.cli.terminal import fitted, help_table, human_time, section, table
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.data_dir import data_dir, expanded
 from eaglecpp.errors import EagleError, InvalidValueError, UnsupportedError
@@ -364,7 +363,7 @@ def _may_take(chat: Chat, stores: Stores, name: ModelName) -> bool:
 
 @_command("/list", "List the models on this machine", "[prefix]")
 def _list(chat: Chat, rest: str) -> None:
-    from eaglecpp.cli.list import list_models
+    from eaglecpp.cli.stored import list_models
 
     list_models.main(args=["--", rest], standalone_mode=False)
 

@@ -30,9 +30,7 @@ from eaglecpp.errors import DataError
 from eaglecpp.files import make_folder, replace_bytes, sync
 from eaglecpp.human import counted, human_bytes
 from eaglecpp.options import ModelOptions
-from eaglecpp.train.capture.features import Capture, TargetSource
-from eaglecpp.train.capture.identity import differences, identify
-from eaglecpp.train.capture.parallel import samples_of
+from eaglecpp.train.capture.features import Capture, TargetSource, differences, identify, samples_of
 from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.samples import Sample, TrainText
 

@@ -4,7 +4,7 @@
 A chat model that is shown a chat up to where the user speaks goes on as the user (Magpie, arXiv 2406.08464).
 So both sides are sampled from the target: the question, the answer, the next question. System prompts, first
 words, number of turns, temperature and lengths are drawn at random; a share of the first questions is made
-from lists (`questions`), since a model asks itself only what comes easily to it. Text that loops or does not
+from lists, since a model asks itself only what comes easily to it. Text that loops or does not
 end as a turn is left out and counted.
 
 The content of each entry of the file (`job`) depends only on its seed and number.
@@ -12,20 +12,156 @@ The content of each entry of the file (`job`) depends only on its seed and numbe
 
 from __future__ import annotations
 
+import ast
+import json
 import random
 import sys
-from collections.abc import Generator
+import sysconfig
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from eaglecpp.chat.bounds import rendered_at
+from eaglecpp.chat.message import Message, Role
+from eaglecpp.chat.turns import accepted
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.loops import is_looping
+from eaglecpp.errors import DataError
 from eaglecpp.options import SamplingOptions
 from eaglecpp.train.capture.batched import Generated, GenerateJob, Task
-from eaglecpp.train.capture.frame import Frame
 from eaglecpp.train.capture.job import Progress, Written, write_entries
-from eaglecpp.train.capture.questions import FOLLOW_UPS, OPENINGS, SYSTEMS, question
+from eaglecpp.train.data.chats import TEMPLATE_DATE, template_of
+
+_QUESTION, _ANSWER, _NEXT = "Kwqestio", "Zanswerv", "Xnextquej"
+
+
+class Frame:
+    """What a chat template puts around the words, as tokens, so that a target can be made to speak for the
+    user too. One conversation of marker words is rendered to find it; turns are then joined as tokens and
+    never rendered again, so what the target said is kept token for token.
+
+    to_assistant, to_user: what ends a turn and begins the other's; user_end:
+    the text that ends a question where no token of the vocabulary does, else b"".
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Raises DataError for a target without a template, or with one that does not show all turns."""
+        template = template_of(engine)
+        if template is None:
+            raise DataError(
+                f"{engine.target_path.name}: expected a chat template (tokenizer.chat_template) to write "
+                "conversations with, found none; this is probably a base model: give it text with --data"
+            )
+        self._engine, self._template = engine, template
+        text, _ = self._rendered(None)
+        parts: list[str] = []
+        for word in (_QUESTION, _ANSWER, _NEXT):
+            before, found, text = text.partition(word)
+            if not found:
+                raise DataError(
+                    f"{engine.target_path.name}: expected a chat template that shows every turn in order, "
+                    f"found one that leaves some out; give it conversations with --data"
+                )
+            parts.append(before)
+        self.to_assistant, self.to_user = (engine.tokenize(part, add_bos=False) for part in parts[1:])
+        ends = bool(self.to_assistant) and engine.native.is_eog(self.to_assistant[0])
+        self.user_end = b"" if ends else parts[1].strip().encode()
+
+    def opening(self, system: str | None) -> list[int]:
+        """The tokens of a chat up to where the user speaks; None: with the template's own system prompt. One
+        that the template does not take stands before the question.
+        """
+        text, has_bos = self._rendered(system)
+        before = text.partition(_QUESTION)[0]
+        return self._engine.tokenize(before, add_bos=not has_bos) if before or not has_bos else []
+
+    def joined(self, tokens: list[int], joint: list[int]) -> list[int]:
+        """A conversation and what comes behind its last turn, whose end token is not said twice."""
+        if joint and tokens[-1] == joint[0] and self._engine.native.is_eog(joint[0]):
+            return tokens + joint[1:]
+        return tokens + joint
+
+    def _rendered(self, system: str | None) -> tuple[str, bool]:
+        turns = [] if system is None else [Message(Role.SYSTEM, system)]
+        turns += [Message(Role.USER, _QUESTION), Message(Role.ASSISTANT, _ANSWER), Message(Role.USER, _NEXT)]
+        with rendered_at(TEMPLATE_DATE):
+            taken = accepted(turns, (), self._template.takes)
+            rendered = self._template.render(taken.messages, add_generation_prompt=True)
+        return rendered.text, rendered.has_bos
+
+
+# A chat model left to itself asks the same few kinds of question again and again. First words push it to
+# other kinds, and whole questions cover what users of any model ask for: explanations, stories, code,
+# arithmetic, and work on texts, which are docstrings and help topics of the running Python.
+_WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("questions.json").read_text("utf-8"))
+SYSTEMS, OPENINGS, FOLLOW_UPS = (tuple(_WORDS[kind]) for kind in ("systems", "openings", "follow_ups"))
+
+_MAX_STUB = 900
+_MIN_TEXT, _MAX_TEXT = 300, 3500
+_CUTS = (600, 1200, 2400, _MAX_TEXT)
+_NO_TEXTS = ("test", "idlelib", "lib2to3", "site-packages", "dist-packages", "turtledemo", "ensurepip")
+
+
+def question(rng: random.Random) -> str:
+    """A first question, drawn from all kinds."""
+    kind = rng.random()
+    one, other = rng.sample(_WORDS["topics"], 2)
+    if kind < 0.40:
+        return rng.choice(_WORDS["about"]).format(t=one, u=other)
+    if kind < 0.55:
+        return rng.choice(_WORDS["code"]).format(
+            x=rng.choice(_WORDS["tasks"]), y=rng.choice(_WORDS["things"])
+        )
+    stubs, texts = _sources()
+    if kind < 0.75 and stubs:
+        return rng.choice(_WORDS["stubs"]).format(s=rng.choice(stubs))
+    if kind < 0.85 or not texts:
+        return rng.choice(_WORDS["sums"]).format(
+            n=rng.randint(2, 20), a=rng.randint(10, 300), b=rng.randint(3, 90)
+        )
+    return rng.choice(_WORDS["texts"]).format(d=rng.choice(texts)[: rng.choice(_CUTS)])
+
+
+@lru_cache
+def _sources() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(beginnings of functions, texts) of the running Python's standard library."""
+    stubs: list[str] = []
+    texts: list[str] = []
+    for path in _modules():
+        try:
+            source = path.read_text(encoding="utf-8")
+            tree = ast.parse(source)
+        except (OSError, SyntaxError, ValueError):
+            continue
+        text = ast.get_docstring(tree)
+        if text and len(text) > _MIN_TEXT:
+            texts.append(text)
+        lines = source.splitlines()
+        stubs += (stub for node in ast.walk(tree) if (stub := _stub(node, lines)))
+    from pydoc_data.topics import topics
+
+    texts += (text for _, text in sorted(topics.items()) if len(text) > _MIN_TEXT)
+    return tuple(stubs), tuple(texts)
+
+
+def _modules() -> Iterator[Path]:
+    root = Path(sysconfig.get_path("stdlib"))
+    for path in sorted([*root.glob("*.py"), *root.glob("*/*.py")]):
+        if path.relative_to(root).parts[0] not in _NO_TEXTS:
+            yield path
+
+
+def _stub(node: ast.AST, lines: list[str]) -> str:
+    """A function's head and docstring, "" for what is none or too long."""
+    if not isinstance(node, ast.FunctionDef) or len(ast.get_docstring(node) or "") <= 40:
+        return ""
+    head = lines[node.lineno - 1 : node.body[0].end_lineno]
+    n_indent = len(head[0]) - len(head[0].lstrip())
+    text = "\n".join(line[n_indent:] for line in head) + "\n"
+    return text if len(text) < _MAX_STUB else ""
+
 
 _MIN_ROOM = 64
 """Tokens of context that must be left for an answer."""

@@ -8,11 +8,16 @@ output matrix included. Nothing is stored; `eaglecpp.train.capture.cache` does t
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from queue import SimpleQueue
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +25,114 @@ from numpy.typing import NDArray
 from eaglecpp.engine.request import engine_options
 from eaglecpp.errors import DataError, EagleError, InvalidStateError
 from eaglecpp.log import drain
-from eaglecpp.lowlevel import Target
+from eaglecpp.lowlevel import Target, gpus
+from eaglecpp.opening.context import free_memory
 from eaglecpp.opening.find import find_target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
+from eaglecpp.references import all_parts
+from eaglecpp.store.content import known_digest
 from eaglecpp.store.facts import read_facts
 from eaglecpp.train.samples import Sample, TrainText
+
+
+@dataclass(frozen=True)
+class TargetIdentity:
+    """sha256: of the file, hex (of the digests of its parts for a split file); n_bytes: of all parts;
+    quantisation: llama.cpp's name of its type, as "Q8_0"; template_sha256: of its chat template, "" without
+    one.
+    """
+
+    target_sha256: str
+    target_bytes: int
+    quantisation: str
+    template_sha256: str
+
+
+def identify(target: str | os.PathLike[str]) -> TargetIdentity:
+    """Reads the whole file, the first time a process asks. Raises OSError, and GgufError for what is no
+    model.
+    """
+    path = Path(target)
+    parts = [path.with_name(name) for name in all_parts(path.name)]
+    digests = [known_digest(part).removeprefix("sha256:") for part in parts]
+    digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    facts = read_facts([path])
+    template = facts.file.text("tokenizer.chat_template", "")
+    return TargetIdentity(
+        digest,
+        sum(part.stat().st_size for part in parts),
+        facts.file_type,
+        hashlib.sha256(template.encode()).hexdigest() if template else "",
+    )
+
+
+def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """The expected values that a header has otherwise, for a message; "" when it has them all."""
+    return "; ".join(
+        f"{key}: expected {value}, found {found.get(key)}"
+        for key, value in expected.items()
+        if found.get(key) != value
+    )
+
+
+_LARGEST = 1 << 30
+"""Bytes of a target's file. Operations of larger ones are long enough to be shared."""
+_MEMORY_SHARE = 0.5
+_LEAST_EACH = 4
+"""Conversations for each target, which has to be loaded first."""
+
+
+def samples_of(source: TargetSource, indices: Sequence[int]) -> Generator[Sample, None, None]:
+    """The samples of these conversations, in this order. Raises what `source.sample` raises, once those
+    before have been given. To be closed by whoever does not take all of them.
+    """
+    n_targets = _n_targets(source, len(indices))
+    if n_targets < 2:
+        yield from map(source.sample, indices)
+        return
+    with ExitStack() as stack:
+        idle: SimpleQueue[TargetSource] = SimpleQueue()
+        for _ in range(n_targets):
+            one = source.with_threads(1)
+            stack.callback(one.close)
+            idle.put(one)
+
+        def sample(index: int) -> Sample:
+            one = idle.get()
+            try:
+                return one.sample(index)
+            finally:
+                idle.put(one)
+
+        pool = stack.enter_context(ThreadPoolExecutor(n_targets))
+        waiting: deque[Future[Sample]] = deque()
+
+        def cancel() -> None:
+            for one in waiting:
+                one.cancel()
+
+        stack.callback(cancel)
+        for index in indices:
+            waiting.append(pool.submit(sample, index))
+            if len(waiting) > 2 * n_targets:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _n_targets(source: TargetSource, n_samples: int) -> int:
+    """One per thread that was asked for, or one with all of them where more would take too much memory or be
+    of no use.
+    """
+    n_threads = source.model.n_threads
+    n_bytes = identify(source.target_path).target_bytes
+    on_gpu = source.model.n_gpu_layers != 0 and bool(gpus())
+    if on_gpu or n_bytes > _LARGEST or n_samples < _LEAST_EACH * n_threads:
+        return 1
+    # the longest conversation's logits, and as much for its cache, features and what waits to be taken
+    n_bytes += max(source.lengths) * source.n_vocab * 8
+    return n_threads if n_threads * n_bytes < _MEMORY_SHARE * free_memory() else 1
+
 
 _N_TOP = 64
 _LOGITS_BYTES = 64 << 20

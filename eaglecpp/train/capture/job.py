@@ -21,7 +21,7 @@ from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.files import make_folder
 from eaglecpp.train.capture.batched import Task, run
-from eaglecpp.train.capture.identity import differences, identify
+from eaglecpp.train.capture.features import differences, identify
 
 Progress = Callable[[int, int, int], None]
 """(entries done, entries in all, tokens sampled by this run so far)"""

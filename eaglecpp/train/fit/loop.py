@@ -9,22 +9,140 @@ clock, so the curves are only nearly the same. Prints nothing; a `Reporter` is t
 from __future__ import annotations
 
 import contextlib
+import json
 import math
+import pickle
 import time
-from collections.abc import Iterator, Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor, nn
 
+from eaglecpp.errors import MismatchError, TrainError
+from eaglecpp.files import replaced
 from eaglecpp.train.fit.batch import epoch_steps, micro_batches
 from eaglecpp.train.fit.evaluate import Acceptance, TrainingTimeTest, evaluate
 from eaglecpp.train.fit.model import Sums
-from eaglecpp.train.fit.optim import Optimizer, lr_factor
-from eaglecpp.train.fit.state import check_same_run, load_state, save_state
 from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.samples import FeatureSource, Sample
+
+_BETAS = (0.9, 0.95)
+_WEIGHT_DECAY = 0.01
+
+
+def default_lr(n_embd: int) -> float:
+    """2e-3 up to a width of 512, falling with the width from there (2.5e-4 at 4096)."""
+    return 2e-3 * 512 / max(n_embd, 512)
+
+
+def lr_factor(progress: float, warmup: float) -> float:
+    """Share of the full learning rate at `progress` of the run (0..1): linear warm-up, then half a cosine
+    down to a hundredth.
+    """
+    if progress < warmup:
+        return max(progress / warmup, 0.01)
+    rest = min((progress - warmup) / max(1.0 - warmup, 1e-9), 1.0)
+    return 0.01 + 0.99 * 0.5 * (1.0 + math.cos(math.pi * rest))
+
+
+class Optimizer:
+    """AdamW on fp32 weights; norm weights do not decay. `step(scale, lr)` follows when the gradients have
+    been accumulated: a step whose gradient is not finite changes nothing and is counted, and its data is used
+    again in the next epoch.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self.n_skipped = 0
+        groups = [
+            {"params": [p for p in self.parameters if p.ndim > 1], "weight_decay": _WEIGHT_DECAY},
+            {"params": [p for p in self.parameters if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        self.adam = torch.optim.AdamW(groups, lr=0.0, betas=_BETAS, fused=True)
+
+    def step(self, scale: Tensor, lr: float) -> float:
+        """Multiplies the gradients by `scale`, clips them to a norm of 1 and updates the weights; clears
+        the gradients. Returns the norm before clipping; NaN or Inf means that nothing was changed.
+        """
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients) * scale
+        found = float(norm)
+        if not math.isfinite(found):
+            self.n_skipped += 1
+        else:
+            torch._foreach_mul_(gradients, float(scale) * min(1.0, 1.0 / (found + 1e-6)))
+            for group in self.adam.param_groups:
+                group["lr"] = lr
+            self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs."""
+        return {"adam": self.adam.state_dict(), "n_skipped": self.n_skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `state_dict` gave."""
+        self.adam.load_state_dict(state["adam"])
+        self.n_skipped = int(state["n_skipped"])
+
+
+_FORMAT = 2
+
+
+def save_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Writes to a temporary name, flushes to the disk, renames: a crash leaves the previous state."""
+    with replaced(path) as temporary, temporary.open("wb") as file:
+        torch.save({"format": _FORMAT, **state}, file)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """What `save_state` wrote, on the CPU. Raises TrainError for a file that is none."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise TrainError(f"{path}: there is no training to resume; leave out --resume to start one") from None
+    except (OSError, RuntimeError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+        raise TrainError(f"{path}: expected the state of a training, cannot read it: {error}") from error
+    if not isinstance(state, dict) or state.get("format") != _FORMAT:
+        raise TrainError(
+            f"{path}: expected the state of a training in format {_FORMAT}, found another; begin anew in "
+            "another folder, or delete this one"
+        )
+    return state
+
+
+def check_same_run(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises MismatchError, with all differences, when a state was made by another run than this one.
+
+    What the stored run does not name came with a later version, and the run was without it.
+    """
+    before, after = dict(_single(stored)), dict(_single(now))
+    wrong = [
+        f"{key}: the stored run has {value!r}, this one {after.get(key)!r}"
+        for key, value in sorted(before.items())
+        if value != after.get(key)
+    ]
+    if wrong:
+        raise MismatchError(
+            f"{path}: --resume continues the same run only, and {'; '.join(wrong)}. Give the command of the "
+            "first run (steps, epochs and minutes may differ), or train into another directory"
+        )
+
+
+def _single(facts: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, Any]]:
+    """Each fact by its own name, also those of the drafter (JSON) and its block."""
+    for key, value in facts.items():
+        inner = json.loads(value) if key == "drafter" else value
+        if isinstance(inner, dict):
+            yield from _single(inner, f"{of}{key}.")
+        else:
+            yield of + key, inner
+
 
 _SAVE_SECONDS = (10.0, 300.0)
 """Between two saved states: at first and at most, twice as long each time."""

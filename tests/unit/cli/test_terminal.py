@@ -13,8 +13,7 @@ import pytest
 from eaglecpp import Engine
 from eaglecpp._extension import core
 from eaglecpp.cli.figures import not_drafted, stats_line, verbose_lines
-from eaglecpp.cli.table import table
-from eaglecpp.cli.terminal import Watch, laid_out
+from eaglecpp.cli.terminal import Watch, laid_out, table
 from eaglecpp.results import PlanReason, Timings
 from helpers.models import Models
 

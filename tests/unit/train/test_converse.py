@@ -19,9 +19,7 @@ from eaglecpp.engine.loops import is_looping
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.batched import batch_options
-from eaglecpp.train.capture.converse import ConverseSettings, converse
-from eaglecpp.train.capture.frame import Frame
-from eaglecpp.train.capture.questions import question
+from eaglecpp.train.capture.converse import ConverseSettings, Frame, converse, question
 from eaglecpp.train.data import texts as data
 from helpers.models import Models
 

@@ -17,11 +17,9 @@ from eaglecpp.train.data.vocab import DraftVocabulary
 from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.evaluate import TrainingTimeTest
 from eaglecpp.train.fit.export import export_gguf, write_checkpoint
-from eaglecpp.train.fit.loop import Duration, Hyper, Limits, Trainer
+from eaglecpp.train.fit.loop import Duration, Hyper, Limits, Optimizer, Trainer, load_state, lr_factor
 from eaglecpp.train.fit.model import DraftModel
-from eaglecpp.train.fit.optim import Optimizer, lr_factor
 from eaglecpp.train.fit.spec import new_spec, with_layers
-from eaglecpp.train.fit.state import load_state
 from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.fit.weights import from_checkpoint, target_embedding
 from helpers.tiny import make_target
