@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglecpp.errors import DataError, EagleError, ModelNotFoundError
-from eaglecpp.json_records import read_objects, short
+from eaglecpp.train.data.records import read_objects, short
 
 DATA = Path(__file__).with_name("data")
 SETS = ("chat", "humaneval", "documents", "copy")

@@ -175,7 +175,7 @@ def message(error: Exception) -> tuple[str, int]:
         return " ".join(text.split("\n")), 1
     if isinstance(error, EagleError):
         from eaglecpp.cli.options import in_flags
-        from eaglecpp.modelfile.errors import ModelfileError
+        from eaglecpp.modelfile.syntax import ModelfileError
 
         # what quotes a file has that file's words
         return str(error) if isinstance(error, ModelfileError) else in_flags(str(error)), 1

@@ -14,13 +14,13 @@ from __future__ import annotations
 from eaglecpp.references import ModelName as ModelName
 from eaglecpp.references import ModelNameError as ModelNameError
 
-from .errors import ModelfileError as ModelfileError
-from .errors import Notice as Notice
 from .model import Modelfile as Modelfile
 from .resolve import Plan as Plan
 from .resolve import resolve as resolve
 from .syntax import Command as Command
 from .syntax import Document as Document
+from .syntax import ModelfileError as ModelfileError
+from .syntax import Notice as Notice
 from .syntax import decode as decode
 from .syntax import format as format
 from .syntax import parse as parse

@@ -21,10 +21,9 @@ from eaglecpp.limits import check_texts
 from eaglecpp.options import HEAD
 
 from . import parameters as params
-from .errors import Notice
 from .parameters import ParameterValue
 from .pragmas import Settings, settings
-from .syntax import MAX_TEXT, Command, Document, format, read
+from .syntax import MAX_TEXT, Command, Document, Notice, format, read
 
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+){0,2}(?:[-+][0-9A-Za-z.+-]+)?")
 _TEXTS = ("template", "system", "renderer", "parser")

@@ -19,9 +19,8 @@ from eaglecpp.files import exists
 from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references import ModelName, expand_path, in_order, is_checkpoint, read_reference
 
-from .errors import Notice
 from .model import Modelfile
-from .syntax import Command
+from .syntax import Command, Notice
 
 _PROJECTOR = "clip"
 _NO_TARGET = "name one GGUF; a drafter belongs in DRAFT, a LoRA in ADAPTER"

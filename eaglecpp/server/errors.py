@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from eaglecpp import errors as of_engine
-from eaglecpp.modelfile.errors import ModelfileError
+from eaglecpp.modelfile.syntax import ModelfileError
 from eaglecpp.references import ModelNameError
 from eaglecpp.store.errors import DownloadError, HostRefusedError, OfflineError
 

@@ -20,10 +20,9 @@ import msgspec
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.errors import GgufError, MismatchError, TemplateError, UnsupportedError
 from eaglecpp.human import nearest
-from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.resolve import Plan, resolve
-from eaglecpp.modelfile.syntax import Command
+from eaglecpp.modelfile.syntax import Command, Notice
 from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references import ModelName, all_parts, canonical
 from eaglecpp.store.errors import Report, Status, silent

@@ -12,9 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.formats import layout_of, thinking_tags
-from eaglecpp.modelfile.errors import ModelfileError
 from eaglecpp.modelfile.parameters import value_text
-from eaglecpp.modelfile.syntax import Command, holdable
+from eaglecpp.modelfile.syntax import Command, ModelfileError, holdable
 from eaglecpp.modelfile.syntax import format as format_modelfile
 from eaglecpp.options import HEAD, TEXT
 

@@ -22,11 +22,10 @@ from eaglecpp.chat.message import Message
 from eaglecpp.convert import keys
 from eaglecpp.errors import UnsupportedError
 from eaglecpp.files import link, make_folder
-from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile, built_in
 from eaglecpp.modelfile.parameters import DEPRECATED, ParameterError, ParameterValue, from_json
 from eaglecpp.modelfile.pragmas import is_known, without_untrusted
-from eaglecpp.modelfile.syntax import Command
+from eaglecpp.modelfile.syntax import Command, Notice
 from eaglecpp.references import ModelName, in_order
 from eaglecpp.store.errors import StoreError
 from eaglecpp.store.layout import child

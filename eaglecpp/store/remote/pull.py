@@ -27,7 +27,7 @@ from typing import Any
 
 from eaglecpp.errors import EagleError, GgufError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.files import read_limited
-from eaglecpp.modelfile.errors import Notice
+from eaglecpp.modelfile.syntax import Notice
 from eaglecpp.options import TEXT, Strategy
 from eaglecpp.references import REGISTRY_HOST, ModelName, canonical, is_checkpoint, model_name, read_reference
 from eaglecpp.store.drafters import KnownDrafter, known_drafters, known_for

@@ -10,6 +10,7 @@ and line.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,6 @@ from typing import Any
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.errors import DataError
 from eaglecpp.human import counted
-from eaglecpp.json_records import JSON_SUFFIXES, NoTextError, decoded, read_objects, short
 
 TEXT_SUFFIXES = frozenset(
     """
@@ -264,3 +264,53 @@ def _ids(value: Mapping[str, Any], key: str, place: str) -> list[int]:
     if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
         raise DataError(f'{place}: "{key}": expected a list of token ids, found {short(ids)}')
     return ids
+
+
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+
+
+class NoTextError(DataError):
+    """A file that is not text."""
+
+
+def read_objects(path: Path) -> Iterator[tuple[str, Any]]:
+    """(place, value) of each line of a JSON Lines file, or of each element of a JSON array.
+
+    Raises DataError for a line that is not JSON.
+    """
+    if path.suffix.lower() == ".json":
+        text = decoded(path, path.read_bytes(), str(path))
+        if text.lstrip()[:1] == "[":
+            for index, value in enumerate(_parsed(text, str(path))):
+                yield f"{path}[{index}]", value
+            return
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                place = f"{path}:{number}"
+                yield place, _parsed(decoded(path, line, place), place)
+
+
+def decoded(path: Path, data: bytes, place: str) -> str:
+    """UTF-8 text of a file or of one of its lines. Raises NoTextError."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{data[error.start]:02x} at offset {error.start}"
+        raise NoTextError(f"{place}: expected text in UTF-8, found {found}; convert the file") from None
+    if "\0" in text:
+        raise NoTextError(f"{place}: expected text, found NUL characters; is {path.name} a binary file?")
+    return text
+
+
+def _parsed(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: expected JSON, found {short(text.strip())} ({error})") from None
+
+
+def short(value: Any) -> str:
+    """A value for an error message, at most 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
