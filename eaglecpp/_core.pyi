@@ -438,3 +438,6 @@ class TextIndex:
 
 def load_llguidance(path: str) -> None:
     """Loads the shared library of llguidance, once; grammars need it."""
+
+def check_grammar(text: str) -> None:
+    """Raises GrammarError for a text that no matcher can be made of, whatever the vocabulary."""

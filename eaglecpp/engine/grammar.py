@@ -27,6 +27,7 @@ from eaglecpp.limits import (
     SCHEMA_BYTES,
     SCHEMA_DEPTH,
     SCHEMA_NODES,
+    SCHEMA_PATTERN_KEYS,
     SCHEMA_WAYS,
 )
 
@@ -91,7 +92,8 @@ _COMBINED = ("allOf", "anyOf", "oneOf")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _NOT_SCHEMAS = {"enum", "const", "default", "examples", "required", "type"}
 _SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_LOOKS_AROUND = re.compile(r"\\[1-9]|\(\?<?[=!]")
+_MAY_LOOK_AROUND = re.compile(r"\\[1-9bB]|\(\?<?[=!]|.[$^].", re.DOTALL)
+_IS_BEYOND = re.compile("look-?around|backreferences|disjoint")
 _WHITESPACE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
@@ -121,7 +123,7 @@ class _Schema:
 
     def __init__(self, root: dict[str, Any], strict: bool) -> None:
         self._root, self._strict = root, strict
-        self._n_pattern_chars = 0
+        self._n_pattern_chars = self._n_pattern_keys = 0
         self._joined: set[int] = set()
         self._n_ways: dict[int, int] = {}
 
@@ -129,6 +131,7 @@ class _Schema:
         """Changes the schema in place. Raises GrammarError above a limit."""
         schemas = list(self._all())
         _check("characters in all patterns", "JSON schema", self._n_pattern_chars, PATTERN_CHARS)
+        _check("patterns of properties", "JSON schema", self._n_pattern_keys, SCHEMA_PATTERN_KEYS)
         for one in schemas:
             if "allOf" in one or (one.keys() & {"$ref", *_COMBINED} and "properties" in one):
                 self._join(one)
@@ -174,6 +177,9 @@ class _Schema:
     def _count(self, key: str, value: Any) -> None:
         if key == "pattern":
             self._n_pattern_chars += len(str(value))
+        if key == "patternProperties" and isinstance(value, dict):
+            self._n_pattern_keys += len(value)
+            self._n_pattern_chars += sum(map(len, value))
         if key in _SIZES and isinstance(value, (int, float)):
             _check(f"in {key}", "JSON schema", int(value), GRAMMAR_REPETITIONS)
 
@@ -197,17 +203,39 @@ class _Schema:
         return target if isinstance(ref, str) and ref.startswith("#") else None
 
     def _complete(self, schema: dict[str, Any]) -> None:
-        if not self._strict and _LOOKS_AROUND.search(str(schema.get("pattern", ""))):
-            del schema["pattern"]  # no automaton can look around: the type is kept, as in llama.cpp
-            schema.setdefault("type", "string")
+        if not self._strict:
+            _loosen(schema)
         if id(schema) in self._joined:
             return
         if not schema.keys() & {"type", "$ref", "enum", "const", "not", *_COMBINED}:
             kinds = [kind for kind, keys in _OF_TYPE.items() if schema.keys() & keys]
             if kinds:
                 schema["type"] = kinds[0]
-        if "properties" in schema:
-            schema.setdefault("additionalProperties", False)
+        known, required = schema.get("properties"), schema.get("required")
+        if isinstance(known, dict) and "additionalProperties" not in schema:
+            for name in required if isinstance(required, list) else ():
+                known.setdefault(str(name), {})
+            schema["additionalProperties"] = False
+
+
+def _loosen(schema: dict[str, Any]) -> None:
+    """Removes patterns that llguidance refuses: those that look around or refer back, and patterns of
+    properties that may match the same name. What these ask for is then allowed under any name.
+    """
+    pattern, names = schema.get("pattern"), schema.get("patternProperties")
+    if _MAY_LOOK_AROUND.search(str(pattern)) and _is_beyond({"type": "string", "pattern": pattern}):
+        del schema["pattern"]
+        schema.setdefault("type", "string")
+    keys = dict.fromkeys(names, True) if isinstance(names, dict) else {}
+    if keys and _is_beyond({"type": "object", "patternProperties": keys}):
+        others = [schema.get("additionalProperties", False), *schema.pop("patternProperties").values()]
+        schema["additionalProperties"] = {"anyOf": others}
+
+
+def _is_beyond(schema: dict[str, Any]) -> bool:
+    from llguidance import LLMatcher
+
+    return bool(_IS_BEYOND.search(LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema))))
 
 
 # --- GBNF -----------------------------------------------------------------------------------------------
@@ -235,10 +263,9 @@ def _from_gbnf(grammar: Any) -> Lark:
     _load()
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
+    checked = _Gbnf(text).rewritten()
     try:
-        return Lark(gbnf_to_lark(_Gbnf(text).rewritten()))
-    except GrammarError:
-        raise
+        return Lark(gbnf_to_lark(checked))
     except Exception as error:
         raise GrammarError(f"the grammar does not parse: {error}") from None
 

@@ -52,6 +52,7 @@ class ServedRequest(GenerationRequest):
                 request's
     lora:       scales of the model's adapters by number, None = the model's own
     may_call:   the answer is a tool call or has the requested form
+    strict:     schemas that must be enforced completely
     """
 
     model: str
@@ -63,6 +64,7 @@ class ServedRequest(GenerationRequest):
     choice: int = 0
     lora: Mapping[int, float] | None = None
     may_call: bool = False
+    strict: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(eq=False)
@@ -300,6 +302,11 @@ async def n_prompt_tokens(request: Request, wanted: ServedRequest) -> int:
 
 def resolve(model: LoadedModel, request: ServedRequest) -> ResolvedRequest:
     """Resolves a request, with the seed of this answer. Blocks: runs in a preparing thread."""
+    if request.strict and not request.choice:
+        from eaglecpp._extension import core
+
+        form = {"schema": {"anyOf": [*request.strict]}, "strict": True}
+        core.check_grammar(resolve_grammar(None, None, {"type": "json_schema", "json_schema": form}) or "")
     seed = request.options.get("seed", model.engine.engine.sampling.seed)
     if request.choice and seed not in SamplingOptions.RANDOM_SEEDS:  # random ones differ anyway
         seed = SamplingOptions.fixed_seed(seed + request.choice)

@@ -94,6 +94,7 @@ def _tool(tool: Any, index: int) -> Any:
         "name": tool.get("name"),
         "description": text if isinstance(text, str) else "",
         "parameters": tool.get("input_schema") or {"type": "object"},
+        "strict": tool.get("strict"),
     }
 
 

@@ -257,9 +257,10 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
     schema = nested.get("schema") if isinstance(nested, dict) else value.get("schema")
     if kind == "json_schema" and not isinstance(schema, dict):
         raise FieldError(name, "the schema must be an object")
-    if schema and isinstance(nested, dict) and nested.get("strict") is True:
-        return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema, "strict": True}}}
-    return {"json_schema": schema} if schema else {"response_format": {"type": "json_object"}}
+    if not schema:
+        return {"response_format": {"type": "json_object"}}
+    is_strict = (nested if isinstance(nested, dict) else value).get("strict") is True
+    return {"json_schema": schema, "strict": [{"$id": "form", **schema}] if is_strict else []}
 
 
 def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,23 +270,26 @@ def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[
     tools = _read_tools(given)
     if choice == "none":
         return dict(form)
+    own = [_call_schema(f) for f in (one.get("function", one) for one in given) if f.get("strict") is True]
+    strict = {"strict": [*form.get("strict", ()), *own]}
     if choice in (None, "auto"):
-        return {"tools": tools, "may_call": bool(tools and form), **form}
+        return {"tools": tools, "may_call": bool(tools and form), **form, **strict}
     if choice in ("required", "any"):
         if not tools:
             raise FieldError("tool_choice", f"{choice!r} needs tools")
-        return {"tools": tools, "json_schema": {"anyOf": [_call_schema(tool["function"]) for tool in tools]}}
+        calls = [_call_schema(tool["function"]) for tool in tools]
+        return {"tools": tools, "json_schema": {"anyOf": calls}, **strict}
     allowed = choice.get("allowed_tools", choice) if isinstance(choice, dict) else None
     if isinstance(allowed, dict) and isinstance(allowed.get("tools"), list):
         names = {one["function"]["name"] for one in _read_tools(allowed["tools"])}
         some = [one for one in tools if one["function"]["name"] in names]
-        return offered(some, allowed.get("mode"), form)
+        return offered(some, allowed.get("mode"), form) | strict
     function = choice.get("function", choice) if isinstance(choice, dict) else None
     if not isinstance(function, dict) or "name" not in function:
         raise FieldError("tool_choice", "expected none, auto, required or a function")
     for tool in tools:
         if tool["function"]["name"] == function["name"]:
-            return {"tools": tools, "json_schema": _call_schema(tool["function"])}
+            return {"tools": tools, "json_schema": _call_schema(tool["function"]), **strict}
     raise FieldError("tool_choice", f"{function['name']!r} is not among the tools")
 
 

@@ -4,7 +4,7 @@
 #include "algo/text.h"
 #include "bindings/bindings.h"
 #include "bindings/text.h"
-#include "grammar/llguidance.h"
+#include "grammar/matcher.h"
 
 namespace nb = nanobind;
 
@@ -17,6 +17,7 @@ void bind_algo(nb::module_ & m) {
         .def("propose", [](const TextIndex & t, int n) { return t.propose(n).tokens; }, nb::arg("n"));
 
     m.def("load_llguidance", &Llguidance::load, nb::arg("path"));
+    m.def("check_grammar", &check_grammar, nb::arg("text"), nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace eaglecpp

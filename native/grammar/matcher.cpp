@@ -131,7 +131,9 @@ GrammarMatcher::Matcher GrammarMatcher::make(const std::string & text) const {
 
 void GrammarMatcher::give_up() const {
     const char * error = llg_.matcher_get_error(matcher_.get());
-    fail(ErrorKind::grammar, "the grammar: %.600s", error ? error : "llguidance gives no reason");
+    std::string text = error ? error : "llguidance gives no reason";
+    text = text.substr(0, text.find("\n   1 |"));  // behind it is the grammar, as eaglecpp wrote it
+    fail(ErrorKind::grammar, "the grammar: %.600s", text.c_str());
 }
 
 bool GrammarMatcher::allows(Token token) {
@@ -248,6 +250,15 @@ ForcedRun GrammarMatcher::forced_behind(const Tokens & path, int n_max) {
         llg_.matcher_rollback(m, n_read);
     });
     return out;
+}
+
+void check_grammar(const std::string & text) {
+    std::vector<std::string> pieces(256);
+    std::vector<bool> is_end(256);
+    for (size_t i = 0; i < 256; ++i) pieces[i] = std::string(i > 0, (char)i);
+    is_end[0] = true;
+    const auto tokenize = [](const std::string &) { return Tokens(); };  // only for forced tokens
+    GrammarMatcher(text, std::make_shared<GrammarVocabulary>(pieces, is_end, tokenize));
 }
 
 }  // namespace eaglecpp

@@ -84,4 +84,7 @@ class GrammarMatcher {
     std::vector<bool> allowed_;
 };
 
+// Error(grammar) for a text that no matcher can be made of, whatever the vocabulary.
+void check_grammar(const std::string & text);
+
 }  // namespace eaglecpp

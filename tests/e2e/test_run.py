@@ -93,7 +93,7 @@ def test_ctrl_c_ends_the_answer_and_says_so_by_the_exit_status(start: Start, mod
 
 
 QUICK = [["list"], ["show", "tiny", "--modelfile"], ["cp", "tiny", "b"], ["rm", "b"], ["ps"]]
-SLOW = {"gguf", "huggingface_hub", "requests", "tqdm"}
+SLOW = {"gguf", "llguidance", "huggingface_hub", "requests", "tqdm"}
 """All modules named here take long to load; llama_cpp itself loads numpy and jinja2."""
 
 

@@ -8,7 +8,7 @@ import pytest
 import eaglecpp
 from helpers.script import run_script
 
-HEAVY = ("numpy", "llama_cpp", "gguf", "torch", "jinja2", "huggingface_hub", "eaglecpp._core")
+HEAVY = ("numpy", "llama_cpp", "llguidance", "gguf", "torch", "jinja2", "huggingface_hub", "eaglecpp._core")
 
 
 def modules_after(code: str) -> set[str]:

@@ -117,12 +117,23 @@ HALF = {"type": "string", "pattern": "^" + "a" * (PATTERN_CHARS // 2) + "$"}
             ['{"a":1,"b":"x"}'],
             ['{"a":1,"a":"x"}'],
         ),
-        ({"type": "string", "pattern": r"\S"}, ['"a"', '" a "'], ['" "']),
         ({"type": "string", "pattern": r"^\p{L}$"}, ['"é"'], ['"1"']),
         ({"type": "string", "pattern": r"^(?<year>\d{2})$"}, ['"26"'], ['"2"']),
         ({"type": "string", "pattern": "^(?=a)$"}, ['"b"'], ["1"]),
+        ({"pattern": r"^a($|/)+$"}, ['"b"'], ["1"]),  # no automaton looks around
+        ({"pattern": r"^a\bc$"}, ['"b"'], ["1"]),
+        (
+            {"properties": {"a": {"const": 1}}, "required": ["a", "b"]},
+            ['{"a":1,"b":[]}', '{"a":1,"b":2}'],
+            ['{"a":1}', '{"a":1,"b":2,"c":3}'],
+        ),
+        (
+            {"patternProperties": {"^(?!a)b$": {"const": 1}}, "additionalProperties": False},
+            ['{"b":1}', '{"x":1}'],
+            ['{"b":2}'],
+        ),
+        ({"patternProperties": {"a": {"const": 1}, ".": {"const": 2}}}, ['{"ab":1}', '{"b":2}'], ['{"a":3}']),
         ({"allOf": [{"enum": ["x"]}]}, ['"x"'], ["{}"]),
-        ({"type": "string", "pattern": "^(a|bc)$"}, ['"a"', '"bc"'], ['"ac"', "a"]),
         ({"type": "string", "pattern": "^(ab?){2,3}[x-z]+$"}, ['"aaz"', '"abaaxx"'], ['"abx"', '"aa"']),
         ({"pattern": r"^\d{3}-\w*?[^b]$"}, ['"123-a_"', r'"123-\n"'], ['"12-a"', '"123-b"']),
         ({"pattern": r"^\.[\d\-é]\\$"}, [r'".5\\"', r'".é\\"'], [r'"x5\\"', r'".5\"']),
@@ -133,7 +144,6 @@ HALF = {"type": "string", "pattern": "^" + "a" * (PATTERN_CHARS // 2) + "$"}
         ({"pattern": "^ab"}, ['"ab"', '"abc"'], ['"xab"']),
         ({"pattern": r"(?<y>\d{2})$"}, ['"12"', '"x12"'], ['"12x"']),
         ({"pattern": r"^a\$"}, ['"a$"', '"a$b"'], ['"a"']),
-        ({"type": "string", "allOf": [{"enum": ["x"]}]}, ['"x"'], ['"y"', "1"]),
         (
             {"properties": {"a": {}, "abc": {}, "é\n": {}}, "additionalProperties": {"type": "integer"}},
             ['{"a":"x","b":2}', '{"ab":1,"abcd":2}', '{"":1}', r'{"a":1,"ab\n":2}'],
@@ -201,8 +211,12 @@ def test_a_range_has_exactly_its_integers(low: int, high: int, target: Target) -
         (WHOLE | {"minimum": 5, "maximum": 4}, "minimum (5) is greater than maximum (4)"),
         (nested(65), "at most 64 schemas within each other, found 65"),
         (
-            {"properties": {f"p{i}": {"type": "null"} for i in range(1000)}},
-            "at most 1000 schemas, found 1001",
+            {"properties": {f"p{i}": {"type": "null"} for i in range(3000)}},
+            "at most 3000 schemas, found 3001",
+        ),
+        (
+            {"patternProperties": {f"^x{i}[a-z]*$": {} for i in range(1000)}},  # took more than 40 s
+            "at most 100 patterns of properties, found 1000",
         ),
     ],
 )
@@ -231,10 +245,22 @@ ALTERNATIVES = {"anyOf": [{"type": "string"}, {"pattern": "a"}, {"type": "object
         chained(60, lambda ref: {"anyOf": [ref, ref]}),
         chained(60, lambda ref: {"type": "array", "prefixItems": [ref, ref]}),
         {"allOf": [ALTERNATIVES] * 25},
+        {"allOf": [{"patternProperties": {f"^x{i}[a-z]*$": {}}} for i in range(100)]},
         {"$ref": "#"},
         {"allOf": [{"$ref": "#"}]},
     ],
-    ids=["refs", "properties", "all-of", "twice-all", "twice-any", "items", "product", "self", "self-all"],
+    ids=[
+        "refs",
+        "properties",
+        "all-of",
+        "twice-all",
+        "twice-any",
+        "items",
+        "product",
+        "names",
+        "self",
+        "self-all",
+    ],
 )
 def test_joined_and_chained_schemas_cost_little_or_are_refused(schema: Any, target: Target) -> None:
     """On a small stack and in little time."""
@@ -284,13 +310,25 @@ def test_strict_refuses_what_is_not_enforced(schema: Any, target: Target) -> Non
         {"type": "array", "items": {"type": "string"}, "minItems": 10**9},
         {"type": "array", "items": {"type": "string"}, "minItems": 1000, "maxItems": 10**9},
         {"enum": [f"word {i}" for i in range(20_000)]},
-        {"type": "object", "properties": {chr(0x4E00 + i): {"type": "string"} for i in range(900)}},
+        {"type": "object", "properties": {chr(0x4E00 + i): {"type": "string"} for i in range(2000)}},
+        {"type": "object", "properties": {f"p{i}": {"pattern": rf"^a{i}$|\b$"} for i in range(2000)}},
         {
             "anyOf": [{"$ref": f"#/$defs/{i}"} for i in range(400)],
             "$defs": {str(i): {} for i in range(400)},
         },
     ],
-    ids=["pattern", "patterns", "min-length", "max-length", "min-items", "items", "enum", "object", "refs"],
+    ids=[
+        "pattern",
+        "patterns",
+        "min-length",
+        "max-length",
+        "min-items",
+        "items",
+        "enum",
+        "object",
+        "look-around",
+        "refs",
+    ],
 )
 def test_what_a_schema_costs_grows_with_its_text(schema: Any, target: Target) -> None:
     """In time (many of these once took minutes, gigabytes or the process) and in the grammar's text."""

@@ -183,6 +183,8 @@ ASKS: dict[str, dict[str, Any]] = {
 PROMPTED = ("/completion", "/v1/completions")
 PICTURE = {"type": "image_url", "image_url": {"url": "x"}}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
+LOOSE = {"name": "f", "schema": {"type": "object", "not": {"required": ["a"]}}, "strict": True}
+STRICT = {"name": "f", "parameters": LOOSE["schema"], "strict": True}
 REFUSED: list[tuple[str, Any, str]] = [
     ("/api/chat", b"{", "not JSON"),
     ("/api/chat", b"", "missing request body"),
@@ -212,6 +214,15 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/chat/completions", {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice: "),
     ("/v1/chat/completions", {"response_format": {"type": "xml"}}, "response_format.type: "),
     ("/v1/chat/completions", {"grammar": "root ::= ("}, "grammar"),
+    *((path, body | {"max_tokens": 1}, '["not"]') for path, body in (
+        ("/v1/chat/completions", {"tools": [{"type": "function", "function": STRICT}]}),
+        ("/v1/chat/completions", {"tools": [{"function": STRICT}], "tool_choice": "required"}),
+        ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": LOOSE}}),
+        ("/api/chat", {"tools": [{"type": "function", "function": STRICT}]}),
+        ("/v1/messages", {"tools": [{"name": "f", "input_schema": STRICT["parameters"], "strict": True}]}),
+    )),
+    ("/v1/responses", {"tools": [{"type": "function", **STRICT}]}, '["not"]'),
+    ("/v1/responses", {"text": {"format": {"type": "json_schema", **LOOSE}}}, '["not"]'),
     *((path, {"messages": [{"role": "user", "content": "x " * 2000}]}, said) for path, said in (
         ("/v1/chat/completions", "exceeds the available context size"),  # programs know these words
         ("/v1/messages", "prompt is too long"),

@@ -89,20 +89,22 @@ def test_a_tool_that_must_be_called_is_called(server: TestServer, choice: Any) -
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-@pytest.mark.parametrize("kind", ["json_schema", "json_object"])
+@pytest.mark.parametrize("kind", ["json_schema", "strict", "json_object"])
 def test_an_answer_is_a_call_or_has_the_form(server: TestServer, kind: str) -> None:
     """Agents send both. Each token that may begin the one or the other is forbidden in turn."""
     server.told("/models/load", {"model": MODEL})
     (model,) = (one for one in server.server._shared.models.values() if one.name == MODEL)
     pieces = [model.engine.engine.token_to_piece(i) for i in range(model.engine.engine.n_vocab)]
-    form = {"type": kind} | ({"json_schema": {"schema": CITY}} if kind == "json_schema" else {})
-    body = ask("Hello", tools=[OTHER, WEATHER], response_format=form, max_tokens=100)
+    schema = {"json_schema": {"schema": CITY, "strict": kind == "strict"}}
+    form = {"type": kind} if kind == "json_object" else {"type": "json_schema", **schema}
+    tools = [{**tool, "function": {**tool["function"], "strict": True}} for tool in (OTHER, WEATHER)]
+    body = ask("Hello", tools=tools, response_format=form, max_tokens=100)
     messages = {}
     for mark in ("{", "<"):
         bias = {i: False for i, piece in enumerate(pieces) if piece.strip().startswith(mark.encode())}
         messages[mark] = whole(server, body | {"logit_bias": bias})["choices"][0]["message"]
     assert messages["{"]["content"].startswith("<tool_call>"), "the model's own form of calls"
-    if kind == "json_schema":
+    if kind != "json_object":
         assert "tool_calls" in messages["<"] or json.loads(messages["<"]["content"]) == {"city": "Paris"}
 
 
