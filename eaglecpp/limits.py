@@ -31,7 +31,7 @@ SCHEMA_DEPTH = 64
 """Of schemas in schemas."""
 SCHEMA_NODES = 3000
 """Schemas in a schema; the values of an enum are none. Compiling takes up to 3 s of processor time."""
-SCHEMA_PATTERN_KEYS = 100
+SCHEMA_PATTERN_KEYS = 80
 """Keys of `patternProperties` in a schema. llguidance compares each with all others."""
 SCHEMA_WAYS = 10_000
 """Combinations of alternatives (`anyOf`) that `allOf` joins; they are written out."""
