@@ -151,7 +151,6 @@ Status install() {
     barrier_of_ggml = (Barrier)symbol_beside(cpu_function("ggml_backend_set_n_threads"), "ggml_barrier");
     const auto init = (abi::BufferInit)symbol_beside((void *)&ggml_backend_buft_name, "ggml_backend_buffer_init");
     if (!barrier_of_ggml || !init) return without("this libggml does not export what the kernels are hooked into");
-    if (!read_grids()) return without("this libggml has other sizes of IQ2 and IQ3 weights");
     const auto asked = (abi::BufferType *)find_asked_type(cpu);
     if (!asked) return without("this libggml was built without repacking of weights (GGML_CPU_REPACK=OFF)");
     ours.weights = (ggml_backend_buffer_type_t)make_weights_buffer_type(cpu, init);

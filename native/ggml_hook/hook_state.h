@@ -25,9 +25,6 @@ inline bool is_ours(const ggml_tensor * t) {
     return buffer && ggml_backend_buffer_get_type(buffer) == ours.weights;
 }
 
-// Fills `grids` from ggml; false if its numbers are not those that the kernels know.
-bool read_grids();
-
 // Weights that cannot be packed are refused by supports_op(); whoever allocates asks can_pack() first.
 // `init`: ggml_backend_buffer_init. One per process, never freed.
 abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu, abi::BufferInit init);

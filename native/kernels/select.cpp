@@ -4,8 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/grids.h"
-
 #if defined(__linux__) && defined(__aarch64__)
 #include <sys/auxv.h>
 #elif defined(__APPLE__)
@@ -16,7 +14,6 @@ namespace eaglecpp::kernels {
 
 // here, so that kernels can be tested without any library of ggml's
 Barrier barrier_of_ggml = nullptr;
-Grids grids;
 
 #if defined(EAGLECPP_KERNELS_X86)
 extern const KernelTable table_avx2, table_avx512;

@@ -82,10 +82,9 @@ int main() {
     ggml_backend_buffer_type_t packed = kernels::weights_buffer_type(), plain = ggml_backend_cpu_buffer_type();
 
     for (ggml_type type :
-         {GGML_TYPE_Q8_0,   GGML_TYPE_Q4_0,    GGML_TYPE_Q4_1,   GGML_TYPE_Q5_0,  GGML_TYPE_Q5_1,    GGML_TYPE_IQ4_NL,
-          GGML_TYPE_MXFP4,  GGML_TYPE_Q2_K,    GGML_TYPE_Q3_K,   GGML_TYPE_Q4_K,  GGML_TYPE_Q5_K,    GGML_TYPE_Q6_K,
-          GGML_TYPE_IQ4_XS, GGML_TYPE_IQ2_XXS, GGML_TYPE_IQ2_XS, GGML_TYPE_IQ2_S, GGML_TYPE_IQ3_XXS, GGML_TYPE_IQ3_S,
-          GGML_TYPE_F32,    GGML_TYPE_F16,     GGML_TYPE_BF16}) {
+         {GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_IQ4_NL,
+          GGML_TYPE_MXFP4, GGML_TYPE_Q2_K, GGML_TYPE_Q3_K, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K,
+          GGML_TYPE_IQ4_XS, GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16}) {
         const bool is_dense = !ggml_is_quantized(type);
         const char * name = ggml_type_name(type);
         const double bound = is_dense ? 1e-6 : 0.015;  // 8-bit activations leave about one percent
