@@ -27,7 +27,7 @@ SINKS = ".self_attn.sinks"
 CAUSAL = ("is_causal", "causal", "dflash_query_causal")
 """Keys that say of all layers whether a row sees only earlier rows of its block."""
 _MOST, _MOST_CANDIDATES = 64, 1024
-"""What the engine takes (native/gguf/draft_file.cpp)."""
+"""What the engine takes (native/draft/draft_file.cpp)."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Every GGUF key and tensor that our drafter files can contain: the single source of truth.
 
-`docs/gguf-format.md` says what each means, `native/gguf/draft_file.cpp` reads them (a conformance test
+`docs/gguf-format.md` says what each means, `native/draft/draft_file.cpp` reads them (a conformance test
 compares the two), `mapping.py` and `metadata.py` work from it. Declarative on purpose: to add a switch, add a
 row here and the value in `metadata.py`.
 

@@ -146,18 +146,24 @@ class StepResult:
 class MadeSampler:
     """Of `Engine.make_sampler`, for one generation."""
 
-class ParkedSequence:
-    """What a conversation holds between two generations, outside of the caches. Made from a file's numbers,
-    with room for its bytes, of which there are n_most. Raises ValueError.
+class SavedSequence:
+    """A conversation between two generations, outside of the caches. n_bytes: room for the blob of a file,
+    which `check` validates before anything else may be called.
     """
 
-    def __init__(self, tokens: Sequence[int], sizes: Sequence[int], n_most: int) -> None: ...
+    def __init__(self, n_bytes: int) -> None: ...
+    def seal(self) -> None:
+        """Writes the checksum. Call before `blob` goes to a file."""
+
+    def check(self) -> None:
+        """Raises ValueError for a blob that `seal` did not make, or with tokens of images."""
+
     @property
-    def sizes(self) -> list[int]: ...
-    @property
-    def parts(self) -> list[memoryview]: ...  # in place: target, drafter, features by layer
+    def blob(self) -> memoryview: ...  # in place
     @property
     def tokens(self) -> list[int]: ...
+    @property
+    def n_past(self) -> int: ...  # tokens that have been run
     @property
     def n_bytes(self) -> int: ...
 
@@ -268,9 +274,9 @@ class Engine:
     def open_sequence(self) -> int: ...
     def close_sequence(self, sequence: int) -> None: ...
     @property
-    def can_park(self) -> bool: ...
-    def park(self, sequence: int) -> ParkedSequence: ...
-    def unpark(self, sequence: int, parked: ParkedSequence) -> bool: ...
+    def can_save(self) -> bool: ...
+    def save(self, sequence: int) -> SavedSequence: ...
+    def restore(self, sequence: int, saved: SavedSequence) -> bool: ...
     def make_sampler(self, params: GenerateParams) -> MadeSampler:
         """What of a generation costs time before it begins. For any thread at any time."""
 

@@ -309,7 +309,7 @@ class AsyncEngine:
             state = await self.call(lambda engine: self._scheduler.slots.free(number).sequence.offload())
             if state is not None and min(state.tokens, default=0) < 0:
                 raise InvalidValueError(f"slot {number}: its text has images, which only this process knows")
-            if state is not None and state.sizes[0] > 0:
+            if state is not None and state.n_past > 0:
                 n_bytes = await asyncio.wrap_future(prompts.write(state, name))
         if state is None or n_bytes == 0:
             raise InvalidValueError(f"slot {number}: it is empty, or writing failed (see the log)")

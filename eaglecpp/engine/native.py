@@ -206,18 +206,18 @@ class NativeSequence:
         with self._exclusive() as native:
             native.clear(self.number)
 
-    def offload(self) -> core.ParkedSequence | None:
+    def offload(self) -> core.SavedSequence | None:
         """What the conversation holds between two generations; None where it cannot leave the caches."""
         with self._exclusive() as native:
-            return native.park(self.number) if native.can_park else None
+            return native.save(self.number) if native.can_save else None
 
-    def restore(self, parked: core.ParkedSequence) -> bool:
+    def restore(self, saved: core.SavedSequence) -> bool:
         """Puts an offloaded conversation in place of what is held here; False where there is no room, or it
         is none of this engine's.
         """
         with self._exclusive() as native:
             try:
-                return native.unpark(self.number, parked)
+                return native.restore(self.number, saved)
             except ValueError as error:  # it may come from a file
                 _log.info("not restored: %s", error)
                 return False

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`PromptCache`: what was read of long prompts, in files, so that it need not be read again after a restart.
 
-A file holds a conversation as `core.ParkedSequence` does: its tokens, the target's rows as llama.cpp saves
-them, the drafter's rows and the features that it needs. Rows are used only where the text, the files and
-everything that decides about their bits are the same, so answers are, too.
+A file holds the tokens of a conversation and the blob of `core.SavedSequence`: the target's rows as llama.cpp
+saves them, the drafter's rows and the hidden states that it needs. Rows are used only where the text, the
+files and everything that decides about their bits are the same, so answers are, too.
 
 Nothing is believed that a file says. Each carries two codes (keyed BLAKE2b) that only whoever has this user's
 key can make: one of the head, checked before the head is parsed, and one of all, checked before llama.cpp or
@@ -60,7 +60,7 @@ WORTH = 32
 LEAST = 512
 """Tokens of a text that is worth a file."""
 _MAGIC = b"eaglecpp prompt\n"
-_VERSION = 1
+_VERSION = 2
 _CODE = 32
 _HEAD_MOST = 32 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -70,11 +70,10 @@ _LEFT = re.compile(r"\..+\.eagle-(prompt|slot)\.[0-9a-f]{8}\.tmp")
 
 @dataclass(frozen=True)
 class _Head:
-    """of: what the rows depend on, hashed; sizes: of `core.ParkedSequence`."""
+    """of: what the rows depend on, hashed; tokens: those that have been run."""
 
     of: str
     tokens: list[int]
-    sizes: list[int]
 
 
 @dataclass
@@ -132,11 +131,11 @@ class PromptCache:
 
     # Reading
 
-    def fetch(self, prompt: Sequence[int], n_held: int) -> Future[core.ParkedSequence | None]:
+    def fetch(self, prompt: Sequence[int], n_held: int) -> Future[core.SavedSequence | None]:
         """Looks in a thread for the beginning of a prompt. n_held: tokens of it in the caches already."""
         return self._reader.submit(self._fetch, prompt, n_held)
 
-    def _fetch(self, prompt: Sequence[int], n_held: int) -> core.ParkedSequence | None:
+    def _fetch(self, prompt: Sequence[int], n_held: int) -> core.SavedSequence | None:
         least = max(LEAST, n_held + WORTH)
         if len(prompt) < least:  # no file can be worth it
             return None
@@ -162,8 +161,7 @@ class PromptCache:
             if known is None or known.place != place:
                 known = _Entry(path, [], place)
                 with self._telling(path), open_regular(path) as file:
-                    head, _ = self._head(file)
-                    known.tokens = head.tokens[: head.sizes[0]]
+                    known.tokens = self._head(file)[0].tokens
             found[path.name] = known
         self._entries = found
         return list(found.values())
@@ -192,19 +190,22 @@ class PromptCache:
             raise ValueError("of another model, drafter, machine or version, or opened with other options")
         return read, code
 
-    def _read(self, path: Path) -> core.ParkedSequence:
+    def _read(self, path: Path) -> core.SavedSequence:
         """Raises ValueError, OSError, MemoryError, EagleError."""
         with open_regular(path) as file:
-            head, code = self._head(file)
+            _, code = self._head(file)
             n_bytes = os.fstat(file.fileno()).st_size - file.tell() - _CODE
-            state = core.ParkedSequence(head.tokens, head.sizes, max(0, n_bytes))
-            found = self._code(code)
-            for part in state.parts:
-                n_bytes -= file.readinto(part)
-                found.update(part)
-            if n_bytes != 0 or not hmac.compare_digest(found.digest(), file.read()):
+            state = core.SavedSequence(max(0, n_bytes))
+            n_read = file.readinto(state.blob)
+            if n_read != n_bytes or not hmac.compare_digest(self._end(code, state), file.read()):
                 raise ValueError("damaged")
+            state.check()
             return state
+
+    def _end(self, code: bytes, state: core.SavedSequence) -> bytes:
+        end = self._code(code)
+        end.update(state.blob)
+        return end.digest()
 
     def _code(self, start: bytes) -> hashlib.blake2b:
         return hashlib.blake2b(start, key=self._key, digest_size=_CODE)
@@ -240,7 +241,7 @@ class PromptCache:
         if self._writing is not None:
             self._writing.result()
 
-    def write(self, state: core.ParkedSequence, name: str = "") -> Future[int]:
+    def write(self, state: core.SavedSequence, name: str = "") -> Future[int]:
         """In the background: a file's bytes, 0 if it could not be written, which is logged. name: of a slot's
         file, see `slot_file`.
         """
@@ -249,22 +250,18 @@ class PromptCache:
         self._writing = self._writer.submit(self._write, path, state)
         return self._writing
 
-    def _write(self, path: Path, state: core.ParkedSequence) -> int:
-        head = json.dumps({"of": self._of, "tokens": state.tokens, "sizes": state.sizes}).encode()
+    def _write(self, path: Path, state: core.SavedSequence) -> int:
+        state.seal()
+        head = json.dumps({"of": self._of, "tokens": state.tokens[: state.n_past]}).encode()
         start = b"".join((_MAGIC, *(n.to_bytes(4, "little") for n in (_VERSION, len(head))), head))
-        n_bytes = len(start) + sum(part.nbytes for part in state.parts) + 2 * _CODE
+        n_bytes = len(start) + state.n_bytes + 2 * _CODE
         try:
             if n_bytes > self._n_most:
                 raise ValueError(f"{n_bytes} bytes, more than all files may have (prompt_cache_bytes)")
             self._make_room(n_bytes)
             with replaced(path, mode=0o600) as temporary, temporary.open("wb") as file:
                 code = self._code(start).digest()
-                file.write(start + code)
-                end = self._code(code)
-                for part in state.parts:
-                    file.write(part)
-                    end.update(part)
-                file.write(end.digest())
+                file.writelines((start, code, state.blob, self._end(code, state)))
             self._make_room(0)  # another process may have written at the same time
             if path.suffix == ".eagle-prompt":
                 self._drop_beginnings(path, state.tokens)
@@ -300,7 +297,7 @@ class PromptCache:
             )
         return self.folder / f"{name}.eagle-slot"
 
-    def read_slot(self, name: str) -> core.ParkedSequence | None:
+    def read_slot(self, name: str) -> core.SavedSequence | None:
         """What was written under a name; None for what is not there or does not count, which is logged."""
         path = self.slot_file(name)
         with self._telling(path):
@@ -359,7 +356,7 @@ def why_none(native: core.Engine, folder: str) -> str:
     """Why an engine has no prompt cache, in one line; "" where it can have one."""
     if not folder:
         return "it was opened without a folder for it (--prompt-cache DIR)"
-    if native.can_park:
+    if native.can_save:
         return ""
     return native.chains_only or (
         "the target forgets rows (sliding windows), or its conversations have caches of their own"

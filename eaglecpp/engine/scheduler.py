@@ -59,7 +59,7 @@ class Generation:
     slot_number: int = -1
     stream: Stream | None = None
     live: dict[str, Any] = field(default_factory=dict)
-    fetched: Future[core.ParkedSequence | None] | None = None
+    fetched: Future[core.SavedSequence | None] | None = None
 
 
 Updates = list[tuple[Generation, Update]]

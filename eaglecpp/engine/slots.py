@@ -51,7 +51,7 @@ class Offloaded:
     """One conversation there."""
 
     tokens: list[int]
-    state: core.ParkedSequence
+    state: core.SavedSequence
 
 
 class HostCache:
@@ -166,7 +166,7 @@ class Slots:
                 slot.is_new = False
                 prompts.keep(slot.sequence)
 
-    def find(self, prompt: list[int], found: core.ParkedSequence | None = None) -> Slot:
+    def find(self, prompt: list[int], found: core.SavedSequence | None = None) -> Slot:
         """Picks the free slot with the longest common prefix, restoring it from the host cache or a file if
         that is longer; otherwise an empty or the least recently used slot. What the slot held goes to the
         host cache. found: what a file holds of the prompt

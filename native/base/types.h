@@ -28,6 +28,12 @@ struct Pinned {
     Pinned & operator=(const Pinned &) = delete;
 };
 
+// Borrowed memory.
+struct ByteView {
+    const uint8_t * data;
+    size_t size;
+};
+
 inline double now_ms() {
     using namespace std::chrono;
     return duration<double, std::milli>(steady_clock::now().time_since_epoch()).count();

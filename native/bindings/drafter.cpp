@@ -23,12 +23,12 @@ namespace eaglecpp {
 
 namespace {
 
-class StudyDrafter {
+class LowlevelDrafter {
   public:
     std::atomic<bool> in_use{false};
 
-    StudyDrafter(const std::string & path, const std::optional<EngineOptions> & given,
-                 const std::optional<ArrayIn<2>> & embedding, const std::optional<ArrayIn<2>> & head) {
+    LowlevelDrafter(const std::string & path, const std::optional<EngineOptions> & given,
+                    const std::optional<ArrayIn<2>> & embedding, const std::optional<ArrayIn<2>> & head) {
         llama_start();
         const EngineOptions options = given.value_or(EngineOptions{});
         const DraftFile file(path);
@@ -38,7 +38,6 @@ class StudyDrafter {
         d.n_ctx = options.n_ctx > 0 ? options.n_ctx : 4096;
         d.n_draft_rows_max = (int)std::clamp<int64_t>(2 * (int64_t)options.n_draft_max, 128, INT32_MAX);
         d.type_kv = type_by_name(options.draft_type_kv);
-        d.window = options.draft_window;
         d.use_kernels = options.kernels != "off";
         d.flash_attn = options.flash_attn != "off";
         drafter_ = std::make_unique<FeatureDrafter>(file, d);
@@ -52,6 +51,7 @@ class StudyDrafter {
         drafter_->finish();
         drafter_->reserve();
         sequence_ = std::make_unique<FeatureSequence>(*drafter_);
+        sequence_->window = options.draft_window;
     }
 
     nb::dict info() const {
@@ -61,7 +61,6 @@ class StudyDrafter {
         return d;
     }
 
-    void reset() { sequence_->truncate(0); }
     void truncate(int n_rows) { sequence_->truncate(n_rows); }
     int n_rows() { return sequence_->n_rows(); }
 
@@ -132,15 +131,14 @@ class StudyDrafter {
         const size_t n = (size_t)sequence_->n_rows();
         const auto read = [&](const ggml_tensor * t, int n_head_values) {
             const size_t n_row = (size_t)n_head_values * s.n_head_kv;
-            std::vector<uint8_t> raw(ggml_nbytes(t));
+            std::vector<uint8_t> raw(n * t->nb[1]);
             ggml_backend_tensor_get(t, raw.data(), 0, raw.size());
-            std::vector<float> all(ggml_nelements(t)), out(n * n_row);
-            if (t->type == GGML_TYPE_F32) {
-                std::memcpy(all.data(), raw.data(), raw.size());
-            } else {
-                ggml_get_type_traits(t->type)->to_float(raw.data(), all.data(), (int64_t)all.size());
+            const auto rows = EmbeddingTable::from_bytes(std::move(raw), t->type, (int)t->ne[0], (int)n);
+            std::vector<float> row(t->ne[0]), out;
+            for (size_t i = 0; i < n; ++i) {
+                rows.row((int)i, row.data());
+                out.insert(out.end(), row.begin(), row.begin() + n_row);
             }
-            for (size_t i = 0; i < n; ++i) std::copy_n(&all[i * t->ne[0]], n_row, &out[i * n_row]);
             return to_array(std::move(out), {n, (size_t)s.n_head_kv, (size_t)n_head_values});
         };
         const DraftKv & kv = sequence_->kv();
@@ -172,7 +170,9 @@ class StudyDrafter {
         drafter_->commit_together({{sequence_.get(), rows, tokens.data(), n_ahead}});
     }
 
-    void extend_by(const std::vector<DraftRow> & rows) { drafter_->extend_together({{sequence_.get(), rows}}); }
+    void extend_by(const std::vector<DraftRow> & rows) {
+        drafter_->extend_together({DraftRequest::step(sequence_.get(), rows)});
+    }
 
     void share_head(const ArrayIn<2> & head) {
         head_ctx_.reset(ggml_init({ggml_tensor_overhead() * 2, nullptr, true}));
@@ -207,24 +207,24 @@ class StudyDrafter {
 }  // namespace
 
 void bind_drafter(nb::module_ & m) {
-    nb::class_<StudyDrafter>(m, "Drafter")
+    nb::class_<LowlevelDrafter>(m, "Drafter")
         .def(nb::init<const std::string &, const std::optional<EngineOptions> &, const std::optional<ArrayIn<2>> &,
                       const std::optional<ArrayIn<2>> &>(),
              nb::arg("path"), nb::arg("options") = nb::none(), nb::arg("embedding") = nb::none(),
              nb::arg("head") = nb::none())
-        .def_prop_ro("info", &StudyDrafter::info)
-        .def_prop_ro("n_rows", &OneAtATime<&StudyDrafter::n_rows>::call)
-        .def("reset", &OneAtATime<&StudyDrafter::reset>::call)
-        .def("truncate", &OneAtATime<&StudyDrafter::truncate>::call, nb::arg("n_rows"))
-        .def("commit", &OneAtATime<&StudyDrafter::commit>::call, nb::arg("features"), nb::arg("tokens"))
-        .def("commit_ahead", &OneAtATime<&StudyDrafter::commit_ahead>::call, nb::arg("features"), nb::arg("tokens"),
+        .def_prop_ro("info", &LowlevelDrafter::info)
+        .def_prop_ro("n_rows", &OneAtATime<&LowlevelDrafter::n_rows>::call)
+        .def("reset", [](LowlevelDrafter & d) { OneAtATime<&LowlevelDrafter::truncate>::call(d, 0); })
+        .def("truncate", &OneAtATime<&LowlevelDrafter::truncate>::call, nb::arg("n_rows"))
+        .def("commit", &OneAtATime<&LowlevelDrafter::commit>::call, nb::arg("features"), nb::arg("tokens"))
+        .def("commit_ahead", &OneAtATime<&LowlevelDrafter::commit_ahead>::call, nb::arg("features"), nb::arg("tokens"),
              nb::arg("n_ahead"))
-        .def("block", &OneAtATime<&StudyDrafter::block>::call, nb::arg("features"), nb::arg("tokens"),
+        .def("block", &OneAtATime<&LowlevelDrafter::block>::call, nb::arg("features"), nb::arg("tokens"),
              nb::arg("behind"), nb::arg("k"))
-        .def("append", &OneAtATime<&StudyDrafter::append>::call, nb::arg("features"), nb::arg("tokens"))
-        .def("extend", &OneAtATime<&StudyDrafter::extend>::call, nb::arg("states"), nb::arg("tokens"),
+        .def("append", &OneAtATime<&LowlevelDrafter::append>::call, nb::arg("features"), nb::arg("tokens"))
+        .def("extend", &OneAtATime<&LowlevelDrafter::extend>::call, nb::arg("states"), nb::arg("tokens"),
              nb::arg("parents"))
-        .def("kv", &OneAtATime<&StudyDrafter::kv>::call, nb::arg("layer"));
+        .def("kv", &OneAtATime<&LowlevelDrafter::kv>::call, nb::arg("layer"));
 }
 
 }  // namespace eaglecpp

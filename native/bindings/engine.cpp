@@ -356,55 +356,24 @@ void bind_embedder(nb::module_ & m) {
         .def("take", &OneAtATime<&E::take>::call);
 }
 
-// What a file keeps of a parked conversation: numbers, and the bytes that follow them.
-using ParkedSizes = std::array<size_t, 9>;
-
-ParkedSizes parked_sizes(ParkedSequence & p) {
-    FeatureWindow & f = p.features;
-    return {(size_t)p.n_past,  (size_t)p.inexact_from, (size_t)p.n_draft_rows, p.target.size(),   p.draft.size(),
-            f.layers().size(), (size_t)f.n_embd(),     (size_t)f.first(),      (size_t)f.n_rows()};
-}
-
-// With room for the bytes; n_most: of them in all, which whoever reads a file knows. Error(value)
-void init_parked(ParkedSequence * out, Tokens tokens, const ParkedSizes & sizes, size_t n_most) {
-    const auto [n_past, inexact_from, n_draft_rows, n_target, n_draft, n_aux, n_embd, first, n_rows] = sizes;
-    const size_t small[] = {n_past, inexact_from, n_draft_rows, n_aux, n_embd, first, n_rows};
-    bool fits = n_target <= n_most && n_draft <= n_most - n_target;
-    for (size_t n : small) fits = fits && n <= INT_MAX;
-    // an image's tokens are those of one process
-    for (Token t : tokens) fits = fits && t >= 0;
-    const size_t n_floats = (n_most - std::min(n_most, n_target + n_draft)) / sizeof(float);
-    fits = fits && n_aux <= 1024 && n_rows <= 1024 && (n_aux == 0 || n_embd * n_rows <= n_floats / n_aux);
-    if (!fits) fail(ErrorKind::value, "a parked conversation of %zu bytes has other sizes", n_most);
-    new (out) ParkedSequence{std::move(tokens), (int)n_past, (int)inexact_from, {}, {}, {}, (int)n_draft_rows, {}};
-    out->target.resize(n_target);
-    out->draft.resize(n_draft);
-    out->features = FeatureWindow((int)n_aux, (int)n_embd);
-    out->features.resize((int)first, (int)n_rows);
-}
-
-// its bytes in place: target, drafter, features by layer
-nb::list parked_parts(nb::handle self) {
-    ParkedSequence & p = nb::cast<ParkedSequence &>(self);
-    nb::list out;
-    const auto add = [&](void * data, size_t n) {
-        const nb::object bytes = nb::cast(ArrayOf<uint8_t>(data, {n}, self), nb::rv_policy::reference);
-        out.append(nb::steal(PyMemoryView_FromObject(bytes.ptr())));
-    };
-    add(p.target.data(), p.target.size());
-    add(p.draft.data(), p.draft.size());
-    for (auto & l : p.features.layers()) add(l.data(), l.size() * sizeof(float));
-    return out;
+// A saved conversation's bytes, in place.
+nb::object blob(nb::handle self) {
+    std::vector<uint8_t> & bytes = nb::cast<SavedSequence &>(self).bytes;
+    const nb::object array = nb::cast(ArrayOf<uint8_t>(bytes.data(), {bytes.size()}, self), nb::rv_policy::reference);
+    return nb::steal(PyMemoryView_FromObject(array.ptr()));
 }
 
 void bind_results(nb::module_ & m) {
     nb::class_<MadeSampler>(m, "MadeSampler");
-    nb::class_<ParkedSequence>(m, "ParkedSequence")
-        .def("__init__", &init_parked, nb::arg("tokens"), nb::arg("sizes"), nb::arg("n_most"))
-        .def_ro("tokens", &ParkedSequence::tokens)
-        .def_prop_ro("sizes", &parked_sizes)
-        .def_prop_ro("parts", &parked_parts)
-        .def_prop_ro("n_bytes", &ParkedSequence::n_bytes);
+    using S = SavedSequence;
+    nb::class_<S>(m, "SavedSequence")
+        .def(nb::init<size_t>(), nb::arg("n_bytes"))
+        .def("seal", &S::seal, nb::call_guard<GilRelease>())
+        .def("check", &S::check, nb::call_guard<GilRelease>())
+        .def_prop_ro("tokens", &S::tokens)
+        .def_prop_ro("n_past", [](const S & s) { return s.header().n_past; })
+        .def_prop_ro("blob", &blob)
+        .def_prop_ro("n_bytes", [](const S & s) { return s.bytes.size(); });
     nb::class_<TokenLogprobs>(m, "TokenLogprobs")
         .def_ro("logprob", &TokenLogprobs::logprob)
         .def_prop_ro("top", [](const TokenLogprobs & t) {
@@ -497,9 +466,9 @@ void bind_engine(nb::module_ & m) {
         .def("end", &released<&Engine::end, int, int>, nb::arg("sequence"), nb::arg("n_taken") = -1)
         .def(
             "tokens", [](const E & e, int id) { return e.get().sequence(id).tokens; }, nb::arg("sequence"))
-        .def_prop_ro("can_park", [](const E & e) { return e.get().can_park(); })
-        .def("park", &released<&Engine::park, int>, nb::arg("sequence"))
-        .def("unpark", &released<&Engine::unpark, int, ParkedSequence>, nb::arg("sequence"), nb::arg("parked"))
+        .def_prop_ro("can_save", [](const E & e) { return e.get().can_save(); })
+        .def("save", &released<&Engine::save, int>, nb::arg("sequence"))
+        .def("restore", &released<&Engine::restore, int, SavedSequence>, nb::arg("sequence"), nb::arg("saved"))
         .def("timings", &timings, nb::arg("sequence"))
         .def("clear", &released<&Engine::clear, int>, nb::arg("sequence"))
         .def("planner_state",

@@ -4,7 +4,7 @@
 #include "bindings/bindings.h"
 #include "bindings/fields.h"
 #include "bindings/gil.h"
-#include "gguf/draft_file.h"
+#include "draft/draft_file.h"
 #include "target/file_checks.h"
 
 namespace nb = nanobind;

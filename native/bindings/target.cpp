@@ -20,13 +20,13 @@ namespace eaglecpp {
 
 namespace {
 
-class StudyTarget {
+class LowlevelTarget {
   public:
     std::atomic<bool> in_use{false};
 
-    StudyTarget(const EngineOptions & options, const std::vector<int32_t> & layers)
+    LowlevelTarget(const EngineOptions & options, const std::vector<int32_t> & layers)
         : opened_(opened(options, layers)), target_(*opened_), n_layers_(layers.size()) {}
-    ~StudyTarget() {
+    ~LowlevelTarget() {
         GilRelease release;
         opened_.reset();
     }
@@ -145,13 +145,13 @@ class StudyTarget {
 };
 
 // The sampler alone, on logits of the caller's making.
-class StudySampler {
+class LowlevelSampler {
   public:
     std::atomic<bool> in_use{false};
 
-    StudySampler(const SamplingParams & params, StudyTarget & target)
+    LowlevelSampler(const SamplingParams & params, LowlevelTarget & target)
         : sampler_(params, target.target().vocab().size(), &target.target().vocab(), target.target().n_ctx()) {}
-    StudySampler(const SamplingParams & params, int n_vocab) : sampler_(params, n_vocab) {}
+    LowlevelSampler(const SamplingParams & params, int n_vocab) : sampler_(params, n_vocab) {}
 
     void accept_prompt(const Tokens & tokens) { sampler_.accept_prompt(tokens); }
     void accept(Token token) { sampler_.accept(token); }
@@ -180,24 +180,24 @@ class StudySampler {
 }  // namespace
 
 void bind_target(nb::module_ & m) {
-    nb::class_<StudyTarget>(m, "Target")
+    nb::class_<LowlevelTarget>(m, "Target")
         .def(nb::init<const EngineOptions &, const std::vector<int32_t> &>(), nb::arg("options"), nb::arg("layers"))
-        .def_prop_ro("n_embd", [](StudyTarget & t) { return t.target().model().n_embd(); })
-        .def_prop_ro("n_layer", [](StudyTarget & t) { return t.target().model().n_layer(); })
-        .def_prop_ro("n_vocab", [](StudyTarget & t) { return t.target().vocab().size(); })
-        .def_prop_ro("n_ubatch", [](StudyTarget & t) { return t.target().options().n_ubatch; })
-        .def_prop_ro("taps", [](StudyTarget & t) { return t.target().taps_mode(); })
-        .def("forward", &OneAtATime<&StudyTarget::forward>::call, nb::arg("tokens"), nb::arg("want_logits") = true)
-        .def("time_rows", &OneAtATime<&StudyTarget::time_rows>::call, nb::arg("prefix"), nb::arg("tokens"),
+        .def_prop_ro("n_embd", [](LowlevelTarget & t) { return t.target().model().n_embd(); })
+        .def_prop_ro("n_layer", [](LowlevelTarget & t) { return t.target().model().n_layer(); })
+        .def_prop_ro("n_vocab", [](LowlevelTarget & t) { return t.target().vocab().size(); })
+        .def_prop_ro("n_ubatch", [](LowlevelTarget & t) { return t.target().options().n_ubatch; })
+        .def_prop_ro("taps", [](LowlevelTarget & t) { return t.target().taps_mode(); })
+        .def("forward", &OneAtATime<&LowlevelTarget::forward>::call, nb::arg("tokens"), nb::arg("want_logits") = true)
+        .def("time_rows", &OneAtATime<&LowlevelTarget::time_rows>::call, nb::arg("prefix"), nb::arg("tokens"),
              nb::arg("repeats") = 1);
-    nb::class_<StudySampler>(m, "Sampler")
-        .def(nb::init<const SamplingParams &, StudyTarget &>(), nb::arg("params"), nb::arg("target"))
+    nb::class_<LowlevelSampler>(m, "Sampler")
+        .def(nb::init<const SamplingParams &, LowlevelTarget &>(), nb::arg("params"), nb::arg("target"))
         .def(nb::init<const SamplingParams &, int>(), nb::arg("params"), nb::arg("n_vocab"))
-        .def("accept_prompt", &OneAtATime<&StudySampler::accept_prompt>::call, nb::arg("tokens"))
-        .def("accept", &OneAtATime<&StudySampler::accept>::call, nb::arg("token"))
-        .def("allowed", &OneAtATime<&StudySampler::allowed>::call)
-        .def("sample", &OneAtATime<&StudySampler::sample>::call, nb::arg("logits"), nb::arg("pos"))
-        .def("count", &OneAtATime<&StudySampler::count>::call, nb::arg("logits"), nb::arg("first"), nb::arg("n"));
+        .def("accept_prompt", &OneAtATime<&LowlevelSampler::accept_prompt>::call, nb::arg("tokens"))
+        .def("accept", &OneAtATime<&LowlevelSampler::accept>::call, nb::arg("token"))
+        .def("allowed", &OneAtATime<&LowlevelSampler::allowed>::call)
+        .def("sample", &OneAtATime<&LowlevelSampler::sample>::call, nb::arg("logits"), nb::arg("pos"))
+        .def("count", &OneAtATime<&LowlevelSampler::count>::call, nb::arg("logits"), nb::arg("first"), nb::arg("n"));
 }
 
 }  // namespace eaglecpp

@@ -15,17 +15,17 @@ int DraftSequence::row_of(int node) const {
 }
 
 // More rows than are taken together: then all but the last of each go alone, as rows of a prompt do.
-void Drafter::commit_together(const std::vector<DraftCommit> & commits) {
+void Drafter::commit_together(const std::vector<DraftRequest> & commits) {
     if (commits.empty()) return;
     std::vector<int> n_before;
     int n_rows = 0;
-    for (const DraftCommit & c : commits) {
+    for (const DraftRequest & c : commits) {
         n_before.push_back(c.seq->n_rows());
         n_rows += c.features.n_rows;
     }
     try {
-        std::vector<DraftCommit> last = commits;
-        for (DraftCommit & c : last) {
+        std::vector<DraftRequest> last = commits;
+        for (DraftRequest & c : last) {
             FeatureRows alone = c.features;
             alone.n_rows = n_rows > n_commit_rows() ? alone.n_rows - 1 : 0;
             if (alone.n_rows == 0) continue;

@@ -51,19 +51,20 @@ class DraftSequence {
     // Step i of the commit is this row, if it was made for this token behind this parent.
     virtual bool take_step(int i, const DraftRow & row) = 0;
 
-    // The first n committed rows: returns them as bytes, or replaces this conversation's rows by those saved from any
+    // The first n committed rows: appends them to `out`, or replaces this conversation's rows by those saved from any
     // conversation of this drafter.
-    virtual std::vector<uint8_t> save_rows(int n) const = 0;
-    virtual void load_rows(const std::vector<uint8_t> & bytes, int n) = 0;
+    virtual void save_rows(int n, std::vector<uint8_t> & out) const = 0;
+    virtual void load_rows(ByteView bytes, int n) = 0;
 
     // whether these bytes can be n rows that save_rows() gave; they may come from a file
-    virtual bool fits(const std::vector<uint8_t> & bytes, int n) const = 0;
+    virtual bool fits(ByteView bytes, int n) const = 0;
 
     // keeps the first n committed rows; drops the draft rows
     virtual void truncate(int n_rows) = 0;
 
-    // The last positions that rows see from now on, of those that they can see; 0 = all.
-    virtual void set_window(int) {}
+    // The last positions that rows of the next calls see, of those that they can see; 0 = all. Drafters that llama.cpp
+    // runs see all.
+    int window = 0;
 
   protected:
     // The draft row of a node, -1 for the last committed row. Error(value)
@@ -72,22 +73,22 @@ class DraftSequence {
     std::vector<int32_t> nodes_;  // of the draft rows; -1: a step that was not taken
 };
 
-// what one conversation adds to a call for several
-struct DraftCommit {
+// One conversation's part of a call for several: rows to commit, or draft rows.
+struct DraftRequest {
     DraftSequence * seq;
-    FeatureRows features;
-    const Token * tokens;  // as in DraftSequence::commit
+    FeatureRows features = {};
+    const Token * tokens = nullptr;  // as in DraftSequence::commit
     // where DraftTraits::n_levels_max > 0: the tokens further on that this pass is to give. Of a parallel drafter
     // output rows 1 to n_ahead are their distributions; else draft rows ask for them
     int n_ahead = 0;
     // Of a conversation alone, where Drafter::can_step(): draft rows that follow in the same graph. Each embeds the
     // likeliest token of the row before. They are output rows 1, 2, ...; DraftSequence::take_step() gives them nodes.
     int n_steps = 0;
-};
+    std::vector<DraftRow> rows = {};  // of one draft step; instead of all above
 
-struct DraftLevel {
-    DraftSequence * seq;
-    std::vector<DraftRow> rows;
+    static DraftRequest step(DraftSequence * seq, const std::vector<DraftRow> & rows) {
+        return {seq, {}, nullptr, 0, 0, rows};
+    }
 };
 
 // What of a drafter decides how it is asked.
@@ -98,8 +99,7 @@ struct DraftTraits {
     int n_level_rows_max = 0;  // of one conversation in a call
     int n_block_rows = 0;      // that a commit with output runs beside those that it appends
     int n_levels_max = 0;      // most tokens that one pass gives; 0 = any number, by draft rows
-    bool can_narrow = false;   // it sees the whole text, and can be told to see less
-    int window = 0;            // of DraftSequence::set_window() where nothing else is asked for
+    bool can_narrow = false;   // it sees the whole text, and DraftSequence::window narrows that
     bool is_parallel = false;  // it gives them with the commit, whatever was drafted before them: no draft rows
     std::vector<float> held_out_rates;  // acceptance per depth that its training measured; empty: not known
 };
@@ -122,11 +122,11 @@ class Drafter {
     // `conversation`: 0 to the engine's number of them - 1, and no other open one's. Error(out_of_memory)
     virtual std::unique_ptr<DraftSequence> open(int conversation) = 0;
 
-    // As DraftSequence::commit with output row 0, the draft distribution of the last row, and the draft rows of
-    // `levels`, whose output rows are theirs: several different conversations in one call. Appends all rows of all of
-    // them or, after an exception, none.
-    void commit_together(const std::vector<DraftCommit> & commits);
-    virtual void extend_together(const std::vector<DraftLevel> & levels) = 0;
+    // As DraftSequence::commit with output row 0, the draft distribution of the last row, and a step of draft rows,
+    // whose output rows are theirs: several different conversations in one call. Appends all rows of all of them or,
+    // after an exception, none.
+    void commit_together(const std::vector<DraftRequest> & commits);
+    virtual void extend_together(const std::vector<DraftRequest> & steps) = 0;
 
     // draft rows, the likeliest ones, can follow a commit in its graph
     virtual bool can_step() const { return false; }
@@ -142,7 +142,7 @@ class Drafter {
     // Appends rows as commit_together(); after an exception the caller truncates. n_commit_rows(): of all
     // conversations, how many it takes together.
     virtual int n_commit_rows() const = 0;
-    virtual void run_commits(const std::vector<DraftCommit> & commits) = 0;
+    virtual void run_commits(const std::vector<DraftRequest> & commits) = 0;
 };
 
 }  // namespace eaglecpp

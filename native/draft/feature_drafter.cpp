@@ -51,7 +51,6 @@ DraftTraits FeatureDrafter::traits() const {
     t.n_draft_rows_max = t.n_level_rows_max = options_.n_draft_rows_max;
     t.n_block_rows = spec_.block.n_rows;
     t.can_narrow = spec_.sliding_window == 0;
-    t.window = options_.window;
     t.n_levels_max = spec_.is_block() ? spec_.block.n_slots() : spec_.n_parallel;
     t.is_parallel = t.n_levels_max > 0 && !spec_.block.is_conditional();
     t.held_out_rates = spec_.held_out_rates;
@@ -82,7 +81,7 @@ void FeatureDrafter::set_embedding(EmbeddingTable table) {
 void FeatureDrafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) {
     check_table("output head", head->ne[0], head->ne[1], spec_.n_draft_vocab);
     if (ggml_backend_supports_buft(device_.backend(), ggml_backend_buffer_get_type(head->buffer))) {
-        weights_.head = const_cast<ggml_tensor *>(head);
+        weights_.target_head = const_cast<ggml_tensor *>(head);
         return;
     }
     if (!to_copy) {
@@ -92,10 +91,10 @@ void FeatureDrafter::share_head(const ggml_tensor * head, const ggml_tensor * to
              path_.c_str(), device_name().c_str());
     }
     head_ctx_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    weights_.head = ggml_dup_tensor(head_ctx_.get(), to_copy);
+    weights_.target_head = ggml_dup_tensor(head_ctx_.get(), to_copy);
     head_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(head_ctx_.get(), device_.buft()));
     if (!head_buffer_) fail(ErrorKind::out_of_memory, "no room for a copy of the target's output head");
-    ggml_backend_tensor_copy(to_copy, weights_.head);
+    ggml_backend_tensor_copy(to_copy, weights_.target_head);
 }
 
 const DraftGraph & FeatureDrafter::next_graph(GraphCache & kept, const GraphShape & shape) {
@@ -170,9 +169,10 @@ std::vector<MemoryUse> FeatureDrafter::memory_use() const {
 }
 
 void FeatureDrafter::finish() {
-    if (weights_.embedding.empty() || !weights_.head) {
+    const bool has_head = spec_.has_head || weights_.target_head;
+    if (weights_.embedding.empty() || !has_head) {
         fail(ErrorKind::mismatch, "%s has no %s of its own and none of a target was given", path_.c_str(),
-             weights_.head ? "token embedding" : "output head");
+             has_head ? "token embedding" : "output head");
     }
     if (spec_.is_block()) bring_mask();
     std::string missing;

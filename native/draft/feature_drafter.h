@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "draft/device.h"
+#include "draft/draft_file.h"
 #include "draft/drafter.h"
 #include "draft/graph.h"
 #include "draft/graph_cache.h"
 #include "draft/kv.h"
 #include "draft/weights.h"
-#include "gguf/draft_file.h"
 
 namespace eaglecpp {
 
@@ -29,7 +29,6 @@ struct DrafterOptions {
     int n_draft_rows_max = 128;           // draft rows of one round
     int n_sequences = 1;                  // most conversations
     ggml_type type_kv = GGML_TYPE_F16;
-    int window = 0;           // what all layers see of the last positions at most; 0 = as the file says
     bool flash_attn = true;   // where the device supports it for these sizes; fixed once sequences exist
     bool use_kernels = true;  // our own, on the CPU
     // Use graphs of few sizes that pick the likeliest tokens themselves. Always so on devices other than the CPU, where
@@ -52,7 +51,7 @@ class FeatureDrafter : public Drafter {
     DraftDescription describe() const override { return {spec_.is_block() ? spec_.block.kind() : "eagle"}; }
     const std::vector<Token> & d2t() const { return d2t_; }  // [n_draft_vocab] draft id -> target id
     std::unique_ptr<DraftSequence> open(int conversation) override;
-    void extend_together(const std::vector<DraftLevel> & levels) override;
+    void extend_together(const std::vector<DraftRequest> & steps) override;
     bool can_step() const override { return weights_.draft_embedding != nullptr; }
     std::string device_name() const override { return device_.name(); }
     bool flash_attn() const { return form_.flash_attn; }
@@ -101,7 +100,7 @@ class FeatureDrafter : public Drafter {
 
   private:
     int n_commit_rows() const override { return n_commit_chunk; }
-    void run_commits(const std::vector<DraftCommit> & commits) override;
+    void run_commits(const std::vector<DraftRequest> & commits) override;
     std::vector<GraphShape> shapes(const DraftKv & kv, const GraphForm & form, int n_rows, int n_level_rows,
                                    int n_together) const;
     bool supports(const GraphForm & form, std::string & missing, int n_steps = 0);

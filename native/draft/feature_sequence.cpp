@@ -17,7 +17,7 @@ static FeatureSequence * own(DraftSequence * seq) {
 }
 
 FeatureSequence::FeatureSequence(FeatureDrafter & drafter)
-    : drafter_(drafter), kv_(drafter.take_kv()), outputs_(drafter), window_(drafter.options().window) {}
+    : drafter_(drafter), kv_(drafter.take_kv()), outputs_(drafter) {}
 
 FeatureSequence::~FeatureSequence() {
     if (kv_) drafter_.give_kv(std::move(kv_));
@@ -44,7 +44,7 @@ void FeatureSequence::commit(const FeatureRows & features, const Token * tokens)
         for (int at = 0; at < features.n_rows; at += FeatureDrafter::n_commit_chunk) {
             FeatureRows part = features.from(at, drafter_.spec().n_embd_target);
             part.n_rows = std::min(part.n_rows, FeatureDrafter::n_commit_chunk);
-            run({{this, commit_call(part, tokens + at, /*n_out=*/0)}});
+            run({commit_call(part, tokens + at, /*n_out=*/0)});
         }
     } catch (...) {
         kv_->n_rows = n_before;  // the caller still holds the features of all rows
@@ -58,39 +58,38 @@ void FeatureSequence::check_room(int n_rows) const {
          kv_->n_rows + n_rows);
 }
 
-void FeatureDrafter::run_commits(const std::vector<DraftCommit> & commits) {
-    std::vector<FeatureSequence::Turn> turns;
-    for (const DraftCommit & c : commits) turns.push_back(own(c.seq)->commit_turn(c));
+void FeatureDrafter::run_commits(const std::vector<DraftRequest> & commits) {
+    std::vector<DraftCall> calls, blocks;
+    for (const DraftRequest & c : commits) calls.push_back(own(c.seq)->commit_call(c, blocks));
     const int n_steps = commits.size() == 1 ? commits[0].n_steps : 0;
     if (n_steps > 0) {
-        DraftCall & call = turns[0].call;
-        call.part.n_kv = turns[0].seq->n_slots_read(call.first_slot + call.n() + n_steps);
+        calls[0].part.n_kv = own(calls[0].seq)->n_slots_read(calls[0].first_slot + calls[0].n() + n_steps);
     }
-    FeatureSequence::run(turns, n_steps);
+    FeatureSequence::run(calls, blocks, n_steps);
 }
 
-FeatureSequence::Turn FeatureSequence::commit_turn(const DraftCommit & commit) {
+DraftCall FeatureSequence::commit_call(const DraftRequest & commit, std::vector<DraftCall> & blocks) {
     const DraftSpec & s = drafter_.spec();
     const int n = commit.features.n_rows, n_out = 1 + commit.n_ahead;
-    const int n_most = s.is_block() ? s.block.n_slots() - 1 : s.is_parallel() ? kv_->n_draft_rows_max() : 0;
-    if (commit.n_ahead < 0 || commit.n_ahead > n_most) {
-        fail(ErrorKind::value, "%d masked rows behind a commit, expected 0 to %d", commit.n_ahead, n_most);
+    const int n_max = s.is_block() ? s.block.n_slots() - 1 : s.is_parallel() ? kv_->n_draft_rows_max() : 0;
+    if (commit.n_ahead < 0 || commit.n_ahead > n_max) {
+        fail(ErrorKind::value, "%d masked rows behind a commit, expected 0 to %d", commit.n_ahead, n_max);
     }
     check_room(n);
     truncate(kv_->n_rows);
-    Turn turn{this, commit_call(commit.features, commit.tokens, s.is_block() ? 0 : n_out)};
-    // a device's graphs are to be few
-    if (s.is_block()) turn.block = block_call(n, commit.tokens[n - 1], drafter_.is_remote() ? n_most + 1 : n_out);
-    return turn;
+    if (!s.is_block()) return commit_call(commit.features, commit.tokens, n_out);
+    // few sizes of graphs on a device
+    blocks.push_back(block_call(n, commit.tokens[n - 1], drafter_.is_remote() ? n_max + 1 : n_out));
+    return commit_call(commit.features, commit.tokens, 0);
 }
 
 // The block behind n_before rows more than there are. A block whose rows see no later ones ends where nobody asks.
-DraftCall FeatureSequence::block_call(int n_before, Token anchor, int n_out) const {
+DraftCall FeatureSequence::block_call(int n_before, Token anchor, int n_out) {
     const BlockSpec & b = drafter_.spec().block;
     const bool is_causal = std::find(b.causal.begin(), b.causal.end(), 0) == b.causal.end();
     const int n = is_causal ? n_out + (b.anchor_first ? 0 : 1) : b.n_rows;
     DraftCall call{};
-    call.window = window_;
+    call.seq = this;
     call.anchor = anchor;
     call.first_slot = kv_->n_rows + n_before;
     for (int i = 0; i < n; ++i) call.pos.push_back(call.first_slot + i);
@@ -99,12 +98,12 @@ DraftCall FeatureSequence::block_call(int n_before, Token anchor, int n_out) con
     return call;
 }
 
-DraftCall FeatureSequence::commit_call(const FeatureRows & features, const Token * tokens, int n_out) const {
+DraftCall FeatureSequence::commit_call(const FeatureRows & features, const Token * tokens, int n_out) {
     DraftCall call{};
     call.n_out = n_out;
     call.n_ahead = std::max(0, n_out - 1);
     const int n = features.n_rows + call.n_ahead;
-    call.window = window_;
+    call.seq = this;
     call.tokens = tokens;
     call.features = features;
     for (int i = 0; i < n; ++i) call.pos.push_back(kv_->n_rows + i);
@@ -116,22 +115,21 @@ DraftCall FeatureSequence::commit_call(const FeatureRows & features, const Token
     return call;
 }
 
-void FeatureDrafter::extend_together(const std::vector<DraftLevel> & levels) {
-    std::vector<std::vector<Token>> tokens(levels.size());
-    std::vector<FeatureSequence::Turn> turns;
+void FeatureDrafter::extend_together(const std::vector<DraftRequest> & steps) {
+    std::vector<std::vector<Token>> tokens(steps.size());
+    std::vector<DraftCall> calls;
     try {
-        for (size_t i = 0; i < levels.size(); ++i) {
-            FeatureSequence * seq = own(levels[i].seq);
-            turns.push_back({seq, seq->extend_call(levels[i].rows, tokens[i])});
+        for (size_t i = 0; i < steps.size(); ++i) {
+            calls.push_back(own(steps[i].seq)->extend_call(steps[i].rows, tokens[i]));
         }
-        if (turns.empty()) return;
+        if (calls.empty()) return;
         if (selects()) {
-            for (const auto & turn : turns) turn.seq->outputs_.select(turn.call.feeds, turn.call.tokens);
+            for (const DraftCall & call : calls) own(call.seq)->outputs_.select(call.feeds, call.tokens);
         } else {
-            FeatureSequence::run(turns);
+            FeatureSequence::run(calls);
         }
     } catch (...) {
-        for (const auto & turn : turns) turn.seq->drop_drafts(turn.seq->n_draft_rows() - turn.call.n());
+        for (const DraftCall & call : calls) own(call.seq)->drop_drafts(own(call.seq)->n_draft_rows() - call.n());
         throw;
     }
 }
@@ -147,7 +145,7 @@ DraftCall FeatureSequence::extend_call(const std::vector<DraftRow> & rows, std::
         fail(ErrorKind::value, "%d draft rows in one round, the limit is %d", first + n, kv_->n_draft_rows_max());
     }
     DraftCall call{};
-    call.window = window_;
+    call.seq = this;
     std::vector<int32_t> parents;
     for (const DraftRow & row : rows) {
         const int parent = row_of(row.parent);
@@ -197,25 +195,23 @@ void FeatureSequence::add_steps(const DraftGraph & g) {
     std::fill(nodes_.end() - g.steps.size(), nodes_.end(), -1);
 }
 
-void FeatureSequence::run(const std::vector<Turn> & turns, int n_steps) {
+void FeatureSequence::run(const std::vector<DraftCall> & calls, const std::vector<DraftCall> & blocks, int n_steps) {
     check_not_forked("the drafter cannot run");
-    FeatureSequence & first = *turns[0].seq;
+    FeatureSequence & first = *own(calls[0].seq);
     FeatureDrafter & drafter = first.drafter_;
     if (drafter.options().n_threads > 1) note_helper_threads();
-    GraphShape shape{turns[0].call.is_commit, {}, n_steps};
-    for (const Turn & turn : turns) {
-        shape.parts.push_back(turn.call.part);
-        if (turn.block.n() > 0) shape.block.push_back(turn.block.part);
-    }
+    GraphShape shape{calls[0].is_commit, {}, n_steps};
+    for (const DraftCall & call : calls) shape.parts.push_back(call.part);
+    for (const DraftCall & block : blocks) shape.block.push_back(block.part);
     DraftDevice & device = drafter.device();
-    const DraftGraph & g = drafter.next_graph(turns.size() == 1 ? first.graphs_ : drafter.joint_graphs(), shape);
+    const DraftGraph & g = drafter.next_graph(calls.size() == 1 ? first.graphs_ : drafter.joint_graphs(), shape);
     device.wait();
     GraphInputs inputs(drafter.spec(), drafter.weights(), g.context ? *g.context : g, device.staging(g));
-    GraphInputs blocks(drafter.spec(), drafter.weights(), g, device.staging(g));
-    for (const Turn & turn : turns) {
-        inputs.add(turn.call);
-        if (turn.call.is_commit) turn.seq->kv_->n_rows += turn.call.features.n_rows;
-        if (turn.block.n() > 0) blocks.add(turn.block);
+    GraphInputs block_inputs(drafter.spec(), drafter.weights(), g, device.staging(g));
+    for (size_t i = 0; i < calls.size(); ++i) {
+        inputs.add(calls[i]);
+        if (calls[i].is_commit) own(calls[i].seq)->kv_->n_rows += calls[i].features.n_rows;
+        if (!blocks.empty()) block_inputs.add(blocks[i]);
     }
     first.add_steps(g);
     device.start(g);
@@ -223,15 +219,16 @@ void FeatureSequence::run(const std::vector<Turn> & turns, int n_steps) {
     // the host's other work need not wait for a prompt's rows
     if (shape.n_out() > 0 || !drafter.is_remote()) device.wait();
     int at_out = 0, at_slot = 0;
-    const bool gives_first = !shape.block.empty() && drafter.spec().block.markov_rank > 0 && !drafter.selects();
-    for (const Turn & turn : turns) {
-        const DraftCall & call = turn.last();
+    const bool gives_first = !blocks.empty() && drafter.spec().block.markov_rank > 0 && !drafter.selects();
+    for (size_t i = 0; i < calls.size(); ++i) {
+        const DraftCall & call = blocks.empty() ? calls[i] : blocks[i];
+        DraftOutputs & outputs = own(call.seq)->outputs_;
         const int n_there = gives_first ? 1 : call.part.n_out, n = gives_first ? 1 : call.n_out;
-        turn.seq->outputs_.take(g, at_out + n_there - n, n, landed);
+        outputs.take(g, at_out + n_there - n, n, landed);
         at_out += n_there;
-        if (turn.call.is_commit) turn.seq->outputs_.end_block();
-        if (turn.block.n() > 0) turn.seq->outputs_.begin_block(g, call, at_slot, landed);
-        if (!turn.call.is_commit) turn.seq->outputs_.judge(call.feeds, call.tokens);
+        if (calls[i].is_commit) outputs.end_block();
+        if (!blocks.empty()) outputs.begin_block(g, call, at_slot, landed);
+        if (!calls[i].is_commit) outputs.judge(call.feeds, call.tokens);
         at_slot += call.part.n_out;
     }
 }
@@ -252,12 +249,12 @@ void FeatureSequence::set_state(int node, const float * src) {
     ggml_backend_tensor_set(kv_->state(), src, (1 + row_of(node)) * n, n);
 }
 
-std::vector<uint8_t> FeatureSequence::save_rows(int n) const {
+void FeatureSequence::save_rows(int n, std::vector<uint8_t> & out) const {
     drafter_.device().wait();
-    return kv_->save_rows(n);
+    kv_->save_rows(n, out);
 }
 
-void FeatureSequence::load_rows(const std::vector<uint8_t> & bytes, int n) {
+void FeatureSequence::load_rows(ByteView bytes, int n) {
     drafter_.device().wait();
     truncate(0);
     kv_->load_rows(bytes, n);

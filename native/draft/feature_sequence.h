@@ -22,7 +22,6 @@ class FeatureSequence : public DraftSequence, Pinned {
     ~FeatureSequence() override;
 
     int n_rows() const override { return kv_->n_rows; }
-    void set_window(int n) override { window_ = n; }
     int n_draft_rows() const { return drafts_.n(); }  // of this round so far
 
     void commit(const FeatureRows & features, const Token * tokens) override;
@@ -41,11 +40,9 @@ class FeatureSequence : public DraftSequence, Pinned {
     void get_state(int node, float * dst) const;
     void set_state(int node, const float * src);
 
-    std::vector<uint8_t> save_rows(int n) const override;
-    void load_rows(const std::vector<uint8_t> & bytes, int n) override;
-    bool fits(const std::vector<uint8_t> & bytes, int n) const override {
-        return n <= kv_->n_ctx() && bytes.size() == kv_->n_bytes_of(n);
-    }
+    void save_rows(int n, std::vector<uint8_t> & out) const override;
+    void load_rows(ByteView bytes, int n) override;
+    bool fits(ByteView bytes, int n) const override { return n <= kv_->n_ctx() && bytes.size == kv_->n_bytes_of(n); }
     void truncate(int n_rows) override;
 
     const DraftKv & kv() const { return *kv_; }
@@ -53,23 +50,16 @@ class FeatureSequence : public DraftSequence, Pinned {
   private:
     friend class FeatureDrafter;  // its calls for several
 
-    // of several in one graph
-    struct Turn {
-        FeatureSequence * seq;
-        DraftCall call;
-        DraftCall block{};  // behind a block drafter's rows; without rows: none
-
-        const DraftCall & last() const { return block.n() > 0 ? block : call; }
-    };
-
     int n_padded(int n_rows) const;
     int n_slots_read(int n_used) const;
     // The last row runs fully, and draft rows behind node 0 are fed its state. The cache keeps nothing of masked rows.
-    Turn commit_turn(const DraftCommit & commit);
-    DraftCall commit_call(const FeatureRows & features, const Token * tokens, int n_out) const;
-    DraftCall block_call(int n_before, Token anchor, int n_out) const;
+    // `blocks`: gets the block behind a block drafter's rows.
+    DraftCall commit_call(const DraftRequest & commit, std::vector<DraftCall> & blocks);
+    DraftCall commit_call(const FeatureRows & features, const Token * tokens, int n_out);
+    DraftCall block_call(int n_before, Token anchor, int n_out);
     DraftCall extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
-    static void run(const std::vector<Turn> & turns, int n_steps = 0);
+    // of several conversations in one graph; `blocks`: one for each call, or none
+    static void run(const std::vector<DraftCall> & calls, const std::vector<DraftCall> & blocks = {}, int n_steps = 0);
     void add_steps(const DraftGraph & g);
     void check_room(int n_rows) const;
     void check_feeds() const;
@@ -80,7 +70,6 @@ class FeatureSequence : public DraftSequence, Pinned {
     GraphCache graphs_;  // with this conversation alone
     Ancestry drafts_;
     DraftOutputs outputs_;  // of the last call
-    int window_;
 };
 
 }  // namespace eaglecpp

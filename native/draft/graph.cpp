@@ -14,8 +14,9 @@ enum class Rows { commit, extend, step, context, block, rescore };
 
 class Builder {
   public:
+    // `declared`: collects the tensors of the drafter's file, which then need not exist
     Builder(const DraftSpec & spec, const DraftWeights & weights, Rows rows, const GraphShape & shape,
-            const GraphForm & form, DraftGraph & out, ggml_context * ctx)
+            const GraphForm & form, DraftGraph & out, ggml_context * ctx, DraftTensors * declared)
         : s_(spec),
           w_(weights),
           rows_(rows),
@@ -24,14 +25,15 @@ class Builder {
           n_out_(shape.n_out()),
           form_(form),
           g_(out),
-          ctx_(ctx) {}
+          ctx_(ctx),
+          declared_(declared) {}
 
     // `before`: of a step, which follows the only output row of that one
     void build(const Builder * before = nullptr) {
         if (rows_ == Rows::rescore) return rescore();
         inputs();
         if (rows_ == Rows::context) {
-            ggml_tensor * feature = rms(fuse(), w_.find("enc.output_norm.weight"));
+            ggml_tensor * feature = rms(fuse(), "enc.output_norm.weight");
             for (int il = 0; il < s_.n_layer; ++il) store_full(il, feature);
             return;
         }
@@ -39,7 +41,7 @@ class Builder {
         if (rows_ == Rows::block) {
             x = joined([&](size_t i, int, int n) {
                 ggml_tensor * anchor = columns(g_.embd, (int)i, 1);
-                return n == 1 ? anchor : ggml_concat(ctx_, anchor, columns(w_.mask_embeddings, 0, n - 1), 1);
+                return n == 1 ? anchor : ggml_concat(ctx_, anchor, columns(mask_embeddings(), 0, n - 1), 1);
             });
             x = scaled(x, s_.embd_scale);
             for (int il = 0; il < s_.n_layer; ++il) x = layer(il, x, n_rows_);
@@ -53,7 +55,7 @@ class Builder {
         } else {
             x = s_.fuses_embedding ? g_.features : fuse();
         }
-        if (s_.fuses_embedding) x = linear(ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0), "fc");
+        if (s_.fuses_embedding) x = linear(ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0), "fc", s_.n_embd);
         for (int il = 0; il < s_.n_layer; ++il) {
             x = layer(il, x, il + 1 < s_.n_layer ? n_rows_ : n_out_);
         }
@@ -77,7 +79,11 @@ class Builder {
     void inputs() {
         const bool has_embd = rows_ != Rows::step && rows_ != Rows::context;
         const int64_t n_embedded = rows_ == Rows::block ? (int64_t)shape_.parts.size() : n_rows_;
-        if (has_embd) g_.embd = input(GGML_TYPE_F32, s_.n_embd, n_embedded, "embd");
+        if (has_embd) {
+            g_.embd = input(GGML_TYPE_F32, s_.n_embd, n_embedded, "embd");
+            table(&DraftWeights::embedding, "token_embd.weight", s_.n_embd, s_.n_vocab,
+                  needs_own_tables() ? Need::required : Need::optional);
+        }
         g_.pos = g_.pos_out = input(GGML_TYPE_I32, n_rows_, 0, "pos");
         if (rows_ != Rows::block && n_out_ > 0 && n_out_ < n_rows_) {
             // not a view of `pos`: its offset of 4 * (n - n_out) bytes is finer than what a GPU's shaders can bind
@@ -94,6 +100,9 @@ class Builder {
         }
         if (rows_ != Rows::commit && rows_ != Rows::context) return;
         g_.features = input(GGML_TYPE_F32, (int64_t)s_.n_aux() * s_.n_embd_target, n_rows_, "features");
+        if (s_.is_parallel()) {
+            table(&DraftWeights::mask_feature, "mask_feature.weight", s_.n_fc_in(), 1, Need::required, /*is_f32=*/true);
+        }
     }
 
     // columns [at, at + n) of a contiguous [d, n_all]
@@ -113,24 +122,62 @@ class Builder {
         return m.tensor;
     }
 
-    ggml_tensor * rms(ggml_tensor * x, ggml_tensor * weight) {
-        return ggml_mul(ctx_, ggml_rms_norm(ctx_, x, s_.rms_eps), weight);
+    enum class Need { required, optional };
+
+    DraftTensor & declare(const std::string & name, std::vector<int64_t> ne, Need need, bool is_f32) {
+        DraftTensor & t = (*declared_)[name];
+        t.ne = std::move(ne);
+        t.is_required = need == Need::required;
+        t.is_f32 = is_f32;
+        return t;
     }
 
-    // a tensor of a layer, null if the file has none
-    ggml_tensor * weight(const std::string & pattern, int il) { return w_.find(fill(pattern, std::to_string(il))); }
+    // A tensor of the file, of layer il where the name has an {i}; null if an optional one is missing.
+    ggml_tensor * weight(const char * pattern, int il, std::vector<int64_t> ne, Need need, bool is_f32) {
+        const std::string name = fill(pattern, il);
+        if (!declared_) return w_.find(name);
+        ggml_tensor * t = ggml_new_tensor(ctx_, GGML_TYPE_F32, (int)ne.size(), ne.data());
+        declare(name, std::move(ne), need, is_f32).is_on_device = true;
+        return t;
+    }
+    ggml_tensor * values(const char * pattern, std::vector<int64_t> ne, Need need = Need::required, int il = 0) {
+        return weight(pattern, il, std::move(ne), need, /*is_f32=*/true);
+    }
 
-    // where the file has such a norm
-    ggml_tensor * rms(ggml_tensor * x, const char * pattern, int il) {
-        ggml_tensor * norm = weight(pattern, il);
-        return norm ? rms(x, norm) : x;
+    // A tensor of the file that the host reads row by row to make inputs and picks.
+    void table(EmbeddingTable DraftWeights::* table, const char * name, int64_t n, int64_t n_rows,
+               Need need = Need::required, bool is_f32 = false) {
+        if (declared_) declare(name, {n, n_rows}, need, is_f32).table = table;
+    }
+
+    bool needs_own_tables() const { return s_.n_embd != s_.n_embd_target; }
+
+    ggml_tensor * mask_embeddings() {
+        if (!declared_) return w_.mask_embeddings;
+        return ggml_new_tensor_2d(ctx_, GGML_TYPE_F32, s_.n_embd, s_.block.n_rows - 1);
+    }
+
+    ggml_tensor * rms(ggml_tensor * x, const char * pattern, int il = 0, Need need = Need::required) {
+        ggml_tensor * norm = values(pattern, {x->ne[0]}, need, il);
+        return norm ? ggml_mul(ctx_, ggml_rms_norm(ctx_, x, s_.rms_eps), norm) : x;
+    }
+
+    ggml_tensor * product(ggml_tensor * x, const char * pattern, int64_t n_out, int il = 0) {
+        return ggml_mul_mat(ctx_, weight(pattern, il, {x->ne[0], n_out}, Need::required, /*is_f32=*/false), x);
     }
 
     // with a bias where the file has one
-    ggml_tensor * linear(ggml_tensor * x, const std::string & pattern, int il = 0) {
-        ggml_tensor * y = ggml_mul_mat(ctx_, weight(pattern + ".weight", il), x);
-        ggml_tensor * bias = weight(pattern + ".bias", il);
+    ggml_tensor * linear(ggml_tensor * x, const std::string & pattern, int64_t n_out, int il = 0) {
+        return biased(product(x, (pattern + ".weight").c_str(), n_out, il), (pattern + ".bias").c_str(), il);
+    }
+    ggml_tensor * biased(ggml_tensor * y, const char * pattern, int il) {
+        ggml_tensor * bias = values(pattern, {y->ne[0]}, Need::optional, il);
         return bias ? ggml_add(ctx_, y, bias) : y;
+    }
+
+    // norm of queries or keys, head by head
+    ggml_tensor * head_norm(ggml_tensor * x, const char * pattern, int il) {
+        return s_.fuses_embedding ? x : rms(x, pattern, il, Need::optional);
     }
 
     ggml_tensor * scaled(ggml_tensor * x, float factor) { return factor == 1.0f ? x : ggml_scale(ctx_, x, factor); }
@@ -154,8 +201,8 @@ class Builder {
     ggml_tensor * fuse() {
         ggml_tensor * x = g_.features;
         // the norm over the concatenation comes before the norms of its parts: the order of these two matters
-        if (s_.norm_before_fc) x = rms(x, w_.find("enc.output_norm.weight"));
-        if (!s_.fc_norm) return linear(x, "fc");
+        if (s_.norm_before_fc) x = rms(x, "enc.output_norm.weight");
+        if (!s_.fc_norm) return linear(x, "fc", s_.n_embd);
         ggml_tensor * normed = nullptr;
         for (int a = 0; a < s_.n_aux(); ++a) {
             const size_t n = s_.n_embd_target;
@@ -163,14 +210,15 @@ class Builder {
             part = rms(part, "fc_norm.{i}.weight", a);
             normed = normed ? ggml_concat(ctx_, normed, part, 0) : part;
         }
-        return linear(normed, "fc");
+        return linear(normed, "fc", s_.n_embd);
     }
 
     ggml_tensor * rope(ggml_tensor * x, ggml_tensor * pos) {
         const RopeSpec & r = s_.rope;
-        return ggml_rope_ext(ctx_, x, pos, w_.find("rope_freqs.weight"), r.n_rot,
-                             r.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, r.n_ctx_orig, r.freq_base,
-                             r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow);
+        ggml_tensor * freqs = values("rope_freqs.weight", {r.n_rot / 2}, Need::optional);
+        return ggml_rope_ext(ctx_, x, pos, freqs, r.n_rot, r.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL,
+                             r.n_ctx_orig, r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast,
+                             r.beta_slow);
     }
 
     // [head_dim * n_heads, n] -> [head_dim, n_heads, n]
@@ -224,7 +272,7 @@ class Builder {
             u = ggml_concat(ctx_, rms(scaled(embd_, s_.embd_scale), "blk.{i}.attn_norm.weight", il), feature, 0);
             if (s_.norm_before_residual) residual = feature;
         } else {
-            u = rms(x, "blk.{i}.attn_norm.weight", il);
+            u = s_.has_all_norms() || il > 0 ? rms(x, "blk.{i}.attn_norm.weight", il) : x;
         }
         const Mixing mix_attn = mixing(u, "blk.{i}.attn_conv_base", "blk.{i}.attn_conv_proj.weight", il);
         u = mixed(mix_attn, u, 0);
@@ -236,20 +284,24 @@ class Builder {
         if (n_q == 0) return nullptr;
 
         ggml_tensor * o = s_.has_latent() ? attend_latent(il, outputs(u, n_q)) : attend_full(il, outputs(u, n_q));
-        o = scaled(linear(o, "blk.{i}.attn_output", il), s_.value_scale);
-        o = mixed(mix_attn, o, 1);
-        o = rms(o, "blk.{i}.post_attention_norm.weight", il);
+        o = s_.has_latent() ? product(o, "blk.{i}.attn_output.weight", s_.n_embd, il)
+                            : linear(o, "blk.{i}.attn_output", s_.n_embd, il);
+        o = mixed(mix_attn, scaled(o, s_.value_scale), 1);
+        const bool has_post_norms = s_.arch == "eagle31" || s_.is_block();
+        if (has_post_norms) o = rms(o, "blk.{i}.post_attention_norm.weight", il, Need::optional);
         ggml_tensor * h = ggml_add(ctx_, o, outputs(residual, n_q));
         ggml_tensor * m = rms(h, "blk.{i}.ffn_norm.weight", il);
         const Mixing mix_ffn = mixing(m, "blk.{i}.ffn_conv_base", "blk.{i}.ffn_conv_proj.weight", il);
         m = mixed(mix_ffn, m, 0);
-        ggml_tensor * gate = linear(m, "blk.{i}.ffn_gate", il);
-        ggml_tensor * up = linear(m, "blk.{i}.ffn_up", il);
+        ggml_tensor * gate = linear(m, "blk.{i}.ffn_gate", s_.n_ff, il);
+        ggml_tensor * up = linear(m, "blk.{i}.ffn_up", s_.n_ff, il);
         m = s_.uses_gelu ? ggml_mul(ctx_, gelu(gate), up) : ggml_swiglu_split(ctx_, gate, up);
-        m = mixed(mix_ffn, linear(m, "blk.{i}.ffn_down", il), 1);
-        h = ggml_add(ctx_, rms(m, "blk.{i}.post_ffw_norm.weight", il), h);
-        if (ggml_tensor * scale = weight("blk.{i}.layer_output_scale.weight", il)) h = ggml_mul(ctx_, h, scale);
-        return h;
+        m = mixed(mix_ffn, linear(m, "blk.{i}.ffn_down", s_.n_embd, il), 1);
+        if (has_post_norms) m = rms(m, "blk.{i}.post_ffw_norm.weight", il, Need::optional);
+        h = ggml_add(ctx_, m, h);
+        if (!s_.is_block()) return h;
+        ggml_tensor * scale = values("blk.{i}.layer_output_scale.weight", {1}, Need::optional, il);
+        return scale ? ggml_mul(ctx_, h, scale) : h;
     }
 
     // DFlash2's convolution over the rows of a block (speculators models/dflash2): taps of fixed weights and of weights
@@ -260,7 +312,8 @@ class Builder {
 
     Mixing mixing(ggml_tensor * x, const char * base, const char * kernel, int il) {
         if (s_.block.n_taps == 0) return {};
-        return {weight(base, il), ggml_mul_mat(ctx_, weight(kernel, il), x)};
+        const int64_t n_kernel = 2 * s_.block.n_taps * (s_.n_embd / s_.block.n_group);
+        return {values(base, {s_.n_embd, s_.block.n_taps, 2}, Need::required, il), product(x, kernel, n_kernel, il)};
     }
 
     ggml_tensor * mixed(const Mixing & mix, ggml_tensor * y, int side) {
@@ -295,25 +348,29 @@ class Builder {
     ggml_tensor * swapped(ggml_tensor * x) { return ggml_permute(ctx_, x, 0, 2, 1, 3); }
 
     void store_full(int il, ggml_tensor * u) {
-        ggml_tensor * k = heads(linear(u, "blk.{i}.attn_k", il), s_.n_head_kv);
-        const bool has_v = weight("blk.{i}.attn_v.weight", il) != nullptr;
-        ggml_tensor * v = has_v ? heads(linear(u, "blk.{i}.attn_v", il), s_.n_head_kv) : k;
+        const int64_t n_kv = (int64_t)s_.head_dim * s_.n_head_kv;
+        ggml_tensor * k = heads(linear(u, "blk.{i}.attn_k", n_kv, il), s_.n_head_kv);
+        // layers without values of their own take their keys
+        ggml_tensor * w = weight("blk.{i}.attn_v.weight", il, {u->ne[0], n_kv},
+                                 s_.norms_values ? Need::optional : Need::required, false);
+        ggml_tensor * v = w ? heads(biased(ggml_mul_mat(ctx_, w, u), "blk.{i}.attn_v.bias", il), s_.n_head_kv) : k;
         if (s_.norms_values) v = ggml_rms_norm(ctx_, v, s_.rms_eps);
-        store(&DraftKv::k, il, rope(rms(k, "blk.{i}.attn_k_norm.weight", il), g_.pos));
+        store(&DraftKv::k, il, rope(head_norm(k, "blk.{i}.attn_k_norm.weight", il), g_.pos));
         store(&DraftKv::v, il, v);
     }
 
     // u [U, n_q] -> [head_dim * n_head, n_q]
     ggml_tensor * attend_full(int il, ggml_tensor * u) {
-        ggml_tensor * q = heads(linear(u, "blk.{i}.attn_q", il), s_.n_head);
-        q = rope(rms(q, "blk.{i}.attn_q_norm.weight", il), positions(u->ne[1]));
-        return ggml_reshape_2d(ctx_, attend(il, swapped(q)), s_.head_dim * s_.n_head, u->ne[1]);
+        const int64_t n_q = (int64_t)s_.head_dim * s_.n_head;
+        ggml_tensor * q = heads(linear(u, "blk.{i}.attn_q", n_q, il), s_.n_head);
+        q = rope(head_norm(q, "blk.{i}.attn_q_norm.weight", il), positions(u->ne[1]));
+        return ggml_reshape_2d(ctx_, attend(il, swapped(q)), n_q, u->ne[1]);
     }
 
     // The row that all heads make their keys and values from: the normed latent, then the rotated part of the key.
     void store_latent(int il, ggml_tensor * u) {
         const int64_t n_latent = s_.latent.kv_rank, n = u->ne[1];
-        ggml_tensor * row = linear(u, "blk.{i}.attn_kv_a_mqa", il);
+        ggml_tensor * row = product(u, "blk.{i}.attn_kv_a_mqa.weight", s_.head_dim, il);
         ggml_tensor * latent =
             rms(ggml_view_2d(ctx_, row, n_latent, n, row->nb[1], 0), "blk.{i}.attn_kv_a_norm.weight", il);
         ggml_tensor * rotated =
@@ -327,13 +384,13 @@ class Builder {
     // row of the cache, which all heads then share. u [U, n_q] -> [value_dim * n_head, n_q]
     ggml_tensor * attend_latent(int il, ggml_tensor * u) {
         const LatentSpec & a = s_.latent;
-        const int64_t n_q = u->ne[1];
+        const int64_t n_q = u->ne[1], n_all = (int64_t)s_.n_head * (a.nope_dim + a.rope_dim);
         ggml_tensor * q = u;
         if (a.q_rank > 0) {
-            q = rms(linear(q, "blk.{i}.attn_q_a", il), "blk.{i}.attn_q_a_norm.weight", il);
-            q = linear(q, "blk.{i}.attn_q_b", il);
+            q = rms(product(q, "blk.{i}.attn_q_a.weight", a.q_rank, il), "blk.{i}.attn_q_a_norm.weight", il);
+            q = product(q, "blk.{i}.attn_q_b.weight", n_all, il);
         } else {
-            q = linear(q, "blk.{i}.attn_q", il);
+            q = product(q, "blk.{i}.attn_q.weight", n_all, il);
         }
         q = ggml_reshape_3d(ctx_, q, a.nope_dim + a.rope_dim, s_.n_head, n_q);
         const auto part = [&](int n, int skip) {
@@ -341,10 +398,16 @@ class Builder {
         };
         ggml_tensor * rotated = rope(part(a.rope_dim, a.nope_dim), positions(n_q));
         // [kv_rank, n_q, n_head]
-        ggml_tensor * absorbed = linear(swapped(part(a.nope_dim, 0)), "blk.{i}.attn_k_b", il);
+        ggml_tensor * absorbed = each_head(swapped(part(a.nope_dim, 0)), "blk.{i}.attn_k_b.weight", a.kv_rank, il);
         q = ggml_concat(ctx_, absorbed, swapped(rotated), 0);
-        ggml_tensor * y = linear(swapped(attend(il, q)), "blk.{i}.attn_v_b", il);  // [value_dim, n_q, n_head]
+        // [value_dim, n_q, n_head]
+        ggml_tensor * y = each_head(swapped(attend(il, q)), "blk.{i}.attn_v_b.weight", a.value_dim, il);
         return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), (int64_t)a.value_dim * s_.n_head, n_q);
+    }
+
+    // x [n, n_q, n_head] -> [n_out, n_q, n_head], each head with its own matrix
+    ggml_tensor * each_head(ggml_tensor * x, const char * pattern, int64_t n_out, int il) {
+        return ggml_mul_mat(ctx_, weight(pattern, il, {x->ne[0], n_out, s_.n_head}, Need::required, false), x);
     }
 
     // q [key_dim, n_q, n_head] -> [value_dim, n_head, n_q], of each conversation by itself
@@ -364,7 +427,8 @@ class Builder {
         ggml_tensor * rows = tail(mask(il, part), (int)q->ne[1]);
         ggml_tensor * k = cache_view(part, kv(part).k()[il], s_.key_dim());
         ggml_tensor * v = cache_view(part, s_.has_latent() ? kv(part).k()[il] : kv(part).v()[il], s_.value_dim());
-        ggml_tensor * sinks = weight("blk.{i}.attn_sinks.weight", il);  // logits of nothing, one a head
+        ggml_tensor * sinks = nullptr;  // logits of nothing, one a head
+        if (s_.is_block()) sinks = values("blk.{i}.attn_sinks.weight", {s_.n_head}, Need::optional, il);
         ggml_tensor * y;
         if (form_.flash_attn) {
             y = ggml_flash_attn_ext(ctx_, q, k, v, rows, s_.score_scale(), 0.0f, 0.0f);
@@ -387,7 +451,7 @@ class Builder {
     }
 
     void output(ggml_tensor * h) {
-        ggml_tensor * post = rms(h, "output_norm.weight", 0);
+        ggml_tensor * post = s_.has_all_norms() && s_.head_norm ? rms(h, "output_norm.weight") : h;
         fed_ = s_.norm_output ? post : h;
         each_part([&](size_t i, int at, int n) { write(kv(i).state(), columns(fed_, at, n), g_.parts[i].state_slot); },
                   /*of_outputs=*/true);
@@ -395,7 +459,13 @@ class Builder {
     }
 
     ggml_tensor * head(ggml_tensor * post) {
-        ggml_tensor * logits = scaled(ggml_mul_mat(ctx_, w_.head, post), s_.logit_scale);
+        const Need need =
+            needs_own_tables() || s_.n_draft_vocab != s_.n_vocab || s_.ties_head ? Need::required : Need::optional;
+        ggml_tensor * w = w_.target_head;
+        if (!w)
+            w = weight(s_.ties_head ? "token_embd.weight" : "output.weight", 0, {s_.n_embd, s_.n_draft_vocab}, need,
+                       false);
+        ggml_tensor * logits = scaled(ggml_mul_mat(ctx_, w, post), s_.logit_scale);
         if (s_.logit_softcap == 0.0f) return logits;
         logits = ggml_scale(ctx_, logits, 1.0f / s_.logit_softcap);
         return ggml_scale(ctx_, ggml_tanh(ctx_, logits), s_.logit_softcap);
@@ -406,24 +476,31 @@ class Builder {
     void output_block(ggml_tensor * x) {
         const int first = s_.block.anchor_first ? 0 : 1;
         ggml_tensor * h = joined([&](size_t i, int at, int) { return columns(x, at + first, shape_.parts[i].n_out); });
-        ggml_tensor * post = rms(h, "output_norm.weight", 0);
+        ggml_tensor * post = rms(h, "output_norm.weight");
         ggml_tensor * logits = head(post);
-        if (s_.block.selector_rank > 0) g_.hidden = linear(post, "selector_hidden");
-        if (w_.find("conf_proj.weight")) g_.hidden = linear(post, "conf_proj");
+        const BlockSpec & b = s_.block;
+        if (b.selector_rank > 0) {
+            g_.hidden = product(post, "selector_hidden.weight", b.selector_rank);
+            table(&DraftWeights::before, "selector_predecessor.weight", b.selector_rank, s_.n_vocab);
+            table(&DraftWeights::after, "selector_successor.weight", b.selector_rank, s_.n_vocab);
+        } else if (ggml_tensor * w = values("conf_proj.weight", {s_.n_embd + b.markov_rank}, Need::optional)) {
+            table(&DraftWeights::confidence, "conf_proj.weight", w->ne[0], 1, Need::optional, /*is_f32=*/true);
+            g_.hidden = biased(ggml_mul_mat(ctx_, ggml_view_1d(ctx_, w, s_.n_embd, 0), post), "conf_proj.bias", 0);
+        }
         if (g_.hidden) {
             ggml_set_output(g_.hidden);
             ggml_build_forward_expand(g_.gf, g_.hidden);
             if (form_.n_top > 0) outputs_.push_back(g_.hidden);
         }
         if (s_.block.markov_rank == 0) return give(logits);
-        if (form_.n_top > 0) return give(biased(logits));
+        if (form_.n_top > 0) return give(with_markov(logits));
         ggml_tensor * firsts = joined(
             [&](size_t i, int at, int n) {
                 write(kv(i).state(), columns(logits, at, n), g_.parts[i].state_slot);
                 return columns(logits, at, 1);
             },
             /*of_outputs=*/true);
-        give(biased(firsts));
+        give(with_markov(firsts));
     }
 
     // slots' logits, given the token before each
@@ -431,14 +508,17 @@ class Builder {
         for (const GraphPart & p : shape_.parts) {
             g_.parts.emplace_back().state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
         }
-        give(biased(
+        give(with_markov(
             joined([&](size_t i, int, int) { return ggml_get_rows(ctx_, kv(i).state(), g_.parts[i].state_idx); })));
     }
 
-    ggml_tensor * biased(ggml_tensor * logits) {
+    ggml_tensor * with_markov(ggml_tensor * logits) {
         g_.previous = input(GGML_TYPE_F32, s_.block.markov_rank, logits->ne[1], "previous");
         // vLLM scales it as it does the logits (models/qwen3_dspark.py)
-        return ggml_add(ctx_, logits, scaled(linear(g_.previous, "markov_w2"), s_.logit_scale));
+        table(&DraftWeights::before, "markov_w1.weight", s_.block.markov_rank, s_.n_vocab);
+        table(&DraftWeights::after, "markov_w2.weight", s_.block.markov_rank, s_.n_draft_vocab);
+        ggml_tensor * bias = product(g_.previous, "markov_w2.weight", s_.n_draft_vocab);
+        return ggml_add(ctx_, logits, scaled(bias, s_.logit_scale));
     }
 
     void give(ggml_tensor * logits) {
@@ -474,6 +554,7 @@ class Builder {
     const GraphForm form_;
     DraftGraph & g_;
     ggml_context * ctx_;
+    DraftTensors * declared_;
     std::vector<ggml_tensor *> inputs_, outputs_;
     ggml_tensor * embd_ = nullptr;  // [H, n_rows] f32
     ggml_tensor * fed_ = nullptr;   // [H, n_out], what draft rows are fed
@@ -537,8 +618,9 @@ std::pair<ggml_tensor *, ggml_tensor *> DraftMemory::allocate(ggml_context * ctx
     return {packed, picked};
 }
 
-std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights,
-                                              const GraphShape & shape, const GraphForm & form, DraftMemory & memory) {
+static std::unique_ptr<DraftGraph> composed(const DraftSpec & spec, const DraftWeights & weights,
+                                            const GraphShape & shape, const GraphForm & form, DraftMemory * memory,
+                                            DraftTensors * declared) {
     auto g = std::make_unique<DraftGraph>();
     const size_t n_of_layer = 96 + 96 * (size_t)spec.block.n_taps;
     const size_t n_each = 80 + (16 + n_of_layer * spec.n_layer) * shape.parts.size();
@@ -550,7 +632,7 @@ std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const Draf
     builders.reserve(2 + shape.n_steps);
     const auto add = [&](Rows rows, const GraphShape & s, DraftGraph & out) -> Builder & {
         out.gf = g->gf;
-        return builders.emplace_back(spec, weights, rows, s, form, out, g->ctx.get());
+        return builders.emplace_back(spec, weights, rows, s, form, out, g->ctx.get(), declared);
     };
     if (!shape.block.empty()) {
         g->context = std::make_unique<DraftGraph>();
@@ -571,11 +653,27 @@ std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const Draf
         inputs.insert(inputs.end(), b.made_inputs().begin(), b.made_inputs().end());
         outputs.insert(outputs.end(), b.made_outputs().begin(), b.made_outputs().end());
     }
-    std::tie(g->packed, g->picked) = memory.allocate(g->ctx.get(), g->gf, inputs, outputs);
+    if (!memory) return g;
+    std::tie(g->packed, g->picked) = memory->allocate(g->ctx.get(), g->gf, inputs, outputs);
     for (auto & step : g->steps) step->packed = g->packed;
     if (g->context) g->context->packed = g->packed;
-    g->epoch = memory.epoch();
+    g->epoch = memory->epoch();
     return g;
+}
+
+std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights,
+                                              const GraphShape & shape, const GraphForm & form, DraftMemory & memory) {
+    return composed(spec, weights, shape, form, &memory, nullptr);
+}
+
+DraftTensors draft_tensors(const DraftSpec & spec) {
+    const GraphForm form;
+    const DraftKv kv(spec, 1, 1 + spec.block.n_rows, GGML_TYPE_F16, /*buft=*/nullptr, form.keeps_states(spec));
+    GraphShape shape{true, {{&kv, 1, spec.is_block() ? 0 : 1, kv.n_slots()}}};
+    if (spec.is_block()) shape.block = {{&kv, spec.block.n_rows, spec.block.n_slots(), kv.n_slots()}};
+    DraftTensors out;
+    composed(spec, {}, shape, form, nullptr, &out);
+    return out;
 }
 
 }  // namespace eaglecpp

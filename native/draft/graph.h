@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The drafter's compute graphs (arithmetic: SafeAILab/EAGLE eagle/model/cnets.py for EAGLE-3; per-feature norm before
 // fc and post-norm feedback of EAGLE 3.1 as in vllm-project/vllm and sgl-project/sglang llama_eagle3.py; EAGLE-1 and 2:
-// SafeAILab/EAGLE eagle/model/cnets1.py; block drafters: gguf/draft_file.h). A graph is a pure function of switches,
+// SafeAILab/EAGLE eagle/model/cnets1.py; block drafters: draft/draft_file.h). A graph is a pure function of switches,
 // weights, memory and sizes. It uses only operations that the CPU, CUDA, Metal and Vulkan backends all implement.
 //
 // A graph serves one conversation or several: operations with weights run for the rows of all conversations at once;
@@ -168,5 +168,8 @@ size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer);
 // Builds and allocates. Error(out_of_memory)
 std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights,
                                               const GraphShape & shape, const GraphForm & form, DraftMemory & memory);
+
+// The tensors that the graphs of such a drafter use, by name; allocates none.
+DraftTensors draft_tensors(const DraftSpec & spec);
 
 }  // namespace eaglecpp

@@ -40,7 +40,9 @@ void GraphInputs::add_features(const DraftCall & call) {
         for (int i = 0; i < n_true; ++i) {
             std::copy_n(call.features.layer[a] + i * n_part, n_part, row(n_idle + i));
         }
-        for (int i = n_true; i < n; ++i) std::copy_n(&weights_.mask_feature[a * n_part], n_part, row(n_idle + i));
+        for (int i = n_true; i < n; ++i) {
+            std::copy_n((const float *)weights_.mask_feature.stored_row(0) + a * n_part, n_part, row(n_idle + i));
+        }
     }
 }
 
@@ -99,7 +101,8 @@ void GraphInputs::add_slots(const DraftCall & call, const DraftGraph::Part & in)
 void GraphInputs::add_mask(const DraftCall & call, const DraftGraph::Part::Mask & mask, int n_mask_rows) {
     const size_t n_kv = mask.tensor->ne[0];
     const int own = mask.slides ? spec_.sliding_window : 0;
-    const int window = own > 0 && call.window > 0 ? std::min(own, call.window) : std::max(own, call.window);
+    const int asked = call.seq->window;
+    const int window = own > 0 && asked > 0 ? std::min(own, asked) : std::max(own, asked);
     const int n = call.n(), n_committed = call.part.kv->n_rows;
     const int n_idle = std::max(0, n_mask_rows - n);
     ggml_fp16_t * rows = at<ggml_fp16_t>(mask.tensor);

@@ -9,6 +9,7 @@
 
 #include "algo/tree.h"
 #include "base/features.h"
+#include "draft/drafter.h"
 #include "draft/graph.h"
 
 namespace eaglecpp {
@@ -26,6 +27,7 @@ struct Ancestry {
 
 // One conversation's rows in a graph.
 struct DraftCall {
+    DraftSequence * seq;
     const Token * tokens;
     FeatureRows features;        // of a commit, without the masked rows
     std::vector<int32_t> pos;    // per row
@@ -34,7 +36,6 @@ struct DraftCall {
     int first_slot, first_state;
     int n_out;
     int n_ahead;  // masked rows, the last ones
-    int window;   // the last positions that rows see; 0 = all
     bool is_commit;
     GraphPart part;
     std::optional<Token> anchor;  // of a block's rows; `tokens` is null then

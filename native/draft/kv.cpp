@@ -22,6 +22,7 @@ DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_t
     }
     const auto [n_state, n_states] = state_sizes(spec, n_draft_rows_max);
     if (keeps_states) state_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, n_state, n_states);
+    if (!buft) return;
     buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), buft));
     if (!buffer_) {
         fail(ErrorKind::out_of_memory, "no room for the drafter's key/value cache of %d tokens in %s memory", n_ctx,
@@ -44,18 +45,17 @@ size_t DraftKv::n_bytes_of(int n) const {
     return n_bytes;
 }
 
-std::vector<uint8_t> DraftKv::save_rows(int n) const {
-    std::vector<uint8_t> bytes(n_bytes_of(n));
-    uint8_t * at = bytes.data();
+void DraftKv::save_rows(int n, std::vector<uint8_t> & out) const {
+    out.resize(out.size() + n_bytes_of(n));
+    uint8_t * at = out.data() + out.size() - n_bytes_of(n);
     each_tensor([&](const ggml_tensor * t) {
         ggml_backend_tensor_get(t, at, 0, n * t->nb[1]);
         at += n * t->nb[1];
     });
-    return bytes;
 }
 
-void DraftKv::load_rows(const std::vector<uint8_t> & bytes, int n) {
-    const uint8_t * at = bytes.data();
+void DraftKv::load_rows(ByteView bytes, int n) {
+    const uint8_t * at = bytes.data;
     each_tensor([&](ggml_tensor * t) {
         ggml_backend_tensor_set(t, at, 0, n * t->nb[1]);
         at += n * t->nb[1];

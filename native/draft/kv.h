@@ -15,13 +15,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "gguf/draft_file.h"
+#include "draft/draft_file.h"
 
 namespace eaglecpp {
 
 class DraftKv {
   public:
-    // Room for n_ctx committed rows and n_draft_rows_max draft rows. Error(out_of_memory)
+    // Room for n_ctx committed rows and n_draft_rows_max draft rows, in no memory where `buft` is null.
+    // Error(out_of_memory)
     DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, ggml_backend_buffer_type_t buft,
             bool keeps_states);
 
@@ -39,10 +40,10 @@ class DraftKv {
     // forgets everything, for another conversation
     void clear();
 
-    // The first n rows of all layers, without the state: returns them as bytes, or replaces this cache's rows by those
+    // The first n rows of all layers, without the state: appends them to `out`, or replaces this cache's rows by those
     // saved from a cache of the same sizes.
-    std::vector<uint8_t> save_rows(int n) const;
-    void load_rows(const std::vector<uint8_t> & bytes, int n);
+    void save_rows(int n, std::vector<uint8_t> & out) const;
+    void load_rows(ByteView bytes, int n);
     size_t n_bytes_of(int n) const;  // of the first n rows
 
     int n_ctx() const { return n_ctx_; }

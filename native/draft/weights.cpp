@@ -52,13 +52,6 @@ ggml_tensor * DraftWeights::find(const std::string & name) const {
     return nullptr;
 }
 
-bool stays_on_host(const DraftSpec & spec, const std::string & tensor) {
-    if (tensor == "token_embd.weight") return !spec.ties_head;
-    return tensor == "markov_w1.weight" || tensor == "selector_predecessor.weight" ||
-           tensor == "selector_successor.weight" || tensor == "conf_proj.weight" || tensor == "d2t" ||
-           tensor == "mask_feature.weight";
-}
-
 static ggml_backend_buffer_ptr allocate(const DraftFile & file, ggml_context * ctx, ggml_backend_buffer_type_t buft) {
     ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft));
     if (!buffer) {
@@ -69,6 +62,12 @@ static ggml_backend_buffer_ptr allocate(const DraftFile & file, ggml_context * c
     return buffer;
 }
 
+static EmbeddingTable read_table(const GgufReader & gguf, const TensorInfo & info) {
+    std::vector<uint8_t> data(info.n_bytes);
+    gguf.read(info, 0, data.data(), data.size());
+    return EmbeddingTable::from_bytes(std::move(data), info.type, (int)info.ne[0], (int)info.ne[1]);
+}
+
 DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels,
                                 bool is_remote) {
     const DraftSpec & s = file.spec();
@@ -77,57 +76,34 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
     for (ggml_context_ptr * ctx : {&w.ctx, &w.packed_ctx}) {
         ctx->reset(ggml_init({ggml_tensor_overhead() * (gguf.tensors().size() + 1), nullptr, /*no_alloc=*/true}));
     }
-    EmbeddingTable confidence_row;
-    const std::pair<const char *, EmbeddingTable &> tables[] = {{"conf_proj.weight", confidence_row},
-                                                                {"token_embd.weight", w.embedding},
-                                                                {"markov_w1.weight", w.before},
-                                                                {is_remote ? "markov_w2.weight" : "", w.after},
-                                                                {"selector_predecessor.weight", w.before},
-                                                                {"selector_successor.weight", w.after}};
-    for (const TensorInfo & info : gguf.tensors()) {
-        if (stays_on_host(s, info.name)) continue;
+    std::vector<const TensorInfo *> on_device;
+    for (const auto & [name, wanted] : file.tensors()) {
+        const TensorInfo * info = gguf.find_tensor(name);
+        if (!info) continue;
+        if (wanted.table && (is_remote || wanted.table != &DraftWeights::after || !wanted.is_on_device)) {
+            w.*wanted.table = read_table(gguf, *info);
+        }
+        if (!wanted.is_on_device) continue;
+        on_device.push_back(info);
         // not those of latent attention that are one matrix per head: our kernels take one
-        const bool is_matrix = info.ne[1] > 1 && info.ne[2] == 1 && !(s.has_latent() && s.n_head == 1);
-        const bool is_packed = is_matrix && use_kernels && kernels::can_hold(info.type, info.ne[0]);
+        const bool is_matrix = info->ne[1] > 1 && info->ne[2] == 1 && !(s.has_latent() && s.n_head == 1);
+        const bool is_packed = is_matrix && use_kernels && kernels::can_hold(info->type, info->ne[0]);
         ggml_context * ctx = (is_packed ? w.packed_ctx : w.ctx).get();
-        ggml_set_name(ggml_new_tensor(ctx, info.type, GGML_MAX_DIMS, info.ne.data()), info.name.c_str());
+        ggml_set_name(ggml_new_tensor(ctx, info->type, GGML_MAX_DIMS, info->ne.data()), info->name.c_str());
     }
-    // the part that reads a slot's state
-    const TensorInfo * confidence = s.block.selector_rank > 0 ? nullptr : gguf.find_tensor("conf_proj.weight");
-    if (confidence) ggml_set_name(ggml_new_tensor_1d(w.ctx.get(), GGML_TYPE_F32, s.n_embd), "conf_proj.weight");
     w.buffer = allocate(file, w.ctx.get(), buft);
     const bool has_packed = ggml_get_first_tensor(w.packed_ctx.get()) != nullptr;
     if (has_packed) w.packed_buffer = allocate(file, w.packed_ctx.get(), kernels::weights_buffer_type());
     std::vector<uint8_t> chunk;
-    for (const TensorInfo & info : gguf.tensors()) {
-        if (stays_on_host(s, info.name)) continue;
-        ggml_tensor * t = w.find(info.name);
+    for (const TensorInfo * info : on_device) {
+        ggml_tensor * t = w.find(info->name);
         // packed matrices can only be written as a whole
-        const uint64_t n_chunk = t->buffer == w.packed_buffer.get() ? info.n_bytes : 16 << 20;
-        for (uint64_t at = 0; at < info.n_bytes; at += n_chunk) {
-            chunk.resize(std::min(n_chunk, info.n_bytes - at));
-            gguf.read(info, at, chunk.data(), chunk.size());
+        const uint64_t n_chunk = t->buffer == w.packed_buffer.get() ? info->n_bytes : 16 << 20;
+        for (uint64_t at = 0; at < info->n_bytes; at += n_chunk) {
+            chunk.resize(std::min(n_chunk, info->n_bytes - at));
+            gguf.read(*info, at, chunk.data(), chunk.size());
             ggml_backend_tensor_set(t, chunk.data(), at, chunk.size());
         }
-    }
-    w.head = w.find(s.ties_head ? "token_embd.weight" : "output.weight");
-    if (s.is_parallel()) {
-        const TensorInfo & info = *gguf.find_tensor("mask_feature.weight");
-        w.mask_feature.resize(info.n_bytes / sizeof(float));
-        gguf.read(info, 0, (uint8_t *)w.mask_feature.data(), info.n_bytes);
-    }
-    for (const auto & [name, table] : tables) {
-        const TensorInfo * info = gguf.find_tensor(name);
-        if (!info) continue;
-        std::vector<uint8_t> data(info->n_bytes);
-        gguf.read(*info, 0, data.data(), data.size());
-        table = EmbeddingTable::from_bytes(std::move(data), info->type, (int)info->ne[0], (int)info->ne[1]);
-    }
-    if (confidence) {
-        std::vector<float> row(confidence->ne[0]);
-        confidence_row.row(0, row.data());
-        ggml_backend_tensor_set(w.find("conf_proj.weight"), row.data(), 0, s.n_embd * sizeof(float));
-        w.confidence.assign(row.begin() + s.n_embd, row.end());
     }
     return w;
 }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "gguf/draft_file.h"
+#include "draft/draft_file.h"
 
 namespace eaglecpp {
 
@@ -50,19 +50,17 @@ class EmbeddingTable {
     int n_rows_ = 0;
 };
 
-// what a drafter reads row by row, or once: it lies in host memory whatever the device
-bool stays_on_host(const DraftSpec & spec, const std::string & tensor);
-
 struct DraftWeights {
-    ggml_tensor * head = nullptr;     // own or the target's
-    std::vector<float> mask_feature;  // P-EAGLE: [n_aux * Ht], for rows whose features nobody knows yet
+    ggml_tensor * target_head = nullptr;  // for a drafter without its own
     EmbeddingTable embedding;
+    EmbeddingTable
+        mask_feature;  // P-EAGLE: [1, n_aux * Ht] f32, the hidden states of positions that the target has not run
     // Of a block drafter whose slots depend on the token before: W1 of a Markov head or what a selector reads of a
     // predecessor, [V, R] by target id.
     EmbeddingTable before;
     // what each is multiplied with: W2 [Vd, R] by draft id, where the host does it, too, or the selector's [V, R]
     EmbeddingTable after;
-    std::vector<float> confidence;  // what the confidence head reads a row of W1 with: [R]
+    EmbeddingTable confidence;  // of the confidence head: [1, H + R], for a slot's state and a row of W1
     // On a device with room: the embeddings of the draft vocabulary [H, Vd], by its own ids; else null.
     ggml_tensor * draft_embedding = nullptr;
     // of a block drafter: [H, n_rows - 1] f32, the mask token's again and again
@@ -72,12 +70,12 @@ struct DraftWeights {
     ggml_context_ptr ctx, packed_ctx;
     ggml_backend_buffer_ptr buffer, packed_buffer;
 
-    // a tensor of the file; null if it has none of this name
+    // a tensor of the file that graphs read; null if it has none of this name
     ggml_tensor * find(const std::string & name) const;
 
-    // Reads all tensors but the embedding into a buffer of `buft`; with `use_kernels`, the matrices that our CPU
-    // kernels take go into a buffer of the kernels' own type. The embedding goes into host memory if the file has it,
-    // and with `is_remote` (DrafterOptions) a copy of W2. Error(gguf | out_of_memory)
+    // Reads the tensors of graphs into a buffer of `buft`; with `use_kernels`, the matrices that our CPU kernels take
+    // go into a buffer of the kernels' own type. Tables go into host memory; W2, which graphs read, too, only with
+    // `is_remote` (DrafterOptions). Error(gguf | out_of_memory)
     static DraftWeights load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels, bool is_remote);
 };
 

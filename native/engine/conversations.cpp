@@ -2,13 +2,15 @@
 #include "engine/conversations.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 
 namespace eaglecpp {
 
-// Features of a conversation's last rows that are parked with it: the next prompt leaves its text there, if anywhere.
-static constexpr int n_features_parked = 32;
+// Hidden states of a conversation's last positions that are saved with it: the next prompt leaves its text there, if
+// anywhere.
+static constexpr int n_features_saved = 32;
 
 Conversations::Conversations(Models & models)
     : target_(*models.target), drafter_(models.drafter.get()), traits_(models.draft_traits) {}
@@ -107,7 +109,9 @@ void Conversations::adopt_draft(Sequence & s, const Sequence & source, int n) {
     const bool is_same_next = n < (int)source.tokens.size() && source.tokens[n] == s.tokens[n];
     const bool is_made_anew = n_rows == n && !is_same_next && source.features.has(n - 1);
     const int n_copied = is_made_anew ? n - 1 : n_rows;
-    s.draft->load_rows(source.draft->save_rows(n_copied), n_copied);
+    std::vector<uint8_t> rows;
+    source.draft->save_rows(n_copied, rows);
+    s.draft->load_rows({rows.data(), rows.size()}, n_copied);
     s.features = source.features;
     s.features.truncate(n);
 }
@@ -138,36 +142,49 @@ void Conversations::roll_back(Sequence & s, size_t n_tokens) {
     if (s.tokens.size() > n_tokens) cut(s, (int)n_tokens);
 }
 
-ParkedSequence Conversations::park(const Sequence & s) const {
-    ParkedSequence out;
-    out.tokens = s.tokens;
-    out.n_past = s.n_past;
-    out.inexact_from = s.inexact_from;
+SavedSequence Conversations::save(const Sequence & s) const {
+    SavedSequence::Header h;
+    h.n_tokens = (int)s.tokens.size();
+    h.n_past = s.n_past;
+    h.inexact_from = s.inexact_from;
+    SavedSequence out;
+    const auto append = [&](const auto & values) {
+        const auto * data = (const uint8_t *)values.data();
+        out.bytes.insert(out.bytes.end(), data, data + values.size() * sizeof(values[0]));
+    };
+    append(s.tokens);
     out.images = target_.cells().images(s.range);
-    out.target = target_.cells().save_rows(s.range);
-    if (!s.draft) return out;
-    out.n_draft_rows = s.draft->n_rows();
-    out.draft = s.draft->save_rows(out.n_draft_rows);
-    out.features = s.features;
-    out.features.keep_last(out.n_draft_rows, n_features_parked);
+    if (s.draft) {
+        h.n_draft_rows = s.draft->n_rows();
+        FeatureWindow kept = s.features;
+        kept.keep_last(h.n_draft_rows, n_features_saved);
+        h.n_aux = (int)kept.layers().size();
+        h.n_embd = kept.n_embd(), h.first = kept.first(), h.n_rows = kept.n_rows();
+        for (const auto & l : kept.layers()) append(l);
+        const size_t n_before = out.bytes.size();
+        s.draft->save_rows(h.n_draft_rows, out.bytes);
+        h.n_draft = out.bytes.size() - n_before;
+    }
+    h.n_target = target_.cells().save_rows(s.range, out.bytes);
+    std::memcpy(out.bytes.data(), &h, sizeof(h));
     return out;
 }
 
-bool Conversations::unpark(Sequence & s, const ParkedSequence & parked) {
+bool Conversations::restore(Sequence & s, const SavedSequence & saved) {
+    const SavedSequence::Header h = saved.header();
     forget(s);
-    target_.cells().set_images(s.range, parked.images);
-    if (!target_.cells().load_rows(s.range, parked.target, parked.n_past) ||
-        target_.cells().n_rows(s.range) != parked.n_past) {
+    target_.cells().set_images(s.range, saved.images);
+    if (!target_.cells().load_rows(s.range, saved.target(), h.n_past) || target_.cells().n_rows(s.range) != h.n_past) {
         forget(s);
         return false;
     }
     if (s.draft) {
-        s.draft->load_rows(parked.draft, parked.n_draft_rows);
-        s.features = parked.features;
+        s.draft->load_rows(saved.draft(), h.n_draft_rows);
+        s.features.assign(h.first, h.n_rows, saved.hidden_states());
     }
-    s.tokens = parked.tokens;
-    s.n_past = parked.n_past;
-    s.inexact_from = parked.inexact_from;
+    s.tokens = saved.tokens();
+    s.n_past = h.n_past;
+    s.inexact_from = h.inexact_from;
     return true;
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 // The open conversations, and what target and drafter hold of each: rolls it back to a common beginning, takes it over
-// from another conversation, parks it outside the caches, drops it. Never runs the target.
+// from another conversation, saves it outside the caches, drops it. Never runs the target.
 #pragma once
 
 #include <map>
 
 #include "engine/models.h"
+#include "engine/saved_sequence.h"
 #include "engine/sequence.h"
 
 namespace eaglecpp {
@@ -42,9 +43,9 @@ class Conversations {
     void roll_back(Sequence & s, size_t n_tokens);
 
     // only for a conversation without a generation under way
-    ParkedSequence park(const Sequence & s) const;
+    SavedSequence save(const Sequence & s) const;
     // false if there is no room; the conversation is then empty
-    bool unpark(Sequence & s, const ParkedSequence & parked);
+    bool restore(Sequence & s, const SavedSequence & saved);
 
     // After a batch. Where the order of cells was given up, whatever comes next may fill gaps anywhere.
     void note_order();

@@ -13,24 +13,26 @@ namespace eaglecpp {
 // mostly come first.
 static constexpr int n_pending_max = 128;
 
-void Drafting::draft(const std::vector<Sequence *> & sequences) {
-    std::vector<Sequence *> growing;
+void Drafting::plan(const std::vector<Sequence *> & sequences) {
     for (Sequence * s : sequences) {
         const double start = now_ms();
         if (s->draft) {
-            s->draft_window = s->params.draft_window < 0 ? traits_.window : s->params.draft_window;
-            const bool is_free = s->draft_window == 0 && traits_.can_narrow && s->plan.is_auto();
-            if (is_free) s->draft_window = windows_.next((int)s->tokens.size());
-            s->draft->set_window(s->draft_window);
+            const bool is_free = s->params.draft_window == 0 && traits_.can_narrow && s->plan.is_auto();
+            s->draft->window = is_free ? windows_.next((int)s->tokens.size()) : s->params.draft_window;
         }
-        decide(*s);
-        if (!s->plan.frontier().empty()) {
-            growing.push_back(s);
-        } else if (const int n_rows = s->n_pending(); n_rows >= n_pending_max) {
+        plan(*s);
+        if (const int n_rows = s->n_pending(); s->plan.frontier().empty() && n_rows >= n_pending_max) {
             s->commit_pending();
             planner_.catch_up(s->plan, n_rows, now_ms() - start);
         }
         s->stats.draft_ms += now_ms() - start;
+    }
+}
+
+void Drafting::draft(const std::vector<Sequence *> & sequences) {
+    std::vector<Sequence *> growing;
+    for (Sequence * s : sequences) {
+        if (!s->plan.frontier().empty()) growing.push_back(s);
     }
     if (!growing.empty()) grow(std::move(growing));
     for (Sequence * s : sequences) {
@@ -45,10 +47,10 @@ void Drafting::learn(const Sequence & s, int n_tried, int n_accepted) {
     for (int node = 1; node < tree.size(); ++node) {
         if (s.plan.is_from_text(node)) return;
     }
-    windows_.learn((int)s.tokens.size(), s.draft_window, n_tried, n_accepted);
+    if (s.draft) windows_.learn((int)s.tokens.size(), s.draft->window, n_tried, n_accepted);
 }
 
-void Drafting::decide(Sequence & s) {
+void Drafting::plan(Sequence & s) {
     RoundRequest request;
     request.root = s.tokens.back();
     request.n_left = s.n_max - (int)s.tokens.size();
@@ -169,7 +171,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         return ms;
     };
     const int n_steps = growing.size() == 1 ? this->n_steps(*growing[0]) : 0;
-    std::vector<DraftCommit> commits;
+    std::vector<DraftRequest> commits;
     for (Sequence * s : growing) {
         const int n_ahead = traits_.n_levels_max > 0 ? s->plan.n_levels_max() - 1 : 0;
         commits.push_back({s->draft.get(), s->pending(), &s->tokens[s->draft->n_rows() + 1], n_ahead, n_steps});
@@ -210,9 +212,9 @@ void Drafting::grow(std::vector<Sequence *> growing) {
 
 // the frontiers in one graph
 void Drafting::extend(const std::vector<Sequence *> & growing) {
-    std::vector<DraftLevel> levels;
-    for (Sequence * s : growing) levels.push_back({s->draft.get(), next_rows(*s)});
-    drafter_->extend_together(levels);
+    std::vector<DraftRequest> steps;
+    for (Sequence * s : growing) steps.push_back(DraftRequest::step(s->draft.get(), next_rows(*s)));
+    drafter_->extend_together(steps);
 }
 
 // What the drafter's last call proposes behind each node of the frontier. What a parallel drafter says of a token does

@@ -17,6 +17,8 @@ class Drafting {
     Drafting(Models & models, Planner & planner)
         : target_(*models.target), drafter_(models.drafter.get()), traits_(models.draft_traits), planner_(planner) {}
 
+    // Whether each conversation drafts in this round, and from what.
+    void plan(const std::vector<Sequence *> & sequences);
     // Fills the pools of these conversations' plans; the planner chooses from them.
     void draft(const std::vector<Sequence *> & sequences);
 
@@ -24,7 +26,7 @@ class Drafting {
     void learn(const Sequence & s, int n_tried, int n_accepted);
 
   private:
-    void decide(Sequence & s);
+    void plan(Sequence & s);
     void grow(std::vector<Sequence *> growing);
     int n_steps(const Sequence & s) const;
     void extend(const std::vector<Sequence *> & growing);

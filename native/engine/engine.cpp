@@ -36,11 +36,11 @@ void Engine::retire() {
     if (in_use_.exchange(true)) fail(ErrorKind::busy, "the engine is in use by another thread and cannot be closed");
 }
 
-// Every change of what sequences hold goes through here. Whatever is thrown, afterwards either `restore` has made the
-// sequences whole again or the engine is marked as broken: an assertion and an exception that is not ours come from
-// inside llama.cpp, ggml or a driver, and nobody knows what state they leave.
-template <typename F, typename Restore>
-auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
+// Call in a handler of what a change of sequences threw; throws what the caller gets. Before that, either `restore` has
+// made the sequences whole again or the engine is marked as broken: an assertion and an exception that is not ours come
+// from inside llama.cpp, ggml or a driver, whose state is unknown then.
+template <typename Restore>
+void Engine::recover(Restore && restore) {
     const auto try_restore = [&] {
         try {
             restore();
@@ -51,7 +51,7 @@ auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
         }
     };
     try {
-        return f();
+        throw;
     } catch (const Error & e) {
         if (e.kind == ErrorKind::broken) {
             why_broken_ = e.what();
@@ -68,6 +68,17 @@ auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
     } catch (...) {
         why_broken_ = "no reason given";
         fail(ErrorKind::broken, "llama.cpp or a device's driver failed without saying why; open the engine again");
+    }
+}
+
+// Every change of what sequences hold but that of a step goes through here.
+template <typename F, typename Restore>
+auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
+    try {
+        return f();
+    } catch (...) {
+        recover(restore);
+        throw;  // not reached
     }
 }
 
@@ -112,34 +123,35 @@ void Engine::close_sequence(int id) {
     conversations_.close(id);
 }
 
-ParkedSequence Engine::park(int id) {
+SavedSequence Engine::save(int id) {
     Use use(*this);
     const Sequence & s = conversations_.get(id);
-    if (!can_park() || s.is_active) {
-        fail(ErrorKind::value, "conversation %d cannot be parked: %s", id,
-             s.is_active ? "it is generating" : "this target's rows do not stay as they were computed");
+    if (!can_save() || s.is_active) {
+        fail(ErrorKind::value, "conversation %d cannot be saved: %s", id,
+             s.is_active ? "it is generating" : "this target does not keep rows as they were computed");
     }
-    return attempt([&] { return conversations_.park(s); }, [] {});
+    return attempt([&] { return conversations_.save(s); }, [] {});
 }
 
-// A copy may come from a file: whatever it is, nothing is read beyond its ends.
-void Engine::check_parked(const Sequence & s, const ParkedSequence & p) const {
-    const auto is_token = [&](Token t) { return t < target().vocab().size(); };
-    const int n_tokens = (int)std::min<size_t>(p.tokens.size(), INT_MAX);
-    const bool fits =
-        can_park() && n_tokens <= target().n_ctx() && p.n_past > 0 && p.n_past <= n_tokens && p.inexact_from >= 0 &&
-        p.n_draft_rows >= 0 && p.n_draft_rows <= p.n_past && std::all_of(p.tokens.begin(), p.tokens.end(), is_token) &&
-        (s.draft
-             ? p.features.is_like(s.features) && p.features.end() <= p.n_past && s.draft->fits(p.draft, p.n_draft_rows)
-             : p.draft.empty() && p.n_draft_rows == 0);
-    if (!fits) fail(ErrorKind::value, "a parked conversation of %zu tokens does not fit this engine", p.tokens.size());
+void Engine::check_saved(const Sequence & s, const SavedSequence & saved) const {
+    const SavedSequence::Header h = saved.is_untrusted() ? SavedSequence::Header{} : saved.header();
+    bool fits = can_save() && h.n_tokens <= target().n_ctx() && h.n_past > 0 && h.n_past <= h.n_tokens &&
+                h.n_draft_rows <= h.n_past && h.first + h.n_rows <= h.n_past;
+    for (Token t : fits ? saved.tokens() : Tokens()) fits = fits && t < target().vocab().size();
+    if (s.draft) {
+        fits = fits && h.n_aux == (int)s.features.layers().size() && h.n_embd == s.features.n_embd() &&
+               s.draft->fits(saved.draft(), h.n_draft_rows);
+    } else {
+        fits = fits && h.n_draft == 0 && h.n_draft_rows == 0;
+    }
+    if (!fits) fail(ErrorKind::value, "a saved conversation of %d tokens does not fit this engine", h.n_tokens);
 }
 
-bool Engine::unpark(int id, const ParkedSequence & parked) {
+bool Engine::restore(int id, const SavedSequence & saved) {
     Use use(*this);
     Sequence & s = conversations_.get(id);
-    check_parked(s, parked);
-    return attempt([&] { return conversations_.unpark(s, parked); }, [&] { conversations_.forget(s); });
+    check_saved(s, saved);
+    return attempt([&] { return conversations_.restore(s, saved); }, [&] { conversations_.forget(s); });
 }
 
 void Engine::clear(int id) {
@@ -234,8 +246,10 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     s.tokens = prompt;
     s.n_prompt = (int)prompt.size();
     s.n_max = params.max_tokens < 0 ? n_ctx : std::min<int64_t>(n_ctx, (int64_t)s.n_prompt + params.max_tokens);
-    s.tokens.reserve(s.n_max);  // commit_round cannot fail for want of room
+    s.tokens.reserve(s.n_max);  // commit() cannot fail for want of room
     s.params = params;
+    if (params.draft_window < 0) s.params.draft_window = models_.draft_window;
+    if (s.draft) s.draft->window = s.params.draft_window;
     s.sampler = std::move(sampler);
     s.decode_start_ms = 0.0;
     s.failure.reset();
@@ -281,6 +295,7 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
 
 // `next` are the results of the round that followed `all`.
 static void append(std::vector<StepResult> & all, std::vector<StepResult> next) {
+    if (all.empty()) all.swap(next);
     for (StepResult & n : next) {
         for (StepResult & r : all) {
             if (r.sequence != n.sequence) continue;
@@ -308,26 +323,25 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
         sequences.push_back(s);
     }
     std::vector<size_t> n_tokens(sequences.size());
-    const auto run = [&] {
-        for (size_t i = 0; i < sequences.size(); ++i) n_tokens[i] = sequences[i]->tokens.size();
-        return attempt([&] { return rounds_.step(sequences); },
-                       [&] {
-                           for (size_t i = 0; i < sequences.size(); ++i) {
-                               conversations_.roll_back(*sequences[i], n_tokens[i]);
-                           }
-                       });
-    };
     const auto goes_on = [](const StepResult & r) { return r.phase == "decode" && r.finish.empty() && !r.error; };
     const double start = now_ms();
-    std::vector<StepResult> results = run();
-    while (!results.empty() && std::all_of(results.begin(), results.end(), goes_on) && now_ms() - start < for_ms) {
+    std::vector<StepResult> results;
+    do {
+        for (size_t i = 0; i < sequences.size(); ++i) n_tokens[i] = sequences[i]->tokens.size();
         try {
-            append(results, run());
+            append(results, rounds_.step(sequences));
         } catch (...) {
-            late_error_ = {ids, std::current_exception()};
-            break;  // what came before is kept, and the next call tells
+            try {
+                recover([&] {
+                    for (size_t i = 0; i < sequences.size(); ++i) conversations_.roll_back(*sequences[i], n_tokens[i]);
+                });
+            } catch (...) {
+                if (results.empty()) throw;
+                late_error_ = {ids, std::current_exception()};  // earlier rounds are kept, the next call throws
+                break;
+            }
         }
-    }
+    } while (!results.empty() && std::all_of(results.begin(), results.end(), goes_on) && now_ms() - start < for_ms);
     return results;
 }
 

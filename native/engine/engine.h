@@ -66,13 +66,13 @@ class Engine {
 
     const Sequence & sequence(int id) const { return conversations_.get(id); }
 
-    // Conversations can leave the caches and come back under any id: `park` copies what a conversation without a
-    // generation holds; `unpark` puts such a copy in place of what conversation `id` holds and returns false if there
+    // Conversations can be swapped out and restored under any id: `save` copies what a conversation without a
+    // generation holds; `restore` puts such a copy in place of what conversation `id` holds and returns false if there
     // is no room, in which case that conversation is empty.
-    bool can_park() const { return target().can_save_rows(); }
-    ParkedSequence park(int id);
-    // Error(value): the copy cannot be one of this engine's
-    bool unpark(int id, const ParkedSequence & parked);
+    bool can_save() const { return target().can_save_rows(); }
+    SavedSequence save(int id);
+    // Error(value): the copy does not fit this engine
+    bool restore(int id, const SavedSequence & saved);
 
     // Images that prompts may have: their rows stand in them by the ids that `add` gives.
     Images & images() { return images_; }
@@ -101,11 +101,13 @@ class Engine {
   private:
     class Use;  // the busy and broken checks of a call
 
+    template <typename Restore>
+    void recover(Restore && restore);
     template <typename F, typename Restore>
     auto attempt(F && f, Restore && restore) -> decltype(f());
 
     void check_strategy(const Strategy & strategy) const;
-    void check_parked(const Sequence & s, const ParkedSequence & parked) const;
+    void check_saved(const Sequence & s, const SavedSequence & saved) const;
     void begin_plan(Sequence & s, Exactness exactness);
     std::vector<std::shared_ptr<const Image>> images_of(const Tokens & prompt, std::vector<ImageRows> & rows);
 

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/error.h"
 #include "base/features.h"
 
 namespace eaglecpp {
@@ -71,21 +70,16 @@ class FeatureWindow {
     void trim(int needed) { drop(std::min(needed, end() - n_kept_), n_kept_); }
     void keep_last(int needed, int n_kept) { drop(std::min(needed, end() - n_kept), 0); }
 
-    // As saved from another window: room for n_rows rows from position `first` on. Writable by layer(); Error(value)
-    void resize(int first, int n_rows) {
-        if (first < 0 || n_rows < 0 || n_rows > 1024) fail(ErrorKind::value, "features: no such rows");
+    // Replaces all by n_rows rows from position `first` on, layer after layer.
+    void assign(int first, int n_rows, const float * values) {
         first_ = first, n_rows_ = n_rows;
-        for (auto & l : layers_) l.assign((size_t)n_rows * n_embd_, 0.0f);
+        const size_t n = (size_t)n_rows * n_embd_;
+        for (auto & l : layers_) l.assign(values, values + n), values += n;
     }
     int first() const { return first_; }
     int n_rows() const { return n_rows_; }
     int n_embd() const { return n_embd_; }
-    std::vector<std::vector<float>> & layers() { return layers_; }
-    bool is_like(const FeatureWindow & other) const {
-        return layers_.size() == other.layers_.size() && n_embd_ == other.n_embd_;
-    }
-
-    size_t n_bytes() const { return layers_.size() * n_rows_ * n_embd_ * sizeof(float); }
+    const std::vector<std::vector<float>> & layers() const { return layers_; }
 
   private:
     static constexpr size_t n_bytes_kept = 4u << 20;

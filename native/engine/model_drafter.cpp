@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/assistant.h"
+#include "engine/model_sequence.h"
 #include "engine/models.h"
 
 namespace eaglecpp {
@@ -35,179 +37,6 @@ static TargetOptions model_options(const EngineOptions & options, const Target &
     o.main_gpu = 0;
     return o;
 }
-
-class ModelSequence : public DraftSequence {
-  public:
-    ModelSequence(ModelDrafter & drafter, const SeqRange & range)
-        : d_(drafter), range_(range), n_state_(drafter.is_head() ? drafter.model_->n_state() : 0) {}
-    ~ModelSequence() override {
-        try {
-            drop_cells(0);
-        } catch (const std::exception & e) {  // an assertion of llama.cpp
-            log_line(LogLevel::error, e.what());
-        }
-    }
-
-    int n_rows() const override { return n_rows_; }
-
-    void commit(const FeatureRows & features, const Token * tokens) override {
-        const int n_before = n_rows_;
-        try {
-            truncate(n_rows_);
-            for (int at = first_at(); at < features.n_rows;) {
-                d_.batch_.clear();
-                for (; at < features.n_rows && d_.batch_.n_rows() < d_.target_.n_prompt_rows(); ++at) {
-                    add_row(tokens, features, at, false);
-                }
-                d_.decode(/*is_prompt=*/true);
-            }
-            n_rows_ += features.n_rows;
-        } catch (...) {
-            truncate(n_before);
-            throw;
-        }
-    }
-
-    // Adds the rows of a commit to a batch with others, the last one with output. A small model's that are there as
-    // draft rows are not run again, but the last one in any case: its output was asked for.
-    virtual void add_commit(const Token * tokens, const FeatureRows & features) {
-        const int n_kept = n_state_ > 0 ? 0 : keep_drafts(tokens, features.n_rows - 1);
-        const int n = features.n_rows - n_kept;
-        truncate(n_rows_);
-        for (int at = first_at(); at < n; ++at) add_row(tokens + n_kept, features, at, at + 1 == n);
-        outputs_.assign(1, d_.batch_.n_rows() - 1);
-        n_rows_ += n;
-    }
-
-    // Adds the draft row of a level, and drops those behind its parent.
-    virtual void add_level(const std::vector<DraftRow> & rows) {
-        const int parent = row_of(rows[0].parent);
-        nodes_.resize(parent + 1);
-        tokens_.resize(parent + 1);
-        const Pos pos = n_rows_ + 1 + (Pos)nodes_.size();
-        drop_cells(pos);
-        nodes_.push_back(rows[0].node);
-        tokens_.push_back(rows[0].token);
-        outputs_.assign(1, d_.batch_.n_rows());
-        d_.batch_.add(d_.own_token(rows[0].token), pos, range_, true, state_behind(parent));
-    }
-
-    // No row of the last batch has an output: it was not run.
-    void say_nothing() { std::fill(outputs_.begin(), outputs_.end(), -1); }
-
-    // After a batch with rows of this conversation: the states that draft rows behind them read.
-    void take_states(bool is_commit) {
-        if (n_state_ == 0) return;
-        const size_t first = is_commit ? 0 : 1 + nodes_.size() - outputs_.size();
-        states_.resize((first + outputs_.size()) * n_state_);
-        for (size_t i = 0; i < outputs_.size(); ++i) {
-            if (outputs_[i] < 0) continue;
-            std::copy_n(d_.context_.state(outputs_[i]), n_state_, states_.begin() + (first + i) * n_state_);
-        }
-    }
-
-    std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling, Pos pos) override {
-        if (outputs_[i] < 0) return {};
-        const float * logits = d_.context_.logits(outputs_[i]);
-        return sampling ? coupled_.best(logits, d_.n_known_, k, nullptr, *sampling, pos)
-                        : top_k(logits, d_.n_known_, k, nullptr);
-    }
-    bool take_step(int, const DraftRow &) override { return false; }
-
-    // llama.cpp copies all of a conversation's cells; load_rows() drops those beyond its n
-    std::vector<uint8_t> save_rows(int n) const override {
-        return n > 0 ? d_.cells_.save_rows(range_) : std::vector<uint8_t>();
-    }
-    void load_rows(const std::vector<uint8_t> & bytes, int n) override {
-        truncate(0);
-        if (n == 0) return;
-        if (!d_.cells_.load_rows(range_, bytes, n + 1)) {
-            fail(ErrorKind::context_full, "the drafter's cache has no room for %d rows", n);
-        }
-        n_rows_ = n;
-        truncate(n);
-    }
-    // llama.cpp checks the rest
-    bool fits(const std::vector<uint8_t> & bytes, int n) const override { return bytes.empty() == (n == 0); }
-
-    void truncate(int n) override {
-        n_rows_ = std::min(n_rows_, n);
-        nodes_.clear();
-        tokens_.clear();
-        drop_cells(n_rows_ > 0 ? n_rows_ + 1 : 0);
-    }
-
-  protected:
-    // of a commit, the first that is run: a small model's first row lies before row 0
-    int first_at() const { return n_state_ == 0 && n_rows_ == 0 ? -1 : 0; }
-
-    // row `at` of a commit, and the state that a head reads beside its token
-    void add_row(const Token * tokens, const FeatureRows & features, int at, bool has_output) {
-        const float * state = n_state_ > 0 ? features.layer[0] + (size_t)at * n_state_ : nullptr;
-        d_.batch_.add(d_.own_token(tokens[at]), n_rows_ + at + 1, range_, has_output, state);
-    }
-    // an assistant's ids are those of the target's cells
-    void drop_cells(Pos from) {
-        if (!d_.is_assistant()) d_.cells_.truncate(range_, from);
-    }
-    // what a draft row behind `parent` reads
-    const float * state_behind(int parent) const {
-        return n_state_ > 0 ? states_.data() + (size_t)(1 + parent) * n_state_ : nullptr;
-    }
-
-    // Commits as many of the n rows as are there as draft rows; returns how many.
-    int keep_drafts(const Token * tokens, int n) {
-        int n_kept = 0;
-        while (n_kept < std::min(n, (int)tokens_.size()) && tokens_[n_kept] == tokens[n_kept]) ++n_kept;
-        n_rows_ += n_kept;
-        return n_kept;
-    }
-
-    ModelDrafter & d_;
-    SeqRange range_;
-    int n_state_;  // values that a head reads; 0 = a small model
-    int n_rows_ = 0;
-    // of the draft rows: each lies behind the one before it, an assistant's behind any, which never keeps them
-    Tokens tokens_;
-    std::vector<float> states_;  // [1 + draft row]: what rows behind it read; [0] of the last committed row
-    std::vector<int> outputs_;   // of the last call: rows of the batch
-    CoupledDraft coupled_;
-};
-
-class Assistant : public ModelSequence {
-  public:
-    using ModelSequence::ModelSequence;
-
-    void commit(const FeatureRows & features, const Token *) override {
-        truncate(n_rows_);
-        n_rows_ += features.n_rows;
-    }
-
-    void add_commit(const Token * tokens, const FeatureRows & features) override {
-        commit(features, tokens);
-        const int last = features.n_rows - 1;
-        outputs_.assign(1, d_.batch_.n_rows());
-        d_.batch_.add(d_.own_token(tokens[last]), n_rows_, range_, true, features.layer[0] + (size_t)last * n_state_);
-    }
-
-    // they see the target's rows and not each other
-    void add_level(const std::vector<DraftRow> & rows) override {
-        outputs_.clear();
-        for (const DraftRow & row : rows) {
-            const int parent = row_of(row.parent);
-            nodes_.push_back(row.node);
-            outputs_.push_back(d_.batch_.n_rows());
-            d_.batch_.add(d_.own_token(row.token), n_rows_, range_, true, state_behind(parent));
-        }
-    }
-
-    std::vector<uint8_t> save_rows(int) const override { return {}; }
-    void load_rows(const std::vector<uint8_t> &, int n) override {
-        truncate(0);
-        n_rows_ = n;
-    }
-    bool fits(const std::vector<uint8_t> & bytes, int) const override { return bytes.empty(); }
-};
 
 static ModelSequence & own(DraftSequence * seq) {
     return *static_cast<ModelSequence *>(seq);
@@ -333,31 +162,32 @@ bool ModelDrafter::decode(bool is_prompt) {
 
 std::unique_ptr<DraftSequence> ModelDrafter::open(int conversation) {
     if (is_assistant()) return std::make_unique<Assistant>(*this, target_.cells().seqs(conversation));
-    return std::make_unique<ModelSequence>(*this, cells_.seqs(conversation));
+    if (is_head()) return std::make_unique<HeadSequence>(*this, cells_.seqs(conversation));
+    return std::make_unique<SmallModelSequence>(*this, cells_.seqs(conversation));
 }
 
-void ModelDrafter::run_commits(const std::vector<DraftCommit> & commits) {
+void ModelDrafter::run_commits(const std::vector<DraftRequest> & commits) {
     batch_.clear();
-    for (const DraftCommit & c : commits) own(c.seq).add_commit(c.tokens, c.features);
+    for (const DraftRequest & c : commits) own(c.seq).add_commit(c.tokens, c.features);
     const bool has_room = decode(/*is_prompt=*/false);
-    for (const DraftCommit & c : commits) {
-        if (!has_room) own(c.seq).say_nothing();
+    for (const DraftRequest & c : commits) {
+        if (!has_room) own(c.seq).drop_outputs();
         own(c.seq).take_states(/*is_commit=*/true);
     }
 }
 
-void ModelDrafter::extend_together(const std::vector<DraftLevel> & levels) {
+void ModelDrafter::extend_together(const std::vector<DraftRequest> & steps) {
     batch_.clear();
     try {
-        for (const DraftLevel & level : levels) own(level.seq).add_level(level.rows);
+        for (const DraftRequest & step : steps) own(step.seq).add_step(step.rows);
         if (batch_.n_rows() == 0) return;
         const bool has_room = decode(/*is_prompt=*/false);
-        for (const DraftLevel & level : levels) {
-            if (!has_room) own(level.seq).say_nothing();
-            own(level.seq).take_states(/*is_commit=*/false);
+        for (const DraftRequest & step : steps) {
+            if (!has_room) own(step.seq).drop_outputs();
+            own(step.seq).take_states(/*is_commit=*/false);
         }
     } catch (...) {
-        for (const DraftLevel & level : levels) level.seq->truncate(level.seq->n_rows());
+        for (const DraftRequest & step : steps) step.seq->truncate(step.seq->n_rows());
         throw;
     }
 }

@@ -3,14 +3,7 @@
 // its weights. Row p of a conversation is the token at p + 1 of the text at position p + 1; heads read the target's
 // state at p beside it, a small model's first commit also runs the text's first token.
 //
-// Draft rows lie in the same cache, one for each level, behind each other: a tree has siblings of its chain, which are
-// not followed further. What the target accepted a small model does not run again: its draft rows become committed
-// ones. Those of a head read its own states in place of the target's, and are run again with those. Where a file has
-// several heads, the first one drafts.
-//
-// An assistant has no keys and values of its own: it sees the target's, its committed rows are not run but the last,
-// and its draft rows leave nothing behind and all lie at that one's position, as they did in training
-// (huggingface/transformers: docs/source/en/model_doc/gemma4_assistant.md).
+// What the kinds of conversations do differently: model_sequence.h, assistant.h.
 #pragma once
 
 #include <memory>
@@ -36,17 +29,19 @@ class ModelDrafter : public Drafter {
     DraftTraits traits() const override;
     DraftDescription describe() const override;
     std::unique_ptr<DraftSequence> open(int conversation) override;
-    void extend_together(const std::vector<DraftLevel> & levels) override;
+    void extend_together(const std::vector<DraftRequest> & steps) override;
     void set_n_threads(int n_threads) override { context_.set_n_threads(n_threads); }
     std::string device_name() const override;
     std::vector<MemoryUse> memory_use() const override;
 
   private:
     friend class ModelSequence;
+    friend class SmallModelSequence;
+    friend class HeadSequence;
     friend class Assistant;
 
     int n_commit_rows() const override { return n_ubatch_; }
-    void run_commits(const std::vector<DraftCommit> & commits) override;
+    void run_commits(const std::vector<DraftRequest> & commits) override;
 
     void check_fit() const;
     void check_vocabulary() const;

@@ -122,7 +122,6 @@ static void place_drafter(const EngineOptions & options, Models & models) {
     d.n_sequences = target.options().n_sequences;
     d.n_draft_rows_max = std::max(128, 2 * options.n_draft_max);
     d.type_kv = type_by_name(options.draft_type_kv);
-    d.window = options.draft_window;
     d.use_kernels = target.model().uses_kernels();
     const bool is_free = options.draft_device == "auto" && !target.model().is_cpu();
     d.device = is_free ? best_device(target) : find_device(options.draft_device, options.n_gpu_layers);
@@ -213,6 +212,7 @@ Models open_models(const EngineOptions & options) {
         out.drafter = std::make_unique<ModelDrafter>(options, *out.target, heads);
     }
     if (out.drafter) out.draft_traits = out.drafter->traits();
+    out.draft_window = options.draft_window;
     return out;
 }
 

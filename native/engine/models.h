@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
+#include "draft/draft_file.h"
 #include "draft/drafter.h"
 #include "engine/options.h"
-#include "gguf/draft_file.h"
 #include "target/target.h"
 
 namespace eaglecpp {
@@ -17,10 +17,11 @@ struct Models {
     std::unique_ptr<DraftFile> draft_file;  // of an EAGLE drafter
     std::unique_ptr<Target> target;
     std::unique_ptr<Drafter> drafter;
-    DraftTraits draft_traits;  // the drafter's
-    std::string why_placed;    // why the drafter is not where it would best be; "" = it is, or there is none
+    DraftTraits draft_traits;   // the drafter's
+    std::string why_placed;     // why the drafter is not where it would best be; "" = it is, or there is none
     bool drafts_text = false;   // rounds may draft from the text itself
     bool drafts_forms = false;  // and what a grammar forces
+    int draft_window = 0;       // of requests that name none
 
     bool can_draft() const { return drafter || drafts_text; }
 };

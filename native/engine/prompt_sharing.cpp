@@ -23,14 +23,14 @@ bool PromptSharing::can_share(const std::vector<Sequence *> & reading, const std
            std::all_of(decoding.begin(), decoding.end(), cuts);
 }
 
-std::vector<Slice> PromptSharing::cut(const std::vector<Sequence *> & reading, int n_rows) const {
+std::vector<BatchPart> PromptSharing::cut(const std::vector<Sequence *> & reading, int n_rows) const {
     int n_left = std::min(target_.options().n_ubatch - n_rows, target_.n_shared_rows());
-    std::vector<Slice> slices;
+    std::vector<BatchPart> slices;
     for (Sequence * s : reading) {
         // rows of an image share no batch with tokens: they wait until they are the first, and have one of their own
         if (s->image() && s == reading.front()) return {};
         if (s->image()) continue;
-        Slice slice{s, 0, std::min(n_left, s->n_rows_alike())};
+        BatchPart slice{s, std::min(n_left, s->n_rows_alike())};
         while (slice.n_rows > 0 && !cuts_freely(*s, n_rows + slice.n_rows)) --slice.n_rows;
         if (slice.n_rows <= 0) continue;
         slices.push_back(slice);

@@ -11,11 +11,12 @@
 
 namespace eaglecpp {
 
-// prompt rows of a batch, from the conversation's n_past on
-struct Slice {
+// One conversation's part of a batch, from its n_past on: tokens of its prompt, or a tree.
+struct BatchPart {
     Sequence * seq;
-    int row;  // the first one in the batch, once it is there
-    int n_rows;
+    int n_rows;     // of the prompt
+    int first = 0;  // in the batch, once it is there
+    DraftTree tree = {};
 
     bool is_last() const { return seq->n_past + n_rows == seq->n_prompt; }
 };
@@ -30,7 +31,7 @@ class PromptSharing {
     bool can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const;
 
     // The prompt rows to add to a batch that already has n_rows rows of rounds, beginning with the first prompt.
-    std::vector<Slice> cut(const std::vector<Sequence *> & reading, int n_rows) const;
+    std::vector<BatchPart> cut(const std::vector<Sequence *> & reading, int n_rows) const;
 
     // whether this conversation may take over rows of another one
     bool can_adopt(const Sequence & s) const;

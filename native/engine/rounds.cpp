@@ -5,6 +5,7 @@
 
 #include "algo/noise.h"
 #include "algo/topk.h"
+#include "base/error.h"
 #include "base/types.h"
 
 namespace eaglecpp {
@@ -28,9 +29,9 @@ Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner
     load_.free_cores(now_ms());
 }
 
-std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) {
-    std::vector<StepResult> results;
-    std::vector<Sequence *> reading, decoding;
+// Which conversations read their prompts and which decode; results for those that do neither.
+void Rounds::sort(const std::vector<Sequence *> & sequences, std::vector<Sequence *> & reading,
+                  std::vector<Sequence *> & decoding, std::vector<StepResult> & results) {
     for (Sequence * s : sequences) {
         if (s->failure || s->n_past + 1 >= s->n_max) {
             s->is_active = false;
@@ -49,6 +50,13 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
             decoding.push_back(s);
         }
     }
+}
+
+// A round of all conversations that decode is one batch, with as many tokens of prompts as they can wait for.
+std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) {
+    std::vector<StepResult> results;
+    std::vector<Sequence *> reading, decoding;
+    sort(sequences, reading, decoding, results);
     if (decoding.empty() || !sharing_.can_share(reading, decoding)) {
         int n_left = target_.n_shared_rows();
         for (Sequence * s : reading) {
@@ -59,55 +67,57 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
         }
         reading.clear();
     }
-    if (!decoding.empty()) decode(decoding, reading, results);
+    if (decoding.empty()) return results;
+    const double start = now_ms();
+    std::vector<BatchPart> rounds = draft(decoding, /*is_timed=*/reading.empty()), slices;
+    const double verify_ms = verify(rounds, reading, slices);
+    const size_t n_before = results.size();
+    for (const BatchPart & r : rounds) {
+        results.push_back(finish_round(r));
+        if (is_planned_) planner_.learn(r.seq->plan, results.back().tokens);
+    }
+    const double round_ms = now_ms() - start;
+    const bool is_timed = threads_.is_timed() && reading.empty();
+    if (is_planned_ && is_timed) planner_.end_round(verify_ms, round_ms);
+    if (is_planned_ && !is_timed) planner_.end_untimed_round();
+    for (size_t i = 0; is_planned_ && i < rounds.size(); ++i) {
+        Sequence & s = *rounds[i].seq;
+        const Decision & decision = s.plan.decision();
+        if (s.params.log_plan) {
+            s.plan_log.push_back(decision.to_line() + strf(" verify_ms=%.3f ms=%.3f", verify_ms, round_ms));
+        }
+        s.plan_summary.add(decision, (int)results[n_before + i].tokens.size(), planner_.charged());
+    }
+    for (const BatchPart & slice : slices) results.push_back(finish_slice(slice, start));
+    for (Sequence * s : reading) {
+        const auto is_its = [&](const BatchPart & slice) { return slice.seq == s; };
+        if (std::any_of(slices.begin(), slices.end(), is_its)) continue;
+        // if the drafts leave no room for any, the first prompt has a batch of its own, so that it cannot wait for ever
+        const bool is_next = slices.empty() && s == reading.front();
+        results.push_back(is_next ? prefill(*s) : result_of(*s, "prefill"));
+    }
     return results;
 }
 
-// One round of each sequence, verified in one batch, which as many rows of the prompts share as everyone can wait for.
-void Rounds::decode(const std::vector<Sequence *> & sequences, const std::vector<Sequence *> & reading,
-                    std::vector<StepResult> & results) {
-    const double start = now_ms();
-    std::vector<SequencePlan *> plans;
+// Plans and drafts. Returns what is to be verified.
+std::vector<BatchPart> Rounds::draft(const std::vector<Sequence *> & sequences, bool is_timed) {
     if (drafter_) drafter_->set_n_threads(n_threads());
     const auto forces = [](const Sequence * s) { return s->forces; };
     is_planned_ = can_draft_ || std::any_of(sequences.begin(), sequences.end(), forces);
     if (is_planned_) {
         planner_.set_n_threads(n_threads());
-        planner_.begin_round((int)sequences.size(), /*is_timed=*/reading.empty());
+        planner_.begin_round((int)sequences.size(), is_timed);
+        drafting_.plan(sequences);
         drafting_.draft(sequences);
+        std::vector<SequencePlan *> plans;
         for (Sequence * s : sequences) plans.push_back(&s->plan);
         planner_.choose(plans);
     }
-    std::vector<Round> rounds;
-    for (Sequence * s : sequences) rounds.push_back({s, is_planned_ ? s->plan.tree() : DraftTree(s->tokens.back()), 0});
-    std::vector<Slice> slices;
-    const double verify_ms = verify(rounds, reading, slices);
-    const size_t n_before = results.size();
-    for (Round & r : rounds) {
-        results.push_back(finish_round(r));
-        if (is_planned_) planner_.learn(r.seq->plan, results.back().tokens);
+    std::vector<BatchPart> out;
+    for (Sequence * s : sequences) {
+        out.push_back({s, 0, 0, is_planned_ ? s->plan.tree() : DraftTree(s->tokens.back())});
     }
-    const bool is_timed = threads_.is_timed() && reading.empty();
-    const double round_ms = now_ms() - start;
-    for (const Round & r : rounds) {
-        if (!is_planned_ || !r.seq->params.log_plan) continue;
-        const std::string took = strf(" verify_ms=%.3f ms=%.3f", verify_ms, round_ms);
-        r.seq->plan_log.push_back(r.seq->plan.decision().to_line() + took);
-    }
-    if (is_planned_ && is_timed) planner_.end_round(verify_ms, round_ms);
-    if (is_planned_ && !is_timed) planner_.end_untimed_round();
-    for (size_t i = 0; i < plans.size(); ++i) {
-        const int n_tokens = (int)results[n_before + i].tokens.size();
-        sequences[i]->plan_summary.add(plans[i]->decision(), n_tokens, planner_.charged());
-    }
-    for (const Slice & slice : slices) results.push_back(finish_slice(slice, start));
-    for (Sequence * s : reading) {
-        const auto is_its = [&](const Slice & slice) { return slice.seq == s; };
-        if (std::any_of(slices.begin(), slices.end(), is_its)) continue;
-        // where the drafts left no room for any, the first prompt has a batch of its own: nobody waits for ever
-        const bool is_next = slices.empty() && s == reading.front();
-        results.push_back(is_next ? prefill(*s) : result_of(*s, "prefill"));
-    }
+    return out;
 }
 
 StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
@@ -144,7 +154,7 @@ StepResult Rounds::prefill(Sequence & s) {
         const Image * image = s.image();
         const bool is_whole = image && image->is_whole;
         const int n_max = is_whole ? image->n_rows : std::min(target_.n_prompt_rows(), n_slice_end - s.n_past);
-        const Slice slice{&s, 0, std::min(n_max, s.n_rows_alike())};
+        const BatchPart slice{&s, std::min(n_max, s.n_rows_alike())};
         batch_.clear();
         add_rows(slice);
         if (!target_.prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
@@ -159,7 +169,7 @@ StepResult Rounds::prefill(Sequence & s) {
     return result;
 }
 
-void Rounds::add_rows(const Slice & slice) {
+void Rounds::add_rows(const BatchPart & slice) {
     const Sequence & s = *slice.seq;
     const Image * image = s.image();
     for (int i = 0; i < slice.n_rows; ++i) {
@@ -176,16 +186,16 @@ void Rounds::add_rows(const Slice & slice) {
 }
 
 // after the batch was run
-StepResult Rounds::finish_slice(const Slice & slice, double start_ms) {
+StepResult Rounds::finish_slice(const BatchPart & slice, double start_ms) {
     Sequence & s = *slice.seq;
     const bool is_last = slice.is_last();
     const int n_known = is_last ? slice.n_rows - 1 : slice.n_rows;  // rows whose following token is known
-    if (s.draft) commit_prefilled(s, slice.row, n_known);
+    if (s.draft) commit_prefilled(s, slice.first, n_known);
     s.n_past += n_known;
     s.stats.prompt_ms += now_ms() - start_ms;
     if (!is_last) return result_of(s, "prefill");
     s.decode_start_ms = now_ms();
-    return finish_round({&s, DraftTree(s.tokens.back()), slice.row + slice.n_rows - 1});
+    return finish_round({&s, 0, slice.first + slice.n_rows - 1, DraftTree(s.tokens.back())});
 }
 
 // Commits what is pending and the rows [row, row + n_rows) of the last decode.
@@ -198,7 +208,8 @@ void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
     s.features.trim(s.draft->n_rows());
 }
 
-// --- verify, match, commit -------------------------------------------------------------------------------------------
+// --- verify, accept, commit
+// -------------------------------------------------------------------------------------------
 
 void Rounds::run(TargetBatch & batch, ThreadPolicy::Kind kind) {
     double now = now_ms();
@@ -214,30 +225,30 @@ void Rounds::run(TargetBatch & batch, ThreadPolicy::Kind kind) {
 }
 
 // Trees come first, so that each lies in one of llama.cpp's batches.
-double Rounds::verify(std::vector<Round> & rounds, const std::vector<Sequence *> & reading,
-                      std::vector<Slice> & slices) {
+double Rounds::verify(std::vector<BatchPart> & rounds, const std::vector<Sequence *> & reading,
+                      std::vector<BatchPart> & slices) {
     const double start = now_ms();
-    for (Round & r : rounds) {
+    for (BatchPart & r : rounds) {
         if (r.seq->exactness != Exactness::off && !exact_rows_.allows(r.seq->n_replay + r.tree.size())) replay(*r.seq);
     }
     batch_.clear();
-    for (Round & r : rounds) {
+    for (BatchPart & r : rounds) {
         add_replay(*r.seq, r.seq->n_replay);
         if (r.tree.size() > 1) target_.cells().remember(r.seq->range);
-        r.row = batch_.add_tree(r.tree, target_.cells().pos(r.seq->range, r.seq->n_past), r.seq->range);
+        r.first = batch_.add_tree(r.tree, target_.cells().pos(r.seq->range, r.seq->n_past), r.seq->range);
     }
     slices = sharing_.cut(reading, batch_.n_rows());
-    for (Slice & slice : slices) {
-        slice.row = batch_.n_rows();
+    for (BatchPart & slice : slices) {
+        slice.first = batch_.n_rows();
         add_rows(slice);
     }
     if (is_planned_ && slices.empty()) batch_.pad(planner_.n_padding());
     run(batch_, slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt);
     const double ms = now_ms() - start;
-    for (Round & r : rounds) r.seq->stats.verify_ms += ms;
+    for (BatchPart & r : rounds) r.seq->stats.verify_ms += ms;
     note_exactness(rounds);
     if (!exact_rows_.allows(batch_.n_rows())) {
-        for (const Slice & slice : slices) slice.seq->mark_inexact(slice.seq->n_past);
+        for (const BatchPart & slice : slices) slice.seq->mark_inexact(slice.seq->n_past);
     }
     return ms;
 }
@@ -260,43 +271,44 @@ void Rounds::replay(Sequence & s) {
     }
 }
 
-void Rounds::note_exactness(const std::vector<Round> & rounds) {
+void Rounds::note_exactness(const std::vector<BatchPart> & rounds) {
     const bool is_exact = exact_rows_.allows(batch_.n_rows());
-    for (const Round & r : rounds) {
+    for (const BatchPart & r : rounds) {
         if (is_exact && (r.tree.is_chain() || target_.keeps_order())) continue;
         r.seq->mark_inexact(r.seq->n_past - r.seq->n_replay);
     }
 }
 
-StepResult Rounds::finish_round(const Round & round) {
+StepResult Rounds::finish_round(const BatchPart & round) {
     Sequence & s = *round.seq;
     StepResult out = result_of(s, "decode");
-    bool is_eog = false;
-    int n_left = s.n_max - (int)s.tokens.size();
-    const MatchResult result = match(round.tree, [&](int node) {
-        std::optional<Choice> choice = choose(s, node, round, out);
-        is_eog = choice && choice->stop;
-        if (choice) choice->stop = is_eog || --n_left == 0;
-        return choice;
-    });
+    const MatchResult result = accept(round, out);
     if (s.uses_text || s.forces) count_text(s, result);
-    commit_round(s, round, result);
+    commit(round, result);
     out.tokens = result.tokens;
     for (size_t i = 0; i < result.tokens.size(); ++i) out.accepted.push_back((int)i < result.n_accepted());
     out.n_prompt_done = s.n_prompt;
-    if (is_eog) {
-        out.finish = "stop";
-    } else if ((int)s.tokens.size() >= s.n_max) {
-        out.finish = "length";
-    }
+    if (out.finish.empty() && (int)s.tokens.size() >= s.n_max) out.finish = "length";
     if (!out.finish.empty()) s.is_active = false;
     return out;
 }
 
+// The longest path whose tokens the target chooses, and one token more.
+MatchResult Rounds::accept(const BatchPart & round, StepResult & out) {
+    Sequence & s = *round.seq;
+    int n_left = s.n_max - (int)s.tokens.size();
+    return match(round.tree, [&](int node) {
+        std::optional<Choice> choice = choose(s, node, round, out);
+        if (choice && choice->stop) out.finish = "stop";
+        if (choice) choice->stop = choice->stop || --n_left == 0;
+        return choice;
+    });
+}
+
 // What the target says at a node; stop: it ends the text. None where the sampler fails, for a reason that lies in its
 // own request: others are in the same round, and what this one has said before stands.
-std::optional<Choice> Rounds::choose(Sequence & s, int node, const Round & round, StepResult & out) {
-    const int row = round.row + node;
+std::optional<Choice> Rounds::choose(Sequence & s, int node, const BatchPart & round, StepResult & out) {
+    const int row = round.first + node;
     const Pos pos = (Pos)s.tokens.size() + round.tree.depth[node];
     const float * logits = s.n_picked > 0 ? nullptr : target_.logits(row);
     Token token = -1;
@@ -328,7 +340,7 @@ void Rounds::count_text(Sequence & s, const MatchResult & result) {
 // What GenerateParams::synth_rates let a node emit: its first child, which is the likeliest, or `sampled`, or the next
 // token that no child has. One draw per position, so that every strategy meets the same luck. The first token of an
 // answer comes with the prefill, before anything was proposed.
-Token Rounds::synthetic(const Round & round, int node, Token sampled) const {
+Token Rounds::synthetic(const BatchPart & round, int node, Token sampled) const {
     const Sequence & s = *round.seq;
     const DraftTree & pool = s.plan.pool();
     if (s.n_past < s.n_prompt) return sampled;
@@ -347,10 +359,11 @@ Token Rounds::synthetic(const Round & round, int node, Token sampled) const {
 
 // Everything that makes the round's tokens history, in one place; nothing in here can fail halfway for a reason other
 // than memory.
-void Rounds::commit_round(Sequence & s, const Round & round, const MatchResult & result) {
+void Rounds::commit(const BatchPart & round, const MatchResult & result) {
+    Sequence & s = *round.seq;
     if (s.draft) {
         std::vector<int32_t> rows;
-        for (int32_t node : result.nodes) rows.push_back(round.row + node);
+        for (int32_t node : result.nodes) rows.push_back(round.first + node);
         // A stopped walk may end on an accepted node whose own next token is unknown; its row stays pending as any last
         // row does.
         s.features.add(s.n_past, target_.features(), rows);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The only loop: a step runs, for each of the given conversations, a slice of its prompt or a round of draft, verify,
-// match and commit. It does not handle errors: the engine restores its conversations afterwards.
+// The only loop: a step runs, for each of the given conversations, a slice of its prompt or a round of plan, draft,
+// verify, accept and commit. It does not handle errors: the engine restores its conversations afterwards.
 #pragma once
 
 #include <optional>
@@ -56,29 +56,26 @@ class Rounds {
     int n_threads() const { return threads_.level(ThreadPolicy::Kind::decode); }
 
   private:
-    struct Round {
-        Sequence * seq;
-        DraftTree tree;
-        int row;  // of the root in the batch
-    };
-
-    void decode(const std::vector<Sequence *> & sequences, const std::vector<Sequence *> & reading,
-                std::vector<StepResult> & results);
+    void sort(const std::vector<Sequence *> & sequences, std::vector<Sequence *> & reading,
+              std::vector<Sequence *> & decoding, std::vector<StepResult> & results);
     StepResult result_of(const Sequence & s, const char * phase) const;
     StepResult prefill(Sequence & s);
-    void add_rows(const Slice & slice);
-    StepResult finish_slice(const Slice & slice, double start_ms);
+    void add_rows(const BatchPart & slice);
+    StepResult finish_slice(const BatchPart & slice, double start_ms);
     void commit_prefilled(Sequence & s, int row, int n_rows);
-    double verify(std::vector<Round> & rounds, const std::vector<Sequence *> & reading, std::vector<Slice> & slices);
+    std::vector<BatchPart> draft(const std::vector<Sequence *> & sequences, bool is_timed);
+    double verify(std::vector<BatchPart> & rounds, const std::vector<Sequence *> & reading,
+                  std::vector<BatchPart> & slices);
     // With the threads that are best at that moment.
     void run(TargetBatch & batch, ThreadPolicy::Kind kind);
     void add_replay(const Sequence & s, int n);
-    void note_exactness(const std::vector<Round> & rounds);
-    StepResult finish_round(const Round & round);
-    std::optional<Choice> choose(Sequence & s, int node, const Round & round, StepResult & out);
+    void note_exactness(const std::vector<BatchPart> & rounds);
+    StepResult finish_round(const BatchPart & round);
+    MatchResult accept(const BatchPart & round, StepResult & out);
+    std::optional<Choice> choose(Sequence & s, int node, const BatchPart & round, StepResult & out);
     void count_text(Sequence & s, const MatchResult & result);
-    Token synthetic(const Round & round, int node, Token sampled) const;
-    void commit_round(Sequence & s, const Round & round, const MatchResult & result);
+    Token synthetic(const BatchPart & round, int node, Token sampled) const;
+    void commit(const BatchPart & round, const MatchResult & result);
 
     Target & target_;
     Drafter * drafter_;

@@ -78,19 +78,6 @@ struct Stats {
     }
 };
 
-// What a conversation holds between two generations, outside of the caches.
-struct ParkedSequence {
-    Tokens tokens;
-    int n_past = 0;
-    int inexact_from = 0;
-    std::vector<ImageRows> images;
-    std::vector<uint8_t> target, draft;
-    int n_draft_rows = 0;
-    FeatureWindow features;
-
-    size_t n_bytes() const { return tokens.size() * sizeof(Token) + target.size() + draft.size() + features.n_bytes(); }
-};
-
 struct Sequence {
     int id = 0;
     SeqRange range;
@@ -100,8 +87,7 @@ struct Sequence {
 
     std::unique_ptr<DraftSequence> draft;  // null without a drafter
     FeatureWindow features;
-    int draft_window = 0;  // of this round; see DraftSequence::set_window
-    TextIndex text;        // holds `tokens` while a generation is under way that drafts from them
+    TextIndex text;  // holds `tokens` while a generation is under way that drafts from them
 
     // The rows from here on may have other bits than plain decoding would give them; none_inexact if all rows are
     // exact.

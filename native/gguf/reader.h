@@ -29,6 +29,16 @@ struct TensorInfo {
 // False for integers and for the quantised types that ggml uses only for activations.
 bool is_weight_type(ggml_type type);
 
+// Whether files of this architecture are block drafters, and whether they are drafters that read hidden states of the
+// target: EAGLE or block drafters.
+inline bool is_block_arch(const std::string & architecture) {
+    return architecture == "dflash" || architecture == "dflash_ex";
+}
+inline bool reads_features(const std::string & architecture) {
+    return architecture == "eagle" || architecture == "eagle3" || architecture == "eagle31" ||
+           is_block_arch(architecture);
+}
+
 class GgufReader {
   public:
     explicit GgufReader(std::string path);

@@ -163,19 +163,21 @@ void Cells::copy_prefix(const SeqRange & source, const SeqRange & range, int n) 
     }
 }
 
-std::vector<uint8_t> Cells::save_rows(const SeqRange & range) const {
-    std::vector<uint8_t> bytes(llama_state_seq_get_size(ctx_, range.first));
-    bytes.resize(llama_state_seq_get_data(ctx_, bytes.data(), bytes.size(), range.first));
-    return bytes;
+size_t Cells::save_rows(const SeqRange & range, std::vector<uint8_t> & out) const {
+    const size_t first = out.size();
+    out.resize(first + llama_state_seq_get_size(ctx_, range.first));
+    const size_t n = llama_state_seq_get_data(ctx_, out.data() + first, out.size() - first, range.first);
+    out.resize(first + n);
+    return n;
 }
 
 // llama.cpp fills free cells in their order, so that rows keep the order that they were saved in.
-bool Cells::load_rows(const SeqRange & range, const std::vector<uint8_t> & bytes, int n_rows) {
+bool Cells::load_rows(const SeqRange & range, ByteView bytes, int n_rows) {
     truncate(range, 0);
     if (holds_rejected() && n_rows > n_unused() - n_held() && !close_gaps()) return false;
-    const bool is_taken = llama_state_seq_set_data(ctx_, bytes.data(), bytes.size(), range.first) == bytes.size();
+    const bool is_taken = llama_state_seq_set_data(ctx_, bytes.data, bytes.size, range.first) == bytes.size;
     // what comes from a file may be that of a shorter text
-    if (!is_taken || this->n_rows(range) < n_rows || llama_state_seq_get_size(ctx_, range.first) != bytes.size()) {
+    if (!is_taken || this->n_rows(range) < n_rows || llama_state_seq_get_size(ctx_, range.first) != bytes.size) {
         truncate(range, 0);
         return false;
     }

@@ -67,10 +67,11 @@ class Cells {
     // Shares the first n rows of another conversation with this one, which is empty.
     void copy_prefix(const SeqRange & source, const SeqRange & range, int n);
 
-    // save_rows() returns the rows of a conversation as bytes; load_rows() replaces a conversation's rows by those
-    // saved from any conversation of this target. False if there is no room; the conversation is then empty.
-    std::vector<uint8_t> save_rows(const SeqRange & range) const;
-    bool load_rows(const SeqRange & range, const std::vector<uint8_t> & bytes, int n_rows);
+    // save_rows() appends the rows of a conversation to `out` and returns their number of bytes; load_rows() replaces a
+    // conversation's rows by those saved from any conversation of this target. False if there is no room; the
+    // conversation is then empty.
+    size_t save_rows(const SeqRange & range, std::vector<uint8_t> & out) const;
+    bool load_rows(const SeqRange & range, ByteView bytes, int n_rows);
 
     // Call before drafts of this conversation are run: where states are copied, keeps a copy that keep_path() can go
     // back to. The copy shares the state's memory until rows are run.

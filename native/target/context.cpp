@@ -91,10 +91,9 @@ void Context::decode(const llama_batch & rows, bool is_prompt) {
     ErrorTrail trail;
     int32_t rc = 0;
     try {
-        guarded([&] {
-            rc = llama_decode(get(), rows);
-            if (rc == 0) llama_synchronize(get());
-        });
+        const AbortGuard guard;
+        rc = llama_decode(get(), rows);
+        if (rc == 0) llama_synchronize(get());
     } catch (const std::bad_alloc &) {
         fail(ErrorKind::broken, "the host's memory ran out inside llama.cpp; open the engine again");
     }

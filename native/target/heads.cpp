@@ -36,22 +36,6 @@ const std::map<std::string, HeadRules> & all_rules() {
     return rules;
 }
 
-// What a file's block keeps of a position: whether only within a window, and how many keys of which size.
-struct BlockKeys {
-    bool is_windowed = false;
-    int64_t n = 0, size = 0;
-};
-
-BlockKeys keys_of(const GgufReader & file, int layer) {
-    const std::string arch = file.str("general.architecture") + ".attention.";
-    BlockKeys out;
-    out.is_windowed = file.find_of_layer(arch + "sliding_window_pattern", layer).value_or(0) != 0;
-    out.n = file.find_of_layer(arch + "head_count_kv", layer)
-                .value_or(file.find_of_layer(arch + "head_count", layer).value_or(0));
-    out.size = file.find_u32(arch + (out.is_windowed ? "key_length_swa" : "key_length")).value_or(0);
-    return out;
-}
-
 }  // namespace
 
 Heads heads_of(const GgufReader & file) {
@@ -59,24 +43,6 @@ Heads heads_of(const GgufReader & file) {
     if (arch == arch_assistant) return Heads::assistant;
     if (file.find_u32(arch + ".nextn_predict_layers").value_or(0) == 0) return Heads::none;
     return file.find_tensor("blk.0.attn_norm.weight") ? Heads::in_model : Heads::alone;
-}
-
-void check_assistant(const GgufReader & assistant, const GgufReader & target) {
-    const int n_own = (int)assistant.u32(assistant.str("general.architecture") + ".block_count");
-    const int n_blocks = (int)target.u32(target.str("general.architecture") + ".block_count");
-    for (int i = 0; i < n_own; ++i) {
-        const BlockKeys own = keys_of(assistant, i);
-        const int read = n_blocks - 1 - own.is_windowed;
-        const BlockKeys kept = keys_of(target, read);
-        if (own.is_windowed == kept.is_windowed && own.n == kept.n && own.size == kept.size) continue;
-        const auto said = [](const BlockKeys & k) {
-            return strf("%d keys of %d%s", (int)k.n, (int)k.size, k.is_windowed ? " in a window" : "");
-        };
-        fail(ErrorKind::mismatch,
-             "%s cannot draft for %s: its block %d reads %s, the target's block %d keeps %s; use the assistant of this "
-             "very model",
-             assistant.path().c_str(), target.path().c_str(), i, said(own).c_str(), read, said(kept).c_str());
-    }
 }
 
 bool gives_states_of_outputs(const TargetModel & model) {

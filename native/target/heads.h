@@ -30,10 +30,6 @@ std::vector<std::string> head_architectures();
 // the process.
 void check_heads(const TargetModel & model);
 
-// Whether an assistant's blocks can read the keys and values that its target keeps for its last two blocks; llama.cpp
-// would read others, or past their end. Error(mismatch)
-void check_assistant(const GgufReader & assistant, const GgufReader & target);
-
 // Whether llama.cpp's graph of the heads leaves the states of output rows only.
 bool gives_states_of_outputs(const TargetModel & model);
 

@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "ggml_hook/hook.h"
-#include "gguf/draft_file.h"
 #include "gguf/guard.h"
 #include "gguf/reader.h"
 #include "target/amx.h"

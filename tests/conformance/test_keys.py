@@ -9,14 +9,17 @@ from pathlib import Path
 from eaglecpp.convert import keys
 
 # read by the engine, but copied from the target rather than declared by the converter
-SOURCE = Path(__file__).parents[2] / "native" / "gguf" / "draft_file.cpp"
+DRAFT = Path(__file__).parents[2] / "native" / "draft"
 FROM_THE_TARGET = {"tokenizer.ggml.token_type"}
 
 
 def native_names() -> set[str]:
-    """Keys and tensors that the reader's source names."""
-    text = SOURCE.read_text(encoding="utf-8")
-    return set(re.findall(r'"([a-z0-9_{}]+(?:\.[a-z0-9_{}]+)+|d2t)"', text))
+    """Keys that the reader names, and tensors that the graphs ask for."""
+    text = "".join((DRAFT / name).read_text(encoding="utf-8") for name in ("draft_file.cpp", "graph.cpp"))
+    layers = re.findall(r'linear\([^;{]*?"([a-z_{}.]+)"', text)
+    return {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")} | set(
+        re.findall(r'"([a-z0-9_{}]+(?:\.[a-z0-9_{}]+)+|d2t)"', text)
+    ) - set(layers)
 
 
 def test_the_reader_knows_every_key_of_the_drafter() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from eaglecpp._extension import core
 from eaglecpp.engine import prompt_cache
 from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.prompt_cache import LEAST, PromptCache
-from eaglecpp.errors import EagleError, EngineBusyError
+from eaglecpp.errors import EngineBusyError
 from helpers.kills import killed_everywhere
 from helpers.models import Models
 from helpers.random_block import BlockShape
@@ -55,23 +56,32 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path, _ in prompt_cache._files(folder))
 
 
-def state(tokens: list[int], n_bytes: int = 3000) -> core.ParkedSequence:
-    """What a conversation might hold."""
-    made = core.ParkedSequence(
-        tokens, [len(tokens), 2**31 - 1, 5, n_bytes, 40, 2, 8, 3, 2], n_bytes + 40 + 128
-    )
-    for i, part in enumerate(arrays(made)):
-        part[:] = np.arange(part.size) * (i + 3) % 251
+HEADER = struct.Struct("<QIIiiiiiiiiQQ")
+"""Of a blob: checksum, magic, version, n_tokens, n_past, inexact_from, n_draft_rows, n_aux, n_embd, first,
+n_rows, n_draft, n_target."""
+
+
+def saved(blob: bytes, *, is_sealed: bool = True) -> core.SavedSequence:
+    made = core.SavedSequence(len(blob))
+    made.blob[:] = blob
+    if is_sealed:
+        made.seal()
+    made.check()
     return made
 
 
-def arrays(one: core.ParkedSequence) -> list[np.ndarray[Any, Any]]:
-    return [np.asarray(part) for part in one.parts]
+def state(tokens: list[int], n_bytes: int = 3000) -> core.SavedSequence:
+    """What a conversation might hold."""
+    n = len(tokens)
+    header = HEADER.pack(0, 0x4C474145, 1, n, n, 2**31 - 1, 5, 2, 8, 3, 2, 40, n_bytes)
+    rows = bytes(i * 3 % 251 for i in range(128 + 40 + n_bytes))
+    return saved(header + np.array(tokens, np.int32).tobytes() + rows)
 
 
-def is_same(one: core.ParkedSequence, other: core.ParkedSequence) -> bool:
-    parts = zip(arrays(one), arrays(other), strict=True)
-    return one.tokens == other.tokens and one.sizes == other.sizes and all((a == b).all() for a, b in parts)
+def changed(one: core.SavedSequence, at: int, value: int) -> bytes:
+    header = list(HEADER.unpack(one.blob[: HEADER.size]))
+    header[at] = value
+    return HEADER.pack(*header) + bytes(one.blob[HEADER.size :])
 
 
 # Answers
@@ -258,37 +268,46 @@ def test_a_stranger_cannot_make_files(
 
 def test_sizes_are_checked_even_with_the_key(opened: Callable[..., Engine]) -> None:
     """Heads that say more than there is, or what no conversation holds."""
-    tokens, n_bytes = prompt(), 3000 + 40 + 128
-    good = state(prompt()).sizes
-    for at, value in [(3, 1 << 62), (3, 3001), (4, 2**64 - 1), (5, 1 << 40), (6, 2**31 - 1), (0, -1)]:
-        with pytest.raises((EagleError, ValueError, TypeError)):
-            core.ParkedSequence(tokens, [*good[:at], value, *good[at + 1 :]], n_bytes)
+    good = state(prompt())
+    for at, value in [
+        (1, 0),
+        (2, 2),
+        (3, 641),
+        (3, -1),
+        (7, 2**31 - 1),
+        (8, 2**31 - 1),
+        (11, 2**64 - 1),
+        (12, 1 << 62),
+    ]:
+        with pytest.raises(ValueError, match="expected version 1"):
+            saved(changed(good, at, value))
+    for end in (0, 1, HEADER.size - 1, HEADER.size, good.n_bytes - 1):
+        with pytest.raises(ValueError, match="expected version 1"):
+            saved(bytes(good.blob[:end]), is_sealed=False)
+    with pytest.raises(ValueError, match="correct checksum"):
+        saved(bytes(good.blob[:-1]) + b"\xff", is_sealed=False)
     # an image's tokens, which another process gave to another picture
-    core.ParkedSequence(tokens, good, n_bytes)
-    with pytest.raises(ValueError, match="has other sizes"):
-        core.ParkedSequence([*tokens[:-1], -5], good, n_bytes)
+    with pytest.raises(ValueError, match="tokens of images"):
+        saved(bytes(good.blob[: HEADER.size]) + b"\xfb\xff\xff\xff" + bytes(good.blob[HEADER.size + 4 :]))
     # of an engine, into which they would go
     with opened(prompt_cache="") as engine:
         engine.generate(prompt(), **GREEDY)
         sequence = engine.default_session.slot
-        parked = sequence.offload()
-        assert parked is not None
-        n_bytes = parked.n_bytes
-        for at, value in [(0, 1), (0, 700), (2, 700), (2, 3), (3, 100), (4, 8), (5, 0), (7, 700)]:
-            sizes = [*parked.sizes[:at], value, *parked.sizes[at + 1 :]]
-            with pytest.raises((EagleError, ValueError)):
-                wrong = core.ParkedSequence(parked.tokens, sizes, n_bytes)
-                for part, right in zip(arrays(wrong), arrays(parked), strict=False):
-                    part[:] = np.resize(right, part.size)
-                if not sequence.restore(wrong):
-                    raise ValueError("no room")
-        wrong = core.ParkedSequence([2**30] * len(parked.tokens), parked.sizes, n_bytes)
-        assert not sequence.restore(wrong)
+        own = sequence.offload()
+        assert own is not None
+        unchecked = core.SavedSequence(own.n_bytes)
+        unchecked.blob[:] = own.blob
+        assert not sequence.restore(unchecked)
+        # n_past, n_draft_rows, first; tokens outside the vocabulary
+        for at, value in [(4, 1), (4, 700), (6, 700), (6, 3), (9, 700)]:
+            assert not sequence.restore(saved(changed(own, at, value)))
+        n_tokens = HEADER.size + 4 * len(own.tokens)
+        ids = np.full(len(own.tokens), 2**30, np.int32).tobytes()
+        assert not sequence.restore(saved(bytes(own.blob[: HEADER.size]) + ids + bytes(own.blob[n_tokens:])))
         # bytes that llama.cpp refuses by itself
-        noise = core.ParkedSequence(parked.tokens, parked.sizes, n_bytes)
-        target = arrays(noise)[0]
-        target[:] = np.random.default_rng(1).integers(0, 256, target.size)
-        assert not sequence.restore(noise)
+        n_target = HEADER.unpack(own.blob[: HEADER.size])[-1]
+        noise = np.random.default_rng(1).bytes(n_target)
+        assert not sequence.restore(saved(bytes(own.blob[:-n_target]) + noise))
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0
 
 
@@ -297,7 +316,7 @@ def test_kills_at_every_moment_leave_the_old_or_the_new(cache: PromptCache, fold
 
     def check() -> None:
         for file in files(folder):
-            assert is_same(cache._read(file), new)
+            assert cache._read(file).blob == new.blob
 
     path = folder / f"{cache._of[:16]}-{'0' * 16}.eagle-prompt"
     assert killed_everywhere(folder, lambda: cache._write(path, new), check) > 3
@@ -321,7 +340,7 @@ def test_a_full_disk_is_told_once_and_leaves_nothing(
 
 def test_the_quota_holds_and_what_was_used_last_stays(folder: Path) -> None:
     a_file = 4096
-    cache = PromptCache(folder, 4 * (a_file + 4000), "this model")
+    cache = PromptCache(folder, 4 * (a_file + 7000), "this model")
     for i in range(4):
         file = written(cache, prompt(start=i), n_bytes=a_file - 200)
         os.utime(file, (i, i))

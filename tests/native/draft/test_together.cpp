@@ -117,7 +117,7 @@ class Pair {
                const std::vector<std::vector<int>> & widths, const std::string & what) {
         std::vector<Rows> rows;
         for (int n : n_pending) rows.push_back(make_rows(spec(), n));
-        std::vector<DraftCommit> commits;
+        std::vector<DraftRequest> commits;
         for (size_t w = 0; w < who.size(); ++w) {
             commits.push_back({a_[who[w]].get(), rows[w].features(), rows[w].tokens.data(), n_ahead(widths[w])});
         }
@@ -131,7 +131,7 @@ class Pair {
         }
         std::vector<int> first_before(who.size(), 0), n_before(who.size(), 1);
         for (size_t level = 0;; ++level) {
-            std::vector<DraftLevel> levels;
+            std::vector<DraftRequest> levels;
             std::vector<size_t> there;
             for (size_t w = 0; w < who.size(); ++w) {
                 if (level >= widths[w].size()) continue;
@@ -143,13 +143,13 @@ class Pair {
                 }
                 first_before[w] = first;
                 n_before[w] = (int)own.size();
-                levels.push_back({a_[who[w]].get(), own});
+                levels.push_back(DraftRequest::step(a_[who[w]].get(), own));
                 there.push_back(w);
             }
             if (levels.empty()) return;
             together_->extend_together(levels);
             for (size_t l = 0; l < levels.size(); ++l) {
-                alone_->extend_together({{b_[who[there[l]]].get(), levels[l].rows}});
+                alone_->extend_together({DraftRequest::step(b_[who[there[l]]].get(), levels[l].rows)});
                 compare(who[there[l]], (int)levels[l].rows.size(), what + strf(": level %zu", level));
             }
         }
@@ -165,14 +165,17 @@ class Pair {
         CHECK(a_[0]->n_rows() == n);
         if (spec().is_block()) return;  // a conversation without a pass has no slots to ask for
         const int n_draft = a_[0]->n_draft_rows();
-        CHECK_THROWS(together_->extend_together({{a_[0].get(), {{90, 1, 0}}}, {a_[1].get(), {{90, 1, 77}}}}),
+        CHECK_THROWS(together_->extend_together({DraftRequest::step(a_[0].get(), {{90, 1, 0}}),
+                                                 DraftRequest::step(a_[1].get(), {{90, 1, 77}})}),
                      "node 77 has no draft row");
         CHECK(a_[0]->n_draft_rows() == n_draft);
     }
 
     void saved_rows_serve_another() {
         FeatureSequence &from = *a_[0], &to = *a_[1];
-        to.load_rows(from.save_rows(from.n_rows()), from.n_rows());
+        std::vector<uint8_t> rows;
+        from.save_rows(from.n_rows(), rows);
+        to.load_rows({rows.data(), rows.size()}, from.n_rows());
         const Rows more = make_rows(spec(), 2);
         for (FeatureSequence * seq : {&from, &to}) {
             together_->commit_together({{seq, more.features(), more.tokens.data()}});
@@ -180,7 +183,8 @@ class Pair {
         const auto expected = from.candidates(0, 3), found = to.candidates(0, 3);
         for (size_t c = 0; c < 3; ++c) CHECK(found[c].token == expected[c].token && found[c].logp == expected[c].logp);
         if (spec().is_block() && !together_->is_remote())
-            CHECK_THROWS(together_->extend_together({{&from, {{1, 2, 0}}}}), "this pass gave 1 tokens");
+            CHECK_THROWS(together_->extend_together({DraftRequest::step(&from, {{1, 2, 0}})}),
+                         "this pass gave 1 tokens");
     }
 
     // each is a graph of its own on a device
@@ -215,7 +219,7 @@ class Pair {
                 same_candidates(a.candidates(i, 4), b.candidates(0, 4), what + strf(": step %d", i));
                 const std::vector<Candidate> best = b.candidates(0, 4);
                 const DraftRow next{i + 1, best[0].token, i};
-                alone_->extend_together({{&b, {next}}});
+                alone_->extend_together({DraftRequest::step(&b, {next})});
                 CHECK(!a.take_step(i, {i + 1, best[1].token, i}) && a.take_step(i, next));
             }
             same_candidates(a.candidates(n_steps, 4), b.candidates(0, 4), what + ": the last step");
@@ -223,8 +227,8 @@ class Pair {
             // what follows goes on from them
             CHECK(b.n_draft_rows() == n_steps && a.n_draft_rows() == n_steps);
             const std::vector<DraftRow> level{{n_steps + 1, 1, n_steps}, {n_steps + 2, 2, 2}};
-            alone_->extend_together({{&b, level}});
-            together_->extend_together({{&a, level}});
+            alone_->extend_together({DraftRequest::step(&b, level)});
+            together_->extend_together({DraftRequest::step(&a, level)});
             compare(0, 2, what + ": a level behind the steps");
         }
     }

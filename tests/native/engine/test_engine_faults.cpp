@@ -95,9 +95,10 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
     };
     const std::vector<float> logits = read();
     // whatever happens in between: cells that are saved, given up and put back, another context
-    const std::vector<uint8_t> rows = it.cells().save_rows(range);
+    std::vector<uint8_t> rows;
+    it.cells().save_rows(range, rows);
     it.cells().truncate(range, 1);
-    CHECK(it.cells().load_rows(range, rows, 3));
+    CHECK(it.cells().load_rows(range, {rows.data(), rows.size()}, 3));
     Target other(o);
     other.open_context({});
     decode(other, 5, 0);

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "gguf/draft_file.h"
+#include "draft/draft_file.h"
 
 namespace eaglecpp {
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "gguf/draft_file.h"
+#include "draft/draft_file.h"
 
 #include <unistd.h>
 

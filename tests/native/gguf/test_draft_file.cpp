@@ -4,7 +4,7 @@
 #include "../check.h"
 #include "base/error.h"
 #include "draft_files.h"
-#include "gguf/draft_file.h"
+#include "draft/draft_file.h"
 #include "gguf/guard.h"
 
 using namespace eaglecpp;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "gguf/draft_file.h"
+#include "draft/draft_file.h"
 
 #include <cmath>
-#include <map>
 #include <set>
+
+#include "draft/graph.h"
+#include "gguf/guard.h"
 
 namespace eaglecpp {
 
@@ -14,15 +16,6 @@ static constexpr int64_t n_vocab_max = 1 << 24;
 static constexpr int64_t n_aux_max = 64;
 static constexpr int64_t n_parallel_max = 64;
 static constexpr int64_t n_taps_max = 8;
-
-static bool is_block_arch(const std::string & architecture) {
-    return architecture == "dflash" || architecture == "dflash_ex";
-}
-
-bool reads_features(const std::string & architecture) {
-    return architecture == "eagle" || architecture == "eagle3" || architecture == "eagle31" ||
-           is_block_arch(architecture);
-}
 
 std::string fill(std::string pattern, const std::string & value) {
     const size_t open = pattern.find('{');
@@ -79,8 +72,9 @@ DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     read_switches();
     if (is_block_arch(spec_.arch)) read_block();
     read_arithmetic();
-    check_tensors();
     read_d2t();
+    tensors_ = guarded([&] { return draft_tensors(spec_); });
+    check_tensors();
     tokens_ = gguf_.find_strs("tokenizer.ggml.tokens").value_or(std::vector<std::string>{});
     token_types_ = gguf_.find_ints("tokenizer.ggml.token_type").value_or(std::vector<int32_t>{});
     if (!tokens_.empty() && (int)tokens_.size() != spec_.n_vocab) {
@@ -124,7 +118,8 @@ void DraftFile::read_heads() {
         fail(ErrorKind::unsupported, "%s: key and value heads differ in size (%d and %d)", path().c_str(), s.head_dim,
              value_dim);
     }
-    if (s.n_head % s.n_head_kv != 0 || s.head_dim < 2 || s.head_dim % 2 != 0) {
+    if (s.n_head % s.n_head_kv != 0 || s.head_dim < 2 || s.head_dim % 2 != 0 ||
+        (int64_t)s.n_head * s.head_dim > 4 * n_width_max) {
         fail(ErrorKind::gguf, "%s: %d heads, %d kv heads, head size %d do not go together", path().c_str(), s.n_head,
              s.n_head_kv, s.head_dim);
     }
@@ -140,7 +135,9 @@ void DraftFile::read_latent() {
     l.nope_dim = size("{arch}.attention.key_length_mla", n_width_max) - l.rope_dim;
     l.value_dim = size("{arch}.attention.value_length_mla", n_width_max);
     l.scale = positive("{arch}.attention.scale");
-    if (s.n_head_kv != 1 || s.head_dim != l.kv_rank + l.rope_dim || l.nope_dim < 1) {
+    const int64_t n_each = (int64_t)l.nope_dim + l.rope_dim + l.value_dim;
+    if (s.n_head_kv != 1 || s.head_dim != l.kv_rank + l.rope_dim || l.nope_dim < 1 ||
+        s.n_head * n_each > 8 * n_width_max) {
         fail(ErrorKind::gguf,
              "%s: latent attention of rank %d with %d rotated values, %d kv heads, cached rows of %d and keys of %d: "
              "expected 1 kv head, rows of %d and longer keys than rotate; convert the checkpoint again",
@@ -329,99 +326,6 @@ void DraftFile::check_fused_embedding() const {
 }
 
 void DraftFile::check_tensors() const {
-    const DraftSpec & s = spec_;
-    struct Want {
-        std::vector<int64_t> ne;
-        bool required;
-        bool matrix;  // any type ggml can multiply with; else F32
-    };
-    std::map<std::string, Want> want;
-    const bool is_3 = !s.fuses_embedding && !s.is_block();
-    const BlockSpec & b = s.block;
-    const int64_t n_q = (int64_t)s.n_head * s.head_dim, n_kv = (int64_t)s.n_head_kv * s.head_dim;
-    const bool own_tables_needed = s.n_embd != s.n_embd_target;
-
-    want["fc.weight"] = {{s.n_fc_in(), s.n_embd}, true, true};
-    want["fc.bias"] = {{s.n_embd}, false, false};
-    for (int i = 0; s.fc_norm && i < s.n_aux(); ++i)
-        want[fill("fc_norm.{i}.weight", i)] = {{s.n_embd_target}, true, false};
-    if (s.is_block()) want["enc.output_norm.weight"] = {{s.n_embd}, true, false};
-    if (b.markov_rank > 0) {
-        want["markov_w1.weight"] = {{b.markov_rank, s.n_vocab}, true, true};
-        want["markov_w2.weight"] = {{b.markov_rank, s.n_draft_vocab}, true, true};
-    }
-    if (s.is_block()) {
-        want["conf_proj.weight"] = {{s.n_embd + b.markov_rank}, false, true};
-        want["conf_proj.bias"] = {{1}, false, false};
-    }
-    if (b.selector_rank > 0) {
-        want["selector_predecessor.weight"] =
-            want["selector_successor.weight"] = {{b.selector_rank, s.n_vocab}, true, true};
-        want["selector_hidden.weight"] = {{s.n_embd, b.selector_rank}, true, true};
-    }
-    if (s.norm_before_fc) want["enc.output_norm.weight"] = {{s.n_fc_in()}, true, false};
-    if (s.is_parallel()) want["mask_feature.weight"] = {{s.n_fc_in()}, true, false};
-    want["token_embd.weight"] = {{s.n_embd, s.n_vocab}, own_tables_needed, true};
-    if (s.has_all_norms() && s.head_norm) want["output_norm.weight"] = {{s.n_embd}, true, false};
-    want["output.weight"] = {{s.n_embd, s.n_draft_vocab}, own_tables_needed || s.n_draft_vocab != s.n_vocab, true};
-    want["rope_freqs.weight"] = {{s.rope.n_rot / 2}, false, false};
-    for (int i = 0; i < s.n_layer; ++i) {
-        const bool is_fusing = is_3 && i == 0;  // the layer that takes [embedding ; feature]
-        const int64_t n_in = is_fusing ? 2 * s.n_embd : s.n_embd;
-        if (s.has_all_norms() || i > 0) want[fill("blk.{i}.attn_norm.weight", i)] = {{s.n_embd}, true, false};
-        if (is_fusing) want[fill("blk.{i}.attn_norm_2.weight", i)] = {{s.n_embd}, true, false};
-        if (s.has_latent()) {
-            const LatentSpec & l = s.latent;
-            const int64_t n_q_latent = (int64_t)s.n_head * (l.nope_dim + l.rope_dim);
-            if (l.q_rank > 0) {
-                want[fill("blk.{i}.attn_q_a.weight", i)] = {{n_in, l.q_rank}, true, true};
-                want[fill("blk.{i}.attn_q_a_norm.weight", i)] = {{l.q_rank}, true, false};
-                want[fill("blk.{i}.attn_q_b.weight", i)] = {{l.q_rank, n_q_latent}, true, true};
-            } else {
-                want[fill("blk.{i}.attn_q.weight", i)] = {{n_in, n_q_latent}, true, true};
-            }
-            want[fill("blk.{i}.attn_kv_a_mqa.weight", i)] = {{n_in, l.kv_rank + l.rope_dim}, true, true};
-            want[fill("blk.{i}.attn_kv_a_norm.weight", i)] = {{l.kv_rank}, true, false};
-            want[fill("blk.{i}.attn_k_b.weight", i)] = {{l.nope_dim, l.kv_rank, s.n_head}, true, true};
-            want[fill("blk.{i}.attn_v_b.weight", i)] = {{l.kv_rank, l.value_dim, s.n_head}, true, true};
-            want[fill("blk.{i}.attn_output.weight", i)] = {{(int64_t)s.n_head * l.value_dim, s.n_embd}, true, true};
-        } else {
-            want[fill("blk.{i}.attn_q.weight", i)] = {{n_in, n_q}, true, true};
-            want[fill("blk.{i}.attn_k.weight", i)] = {{n_in, n_kv}, true, true};
-            want[fill("blk.{i}.attn_v.weight", i)] = {{n_in, n_kv}, !s.norms_values, true};
-            want[fill("blk.{i}.attn_output.weight", i)] = {{n_q, s.n_embd}, true, true};
-            want[fill("blk.{i}.attn_q.bias", i)] = {{n_q}, false, false};
-            want[fill("blk.{i}.attn_k.bias", i)] = want[fill("blk.{i}.attn_v.bias", i)] = {{n_kv}, false, false};
-            want[fill("blk.{i}.attn_output.bias", i)] = {{s.n_embd}, false, false};
-            if (!s.fuses_embedding) {
-                want[fill("blk.{i}.attn_q_norm.weight", i)] =
-                    want[fill("blk.{i}.attn_k_norm.weight", i)] = {{s.head_dim}, false, false};
-            }
-        }
-        if (s.is_block()) {
-            want[fill("blk.{i}.layer_output_scale.weight", i)] = {{1}, false, false};
-            want[fill("blk.{i}.attn_sinks.weight", i)] = {{s.n_head}, false, false};
-        }
-        if (b.n_taps > 0) {
-            const int64_t n_taps = 2 * (int64_t)b.n_taps;
-            for (const auto & [base, kernel] : {std::pair{"blk.{i}.attn_conv_base", "blk.{i}.attn_conv_proj.weight"},
-                                                std::pair{"blk.{i}.ffn_conv_base", "blk.{i}.ffn_conv_proj.weight"}}) {
-                want[fill(base, i)] = {{s.n_embd, b.n_taps, 2}, true, false};
-                want[fill(kernel, i)] = {{s.n_embd, n_taps * (s.n_embd / b.n_group)}, true, true};
-            }
-        }
-        if (s.arch == "eagle31" || s.is_block()) {
-            want[fill("blk.{i}.post_attention_norm.weight", i)] =
-                want[fill("blk.{i}.post_ffw_norm.weight", i)] = {{s.n_embd}, false, false};
-        }
-        want[fill("blk.{i}.ffn_norm.weight", i)] = {{s.n_embd}, true, false};
-        want[fill("blk.{i}.ffn_gate.weight", i)] =
-            want[fill("blk.{i}.ffn_up.weight", i)] = {{s.n_embd, s.n_ff}, true, true};
-        want[fill("blk.{i}.ffn_down.weight", i)] = {{s.n_ff, s.n_embd}, true, true};
-        want[fill("blk.{i}.ffn_gate.bias", i)] = want[fill("blk.{i}.ffn_up.bias", i)] = {{s.n_ff}, false, false};
-        want[fill("blk.{i}.ffn_down.bias", i)] = {{s.n_embd}, false, false};
-    }
-
     std::string wrong;
     const auto complain = [&](const std::string & text) { wrong += (wrong.empty() ? "" : "; ") + text; };
     const auto shape = [](const int64_t * ne, size_t n) {
@@ -431,12 +335,12 @@ void DraftFile::check_tensors() const {
     };
     for (const auto & t : gguf_.tensors()) {
         if (t.name == "d2t") continue;  // read_d2t() checks it
-        const auto it = want.find(t.name);
-        if (it == want.end()) {
+        const auto it = tensors_.find(t.name);
+        if (it == tensors_.end()) {
             complain("unknown tensor '" + t.name + "', which nothing here computes with");
             continue;
         }
-        const Want & w = it->second;
+        const DraftTensor & w = it->second;
         bool same = true;
         for (size_t i = 0; i < GGML_MAX_DIMS; ++i) same = same && t.ne[i] == (i < w.ne.size() ? w.ne[i] : 1);
         if (!same) {
@@ -445,13 +349,13 @@ void DraftFile::check_tensors() const {
             complain("tensor '" + t.name + "' has shape " + shape(t.ne.data(), n_dims) + ", expected " +
                      shape(w.ne.data(), w.ne.size()));
         }
-        if (w.matrix ? !is_weight_type(t.type) : t.type != GGML_TYPE_F32) {
+        if (w.is_f32 ? t.type != GGML_TYPE_F32 : !is_weight_type(t.type)) {
             complain("tensor '" + t.name + "' has type " + ggml_type_name(t.type) + ", expected " +
-                     (w.matrix ? "a float or quantised type of weights" : "f32"));
+                     (w.is_f32 ? "f32" : "a float or quantised type of weights"));
         }
     }
-    for (const auto & [name, w] : want) {
-        if (w.required && !gguf_.find_tensor(name)) complain("missing tensor '" + name + "'");
+    for (const auto & [name, w] : tensors_) {
+        if (w.is_required && !gguf_.find_tensor(name)) complain("missing tensor '" + name + "'");
     }
     if (!wrong.empty()) {
         fail(ErrorKind::gguf, "%s: the tensors do not fit the file's own keys: %s; convert the checkpoint again",
@@ -467,7 +371,8 @@ void DraftFile::read_d2t() {
         for (int i = 0; i < n; ++i) d2t_[i] = i;
         return;
     }
-    if (t->type != GGML_TYPE_I64 || t->ne[0] != n || t->n_bytes != (uint64_t)n * sizeof(int64_t) || n > spec_.n_vocab) {
+    if (t->type != GGML_TYPE_I64 || n < 1 || t->ne[0] != n || t->n_bytes != (uint64_t)n * sizeof(int64_t) ||
+        n > spec_.n_vocab) {
         fail(ErrorKind::gguf, "%s: tensor 'd2t': expected up to %d i64 values, found %lld of type %s", path().c_str(),
              spec_.n_vocab, (long long)t->ne[0], ggml_type_name(t->type));
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// A drafter GGUF: its switches and sizes as plain values, and the tensors they call for. Opening reads the header and
-// the small draft-to-target table only. Everything is checked here, once: after the constructor the sizes agree with
-// the tensors, the tensors with the file, and the table with the vocabularies.
+// A drafter GGUF: its switches and sizes as plain values, and the tensors that its graphs use. Opening reads the header
+// and the small draft-to-target table only. Everything is checked here, once: after the constructor the sizes agree
+// with the tensors, the tensors with the file, and the table with the vocabularies.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -117,6 +118,19 @@ struct DraftSpec {
     float score_scale() const { return has_latent() ? latent.scale : attn_scale; }
 };
 
+class EmbeddingTable;
+struct DraftWeights;
+
+// A tensor as the graphs declare it (graph.cpp).
+struct DraftTensor {
+    std::vector<int64_t> ne;
+    bool is_required = false;
+    bool is_f32 = false;                             // else any type that ggml multiplies with
+    bool is_on_device = false;                       // graphs read it
+    EmbeddingTable DraftWeights::* table = nullptr;  // the host reads it, row by row
+};
+using DraftTensors = std::map<std::string, DraftTensor>;
+
 class DraftFile {
   public:
     // Error(not_found | gguf | unsupported)
@@ -125,6 +139,7 @@ class DraftFile {
     const GgufReader & gguf() const { return gguf_; }
     const std::string & path() const { return gguf_.path(); }
     const DraftSpec & spec() const { return spec_; }
+    const DraftTensors & tensors() const { return tensors_; }
 
     // [n_draft_vocab] draft id -> target id; identity when the file has no table
     const std::vector<Token> & d2t() const { return d2t_; }
@@ -155,13 +170,11 @@ class DraftFile {
 
     GgufReader gguf_;
     DraftSpec spec_;
+    DraftTensors tensors_;
     std::vector<Token> d2t_;
     std::vector<std::string> tokens_;
     std::vector<int32_t> token_types_;
 };
-
-// whether files of this architecture are drafters that read features: EAGLE or a block drafter
-bool reads_features(const std::string & architecture);
 
 // a key pattern with its "{arch}" or "{i}" filled in
 std::string fill(std::string pattern, const std::string & value);

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+// A conversation between two generations, outside of the caches: one blob with version, sizes and checksum, which a
+// file holds as it is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/types.h"
+#include "engine/feature_window.h"
+#include "target/cells.h"
+
+namespace eaglecpp {
+
+class SavedSequence {
+  public:
+    // The blob's beginning. Tokens, hidden states, the drafter's rows and the target's follow it.
+    struct Header {
+        uint64_t checksum = 0;  // of all that follows it; 0 until seal()
+        uint32_t magic = 0x4C474145, version = 1;
+        int32_t n_tokens = 0, n_past = 0, inexact_from = 0, n_draft_rows = 0;
+        int32_t n_aux = 0, n_embd = 0, first = 0, n_rows = 0;  // of the hidden states (FeatureWindow)
+        uint64_t n_draft = 0, n_target = 0;                    // bytes
+    };
+
+    SavedSequence() : bytes(sizeof(Header)) {}
+    // room for a blob of n bytes from a file, of which nothing is read before check()
+    explicit SavedSequence(size_t n) : bytes(n), is_untrusted_(true) {}
+
+    // Call before the blob goes to a file.
+    void seal();
+    // Error(value) if seal() did not make the blob, or if it has tokens of images, which are those of one process.
+    void check();
+    bool is_untrusted() const { return is_untrusted_; }
+
+    const Header & header() const { return *(const Header *)bytes.data(); }
+    Tokens tokens() const;
+    const float * hidden_states() const { return (const float *)(&header() + 1) + header().n_tokens; }
+    ByteView draft() const { return {target().data - header().n_draft, header().n_draft}; }
+    ByteView target() const { return {bytes.data() + bytes.size() - header().n_target, header().n_target}; }
+
+    std::vector<uint8_t> bytes;
+    std::vector<ImageRows> images;
+
+  private:
+    uint64_t checksum() const;
+
+    bool is_untrusted_ = false;
+};
+
+}  // namespace eaglecpp
