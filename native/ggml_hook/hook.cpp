@@ -275,7 +275,6 @@ void take_graphs_of(ggml_backend_t backend, bool fuses) {
     if (!device || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) return;
     abi::BackendInterface & calls = ((abi::Backend *)backend)->iface;
     calls.graph_compute = compute_in_place_of(calls.graph_compute, fuses);
-    if (fuses && is_pinned_ggml() && !calls.get_tensor_async) calls.get_tensor_async = get_or_leave;
 }
 
 ScopeKeeper::ScopeKeeper() : before_(scope) {}
@@ -289,9 +288,8 @@ LoadScope::LoadScope(bool kernels, bool repack) {
     scope.is_repacking = repack;
 }
 
-ComputeScope::ComputeScope(bool on, LateLogits * logits) {
+ComputeScope::ComputeScope(bool on) {
     scope.is_computing = on && status().is_active;
-    scope.late_logits = scope.is_computing ? logits : nullptr;
 }
 
 }  // namespace eaglecpp::kernels

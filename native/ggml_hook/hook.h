@@ -21,8 +21,6 @@
 
 namespace eaglecpp::kernels {
 
-class LateLogits;
-
 struct Status {
     bool is_active = false;
     bool is_possible = false;  // on this processor and system
@@ -67,7 +65,6 @@ struct Scope {
     bool is_repacking = true;     // not inside a LoadScope without ggml's own types
     bool is_computing = false;    // inside a ComputeScope
     bool stays_in_place = false;  // inside a NoOffloadScope (offload.h)
-    LateLogits * late_logits = nullptr;
 };
 
 // Puts back at its end what the thread had asked for before.
@@ -94,11 +91,10 @@ void take_graphs_of(ggml_backend_t backend, bool fuses);
 // Gives a graph that is computed more than once as it is a number to be known by.
 void name_graph(ggml_cgraph * graph);
 
-// While it lives, graphs that this thread computes use our kernels also for weights that are not packed, and logits are
-// left where they are, as `logits` allows, if given (late_logits.h). Does nothing when `on` is false or the hook is not
-// active.
+// While it lives, graphs that this thread computes use our kernels also for weights that are not packed. Does nothing
+// when `on` is false or the hook is not active.
 struct ComputeScope : ScopeKeeper {
-    explicit ComputeScope(bool on, LateLogits * logits = nullptr);
+    explicit ComputeScope(bool on);
 };
 
 }  // namespace eaglecpp::kernels

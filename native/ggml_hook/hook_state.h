@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What the parts of the hook share: hook.cpp installs it and opens scopes, node_traits.cpp computes nodes and graphs,
-// weights_buffer.cpp keeps packed weights, late_logits.cpp keeps logits where they are.
+// weights_buffer.cpp keeps packed weights.
 #pragma once
 
 #include <ggml-backend.h>
@@ -36,8 +36,5 @@ abi::ExtraBufferType * node_traits_before(abi::ExtraBufferType * ggmls);
 // nodes inside a ComputeScope.
 using GraphCompute = decltype(abi::BackendInterface::graph_compute);
 GraphCompute compute_in_place_of(GraphCompute of_ggml, bool fuses);
-
-// in place of a backend's way to copy tensors later, where it has none: logits may stay where they are
-void get_or_leave(ggml_backend_t backend, const ggml_tensor * t, void * to, size_t offset, size_t n_bytes);
 
 }  // namespace eaglecpp::kernels

@@ -85,8 +85,7 @@ void Context::decode(const llama_batch & rows, bool is_prompt) {
     check_not_forked("the model cannot run");
     if (std::max(llama_n_threads(get()), llama_n_threads_batch(get())) > 1) note_helper_threads();
     has_results_ = false;
-    late_logits_.begin(rows.n_tokens);
-    const kernels::ComputeScope scope(model_->uses_kernels(), &late_logits_);
+    const kernels::ComputeScope scope(model_->uses_kernels());
     const NoOffloadScope stay(!is_prompt && !model_->is_cpu());
     ErrorTrail trail;
     int32_t rc = 0;
@@ -107,7 +106,7 @@ void Context::decode(const llama_batch & rows, bool is_prompt) {
     fail(ErrorKind::broken, "llama_decode failed with code %d on %d rows%s", rc, rows.n_tokens, why.c_str());
 }
 
-// llama.cpp would still hand out what earlier decodes left in its buffers, where late logits are not.
+// llama.cpp would still hand out what earlier decodes left in its buffers.
 void Context::check_results() const {
     if (!has_results_) fail(ErrorKind::broken, "no logits or features: the last decode failed, or there was none");
 }
@@ -116,7 +115,7 @@ const float * Context::logits(int row) const {
     check_results();
     const float * p = llama_get_logits_ith(get(), row);
     if (!p) fail(ErrorKind::broken, "llama.cpp has no logits for row %d", row);
-    return late_logits_.find(p);
+    return p;
 }
 
 const float * Context::state(int row) const {

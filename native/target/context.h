@@ -8,7 +8,6 @@
 #include <memory>
 #include <vector>
 
-#include "ggml_hook/late_logits.h"
 #include "target/llama_bridge.h"
 #include "target/model.h"
 #include "target/options.h"
@@ -48,7 +47,6 @@ class Context {
     [[noreturn]] void refuse(const llama_context_params & p, const std::string & why) const;
 
     std::shared_ptr<const TargetModel> model_;
-    kernels::LateLogits late_logits_;
     bool has_results_ = false;  // of the last decode
     llama_context_ptr ctx_;
 };
