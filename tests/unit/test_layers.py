@@ -18,7 +18,7 @@ NATIVE = ROOT / "native"
 ALLOWED = {
     "base": set(),
     "algo": {"base"},
-    "grammar": {"base"},
+    "grammar": {"base", "algo"},
     "kernels": set(),
     "ggml_hook": {"base", "kernels"},
     "gguf": {"base"},
