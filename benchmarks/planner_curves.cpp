@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // What the planner makes of machines whose costs per row were published, and of drafters whose tokens per round were:
-// one line a case, tab-separated, speeds over target-only decoding. With an argument: the first answers on cards that
-// people have. benchmarks/planner_curves.py makes tables of them.
+// one line for each run, tab-separated, speeds over target-only decoding; the argument is the number of seeds (4). With
+// "first": the first answers on cards that people have. benchmarks/planner_curves.py makes tables of them.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -15,7 +16,7 @@ using namespace eaglecpp::sim;
 
 namespace {
 
-constexpr int n_slots = 7, n_tokens = 4096, n_seeds = 4;
+constexpr int n_slots = 7, n_tokens = 1536;
 constexpr int n_answer = 200, n_answers = 20, n_first_seeds = 31;
 
 // Sources: docs/research/gpu.md. change_ms: what another size of batch costs; 0 = it costs nothing.
@@ -113,20 +114,18 @@ struct Case {
     }
 };
 
-void print(const Card & on, const Drafter & d, const Text & text) {
+void print_runs(const Card & on, const Drafter & d, const Text & text, int n_seeds) {
     const Case c(on, d);
-    std::vector<double> speed;
-    double worst = 1e9, rows = 0.0, n_rounds = 0.0;
     for (int seed = 1; seed <= n_seeds; ++seed) {
         const Scene scene = c.scene(text, n_tokens, seed);
         const std::vector<double> plain = scene.plain_ms();
         const Result r = scene.run_planner(c.options);
-        speed.push_back(plain.back() / r.ms);
-        worst = std::min(worst, worst_window(r.marks, plain, 512));
-        for (const auto & [n, count] : r.rows) rows += (double)n * count, n_rounds += count;
+        double rows = 0.0;
+        for (const auto & [n, count] : r.rows) rows += (double)n * count;
+        std::printf("%s\t%s\t%s\t", c.machine.name.c_str(), d.name, text.name.c_str());
+        print_run(plain.back() / r.ms, worst_window(r.marks, plain, 512), 0.965);
+        std::printf("\t%.3f\n", rows / (double)r.marks.size());
     }
-    std::printf("%s\t%s\t%s\t%.2f\t%.2f\t%.1f\n", c.machine.name.c_str(), d.name, text.name.c_str(),
-                geometric_mean(speed), worst, rows / n_rounds);
 }
 
 // Rounds before the first one that gives more than a token, and the speed of answers 1, 2, 3 and 11 to 20.
@@ -153,26 +152,29 @@ void print_first_answers(const Card & on, const Drafter & d, Text text) {
     }
     std::sort(n_before.begin(), n_before.end());
     std::printf("%s\t%s\t%s\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\n", c.machine.name.c_str(), d.name, text.name.c_str(),
-                n_before[n_first_seeds / 2], geometric_mean(speed[0]), geometric_mean(speed[1]), geometric_mean(speed[2]),
-                geometric_mean(speed[3]), *std::min_element(speed[0].begin(), speed[0].end()));
+                n_before[n_first_seeds / 2], geometric_mean(speed[0]), geometric_mean(speed[1]),
+                geometric_mean(speed[2]), geometric_mean(speed[3]),
+                *std::min_element(speed[0].begin(), speed[0].end()));
 }
 
 }  // namespace
 
-int main(int n_args, char **) {
-    if (n_args > 1) {
+int main(int argc, char ** argv) {
+    const int n_seeds = argc > 1 ? std::atoi(argv[1]) : 4;
+    if (n_seeds == 0) {
         std::printf("machine\tdrafter\ttext\tbefore\tfirst\tsecond\tthird\tlater\tlowest first\n");
-        for (const Card & c : first_cards) {
-            for (const Drafter & d : drafters) {
-                for (const Text & t : {of_length("chat", d.chat), of_length("code", d.code)}) print_first_answers(c, d, t);
-            }
-        }
-        return 0;
+    } else {
+        std::printf("machine\tdrafter\ttext\tspeed\twindow\tbound\trows\n");
     }
-    std::printf("machine\tdrafter\ttext\tplanner\tworst\trows\n");
-    for (const Card & c : cards) {
+    for (const Card & c : n_seeds == 0 ? first_cards : cards) {
         for (const Drafter & d : drafters) {
-            for (const Text & t : {of_length("chat", d.chat), of_length("code", d.code), text(4)}) print(c, d, t);
+            const std::vector<Text> texts = {of_length("chat", d.chat), of_length("code", d.code), text(4)};
+            for (const Text & t : texts) {
+                if (n_seeds > 0)
+                    print_runs(c, d, t, n_seeds);
+                else if (&t != &texts[2])
+                    print_first_answers(c, d, t);
+            }
         }
     }
     return 0;

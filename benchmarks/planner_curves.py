@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean, geometric_mean
 
 from common import arguments, table
 
@@ -54,14 +55,18 @@ def main() -> None:
         print(table(head, first_answers(cases)))
         return
     drafters = list(dict.fromkeys(c["drafter"] for c in cases))
+    found: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for case in cases:
+        found.setdefault(tuple(case[key] for key in keys[:3]), []).append(case)
     rows = []
     for machine in dict.fromkeys(c["machine"] for c in cases):
-        found = {(c["drafter"], c["text"]): c for c in cases if c["machine"] == machine}
         row = [machine]
         for drafter in drafters:
-            chat, code = (found[drafter, text] for text in ("chat", "code"))
-            row.append(f"{chat['planner']}, {code['planner']} ({chat['rows']}, {code['rows']})")
-        rows.append([*row, min(c["worst"] for c in found.values())])
+            runs = [found[machine, drafter, text] for text in ("chat", "code")]
+            speeds = (f"{geometric_mean(float(r['speed']) for r in each):.2f}" for each in runs)
+            sizes = (f"{fmean(float(r['rows']) for r in each):.1f}" for each in runs)
+            row.append(f"{', '.join(speeds)} ({', '.join(sizes)})")
+        rows.append([*row, min(c["window"][:4] for c in cases if c["machine"] == machine)])
     print(table(["machine", *drafters, "slowest"], rows))
 
 

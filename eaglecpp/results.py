@@ -32,7 +32,6 @@ class PlanReason(StrEnum):
     OFF = "off"
     ROOM = "room"
     CALIBRATING = "calibrating"
-    BACKOFF = "backoff"
     OVER_BUDGET = "over_budget"
     ALL_REJECTED = "all_rejected"
     PAYS = "pays"

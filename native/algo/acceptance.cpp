@@ -268,7 +268,8 @@ double text_chance(RequestKind kind, const TextTerm & hits, int n_match) {
 }
 
 double chain_chance(RequestKind kind, const ChainTerms & terms, const TextDraft & draft, int i) {
-    return i < draft.n_forced ? forced_chance(terms, draft.is_certain[i]) : text_chance(kind, terms.hits, draft.n_match_before(i));
+    return i < draft.n_forced ? forced_chance(terms, draft.is_certain[i])
+                              : text_chance(kind, terms.hits, draft.n_match_before(i));
 }
 }  // namespace
 

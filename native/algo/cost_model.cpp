@@ -39,6 +39,12 @@ void CostModel::keep_exact(const RowCounts & exact, const CostTable & costs) {
     }
 }
 
+double CostModel::least(int n) const {
+    double out = never;
+    for (; n <= n_max(); ++n) out = std::min(out, cost_[n] + once_[n]);
+    return out;
+}
+
 CostModel::Selection CostModel::best(const std::vector<float> & gains, double budget) const {
     Selection out;
     double sum = 0.0;

@@ -35,6 +35,9 @@ class CostModel {
     // Cost of n nodes together; infinite if that number is not allowed.
     double marginal_cost(int n) const { return cost_[n]; }
 
+    // Least cost of at least n nodes, a first use included.
+    double least(int n) const;
+
     // Best number of nodes with these expected gains, in falling order, that cost at most `budget`. Compares all
     // numbers: cost curves have cliffs, plateaus and dips, so the gain may fall and rise again.
     Selection best(const std::vector<float> & gains, double budget) const;

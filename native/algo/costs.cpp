@@ -63,8 +63,8 @@ std::string RowCounts::to_string() const {
 // --- step costs -----------------------------------------------------------------------------------------------------
 
 namespace {
-constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {1,  2,  3,  4,  5,  6,  7,  8,   10,  12,  14,  16,
-                                                               20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
+constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
 constexpr double rate_slow = 0.06;   // at which the slowdown follows
 constexpr double share_rate = 0.05;  // at which the sizes' shares of the runs follow
 constexpr double jump_min = 0.2;     // median residual that counts as a change of the machine ...
@@ -264,28 +264,21 @@ void CostTable::learn_drafter(StepCosts & costs, int n_rows, double ms) {
     if (n_rows >= 1 && is_sane(ms, expected)) costs.learn(n_rows, ms / slowdown());
 }
 
-void CostTable::learn_alike(int i, int n_rows, double ms) {
-    // the first use of a size loads kernels besides: what seems less is believed sooner
-    constexpr double rate_less = 0.5, rate_more = 0.15, most = 10.0, cheap = 0.2;  // plain rounds
+void CostTable::learn_alike(int n_first, int i, int n_rows, double ms) {
+    // the first use of a size loads kernels, too: what seems less is believed sooner
+    constexpr double rate_less = 0.5, rate_more = 0.15, most = 10.0, cheap = 0.2;  // target-only steps
     if (i == 1) slow_ms_ = 0.0;
-    if (i <= n_slow) {
+    if (i <= n_first) {
         slow_ms_ += std::isfinite(ms) ? std::clamp(ms, 0.0, ms_max) : 0.0;
         // where a change is dear, these tell nothing of a price that is known
         if (is_known(n_rows) && change_ms() > cheap * verify(1)) return;
         if (i == 1 || !is_known(n_rows)) ms = std::max(ms / 2.0, ms - change_ms());
-    } else if (i == n_slow + 1 && is_sane(ms, 0.0)) {
-        const double over = std::clamp(slow_ms_ - n_slow * ms, 0.0, most * verify(1));
+    } else if (i == n_first + 1 && is_sane(ms, 0.0)) {
+        const double over = std::clamp(slow_ms_ - n_first * ms, 0.0, most * verify(1));
         const double error = over / slowdown() - change_;
         change_ += (n_changes_++ == 0 ? 1.0 : error < 0.0 ? rate_less : rate_more) * error;
     }
     learn_verify(n_rows, ms);
-}
-
-void CostTable::learn_return(int n_rows, double ms) {
-    constexpr double rate_less = 0.4, rate_more = 0.15, most = 6.0;  // plain rounds
-    if (!is_sane(ms, 0.0)) return;
-    const double error = std::clamp(ms - verify(n_rows), 0.0, most * verify(1)) / slowdown() - return_;
-    return_ += (n_returns_++ == 0 ? 1.0 : error < 0.0 ? rate_less : rate_more) * error;
 }
 
 void CostTable::learn_host(bool drafted, double ms) {
@@ -325,6 +318,7 @@ LearnedState CostTable::state() const {
 
 bool CostTable::set_state(const LearnedState & state) {
     CostTable loaded;
+    loaded.change_ = change_;
     const auto is_time = [](double ms) { return ms >= 0.0 && ms <= ms_max; };
     for (const auto & [name, v] : state) {
         const bool are_times = std::all_of(v.begin(), v.end(), is_time);

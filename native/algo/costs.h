@@ -75,7 +75,7 @@ double lower_median(std::array<double, N> values, int n) {
 // something else kept the machine busy would else look too expensive to be tried ever again.
 class StepCosts {
   public:
-    static constexpr int n_buckets = 24;
+    static constexpr int n_buckets = 28;
 
     // `slope`: the prior curve is 1 + slope * (rows - 1)^0.8; `has_slowdown`: the machine's speed is learned, too
     explicit StepCosts(double slope, bool has_slowdown = false) : slope_(slope), has_slowdown_(has_slowdown) {}
@@ -203,11 +203,8 @@ class CostTable {
     // how much slower everything is now than when the prices were learned, as one factor
     double slowdown() const { return verify_.slowdown(); }
 
-    // what another number of rows costs a device in its first two batches
+    // Extra time of the first batches after the batch size changed: the graph is built, and on a device captured.
     double change_ms() const { return slowdown() * change_; }
-
-    // what the first batch of plain rows behind another number of rows takes longer on a CPU
-    double return_ms() const { return slowdown() * return_; }
 
     // --- learning; times in ms -----------------------------------------------------------------------------------
     void learn_verify(int n_rows, double ms);
@@ -216,14 +213,16 @@ class CostTable {
     // what is left of a round's wall time after verification and drafting
     void learn_host(bool drafted, double ms);
 
-    // The i-th batch in a row of n_rows rows, from 1, on a device. The first n_slow say what a change costs, as soon as
-    // one more says what they should have taken.
-    static constexpr int n_slow = 2;  // the graph is built, and run once; it is captured
-    void learn_alike(int i, int n_rows, double ms);
+    // The price of a change of size before one is measured.
+    void assume_change(double ms) { change_ = ms; }
 
-    // The first batch of n_rows plain rows behind another number, on a CPU: its graph is built anew, which tiny targets
-    // do not take much less time for than for a token.
-    void learn_return(int n_rows, double ms);
+    // Batches that take longer after a change of size on a device: it builds the graph, and captures it while it runs
+    // the second one.
+    static constexpr int n_slow = 2;
+
+    // The i-th batch in a row of n_rows rows, from 1. The first n_first measure a change of size, as soon as the next
+    // one measures what they should have taken.
+    void learn_alike(int n_first, int i, int n_rows, double ms);
 
     // True if the price of a plain round should be measured again, because the machine's speed or the conversation's
     // length has changed. Asking clears it.
@@ -256,11 +255,8 @@ class CostTable {
     StepCosts verify_{0.06, true}, commit_{0.06}, level_{0.1};
     double host_plain_ = 0.0, host_draft_ = 0.0;
     int n_host_plain_ = 0, n_host_draft_ = 0;
-    // In a model of 8B, before anything is known: the host builds a graph (0.4 to 1.5 ms), CUDA runs it once without a
-    // capture and captures it the next time (3 to 5 ms on an H200).
-    double change_ = 3.0;
-    int n_changes_ = 0, n_returns_ = 0;
-    double return_ = 0.0;
+    double change_ = 0.0;
+    int n_changes_ = 0;
     double slow_ms_ = 0.0;  // of the first batches of the present size
     bool is_changed_ = false;
 };

@@ -8,21 +8,19 @@ using Mode = Decision::Mode;
 using Reason = Decision::Reason;
 
 constexpr std::array<const char *, 3> mode_names = {"plain", "probe", "draft"};
-constexpr std::array<const char *, 11> reason_names = {"off",         "room",         "calibrating", "backoff",
-                                                       "over_budget", "all_rejected", "pays",        "fixed",
-                                                       "inexact",     "no_match",     "replay"};
-// by reason, for a round that drafts nothing
-constexpr std::array<const char *, 11> reason_texts = {"",
-                                                       ": no room for a draft",
-                                                       ": measuring a target-only step",
-                                                       "",
-                                                       ": waiting before the next try",
-                                                       "",
-                                                       "",
-                                                       "",
-                                                       ": no batch of several rows is exact here",
-                                                       ": nothing in the text so far pays as a draft",
-                                                       ": running accepted tokens again"};
+constexpr std::array<const char *, n_reasons> reason_names = {
+    "off", "room", "calibrating", "over_budget", "all_rejected", "pays", "fixed", "inexact", "no_match", "replay"};
+// of an answer that drafted nothing
+constexpr std::array<const char *, n_reasons> reason_texts = {"",
+                                                              ": no room for a draft",
+                                                              ": measuring a target-only step",
+                                                              ": waiting before the next try",
+                                                              "",
+                                                              "",
+                                                              "",
+                                                              ": no batch of several rows is exact here",
+                                                              ": nothing in the text so far pays as a draft",
+                                                              ": running accepted tokens again"};
 
 std::string join(const std::vector<int32_t> & values) {
     std::string out;
@@ -30,13 +28,13 @@ std::string join(const std::vector<int32_t> & values) {
     return out;
 }
 
-// of a round that drafts nothing; best_speed: of the best draft, 0 = not known
+// best_speed: predicted for recent drafts; 0 = unknown
 std::string why_off(Reason reason, double best_speed) {
-    const std::string out = std::string("off") + reason_texts[(int)reason];
-    const bool is_over_budget = reason == Reason::over_budget;
-    if (best_speed <= 0.0 || (reason != Reason::backoff && reason != Reason::all_rejected && !is_over_budget))
-        return out;
-    return out + strf("%s the best draft would reach %.2f of plain speed", is_over_budget ? "," : ":", best_speed);
+    const bool is_too_slow = best_speed > 0.0 && best_speed < 1.0;
+    if (is_too_slow && (reason == Reason::over_budget || reason == Reason::all_rejected)) {
+        return strf("off: the best draft would reach %.2f of plain speed", best_speed);
+    }
+    return std::string("off") + reason_texts[(int)reason];
 }
 }  // namespace
 
@@ -96,7 +94,7 @@ std::string PlanSummary::reason() const {
     return drafts() ? "" : reason_names[(int)why_off_];
 }
 
-const std::array<const char *, 11> & decision_reasons() {
+const std::array<const char *, n_reasons> & decision_reasons() {
     return reason_names;
 }
 

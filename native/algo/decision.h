@@ -13,11 +13,12 @@
 namespace eaglecpp {
 
 // Names of Decision::Reason, in its order.
-const std::array<const char *, 11> & decision_reasons();
+constexpr int n_reasons = 10;
+const std::array<const char *, n_reasons> & decision_reasons();
 
 // What was decided for one round of one conversation, as a value that explains itself and prints as a line of a log.
 //
-//     plain reason=backoff speed=0.93
+//     plain reason=over_budget speed=0.93
 //     probe k=4 levels=0/1 reason=all_rejected tokens=1 cost=1
 //     draft k=4 levels=0/1,2/5,6 nodes=1,2,5 reason=pays tokens=2.91 cost=1.31
 //     draft k=0 levels= text=9 nodes=1,2,3,4,5 reason=pays tokens=5.12 cost=1.44
@@ -31,7 +32,6 @@ struct Decision {
         off,           // the strategy says so, or there is no drafter
         room,          // too few tokens are left to generate
         calibrating,   // a target-only step, to measure its time
-        backoff,       // drafting does not pay here, and the next try is not due
         over_budget,   // the ledger cannot cover a drafting round
         all_rejected,  // drafted, but no node is worth verifying
         pays,          // drafted and verified
@@ -52,7 +52,7 @@ struct Decision {
     int n_forced = 0;         // of these, by a grammar: the first ones
     double n_tokens = 1.0;    // expected, the bonus token included
     double cost = 1.0;        // expected, in plain rounds; 0 = not known
-    double best_speed = 0.0;  // in a plain round: predicted speed of the best recent draft, plain = 1; 0 = unknown
+    double best_speed = 0.0;  // in a plain round: predicted speed of recent drafts, plain = 1; 0 = unknown
 
     // one line, without a line break
     std::string to_line() const;

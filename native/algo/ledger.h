@@ -12,15 +12,15 @@ namespace eaglecpp {
 //
 //     time <= (1 + allowance) * m + cap        hence  speed / plain >= 1 / (1 + allowance + cap / m)
 //
-// whatever the acceptance model believes: 0.97 for every m >= 503 with the defaults. The cap is what keeps past gains
+// whatever the acceptance model believes: 0.97 for every m >= 423 with the defaults. The cap is what keeps past gains
 // from paying for a long loss later; it is the difference from a conservative bandit's running total.
 class Ledger {
   public:
     struct Options {
-        double allowance = 0.015;  // share of plain speed that may be spent on trying
-        double cap = 8.0;          // plain steps
-        double start = 4.0;        // plain steps: something to learn with
-        double first_uses = 4.5;   // plain steps, granted once: for building graphs at the first use of a size
+        double allowance = 0.012;  // share of plain speed that may be spent on trying
+        double cap = 8.0;           // plain steps
+        double start = 4.0;         // plain steps: something to learn with
+        double first_uses = 4.5;    // plain steps, granted once: for building graphs at the first use of a size
     };
 
     Ledger() : Ledger(Options{}) {}
@@ -28,7 +28,7 @@ class Ledger {
 
     double balance() const { return balance_; }
 
-    // what is left of Options::first_uses
+    // Remainder of Options::first_uses.
     double first_uses() const { return options_.first_uses; }
 
     // May a round be started that might cost `extra` plain steps more than a plain round and gain nothing?

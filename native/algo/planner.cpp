@@ -7,61 +7,20 @@
 
 namespace eaglecpp {
 
-// --- does the drafter pay? ------------------------------------------------------------------------------------------
-
-static constexpr double weight_paying = 0.10, weight_backoff = 0.35;  // of a new value in the mean gain
-static constexpr double gain_max = 10.0;                              // plain rounds
-static constexpr double doubt = 2.0;            // standard errors by which the mean gain must miss 0 to stop
-static constexpr double variance_least = 0.03;  // at the beginning of a request
-static constexpr double try_share = 0.007;      // of plain time spent on tries; well below the ledger's allowance
-static constexpr double try_gap = 8.0, try_gap_max = 256.0;  // plain rounds from one to the next; never is too long
-
-void DrafterWorth::begin_request() {
-    pays_ = true;
-    variance_ = std::max(variance_, variance_least);
-    n_waited_ = n_since_try_ = 0;
-}
-
-// Stops only when the mean misses zero by more than its own scatter explains: where drafting gains little the value of
-// single rounds varies much, and each needless stop costs a wait for the next tries.
-void DrafterWorth::weigh(double gain, double speed) {
-    if (!std::isfinite(gain) || !std::isfinite(speed)) return;
-    const double weight = pays_ ? weight_paying : weight_backoff;
-    const double error = std::clamp(gain, -gain_max, gain_max) - gain_;
-    gain_ += weight * error;
-    variance_ += weight * ((1.0 - weight) * error * error - variance_);
-    best_speed_ += (best_speed_ > 0.0 ? weight : 1.0) * (speed - best_speed_);
-    const double margin = pays_ ? doubt * std::sqrt(variance_ * weight / 2.0) : 0.0;
-    const bool did_pay = pays_;
-    pays_ = gain_ + margin > 0.0;
-    if (did_pay && !pays_) n_waited_ = n_since_try_ = 0;
-}
-
-// Tries come dense at first, for texts that go to and fro, then as rare as their share of the time asks.
-bool DrafterWorth::is_try_due(double cost) {
-    const double fair = std::clamp(cost / try_share, try_gap, try_gap_max);
-    const double gap = is_hurried_ ? 0.0 : std::clamp(++n_waited_ / 4.0, std::max(try_gap, fair / 3.0), fair);
-    if (++n_since_try_ < gap) return false;
-    n_since_try_ = 0;
-    is_hurried_ = false;
-    return true;
-}
-
 // --- one round ------------------------------------------------------------------------------------------------------
 
 namespace {
-// Rounds from one measurement of the plain reference to the next: dense at first, then as rare as its price asks. A
-// plain round costs what drafting gains, so it is cheapest where drafting gains little, which is where the reference
-// must be exact.
+// Rounds from one measurement of a target-only step to the next: dense at first, then as rare as its price asks. It
+// costs what drafting gains, so it is cheapest where drafting gains little, which is where the reference must be exact.
 constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
 constexpr double refresh_share = 0.004;  // of the time that refreshing may cost
-constexpr int refresh_least = 5, refresh_max = 200, refresh_most_padded = 4000;
-
-constexpr double sure_tokens = 2.0;     // that the text alone brings: a copy, to which the drafter adds little
-constexpr double surprise_below = 0.4;  // a first child that came true against such odds: the text has changed
-constexpr int n_nodes_max = 512;        // of all conversations together
-// plain rounds; no first use may look dearer than a full ledger can pay, or no size would ever be tried
+constexpr int refresh_least = 5, refresh_max = 200;
+// target-only steps; no first use may look dearer than a full ledger can pay, or no size would ever be tried
 constexpr double first_use_max = 6.0, first_use_rate = 0.3;
+
+constexpr double best_speed_rate = 0.1;
+constexpr double sure_tokens = 2.0;  // that the text alone brings: a copy, to which the drafter adds little
+constexpr int n_nodes_max = 512;     // of all conversations together
 
 double clean(double ms) {
     return std::isfinite(ms) && ms > 0.0 ? ms : 0.0;
@@ -88,9 +47,8 @@ void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_
     if (!is_same_conversation) end_text(plan);
     plan.exact = {exactness != Exactness::off, exactness != Exactness::automatic};
     plan.text.kind = kind;
-    plan.text.worth.begin_request();
     plan.round.cursor = -1;
-    plan.shape = {};
+    plan.size = {};
     n_rows_last_ = 0;
 }
 
@@ -115,13 +73,11 @@ void Planner::begin_round(int n_roots, bool is_timed) {
 
 bool Planner::is_calibration_due() const {
     if (is_plain_wanted_ || !costs_.is_known(n_roots_)) return true;
+    if (options_.pads_rows) return false;  // measured when the engine was opened; the way there and back is dear
     double cost = speed_.speed() - 1.0;
-    if (options_.pads_rows) cost += 2.0 * rounds(costs_.change_ms());
-    if (is_return_dear()) cost += cost + rounds(costs_.return_ms());  // the second plain round is the one that tells
-    const int most = options_.pads_rows ? refresh_most_padded : refresh_max;
-    int gap = (int)std::clamp(cost / refresh_share, (double)refresh_least, (double)most);
-    // a device has measured it when the engine was opened
-    if (!options_.pads_rows && n_plain_ < (int)std::size(refresh_gaps)) gap = std::min(gap, refresh_gaps[n_plain_]);
+    if (is_change_dear()) cost += cost + rounds(costs_.change_ms());  // the second step is the one that tells
+    int gap = (int)std::clamp(cost / refresh_share, (double)refresh_least, (double)refresh_max);
+    if (n_plain_ < (int)std::size(refresh_gaps)) gap = std::min(gap, refresh_gaps[n_plain_]);
     return n_since_plain_ >= gap;
 }
 
@@ -131,9 +87,12 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     PlanRound & round = plan.round;
     Decision & d = round.decision;
     round.begin(request.root, request.limits, request.n_left, request.n_pending);
-    d.best_speed = plan.text.worth.best_speed();
+    d.best_speed = plan.text.best_speed;
     if (!plan.exact.is_settled) plan.exact = {is_exact_cheap(plan)};
-    if (options_.pads_rows) settle_shape(plan);
+    if (!options_.pads_rows || !is_change_dear() || !plan.is_auto())
+        plan.size = {};
+    else
+        choose_size(plan);
     if (plan.exact.is_exact) round.limits.n_leaves = std::min(round.limits.n_leaves, round.limits.n_leaves_exact);
     is_exact_ = is_exact_ || plan.exact.is_exact;
     n_times_ = request.limits.replays ? 2.0 : n_times_;
@@ -172,13 +131,9 @@ void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
     if (has_drafter && !is_sure) {
         const int n = (int)drafting_.size() + 1;
         const double cost = rounds(costs_.commit(n * round.n_commit_rows()) + costs_.host());
-        const double row = rounds(costs_.verify(n_roots_ + n) - costs_.verify(n_roots_));
-        // within an answer a device goes to another size and back
-        double change = pads(plan) && n_rows_last_ == n_roots_ ? 2.0 * rounds(costs_.change_ms()) : 0.0;
-        change += interruption();
-        if (!plan.text.worth.pays() && !plan.text.worth.is_try_due(cost + interruption())) {
-            round.decision.reason = Reason::backoff;
-        } else if (!ledger_.covers(cost + row + change)) {
+        const double batch = keeps_size(plan) ? rounds(costs_.verify(plan.size.n_rows) - costs_.verify(n_roots_))
+                                              : cost_model_.least(n) / n_roots_;
+        if (!ledger_.covers(cost + batch + interruption())) {
             round.decision.reason = Reason::over_budget;
         } else {
             return start(plan, Reason::pays, round.limits.n_leaves > 1 ? options_.k : 1);
@@ -211,7 +166,7 @@ void Planner::open_cost_model(int n_rows, const SequencePlan * plan) {
     const double first_use = std::max(0.0, std::min(first_use_, first_use_max) - ledger_.first_uses());
     cost_model_.open(costs_, n_rows, n_max, plain_ms_, n_roots_, n_times_, first_use);
     if (is_exact_) cost_model_.keep_exact(exact_rows_, costs_);
-    if (plan && pads(*plan)) cost_model_.fix_rows(plan->shape.n_rows);
+    if (plan && keeps_size(*plan)) cost_model_.fix_rows(plan->size.n_rows);
 }
 
 void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
@@ -406,7 +361,12 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     verify_ms_expected_ = costs_.verify(n_rows_);
     const double ms = verify_ms_expected_ + round_draft_ms_ + costs_.plain_host() + costs_.host();
     for (SequencePlan * plan : plans_) {
-        if (plan->round.is_verifying()) plan->round.decision.cost = costs_.is_known(n_roots_) ? rounds(ms) : 0.0;
+        Decision & d = plan->round.decision;
+        if (plan->round.is_verifying()) d.cost = costs_.is_known(n_roots_) ? rounds(ms) : 0.0;
+        if (!plan->is_auto_drafting() || plan->round.is_text_only()) continue;
+        double & mean = plan->text.best_speed;
+        mean += (mean > 0.0 ? best_speed_rate : 1.0) * (d.n_tokens / rounds(ms) - mean);
+        d.best_speed = mean;
     }
 }
 
@@ -425,25 +385,12 @@ void Planner::choose_auto() {
     candidate_gains_.clear();
     for (const NodeCandidate & candidate : candidates_) candidate_gains_.push_back(candidate.gain);
     const CostModel::Selection selected = cost_model_.best(candidate_gains_, budget());
-    const double price = selected.n > 0 ? cost_model_.marginal_cost(selected.n) / selected.n : 0.0;
     for (SequencePlan * plan : plans_) {
         if (!plan->is_auto_drafting()) continue;
         const int n = (int)std::count_if(candidates_.begin(), candidates_.begin() + selected.n,
                                          [&](const NodeCandidate & candidate) { return candidate.plan == plan; });
-        if (!plan->round.is_text_only()) weigh(*plan, n, price);
         take(*plan, plan->round.order.nodes(), n);
     }
-}
-
-// What the drafter brought in this round, with n of its nodes verified. What the text alone would have brought is not
-// its merit.
-void Planner::weigh(SequencePlan & plan, int n, double price_of_node) {
-    const PlanRound & round = plan.round;
-    const double sum = std::accumulate(round.order.p().begin(), round.order.p().begin() + n, 0.0);
-    const double spent_ms = round.draft_time.fair_ms() + costs_.host() / (double)std::max<size_t>(drafting_.size(), 1);
-    const double price = n * price_of_node + loss(spent_ms);
-    plan.text.worth.weigh(expected_gain(plan, sum) - price - round.text_gain, (1.0 + sum) / (1.0 + price / n_roots_));
-    plan.round.decision.best_speed = plan.text.worth.best_speed();
 }
 
 namespace {
@@ -503,8 +450,9 @@ std::vector<float> foreseen_pool(const MeanChances & chances, int depth, int k, 
 }  // namespace
 
 // [n]: tokens per plain round of the best draft of n nodes, with chances as they are on average. Needs prices.
-std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan, bool is_tree) const {
+std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
     const int n_max = std::min(plan.round.limits.n_nodes, std::max(1, costs_.n_rows_max() - n_roots_));
+    const bool is_tree = plan.round.limits.n_leaves > 1;
     const int k = is_tree ? options_.k : 1, width = is_tree ? options_.width : 1;
     std::vector<double> best(n_max + 1, 0.0);
     best[0] = 1.0;
@@ -531,7 +479,7 @@ bool Planner::is_exact_cheap(const SequencePlan & plan) {
     if (exact_rows_.allows_all(n_roots_ + plan.round.limits.n_nodes)) return true;
     if (!plan.is_auto() || !costs_.knows_plain()) return false;
     if (is_exact_cheap_) return *is_exact_cheap_;
-    const std::vector<double> speeds = foreseen_speeds(plan, plan.round.limits.n_leaves > 1 && !options_.pads_rows);
+    const std::vector<double> speeds = foreseen_speeds(plan);
     double exact = 1.0, any = 1.0;
     for (int n = 1; n < (int)speeds.size(); ++n) {
         any = std::max(any, speeds[n]);
@@ -541,61 +489,39 @@ bool Planner::is_exact_cheap(const SequencePlan & plan) {
     return *is_exact_cheap_;
 }
 
-// --- devices --------------------------------------------------------------------------------------------------------
+// --- another size of batch ------------------------------------------------------------------------------------------
 
-// What a device keeps for a number of rows goes with it; of trees it goes with each, because llama.cpp compares the ids
-// that rows begin with, too. So an answer keeps one shape, and whether another is better by now is asked now and then.
+// A device keeps a graph while the number of rows stays. It builds one for each tree, because llama.cpp compares the
+// sequences of rows, too. So an answer keeps one size of chains, chosen from a short list at its start and, rarely,
+// later.
+static constexpr int sizes[] = {1, 2, 3, 4, 5, 6, 8, 12, 16};
+static constexpr int n_rounds_kept = 32, n_rounds_paid = 64;  // over which a change has to pay
 
-static constexpr int shape_rounds = 32, n_periods_max = 4;
-static constexpr double shape_gain = 1.01;  // over the shape that is kept
-static constexpr int n_rows_padded_max = 16;
-static constexpr double tree_gain = 1.05;  // over chains, of which a device is sure
-// Plain rounds: where a change is cheaper, each round has the size that suits it.
-static constexpr double change_least = 0.08;
-
-bool Planner::pads(const SequencePlan & plan) const {
-    return options_.pads_rows && n_roots_ == 1 && plan.is_auto() && !plan.shape.is_tree && plan.shape.n_rows > 0;
-}
-
-void Planner::settle_shape(SequencePlan & plan) {
+void Planner::choose_size(SequencePlan & plan) {
     PlanLimits & limits = plan.round.limits;
-    DeviceShape & shape = plan.shape;
-    if (!plan.is_auto()) {
-        shape.is_tree = plan.strategy().kind == Strategy::Kind::tree;
-    } else if (costs_.knows_plain() && shape.n_rounds-- <= 0) {
-        // an answer is expected to go on for as long as it did so far
-        const int n_to_come = shape_rounds * std::clamp(shape.n_asked++, 1, n_periods_max);
-        const double change = rounds(costs_.change_ms()), once = n_rows_last_ > 0 ? change / n_to_come : 0.0;
-        const std::vector<double> chains = foreseen_speeds(plan, false);
-        const int n_before = shape.n_rows;
-        double best = 0.0;
-        for (int n_rows = 1; n_rows <= std::min((int)chains.size(), n_rows_padded_max); ++n_rows) {
-            if (plan.exact.is_exact && !exact_rows_.allows(n_rows)) continue;
-            double speed = 1.0 / (1.0 / chains[n_rows - 1] + (n_rows == n_rows_last_ ? 0.0 : once));
-            if (n_rows == n_before) speed *= shape_gain;
-            if (speed > best) best = speed, shape.n_rows = n_rows;
-        }
-        shape.is_tree = false;
-        if (change < change_least) shape.n_rows = 0;
-        if (limits.n_leaves > 1) {
-            for (double speed : foreseen_speeds(plan, true)) {
-                shape.is_tree = shape.is_tree || 1.0 / (1.0 / speed + change) > tree_gain * best;
-            }
-        }
-        shape.n_rounds = shape_rounds;
-        if (shape.n_rows > 1 && n_before == 1) plan.text.worth.begin_request();
+    limits.n_leaves = limits.n_leaves_exact = 1;
+    BatchSize & size = plan.size;
+    if (!costs_.knows_plain() || size.n_rounds-- > 0) return;
+    size = {1, n_rounds_kept};
+    const double once = n_rows_last_ > 0 ? rounds(costs_.change_ms()) / n_rounds_paid : 0.0;
+    const std::vector<double> speeds = foreseen_speeds(plan);
+    double best = 0.0;
+    for (int n : sizes) {
+        if (n > (int)speeds.size() || (plan.exact.is_exact && !exact_rows_.allows(n))) continue;
+        const double speed = 1.0 / (1.0 / speeds[n - 1] + (n == n_rows_last_ ? 0.0 : once));
+        if (speed > best) best = speed, size.n_rows = n;
     }
-    if (!shape.is_tree) limits.n_leaves = limits.n_leaves_exact = 1;
 }
 
-// A round that does not draft is a plain one, unless it is so by chance among rounds that do.
+// Pads drafts, and rounds among them that happen to draft nothing.
 void Planner::pad(SequencePlan & plan) {
     const Reason reason = plan.decision().reason;
     const bool is_short = reason == Reason::room || reason == Reason::no_match || reason == Reason::all_rejected;
     if (!plan.round.is_verifying() && (!is_short || n_rows_last_ == n_roots_)) return;
-    int n_rows = pads(plan) ? plan.shape.n_rows : n_rows_;
-    if (plan.strategy().kind == Strategy::Kind::chain)
-        n_rows = std::min({1 + plan.strategy().nodes, 1 + plan.round.limits.n_nodes, n_rows_padded_max});
+    int n_rows = keeps_size(plan) ? plan.size.n_rows : n_rows_;
+    if (plan.strategy().kind == Strategy::Kind::chain) {
+        n_rows = std::min({1 + plan.strategy().nodes, 1 + plan.round.limits.n_nodes, sizes[std::size(sizes) - 1]});
+    }
     if (plan.exact.is_exact && !exact_rows_.allows(n_rows)) return;
     n_padding_ = std::max(0, n_rows - n_rows_);
     n_rows_ += n_padding_;
@@ -624,7 +550,6 @@ void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
         const int n_known = std::min(drafted.n, AcceptanceModel::n_ranks_max);
         acceptance_.learn(plan.text.kind, plan.text.drafter, {pool.tree().depth[node] + 1, pool.n_deviations(node)},
                           drafted.candidates, n_known, matched);
-        if (matched == 0 && pool.given_parent(drafted.nodes[0]) < surprise_below) plan.text.worth.hurry();
         if (matched >= 0) cursor = drafted.nodes[matched];
     }
 }
@@ -636,15 +561,13 @@ void Planner::end_round(double verify_ms, double round_ms) {
     ++n_alike_;
     n_rows_last_ = n_rows_;
     settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
-    const bool is_return = !options_.pads_rows && n_alike_ == 1 && n_rows_ == n_roots_ && costs_.is_known(n_rows_);
-    if (is_return) costs_.learn_return(n_rows_, verify_ms);
-    if (!is_return || !is_return_dear()) learn_decode(n_alike_, n_rows_, verify_ms);
+    learn_decode(n_alike_, n_rows_, verify_ms);
     costs_.learn_host(!is_plain, round_ms - verify_ms - round_draft_ms_);
     // a fixed strategy keeps a round from being a plain one, and would the next: the others do not wait for that
     const bool is_drafted = n_rows_ > n_roots_;
     if (is_drafted && !is_calibrating_) {
         ++n_since_plain_;
-    } else if (is_drafted || (is_plain && !is_new_size())) {
+    } else if (is_drafted || (is_plain && !is_slow())) {
         ++n_plain_;
         n_since_plain_ = 0;
         is_plain_wanted_ = false;
@@ -681,10 +604,9 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     if (!costs_.is_known(n_roots_)) return;
     double cost = 1.0, first_use = 0.0, change = 0.0;
     // what a change of size takes, unless a plain round would have taken it, too
-    if (is_new_size() && costs_.is_known(n_rows_)) {
+    if (is_slow() && costs_.is_known(n_rows_)) {
         const double over_ms = std::max(0.0, verify_ms - costs_.verify(n_rows_));
-        const double known_ms = options_.pads_rows ? costs_.change_ms() : costs_.return_ms();
-        if (!is_size_free_) change = rounds(std::min(over_ms, known_ms));
+        if (!is_size_free_) change = rounds(std::min(over_ms, costs_.change_ms()));
         round_ms -= over_ms;
         verify_ms -= over_ms;
     }

@@ -63,34 +63,6 @@ class RecentSpeed {
     double n_tokens_ = 0.0, n_rounds_ = 0.0;
 };
 
-// Whether the drafter pays in one conversation, from the mean predicted gain of drafted rounds, which is far less noisy
-// than counts of accepted tokens. While it does not, a round drafts only now and then, to see whether it would by now.
-class DrafterWorth {
-  public:
-    bool pays() const { return pays_; }
-
-    // predicted speed of a drafted round, mean over recent ones
-    double best_speed() const { return best_speed_; }
-
-    // A request begins as if it paid.
-    void begin_request();
-
-    // A drafted round: its predicted gain in plain rounds, and the speed it has.
-    void weigh(double gain, double speed);
-
-    // Where it does not pay: is a try due that costs so many plain rounds? Counts one more plain round.
-    bool is_try_due(double cost);
-
-    // A draft came true against the odds: the text has changed, so the next try comes at once.
-    void hurry() { is_hurried_ = true; }
-
-  private:
-    bool pays_ = true, is_hurried_ = false;
-    double gain_ = 0.1, variance_ = 0.03;
-    double best_speed_ = 0.0;
-    int n_waited_ = 0, n_since_try_ = 0;  // rounds
-};
-
 // Whether only exact batches are planned; where the request leaves that open, its first round settles it.
 struct ExactRule {
     bool is_exact = false, is_settled = true;
@@ -106,7 +78,7 @@ struct LearnedText {
     ChainTerms chain;
     MeanChances chances;
     RecentSpeed recent;
-    DrafterWorth worth;
+    double best_speed = 0.0;  // predicted for drafted rounds, mean over recent ones; 0 = unknown
 };
 
 // The drafter's time in a round, as measured and as expected.
@@ -152,13 +124,10 @@ struct PlanRound {
     bool is_text_only() const { return is_drafting() && decision.levels.empty() && frontier.empty(); }
 };
 
-// The shape that batches on a device have for a while, because each other number of rows, and each tree, costs it
-// another graph.
-struct DeviceShape {
-    int n_rows = 0;  // 0 = not settled
-    bool is_tree = false;
-    int n_rounds = 0;  // until that is asked again
-    int n_asked = 0;   // in this answer
+// The size that the batches of an answer keep on a device.
+struct BatchSize {
+    int n_rows = 0;    // 0 = each round has its own
+    int n_rounds = 0;  // until it is chosen again
 };
 
 // The planner's side of one conversation: how it wants to draft, what was learned about its text, and the round under
@@ -207,7 +176,7 @@ class SequencePlan {
     ExactRule exact;
     LearnedText text;
     PlanRound round;
-    DeviceShape shape;
+    BatchSize size;
 
   private:
     Strategy strategy_{Strategy::Kind::automatic};
@@ -243,7 +212,11 @@ struct Proposal {
 
 class Planner {
   public:
-    explicit Planner(const PlannerOptions & options = {}) : options_(options), ledger_(options.ledger) {}
+    explicit Planner(const PlannerOptions & options = {}) : options_(options), ledger_(options.ledger) {
+        // In a model of 8B the host builds a graph (0.4 to 1.5 ms), CUDA runs it once without a capture and captures it
+        // the next time (3 to 5 ms on an H200).
+        if (options.pads_rows) costs_.assume_change(3.0);
+    }
 
     // A generation starts. A new conversation keeps little of what was learned about the last text.
     void begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation,
@@ -286,9 +259,10 @@ class Planner {
     // The batch's verification and the whole round, drafting and host work included; without prefills. Milliseconds.
     void end_round(double verify_ms, double round_ms);
 
-    // A batch beside all rounds, the n_alike-th in a row with as many rows, from 1.
+    // Learns from a batch, in a round or not: the n_alike-th in a row with as many rows, from 1.
     void learn_decode(int n_alike, int n_rows, double ms) {
-        options_.pads_rows ? costs_.learn_alike(n_alike, n_rows, ms) : costs_.learn_verify(n_rows, ms);
+        is_priced_without_change(n_rows) ? costs_.learn_alike(n_slow(), n_alike, n_rows, ms)
+                                         : costs_.learn_verify(n_rows, ms);
     }
 
     // The same for a round whose times say nothing about prices, because it ran with an unusual number of threads or
@@ -354,16 +328,26 @@ class Planner {
     // choose
     void choose_auto();
     void take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n);
-    void weigh(SequencePlan & plan, int n, double price_of_node);
 
     // what drafts would bring on average
-    std::vector<double> foreseen_speeds(const SequencePlan & plan, bool is_tree) const;
+    std::vector<double> foreseen_speeds(const SequencePlan & plan) const;
     bool is_exact_cheap(const SequencePlan & plan);
 
-    // devices
-    bool pads(const SequencePlan & plan) const;
-    void settle_shape(SequencePlan & plan);
+    // another size of batch
+    // Number of batches that take longer after a change of size.
+    int n_slow() const { return options_.pads_rows ? CostTable::n_slow : 1; }
+    bool is_change_dear() const { return rounds(costs_.change_ms()) > change_least; }
+    // On a CPU nearly every draft has another size, so prices of drafts include the change.
+    bool is_priced_without_change(int n_rows) const { return options_.pads_rows || n_rows == n_roots_; }
+    bool is_slow() const { return n_alike_ <= n_slow() && is_change_dear() && is_priced_without_change(n_rows_); }
+    // Cost of a draft that interrupts target-only steps: on a device there and back.
+    double interruption() const {
+        return n_rows_last_ == n_roots_ && is_change_dear() ? n_slow() * rounds(costs_.change_ms()) : 0.0;
+    }
+    bool keeps_size(const SequencePlan & plan) const { return n_roots_ == 1 && plan.is_auto() && plan.size.n_rows > 0; }
+    void choose_size(SequencePlan & plan);
     void pad(SequencePlan & plan);
+    static constexpr double change_least = 0.1;  // target-only steps; a cheaper change is ignored
 
     // fixed strategies (fixed.cpp)
     void decide_fixed(SequencePlan & plan, int n_left, bool has_drafter);
@@ -371,17 +355,6 @@ class Planner {
     void choose_fixed();
 
     // learn
-    bool is_new_size() const {
-        if (options_.pads_rows) return n_alike_ <= CostTable::n_slow;
-        return n_alike_ == 1 && n_rows_ == n_roots_ && is_return_dear();
-    }
-    // on a CPU
-    bool is_return_dear() const { return !options_.pads_rows && rounds(costs_.return_ms()) > return_least; }
-    // What a draft costs besides that interrupts plain rounds, in plain rounds.
-    double interruption() const {
-        return is_return_dear() && n_rows_last_ == n_roots_ ? rounds(costs_.return_ms()) : 0.0;
-    }
-    static constexpr double return_least = 0.1;  // plain rounds; below that a price is as it comes
     void settle(double verify_ms, double round_ms, double draft_ms);
 
     PlannerOptions options_;
@@ -391,7 +364,7 @@ class Planner {
     Ledger ledger_;
     RowCounts exact_rows_;
     std::optional<bool> is_exact_cheap_;  // for `auto`; empty = not decided yet
-    RecentSpeed speed_;                   // of the batches of late
+    RecentSpeed speed_;                   // of recent batches
     int n_plain_ = 0;                     // plain rounds measured
     int n_since_plain_ = 0;               // rounds since the last one
     bool is_plain_wanted_ = false;
@@ -412,7 +385,7 @@ class Planner {
     int n_alike_ = 0;            // rounds with as many rows as the last one had, up to it
     bool is_size_free_ = false;  // the first of them came after a prompt
     double verify_ms_expected_ = 0.0;
-    double first_use_ = 0.0;  // plain rounds that sizes took too long of late when they were run for the first time
+    double first_use_ = 0.0;  // target-only steps that sizes recently took too long when they first ran
     double charged_ = 0.0;
 
     // kept to save allocations

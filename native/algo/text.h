@@ -23,8 +23,8 @@ struct ForcedRun {
 // A chain that follows the text's last token: what the grammar forces there, then what the text proposes.
 struct TextDraft {
     Tokens tokens;
-    int n_match = 0;   // tokens of the text that agree with the place it is taken from
-    int n_forced = 0;  // by the grammar: the first ones
+    int n_match = 0;                    // tokens of the text that agree with the place it is taken from
+    int n_forced = 0;                   // by the grammar: the first ones
     std::vector<bool> is_certain = {};  // of these
 
     int size() const { return (int)tokens.size(); }

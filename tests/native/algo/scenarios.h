@@ -49,10 +49,12 @@ struct Cell {
     double mean_ratio() const;  // to the best fixed strategy
     double worst_speed() const;
     double worst_window() const;
-    double rejected_share() const;    // worst
-    double changes_per_1000() const;  // worst
+    double rejected_share() const;  // worst
 };
 
 double geometric_mean(const std::vector<double> & values);
+
+// Prints what tests/planner_ablation.py reads of a run, without a line end.
+void print_run(double speed, double window, double bound);
 
 }  // namespace eaglecpp::sim

@@ -217,7 +217,6 @@ class Run {
             const RequestKind kind = text.kind ? text.kind(pos_ / text.request) : RequestKind::greedy;
             planner_.begin_request(plan_, kind, false);
         }
-        const bool was_on = plan_.text.worth.pays();
         const Decision & d = plan_.decision();
         const RoundDrafter drafter(*s_.world_, pos_);
         const auto propose = [&](const test::Turn &) {
@@ -237,7 +236,6 @@ class Run {
         const double seen_verify_ms = clock_(verify_ms);
         planner_.learn(plan_, tokens);
         planner_.end_round(seen_verify_ms, seen_ms + seen_verify_ms + host_ms);
-        out_.n_changes += plan_.text.worth.pays() != was_on;
         if (d.reason == Decision::Reason::all_rejected) out_.rejected_ms += draft_ms + host_ms;
         n_pending_ = (d.mode == Decision::Mode::plain ? n_pending_ : 0) + (int)tokens.size();
         count(draft_ms + verify_ms + host_ms, (int)tokens.size());
@@ -260,7 +258,6 @@ class Run {
     }
 
     void count(double ms, int n_tokens) {
-        out_.has_trees = out_.has_trees || !plan_.decision().is_chain();
         pos_ += n_tokens;
         out_.ms += ms;
         ++out_.rows[n_rows_of_batch()];

@@ -170,10 +170,8 @@ struct Result {
     std::vector<Mark> marks;
     double ms = 0.0;           // whole text
     double rejected_ms = 0.0;  // of it, in drafts that were not verified
-    int n_changes = 0;         // between on and off
     int n_rebuilt = 0;         // rounds whose batch had another size than the one before
     std::map<int, int> rows;   // rounds by batch size
-    bool has_trees = false;    // one of them was no chain
 };
 
 struct RunOptions {

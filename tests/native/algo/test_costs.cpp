@@ -112,12 +112,13 @@ TEST(sizes_that_wait_keep_their_ratio) {
 // Builds and captures as an H200 needs them for a model of 8B.
 TEST(the_first_batches_of_a_size_tell_what_a_change_costs) {
     CostTable table;
+    table.assume_change(3.0);
     for (int k = 0; k < 8; ++k) {
         for (int n : {1, 4}) {
             const double usual = n == 1 ? 3.0 : 4.0;
-            table.learn_alike(1, n, usual + 1.2);
-            table.learn_alike(2, n, usual + (k == 0 ? 90.0 : 4.8));  // the first one loads kernels
-            for (int i = 3; i < 6; ++i) table.learn_alike(i, n, usual);
+            table.learn_alike(2, 1, n, usual + 1.2);
+            table.learn_alike(2, 2, n, usual + (k == 0 ? 90.0 : 4.8));  // the first one loads kernels
+            for (int i = 3; i < 6; ++i) table.learn_alike(2, i, n, usual);
         }
     }
     CHECK_NEAR(table.change_ms(), 6.0, 0.3);

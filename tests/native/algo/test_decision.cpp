@@ -32,9 +32,9 @@ TEST(prints_one_line) {
 TEST(sums_up_a_generation) {
     PlanSummary none, on, off;
     CHECK(none.explain() == "off");
-    Decision backoff, probe, calibrating;
-    backoff.reason = Decision::Reason::backoff;
-    backoff.best_speed = 0.9;
+    Decision over_budget, probe, calibrating;
+    over_budget.reason = Decision::Reason::over_budget;
+    over_budget.best_speed = 0.9;
     probe.mode = Decision::Mode::probe;
     probe.reason = Decision::Reason::all_rejected;
     probe.best_speed = 0.9;
@@ -45,7 +45,7 @@ TEST(sums_up_a_generation) {
     CHECK(on.explain() ==
           "tree 3 nodes, depth 2: expected 2.9 tokens in the time of 1.31 plain steps; drafted in 8 of 10 rounds");
     CHECK_NEAR(on.speedup(), (8 * 3 + 1) / (8 * 1.5 + 1), 1e-9);  // a round of unknown length does not count
-    for (int i = 0; i < 7; ++i) off.add(backoff, 1, 0.0);
+    for (int i = 0; i < 7; ++i) off.add(over_budget, 1, 0.0);
     off.add(probe, 1, 0.0);
     off.add(tree_decision(), 3, 0.0);
     off.add(calibrating, 1, 0.0);

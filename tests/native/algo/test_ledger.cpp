@@ -11,7 +11,7 @@ TEST(plain_rounds_fill_it_slowly_up_to_the_cap) {
     Ledger ledger;
     CHECK(ledger.balance() == 4.0 && ledger.covers(4.0) && !ledger.covers(4.1));
     for (int i = 0; i < 100; ++i) ledger.settle(1.0, 1.0);
-    CHECK_NEAR(ledger.balance(), 5.5, 1e-9);
+    CHECK_NEAR(ledger.balance(), 5.2, 1e-9);
     for (int i = 0; i < 10000; ++i) ledger.settle(3.0, 1.5);
     CHECK(ledger.balance() == 8.0 && ledger.covers(12.0));  // more than can be saved
 }
@@ -21,10 +21,11 @@ TEST(first_uses_are_free_up_to_a_point_and_once) {
     options.first_uses = 3.0;
     Ledger ledger(options);
     ledger.settle(1.0, 3.0, 2.0);
-    CHECK_NEAR(ledger.balance(), 4.015, 1e-9);
+    CHECK_NEAR(ledger.balance(), 4.012, 1e-9);
     ledger.settle(1.0, 3.0, 2.0);
-    CHECK_NEAR(ledger.balance(), 3.03, 1e-9);
-    CHECK(ledger.first_uses() == 0.0);
+    CHECK_NEAR(ledger.balance(), 3.024, 1e-9);
+    ledger.settle(1.0, 3.0, 2.0);
+    CHECK_NEAR(ledger.balance(), 1.036, 1e-9);
 }
 
 // The promise: whoever spends all that is covered, and never gets a draft accepted, stays within the bound in every
@@ -47,7 +48,7 @@ TEST(every_window_keeps_the_bound) {
         for (size_t from = 0; from < tokens.size(); from += 7) {
             for (size_t to = from + 1; to < tokens.size(); to += 13) {
                 const double m = tokens[to] - tokens[from];
-                CHECK(cost[to] - cost[from] <= 1.015 * m + 8.0 + 1e-6);
+                CHECK(cost[to] - cost[from] <= 1.012 * m + 8.0 + 1e-6);
                 if (m >= 512) CHECK(m / (cost[to] - cost[from]) >= 0.97);
             }
         }

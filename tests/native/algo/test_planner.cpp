@@ -238,7 +238,7 @@ TEST(catching_up_is_charged) {
     const double plain_ms = s.planner.costs().plain(), before = s.planner.ledger().balance();
     const double charged = round(2.0);
     CHECK_NEAR(charged, 1.2, 1e-6);
-    CHECK_NEAR(before - s.planner.ledger().balance(), 0.2 - 0.015, 1e-6);
+    CHECK_NEAR(before - s.planner.ledger().balance(), 0.2 - 0.012, 1e-6);
     CHECK_NEAR(s.planner.costs().plain(), plain_ms, 1e-6);  // nor is it taken for the price of a plain round
 }
 
@@ -253,7 +253,7 @@ TEST(catching_up_is_free_while_over_budget) {
         round_with_commit(s, 100, ms);
         CHECK(s.plan.decision().reason == Decision::Reason::over_budget);
     }
-    CHECK_NEAR(s.planner.ledger().balance() - before, 2 * 0.015, 1e-6);
+    CHECK_NEAR(s.planner.ledger().balance() - before, 2 * 0.012, 1e-6);
 }
 
 // A round in which a fixed strategy drafts is no plain one, however long the others wait for one.

@@ -158,7 +158,7 @@ TEST(a_device_without_exact_batches_drafts_in_the_first_round) {
     for (int n : {1, 2, 3, 4, 5, 8, 16}) {
         for (int i = 0; i < 3; ++i) costs.learn_verify(n, 10.0 + 0.5 * (n - 1));
     }
-    for (int i = 1; i <= 3; ++i) costs.learn_alike(i, 1, i < 3 ? 30.0 : 10.0);
+    for (int i = 1; i <= 3; ++i) costs.learn_alike(2, i, 1, i < 3 ? 30.0 : 10.0);
     for (int answer = 0; answer < 2; ++answer) {
         scene.planner.begin_request(scene.plans[0], RequestKind::greedy, false, Exactness::automatic);
         CHECK(scene.round() > 1 && !scene.plans[0].exact.is_exact);

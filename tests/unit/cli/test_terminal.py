@@ -44,7 +44,7 @@ SLOW = "off: the best draft would reach 0.93 of plain speed; drafted in 2 of 90 
 def test_the_line_after_an_answer(
     stats: Timings, strategy: str, why: str, speedup: float | None, end: str
 ) -> None:
-    reason = {SLOW: PlanReason.BACKOFF, TREE: ""}.get(why, PlanReason.CALIBRATING)
+    reason = {SLOW: PlanReason.ALL_REJECTED, TREE: ""}.get(why, PlanReason.CALIBRATING)
     planned = replace(stats, plan={"strategy": strategy, "why": why, "reason": reason})
     assert end in stats_line(planned, has_draft=True, speedup=speedup)
 
