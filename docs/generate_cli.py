@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Fills the option tables of docs/cli.md from the commands themselves: python docs/generate_cli.py
+"""Fills the lists of options of docs/cli.md from the commands themselves: python docs/generate_cli.py
 
 Between `<!-- options NAME -->` or `<!-- shared NAME -->` and `<!-- end -->` is what this script wrote; the
 rest of the page is written by hand. tests/unit/cli/test_docs.py fails when the page is stale.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -16,65 +17,83 @@ from eaglecpp.cli import group
 
 PAGE = Path(__file__).with_name("cli.md")
 BLOCK = re.compile(r"(<!-- options (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+DEFAULT = re.compile(r" \[default: ([^]]*)\]")
 SHARED_BLOCK = re.compile(r"(<!-- shared (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 SHARED = {
     "models": {"generate", "run", "serve", "bench", "doctor"},
     "sampling": {"generate", "run"},
 }
-"""Tables of the options that exactly these commands have, with the same defaults."""
-HEAD = "| option | meaning |\n| --- | --- |\n"
+"""Lists of the options that exactly these commands have, with the same defaults."""
+
+
+class Row(NamedTuple):
+    """One option in a list: its flags, its meaning and its default."""
+
+    flags: str
+    text: str
+    default: str
+
+    def __str__(self) -> str:
+        default = f" [default: {self.default}]" if self.default else ""
+        return f"- {self.flags}: {self.text}{default}\n"
 
 
 def filled(page: str) -> str:
-    """The page with every option table made anew."""
-    page = BLOCK.sub(lambda match: match[1] + table(match[2]) + match[3], page)
-    return SHARED_BLOCK.sub(lambda match: match[1] + shared_table(match[2]) + match[3], page)
+    """Returns the page with every list of options made anew."""
+    page = BLOCK.sub(lambda match: match[1] + listed(match[2]) + match[3], page)
+    return SHARED_BLOCK.sub(lambda match: match[1] + "".join(map(str, rows_of(match[2]))) + match[3], page)
 
 
-def table(name: str) -> str:
-    """Returns a Markdown table of a command's own options, and links to the options that it shares."""
+def listed(name: str) -> str:
+    """Returns the Markdown list of a command's own options, and links to the options that it shares."""
     groups = [shared for shared, commands in SHARED.items() if name in commands]
     elsewhere = {one for shared in groups for one in rows_of(shared)}
     own = [one for one in rows(name) if one not in elsewhere]
-    as_run = [one for one in own if name != "run" and one in rows("run")]
-    also = ""
+    of_run = {(one.flags, one.text): one.default for one in rows("run")} if name != "run" else {}
+    as_run = [one for one in own if (one.flags, one.text) in of_run]
+    paragraphs = ["".join(str(one) for one in own if one not in as_run)]
     if as_run:
-        flags = ", ".join(re.findall(r"`[^`]+`", one)[0] for one in as_run)
-        also += f"\nAs in [run](#run): {flags}.\n"
+        flags = ", ".join(short(one, of_run[one.flags, one.text]) for one in as_run)
+        paragraphs.append(f"As in [run](#run): {flags}.\n")
     if groups:
         links = " and ".join(f"[{shared}](#options-for-{shared})" for shared in groups)
-        also += f"\nAlso the options for {links}.\n"
-    return HEAD + "".join(one for one in own if one not in as_run) + also
+        paragraphs.append(f"Also the options for {links}.\n")
+    return "\n".join(filter(None, paragraphs))
 
 
-def shared_table(shared: str) -> str:
-    """A Markdown table of the options that several commands share."""
-    return HEAD + "".join(rows_of(shared))
+def short(one: Row, default_of_run: str) -> str:
+    """Returns the first flag of an option, and its default where `run` has another one."""
+    flag = one.flags.split(", ")[0]
+    return flag if one.default == default_of_run else f"{flag} [default: {one.default or 'none'}]"
 
 
-def rows_of(shared: str) -> list[str]:
+def rows_of(shared: str) -> list[Row]:
+    """Returns the options that exactly the commands of a group have, with the same defaults."""
     every = {name: rows(name) for name in group.list_commands(click.Context(group))}
     first = every[min(SHARED[shared])]
     return [one for one in first if {name for name in every if one in every[name]} == SHARED[shared]]
 
 
-def rows(name: str) -> list[str]:
+def rows(name: str) -> list[Row]:
+    """Returns the options of a command."""
     command = group.get_command(click.Context(group), name)
     assert command is not None, f"docs/cli.md names a command {name!r} that does not exist"
     options = [param for param in command.params if isinstance(param, click.Option)]
     return [row(option) for option in options if option.name != "help_all"]
 
 
-def row(option: click.Option) -> str:
-    flags = ", ".join(f"`{flag}`" for flag in option.opts)
-    if option.secondary_opts:
-        flags += ", " + ", ".join(f"`{flag}`" for flag in option.secondary_opts)
-    text = (option.help or "").replace("|", "\\|").replace("  ", " ")
+def row(option: click.Option) -> Row:
+    """Returns an option as the page shows it; most help texts end with their default."""
+    text = (option.help or "").replace("  ", " ")
+    found = DEFAULT.search(text)
+    text = DEFAULT.sub("", text)
     if isinstance(option.type, click.Choice) and option.metavar is None:
-        text += " Values: " + ", ".join(map(str, option.type.choices)) + "."
-    if option.show_default and option.default not in (None, ""):
-        text += f" [default: {option.default}]"
-    return f"| {flags} | {text} |\n"
+        choices = [str(choice) for choice in option.type.choices]
+        if not set(choices) <= set(re.findall(r"[\w-]+", text)):
+            text += " Values: " + ", ".join(choices) + "."
+    default = "" if not option.show_default or option.default in (None, "") else str(option.default)
+    flags = ", ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts))
+    return Row(flags, text, found[1] if found else default)
 
 
 if __name__ == "__main__":
