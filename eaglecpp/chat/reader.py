@@ -77,6 +77,7 @@ class Reader:
         self._block: CallFormat | None = None  # the format of the open block of calls
         self._looked = 0  # the block does not end before this position
         self._shown: set[Kind] = set()  # kinds of the text so far
+        self._last: Kind = "tag"  # kind of the last text
         self._has_calls = False
         self._is_broken = False  # a call could not be read, so later text is not a call
         self._segments: list[Segment] = []
@@ -115,6 +116,7 @@ class Reader:
         self._held = self._held[n_chars:]
         self._has_calls |= bool(calls)
         if n_chars:
+            self._last = kind
             self._shown.add(kind)
 
     def _read_tag(self, final: bool) -> None:
@@ -226,7 +228,7 @@ class Reader:
         # white space before a call is not text, nor is white space alone after one
         is_text = not self._tools or (is_end and not mark)
         n_text = n_all if is_text else len(body[:n_all].rstrip())
-        is_shown = bool(body[:n_text].strip()) or not self._has_calls
+        is_shown = bool(body[:n_text].strip()) or not self._has_calls or self._last == "answer"
         self._take("answer" if is_shown else "tag", n_text)
         if mark:
             self._take("tag", n_all - n_text + len(mark) * (mark in strays))
@@ -235,7 +237,7 @@ class Reader:
     def _is_bare(self, body: str) -> bool:
         """Returns whether all of the answer may be calls without marks."""
         text = "".join(body[:_LONGEST_HEAD].split())
-        inner = text.removeprefix("```").removeprefix("json")
+        inner = text.removeprefix("```json").removeprefix("```")
         return any(
             "```json".startswith(text) or one.startswith(head) or head.startswith(one)
             for one in (inner, inner.removeprefix("["))

@@ -138,11 +138,13 @@ CALLS = {  # as templates print them
 @given(st.data())
 def test_messages_in_any_order_and_pieces(sign: str, data: st.DataObject) -> None:
     """Also what no model should write is split once, in order, and in the same way however it is cut."""
-    text = "".join(data.draw(st.lists(st.sampled_from([sign, *MESSAGES[sign], " x"]), max_size=8)))
+    call = formats_of("", CALLS[sign])[0].write([ToolCall("f", {})])
+    parts = st.sampled_from([sign, *MESSAGES[sign], call, " x", "\n"])
+    text = "".join(data.draw(st.lists(parts, max_size=8)))
     splits = []
     for size in (1, 5, 1000):
         one = Reader(layout_of(sign), formats=formats_of("", CALLS[sign]), tools={"f": {}})
-        parts = parts_of(one, pieces(text, list(range(0, len(text), size))))
-        said = ["".join(p.added + p.text for p in parts if p.kind == k) for k in ("thinking", "answer")]
-        splits.append((*said, [call for part in parts for call in part.calls]))
+        found = parts_of(one, pieces(text, list(range(0, len(text), size))))
+        said = ["".join(p.added + p.text for p in found if p.kind == k) for k in ("thinking", "answer")]
+        splits.append((*said, [call for part in found for call in part.calls]))
     assert splits[0] == splits[1] == splits[2]

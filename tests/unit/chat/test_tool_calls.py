@@ -420,6 +420,7 @@ def test_python_calls_may_hold_any_text() -> None:
 def test_an_answer_of_json_that_is_no_call_is_not_held_back() -> None:
     one = reader((HERMES,), {"f": {}})
     assert one.feed('{"answer') and one.feed('": 1')
+    assert reader((HERMES,), {"f": {}}).feed('json{"name": "f"')
     assert not reader((HERMES,), {"f": {}}).feed('{"name": "f", "arg')
 
 
