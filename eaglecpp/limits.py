@@ -33,6 +33,8 @@ SCHEMA_NODES = 3000
 """Schemas in a schema; the values of an enum are none. Compiling takes up to 3 s of processor time."""
 SCHEMA_PATTERN_KEYS = 80
 """Keys of `patternProperties` in a schema. llguidance compares each with all others."""
+SCHEMA_MULTIPLE = 1 << 16
+"""Common multiple of the `multipleOf` in a schema: llguidance makes a state for each remainder."""
 SCHEMA_WAYS = 10_000
 """Combinations of alternatives (`anyOf`) that `allOf` joins; they are written out."""
 GBNF_BYTES = 1 << 17

@@ -26,6 +26,7 @@ from eaglecpp.limits import (
     PATTERN_CHARS,
     SCHEMA_BYTES,
     SCHEMA_DEPTH,
+    SCHEMA_MULTIPLE,
     SCHEMA_NODES,
     SCHEMA_PATTERN_KEYS,
     SCHEMA_WAYS,
@@ -124,6 +125,7 @@ class _Schema:
     def __init__(self, root: dict[str, Any], strict: bool) -> None:
         self._root, self._strict = root, strict
         self._n_pattern_chars = self._n_pattern_keys = 0
+        self._multiples: set[int] = set()
         self._joined: set[int] = set()
         self._n_ways: dict[int, int] = {}
 
@@ -180,6 +182,11 @@ class _Schema:
         if key == "patternProperties" and isinstance(value, dict):
             self._n_pattern_keys += len(value)
             self._n_pattern_chars += sum(map(len, value))
+        if key == "multipleOf" and isinstance(value, (int, float)):
+            digits = "".join(re.findall("[0-9]", repr(value).partition("e")[0])).strip("0")
+            self._multiples.add(int(digits[:20] or 1))
+            n = max(sum(self._multiples), math.lcm(*self._multiples))
+            _check("as the common multiple of all multipleOf", "JSON schema", n, SCHEMA_MULTIPLE)
         if key in _SIZES and isinstance(value, (int, float)):
             _check(f"in {key}", "JSON schema", int(value), GRAMMAR_REPETITIONS)
 

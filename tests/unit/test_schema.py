@@ -218,6 +218,8 @@ def test_a_range_has_exactly_its_integers(low: int, high: int, target: Target) -
             {"patternProperties": {f"^x{i}[a-z]*$": {} for i in range(1000)}},  # took more than 40 s
             "at most 80 patterns of properties, found 1000",
         ),
+        ({"type": "integer", "multipleOf": 99.9983}, "multiple of all multipleOf, found 999983"),  # took 30 s
+        ({"allOf": [{"multipleOf": 997}, {"multipleOf": -991}]}, "found 988027"),
     ],
 )
 def test_what_cannot_be_a_grammar_is_said_in_words(schema: Any, text: str, target: Target) -> None:
