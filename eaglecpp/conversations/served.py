@@ -97,7 +97,7 @@ def request(
 
     url = urlsplit(address)
     proxies = {} if _is_here(address) or proxy_bypass(url.hostname or "") else getproxies()
-    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    own = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
     limits = httpx.Limits(max_keepalive_connections=0)  # the end of the response closes the connection
     try:
         transport = httpx.HTTPTransport(
@@ -106,7 +106,12 @@ def request(
             socket_options=_KEEP_ALIVE,
             proxy=proxies.get(url.scheme) or proxies.get("all"),
         )
+    except (httpx.InvalidURL, ImportError, OSError, ValueError) as error:
+        why = f"a proxy or SSL_CERT_FILE of the environment cannot be used: {error}"
+        raise ServerRefusedError(why) from None
+    try:
         client = httpx.Client(transport=transport, timeout=httpx.Timeout(timeout, connect=_CONNECT_S))
+        headers = httpx.Headers(own, "utf-8")
         sent = client.build_request(method, address + path, json=body, headers=headers)
         response = client.send(sent, stream=True)
         if response.status_code == 200:
@@ -118,7 +123,7 @@ def request(
             reason += "; set EAGLECPP_API_KEY to one of its keys"
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise _no_connection(address, error) from None
-    except (httpx.TransportError, httpx.InvalidURL, ImportError, ValueError) as error:  # proxies, too
+    except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
         reason = str(error) or type(error).__name__
     raise ServerRefusedError(reason)
 

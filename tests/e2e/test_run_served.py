@@ -330,7 +330,7 @@ def test_a_server_elsewhere_is_asked_through_the_proxy_of_the_variables(
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
         with pytest.raises(ServerRefusedError, match="status 404"):  # the proxy's
             request("http://box.invalid:11434", "GET", "/api/version")
-        request(f"http://127.0.0.1:{port}", "GET", "/api/version").close()
+        request(f"http://127.0.0.1:{port}", "GET", "/api/version", key="schl\u00fcssel").close()
         monkeypatch.setenv("no_proxy", "box.invalid")
         with pytest.raises(NoServerError):
             request("http://box.invalid:11434", "GET", "/api/version")
@@ -338,19 +338,11 @@ def test_a_server_elsewhere_is_asked_through_the_proxy_of_the_variables(
 
 
 def test_a_certificate_is_checked_and_can_be_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext"]
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl")
-    command = [
-        "openssl",
-        *made,
-        "subjectAltName=DNS:localhost",
-        "-keyout",
-        str(key),
-        "-out",
-        str(certificate),
-    ]
+    made = "req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    command = ["openssl", *made.split(), "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(command, check=True, capture_output=True)
     with other_program("127.0.0.1", tls=(certificate, key)) as (port, _):
         address = f"https://localhost:{port}"
@@ -360,6 +352,10 @@ def test_a_certificate_is_checked_and_can_be_trusted(tmp_path: Path, monkeypatch
             request(address, "GET", "/api/version")
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert ask(address, "GET", "/api/version") == {"eaglecpp": "1"}
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+        with pytest.raises(ServerRefusedError, match="SSL_CERT_FILE of the environment cannot be used"):
+            request(address, "GET", "/api/version")
+        monkeypatch.delenv("SSL_CERT_FILE")
     with (
         other_program("127.0.0.1") as (port, _),
         pytest.raises(ServerRefusedError, match="does not speak TLS"),
