@@ -428,6 +428,7 @@ class AsyncEngine:
             return False
         send(scheduler.admit(self._slot_time_s))
         send(scheduler.step())
+        scheduler.keep()
         send(self._end_unread())
         return True
 

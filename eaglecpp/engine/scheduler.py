@@ -138,7 +138,9 @@ class Scheduler:
         with self.changed:
             while not (self.running or self.may_admit):
                 self.changed.wait()
-        return [*self.admit(), *self.step()]
+        events = [*self.admit(), *self.step()]
+        self.keep()
+        return events
 
     def close(self) -> None:
         """Ends what runs. The texts stay cached."""
@@ -174,7 +176,7 @@ class Scheduler:
             self.running.append(one)
             events.append((one, None))
             while self._reads_alone and one.slot is not None and not one.stream.n_tokens:
-                events += self._step([one])
+                events += self.step([one])
         return events
 
     def _is_fetched(self, one: Generation) -> bool:
@@ -187,14 +189,16 @@ class Scheduler:
             one.fetched.add_done_callback(self.wake)
         return one.fetched.done()
 
-    def step(self) -> Updates:
-        """Runs a round of each generation that has its prompt, and a slice of the prompts of the others."""
-        events = self._step(list(self.running))
+    def keep(self) -> None:
+        """Writes texts to files while nothing runs. The events of a step are sent before: an error ends this
+        thread.
+        """
         if self._shared.prompts is not None and not self.running:
             self.slots.keep(self._shared.prompts, lambda: not self.waiting)
-        return events
 
-    def _step(self, running: list[Generation]) -> Updates:
+    def step(self, running: Sequence[Generation] | None = None) -> Updates:
+        """Runs a round of each generation that has its prompt, and a slice of the prompts of the others."""
+        running = list(self.running) if running is None else running
         if not running:
             return []
         streams = [one.stream for one in running if one.stream is not None]

@@ -16,7 +16,7 @@ import pytest
 from eaglecpp import Engine
 from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.prompt_cache import PromptCache
-from eaglecpp.engine.slots import FairLock
+from eaglecpp.engine.slots import FairLock, Slots
 from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError, InvalidStateError
 from eaglecpp.results import Completion
 from eaglecpp.server.shared import Metrics
@@ -397,6 +397,20 @@ def test_a_broken_engine_fails_everyone_and_says_so(models: Models, monkeypatch:
                 engine.stream("ab")
 
     run(work())
+
+
+def test_a_fault_after_a_round_loses_no_answer(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(slots: Slots, *_: object) -> None:
+        assert not any(slot.is_new for slot in slots._slots), "a fault"
+
+    async def work() -> Completion:
+        async with await opened(models, prompt_cache=str(tmp_path)) as engine:
+            monkeypatch.setattr(Slots, "keep", fail)
+            return await engine.generate("ab", max_tokens=4)
+
+    assert len(run(work()).tokens) == 4
 
 
 def test_each_task_gets_the_text_it_has_alone_whatever_another_thread_asks(models: Models) -> None:
