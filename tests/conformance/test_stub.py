@@ -18,6 +18,8 @@ STUB = ast.parse((Path(eaglecpp.__file__).parent / "_core.pyi").read_text(encodi
 CLASSES = {node.name: node for node in STUB.body if isinstance(node, ast.ClassDef)}
 FUNCTIONS = {node.name: node for node in STUB.body if isinstance(node, ast.FunctionDef)}
 
+VALUES = {node.target.id for node in STUB.body if isinstance(node, ast.AnnAssign)}  # type: ignore[union-attr]
+
 
 def public(thing: Any) -> set[str]:
     return {name for name in dir(thing) if not name.startswith("_")}
@@ -34,7 +36,7 @@ def members(node: ast.ClassDef) -> dict[str, ast.stmt]:
 
 
 def test_module_names() -> None:
-    assert public(_extension.core) == set(CLASSES) | set(FUNCTIONS)
+    assert public(_extension.core) == set(CLASSES) | set(FUNCTIONS) | VALUES
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))

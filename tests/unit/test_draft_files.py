@@ -56,6 +56,7 @@ def test_a_block_drafter_without_a_head_is_doubted_at_opening(
     target: TinyTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """llama.cpp's own file of DeepSpec's drafter of an untied target drafted noise without a word."""
+    caplog.set_level("WARNING", "eaglecpp.native")  # a test of the command line may have changed it
     path = convert_checkpoint(
         BlockShape("dspark").write(tmp_path / "in"), target.gguf, tmp_path / "whole.gguf", type="F32"
     ).out
