@@ -80,8 +80,11 @@ def _load_llama() -> str:
 
 try:
     _llama_cpp_python = _load_llama()
-except (ImportError, OSError, RuntimeError) as error:
-    raise VersionError(f"llama-cpp-python cannot be loaded: {error}") from error
+except (ImportError, OSError, RuntimeError, ValueError) as error:
+    raise VersionError(
+        f"llama-cpp-python cannot be loaded: {error}. If LLAMA_CPP_LIB_PATH is set, unset it; otherwise: "
+        + _REMEDY.format(_required_version() or "VERSION")
+    ) from error
 _check_package(_llama_cpp_python, _required_version())
 try:
     from eaglecpp import _core as core

@@ -41,6 +41,7 @@ def test_a_missing_llama_library_is_one_version_error(tmp_path: Path) -> None:
     done = run_script("import eaglecpp; eaglecpp.Engine", LLAMA_CPP_LIB_PATH=str(tmp_path))
     assert done.returncode == 1
     assert "eaglecpp.errors.VersionError: llama-cpp-python cannot be loaded" in done.stderr
+    assert "LLAMA_CPP_LIB_PATH" in done.stderr.splitlines()[-1] and "pip install" in done.stderr
 
 
 def test_sources_that_hide_the_installed_package_say_so() -> None:
