@@ -27,6 +27,9 @@ class CostModel {
     // Fixes the batch size at n rows: smaller trees are free, larger ones not allowed.
     void fix_rows(int n);
 
+    // Adds what it costs that a batch has another size than the last one, of `n_last` rows, did.
+    void add_change(int n_last, double cost);
+
     // Allows exact numbers of rows only, up to the next one if there is none within n_max.
     void keep_exact(const RowCounts & exact, const CostTable & costs);
 

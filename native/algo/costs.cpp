@@ -273,7 +273,7 @@ void CostTable::learn_alike(int n_first, int i, int n_rows, double ms) {
         // where a change is dear, these tell nothing of a price that is known
         if (is_known(n_rows) && change_ms() > cheap * verify(1)) return;
         if (i == 1 || !is_known(n_rows)) ms = std::max(ms / 2.0, ms - change_ms());
-    } else if (i == n_first + 1 && is_sane(ms, 0.0)) {
+    } else if (i == n_first + 1 && slow_ms_ > 0.0 && is_sane(ms, 0.0)) {
         const double over = std::clamp(slow_ms_ - n_first * ms, 0.0, most * verify(1));
         const double error = over / slowdown() - change_;
         change_ += (n_changes_++ == 0 ? 1.0 : error < 0.0 ? rate_less : rate_more) * error;

@@ -18,9 +18,9 @@ class Ledger {
   public:
     struct Options {
         double allowance = 0.012;  // share of plain speed that may be spent on trying
-        double cap = 8.0;           // plain steps
-        double start = 4.0;         // plain steps: something to learn with
-        double first_uses = 4.5;    // plain steps, granted once: for building graphs at the first use of a size
+        double cap = 8.0;          // plain steps
+        double start = 4.0;        // plain steps: something to learn with
+        double first_uses = 4.5;   // plain steps, granted once: for building graphs at the first use of a size
     };
 
     Ledger() : Ledger(Options{}) {}

@@ -133,7 +133,8 @@ void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
         const double cost = rounds(costs_.commit(n * round.n_commit_rows()) + costs_.host());
         const double batch = keeps_size(plan) ? rounds(costs_.verify(plan.size.n_rows) - costs_.verify(n_roots_))
                                               : cost_model_.least(n) / n_roots_;
-        if (!ledger_.covers(cost + batch + interruption())) {
+        const double change = change_risk(plan);
+        if (change > options_.ledger.cap || !ledger_.covers(cost + batch + change)) {
             round.decision.reason = Reason::over_budget;
         } else {
             return start(plan, Reason::pays, round.limits.n_leaves > 1 ? options_.k : 1);
@@ -165,6 +166,9 @@ void Planner::open_cost_model(int n_rows, const SequencePlan * plan) {
     const int n_max = std::clamp(costs_.n_rows_max() - n_rows, 1, n_nodes_max);
     const double first_use = std::max(0.0, std::min(first_use_, first_use_max) - ledger_.first_uses());
     cost_model_.open(costs_, n_rows, n_max, plain_ms_, n_roots_, n_times_, first_use);
+    // two rounds in a row are expected to have one size
+    if (!options_.pads_rows && is_change_dear())
+        cost_model_.add_change(n_rows_last_, n_roots_ * rounds(costs_.change_ms()) / 2.0);
     if (is_exact_) cost_model_.keep_exact(exact_rows_, costs_);
     if (plan && keeps_size(*plan)) cost_model_.fix_rows(plan->size.n_rows);
 }
@@ -358,7 +362,7 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     n_rows_ = n_roots_ + n_replay_;
     for (SequencePlan * plan : plans_) n_rows_ += plan->tree().n_draft();
     if (plans_.size() == 1 && options_.pads_rows) pad(*plans_[0]);
-    verify_ms_expected_ = costs_.verify(n_rows_);
+    verify_ms_expected_ = costs_.verify(n_rows_) + extra_ms(n_rows_ == n_rows_last_ ? 2 : 1, n_rows_);
     const double ms = verify_ms_expected_ + round_draft_ms_ + costs_.plain_host() + costs_.host();
     for (SequencePlan * plan : plans_) {
         Decision & d = plan->round.decision;
@@ -511,6 +515,18 @@ void Planner::choose_size(SequencePlan & plan) {
         const double speed = 1.0 / (1.0 / speeds[n - 1] + (n == n_rows_last_ ? 0.0 : once));
         if (speed > best) best = speed, size.n_rows = n;
     }
+}
+
+// What changes of size may cost a draft that brings nothing. On a device that includes the way back to one row, of
+// which half the ledger is kept until drafts have gained, by the clock; after a prompt the way there is free.
+double Planner::change_risk(const SequencePlan & plan) const {
+    if (!is_change_dear()) return 0.0;
+    constexpr double gains = 1.02;
+    const double cap = options_.ledger.cap, change = rounds(costs_.change_ms());
+    const double there = n_rows_last_ == n_roots_ ? change : 0.0;
+    if (!options_.pads_rows) return std::min(there, cap);
+    if (there == 0.0 && plan.text.recent.speed() >= gains) return 0.0;
+    return there + std::min(change, cap / 2.0);
 }
 
 // Pads drafts, and rounds among them that happen to draft nothing.

@@ -215,7 +215,11 @@ class Planner {
     explicit Planner(const PlannerOptions & options = {}) : options_(options), ledger_(options.ledger) {
         // In a model of 8B the host builds a graph (0.4 to 1.5 ms), CUDA runs it once without a capture and captures it
         // the next time (3 to 5 ms on an H200).
-        if (options.pads_rows) costs_.assume_change(3.0);
+        if (!options.pads_rows) return;
+        costs_.assume_change(3.0);
+        // a first draft has to cover the way back
+        options_.ledger.start = 0.75 * options_.ledger.cap;
+        ledger_ = Ledger(options_.ledger);
     }
 
     // A generation starts. A new conversation keeps little of what was learned about the last text.
@@ -261,8 +265,9 @@ class Planner {
 
     // Learns from a batch, in a round or not: the n_alike-th in a row with as many rows, from 1.
     void learn_decode(int n_alike, int n_rows, double ms) {
-        is_priced_without_change(n_rows) ? costs_.learn_alike(n_slow(), n_alike, n_rows, ms)
-                                         : costs_.learn_verify(n_rows, ms);
+        tells_of_change(n_rows) && (options_.pads_rows || costs_.is_tried(n_rows))
+            ? costs_.learn_alike(n_slow(), n_alike, n_rows, ms)
+            : costs_.learn_verify(n_rows, std::max(ms / 2.0, ms - extra_ms(n_alike, n_rows)));
     }
 
     // The same for a round whose times say nothing about prices, because it ran with an unusual number of threads or
@@ -337,13 +342,14 @@ class Planner {
     // Number of batches that take longer after a change of size.
     int n_slow() const { return options_.pads_rows ? CostTable::n_slow : 1; }
     bool is_change_dear() const { return rounds(costs_.change_ms()) > change_least; }
-    // On a CPU nearly every draft has another size, so prices of drafts include the change.
-    bool is_priced_without_change(int n_rows) const { return options_.pads_rows || n_rows == n_roots_; }
-    bool is_slow() const { return n_alike_ <= n_slow() && is_change_dear() && is_priced_without_change(n_rows_); }
-    // Cost of a draft that interrupts target-only steps: on a device there and back.
-    double interruption() const {
-        return n_rows_last_ == n_roots_ && is_change_dear() ? n_slow() * rounds(costs_.change_ms()) : 0.0;
+    // Elsewhere first uses are too much like a change to learn its price from drafts.
+    bool tells_of_change(int n_rows) const { return options_.pads_rows || n_rows == n_roots_; }
+    // The change that the price of a draft does not include: on a CPU, where nearly every one has another size, a dear.
+    double extra_ms(int n_alike, int n_rows) const {
+        return n_alike == 1 && !tells_of_change(n_rows) && is_change_dear() ? costs_.change_ms() : 0.0;
     }
+    bool is_slow() const { return n_alike_ <= n_slow() && is_change_dear() && tells_of_change(n_rows_); }
+    double change_risk(const SequencePlan & plan) const;
     bool keeps_size(const SequencePlan & plan) const { return n_roots_ == 1 && plan.is_auto() && plan.size.n_rows > 0; }
     void choose_size(SequencePlan & plan);
     void pad(SequencePlan & plan);

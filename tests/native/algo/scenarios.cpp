@@ -351,9 +351,8 @@ std::vector<Scenario> disturbed() {
     // another size of batch costs a tiny target more than a token: that drafting pays for, not the plain round behind
     // it
     Scenario s80 = scenario("S80", 21, 21), s81 = scenario("S81", 21, 2),
-             s82 = scenario("S82", 21, 1, speed_at_least(1.45));
+             s82 = scenario("S82", 21, 1, speed_at_least(1.38));
     s80.disturbance.rebuild = s81.disturbance.rebuild = s82.disturbance.rebuild = 1.2;
-    s81.window = 0.965;
     s82.is_stationary = false;  // the best of all keeps one size
     return {s80, s81, s82, s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40,
             s49, s50, s51, s52, s53, s54, s55, s56, s57, s58, s59, s60,  s61};
@@ -376,17 +375,18 @@ std::vector<Scenario> on_devices() {
         on_device(64, 20, 2, {1.0, 0.0}, keeps_sizes(1.0)),
     };
     for (double change : {6.0, 18.0}) {
-        for (const auto & [text, least] : {std::pair{1, 1.7}, {2, 1.3}, {4, 0.97}, {18, 1.7}, {19, 1.3}, {20, 0.97}}) {
+        for (const auto & [text, least] : {std::pair{1, 1.6}, {2, 1.3}, {4, 0.97}, {18, 1.7}, {19, 1.3}, {20, 0.97}}) {
             // the last token of a plain answer keeps its size, too
             const Criterion criterion = text == 20 ? keeps_sizes(0.012) : speed_at_least(least);
             all.push_back(on_device(62 + (int)all.size(), 18, text, {change, 0.75 * change}, criterion));
-            if (change > 6.0) all.back().window = 0.963;  // going back to one row costs what the ledger has no more
         }
     }
-    // a drafter that was given up is taken up again within the answer
-    for (const auto & [change, least] : {std::pair{6.0, 1.25}, {18.0, 0.98}}) {
-        all.push_back(on_device(62 + (int)all.size(), 18, 8, {change, 0.75 * change}, speed_at_least(least)));
-        if (change > 6.0) all.back().window = 0.963;
+    // A drafter that was given up is taken up again within the answer, where the ledger can pay the way there and back.
+    for (int text : {8, 9}) {
+        for (const auto & [change, least] : {std::pair{6.0, 1.25}, {18.0, text == 8 ? 0.99 : 1.2}}) {
+            const int number = (text == 8 ? 62 : 66) + (int)all.size();
+            all.push_back(on_device(number, 18, text, {change, 0.75 * change}, speed_at_least(least)));
+        }
     }
     return all;
 }
