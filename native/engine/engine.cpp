@@ -134,7 +134,7 @@ SavedSequence Engine::save(int id) {
 }
 
 void Engine::check_saved(const Sequence & s, const SavedSequence & saved) const {
-    const SavedSequence::Header h = saved.is_untrusted() ? SavedSequence::Header{} : saved.header();
+    const SavedSequence::Header h = saved.header();
     bool fits = can_save() && h.n_tokens <= target().n_ctx() && h.n_past > 0 && h.n_past <= h.n_tokens &&
                 h.n_draft_rows <= h.n_past && h.first + h.n_rows <= h.n_past;
     for (Token t : fits ? saved.tokens() : Tokens()) fits = fits && t < target().vocab().size();

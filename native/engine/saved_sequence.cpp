@@ -10,7 +10,7 @@
 namespace eaglecpp {
 
 Tokens SavedSequence::tokens() const {
-    const auto * first = (const Token *)(&header() + 1);
+    const auto * first = (const Token *)(bytes.data() + sizeof(Header));
     return Tokens(first, first + header().n_tokens);
 }
 
@@ -30,8 +30,8 @@ void SavedSequence::seal() {
 
 void SavedSequence::check() {
     const size_t n = bytes.size() - sizeof(Header);
-    bool fits = bytes.size() >= sizeof(Header);
-    const Header h = fits ? header() : Header{};
+    const Header h = *(const Header *)bytes.data();
+    bool fits = true;
     for (int32_t size : {h.n_tokens, h.n_past, h.inexact_from, h.n_draft_rows, h.n_embd, h.first})
         fits = fits && size >= 0;
     fits = fits && h.magic == Header{}.magic && h.version == Header{}.version;
@@ -44,11 +44,12 @@ void SavedSequence::check() {
              "read the prompt again",
              Header{}.version, bytes.size());
     }
+    is_untrusted_ = false;
     const Tokens all = tokens();
     if (std::any_of(all.begin(), all.end(), [](Token t) { return t < 0; })) {
+        is_untrusted_ = true;
         fail(ErrorKind::value, "a saved conversation has tokens of images, which only the process that saved it knows");
     }
-    is_untrusted_ = false;
 }
 
 }  // namespace eaglecpp

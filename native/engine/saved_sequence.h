@@ -3,6 +3,7 @@
 // file holds as it is.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -25,17 +26,17 @@ class SavedSequence {
 
     SavedSequence() : bytes(sizeof(Header)) {}
     // room for a blob of n bytes from a file, of which nothing is read before check()
-    explicit SavedSequence(size_t n) : bytes(n), is_untrusted_(true) {}
+    explicit SavedSequence(size_t n) : bytes(std::max(n, sizeof(Header))), is_untrusted_(true) {}
 
     // Call before the blob goes to a file.
     void seal();
     // Error(value) if seal() did not make the blob, or if it has tokens of images, which are those of one process.
     void check();
-    bool is_untrusted() const { return is_untrusted_; }
 
-    const Header & header() const { return *(const Header *)bytes.data(); }
+    // empty before check()
+    Header header() const { return is_untrusted_ ? Header{} : *(const Header *)bytes.data(); }
     Tokens tokens() const;
-    const float * hidden_states() const { return (const float *)(&header() + 1) + header().n_tokens; }
+    const float * hidden_states() const { return (const float *)(bytes.data() + sizeof(Header)) + header().n_tokens; }
     ByteView draft() const { return {target().data - header().n_draft, header().n_draft}; }
     ByteView target() const { return {bytes.data() + bytes.size() - header().n_target, header().n_target}; }
 

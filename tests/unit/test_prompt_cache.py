@@ -63,7 +63,7 @@ n_rows, n_draft, n_target."""
 
 def saved(blob: bytes, *, is_sealed: bool = True) -> core.SavedSequence:
     made = core.SavedSequence(len(blob))
-    made.blob[:] = blob
+    made.blob[: len(blob)] = blob
     if is_sealed:
         made.seal()
     made.check()
@@ -297,6 +297,7 @@ def test_sizes_are_checked_even_with_the_key(opened: Callable[..., Engine]) -> N
         assert own is not None
         unchecked = core.SavedSequence(own.n_bytes)
         unchecked.blob[:] = own.blob
+        assert (unchecked.n_past, unchecked.tokens, core.SavedSequence(0).tokens) == (0, [], [])
         assert not sequence.restore(unchecked)
         # n_past, n_draft_rows, first; tokens outside the vocabulary
         for at, value in [(4, 1), (4, 700), (6, 700), (6, 3), (9, 700)]:
