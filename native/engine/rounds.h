@@ -81,7 +81,7 @@ class Rounds {
     Drafter * drafter_;
     bool can_draft_;
     bool is_planned_ = false;  // the round under way
-    int n_embd_target_;  // of a feature
+    int n_embd_target_;        // of a feature
     Planner & planner_;
     Conversations & conversations_;
     const RowCounts & exact_rows_;
