@@ -18,10 +18,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
-    "native": 17_350,  # goal 15,800. llguidance took 500 lines; forced drafts and rare faults added as many
+    "native": 17_300,  # goal 15,800. llguidance took 500 lines; forced drafts and rare faults added as many
     "eaglecpp": 25_350,  # goal 22,000. Issues 69 to 74: families of calls, images, /api/create, launch
-    "convert": 4_750,  # goal 4,500. Unknown keys are refused; ten more variants of checkpoints
-    "tests": 36_000,  # goal 30,000. A test for each fault of issues 69 and 71, at the defaults
+    "convert": 4_650,  # goal 4,500. Unknown keys are refused; ten more variants of checkpoints
+    "tests": 36_250,  # goal 30,000. Raised by 250: forced drafts, strict, cancelled loads
     "benchmarks": 4_800,  # goal 4,800: one runner with contestants (speed.py)
 }
 PACKAGES = (

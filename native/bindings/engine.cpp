@@ -236,8 +236,8 @@ nb::object known(double value) {
 nb::dict plan_dict(const PlanSummary & p) {
     using T = PlanSummary;
     nb::dict d;
-    put_fields(d, p, "why", &T::explain, "reason", &T::reason, "rounds", &T::n_rounds, "drafted_rounds", &T::n_drafted, "probes",
-               &T::n_probes, "nodes", &T::n_nodes, FIELD(depth), "expected_tokens", &T::n_tokens_expected);
+    put_fields(d, p, "why", &T::explain, "reason", &T::reason, "rounds", &T::n_rounds, "drafted_rounds", &T::n_drafted,
+               "probes", &T::n_probes, "nodes", &T::n_nodes, FIELD(depth), "expected_tokens", &T::n_tokens_expected);
     d["expected_cost"] = known(p.cost_expected());
     d["speedup"] = known(p.speedup());
     return d;

@@ -208,7 +208,8 @@ Token GrammarMatcher::open_end(LlgMatcher * m, bool & is_certain) {
         if (!is_allowed(t)) continue;
         const std::string & piece = vocabulary_->piece(t);
         const size_t n_most = std::min(forced.size(), piece.size());
-        const size_t n_same = std::mismatch(piece.begin(), piece.begin() + n_most, forced.begin()).first - piece.begin();
+        const size_t n_same =
+            std::mismatch(piece.begin(), piece.begin() + n_most, forced.begin()).first - piece.begin();
         if (n++ == 0 || (!is_cut && n_same == forced.size())) {
             forced = piece;
         } else if (n_same < n_most) {

@@ -3,8 +3,8 @@
 
 #include "../check.h"
 #include "base/error.h"
-#include "draft_files.h"
 #include "draft/draft_file.h"
+#include "draft_files.h"
 #include "gguf/guard.h"
 
 using namespace eaglecpp;
