@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument(
         "--prompts",
         type=Path,
-        help="questions (JSONL, as of bench_suite.py) or JSON with prompt_ids; without it, tokens "
+        help="questions (JSONL, as of questions.py) or JSON with prompt_ids; without it, tokens "
         "that mean nothing",
     )
     parser.add_argument("--temperature", type=float, default=0.0)
