@@ -200,29 +200,32 @@ std::vector<bool> GrammarMatcher::allows_behind(const Tokens & path, const Token
 Token GrammarMatcher::open_end(LlgMatcher * m, bool & is_certain) {
     if (llg_.matcher_is_stopped(m)) return -1;
     if (llg_.matcher_compute_mask_into(m, bits_.data(), bits_.size() * sizeof(uint32_t)) != 0) return -1;
-    const auto is_allowed = [&](Token t) { return bits_[t / 32] >> (t % 32) & 1; };
+    std::vector<Token> allowed;
     std::string forced;
     bool is_cut = false;
-    int n = 0;
-    for (Token t = 0; t < vocabulary_->size(); ++t) {
-        if (!is_allowed(t)) continue;
-        const std::string & piece = vocabulary_->piece(t);
-        const size_t n_most = std::min(forced.size(), piece.size());
-        const size_t n_same =
-            std::mismatch(piece.begin(), piece.begin() + n_most, forced.begin()).first - piece.begin();
-        if (n++ == 0 || (!is_cut && n_same == forced.size())) {
-            forced = piece;
-        } else if (n_same < n_most) {
-            forced.resize(n_same);
-            is_cut = true;
+    for (size_t i = 0; i < bits_.size(); ++i) {
+        Token t = (Token)(32 * i);
+        for (uint32_t rest = bits_[i]; rest != 0 && t < vocabulary_->size(); rest >>= 1, ++t) {
+            if (!(rest & 1)) continue;
+            const std::string & piece = vocabulary_->piece(t);
+            const size_t n_max = std::min(forced.size(), piece.size());
+            const size_t n_same =
+                std::mismatch(piece.begin(), piece.begin() + n_max, forced.begin()).first - piece.begin();
+            if (allowed.empty() || (!is_cut && n_same == forced.size())) {
+                forced = piece;
+            } else if (n_same < n_max) {
+                forced.resize(n_same);
+                is_cut = true;
+            }
+            if (forced.empty() || piece.empty()) return -1;
+            allowed.push_back(t);
         }
-        if (forced.empty() || piece.empty()) return -1;
     }
-    is_certain = n == 1 && forced.size() == 1;
+    is_certain = allowed.size() == 1 && forced.size() == 1;
     Token longest = -1;
-    for (Token t = 0; t < vocabulary_->size(); ++t) {
+    for (Token t : allowed) {
         const size_t n_bytes = vocabulary_->piece(t).size();
-        if (!is_allowed(t) || n_bytes > forced.size()) continue;
+        if (n_bytes > forced.size()) continue;
         if (longest < 0 || n_bytes > vocabulary_->piece(longest).size()) longest = t;
     }
     return longest;
