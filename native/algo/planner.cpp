@@ -322,8 +322,8 @@ void Planner::collect_gains() {
     std::sort(candidate_gains_.begin(), candidate_gains_.end(), std::greater<float>());
 }
 
-// Best gain with one to n_ahead more levels, the first one below the first n lots, with children as they are on
-// average; the levels' own price taken off.
+// Best gain of one to n_ahead more draft steps, less their own cost. The first step extends the first n candidates,
+// with children of average chances.
 double Planner::foresee(int n, int n_wide) {
     front_.assign(candidates_.begin(), candidates_.begin() + n);
     merged_ = candidate_gains_;

@@ -29,7 +29,7 @@ Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner
     load_.free_cores(now_ms());
 }
 
-// Which conversations read their prompts and which decode; results for those that do neither.
+// Sorts the sequences into those that read their prompts and those that decode; adds the results of all others.
 void Rounds::sort(const std::vector<Sequence *> & sequences, std::vector<Sequence *> & reading,
                   std::vector<Sequence *> & decoding, std::vector<StepResult> & results) {
     for (Sequence * s : sequences) {
@@ -99,7 +99,7 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
     return results;
 }
 
-// Plans and drafts. Returns what is to be verified.
+// Plans and drafts. Returns the parts of the batch that is verified next.
 std::vector<BatchPart> Rounds::draft(const std::vector<Sequence *> & sequences, bool is_timed) {
     if (drafter_) drafter_->set_n_threads(n_threads());
     const auto forces = [](const Sequence * s) { return s->forces; };
@@ -208,8 +208,7 @@ void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
     s.features.trim(s.draft->n_rows());
 }
 
-// --- verify, accept, commit
-// -------------------------------------------------------------------------------------------
+// --- verify, accept, commit -----------------------------------------------------------------------------------------
 
 void Rounds::run(TargetBatch & batch, ThreadPolicy::Kind kind) {
     double now = now_ms();

@@ -44,12 +44,11 @@ void SavedSequence::check() {
              "read the prompt again",
              Header{}.version, bytes.size());
     }
-    is_untrusted_ = false;
-    const Tokens all = tokens();
-    if (std::any_of(all.begin(), all.end(), [](Token t) { return t < 0; })) {
-        is_untrusted_ = true;
+    const auto * tokens = (const Token *)(bytes.data() + sizeof(Header));
+    if (std::any_of(tokens, tokens + h.n_tokens, [](Token t) { return t < 0; })) {
         fail(ErrorKind::value, "a saved conversation has tokens of images, which only the process that saved it knows");
     }
+    is_untrusted_ = false;
 }
 
 }  // namespace eaglecpp
