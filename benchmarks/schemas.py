@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=30, help="schemas of each category that are compiled")
     parser.add_argument("--answers", type=int, default=6, help="of each category")
     args = parser.parse_args()
-    rng, found, n_all = random.Random(1), dict[str, Any](), 0
+    rng, n_all = random.Random(1), 0
+    found: dict[str, Counter[str]] = {who: Counter() for who in ("target-only", "auto", "llama-server")}
     with (
         eaglecpp.Engine.open(args.target, draft=args.draft, n_ctx=2048, n_threads=args.threads) as engine,
         LlamaServer(args.llama_server, args.target, n_ctx=2048, n_threads=args.threads) as server,
@@ -72,37 +74,31 @@ def main() -> None:
             for file in files[: args.limit]:
                 n_all += 1
                 schema = json.loads(file.read_text(encoding="utf-8"))
-                both = [asked(who, [1], schema, 1) for who in ("auto", "llama-server")]
-                for who, one in zip(("auto", "llama-server"), both, strict=True):
-                    found[f"{who} compiled"] = found.get(f"{who} compiled", 0) + (one is not None)
+                both = {who: asked(who, [1], schema, 1) for who in ("auto", "llama-server")}
+                for who, one in both.items():
+                    found[who]["compiled"] += one is not None
                 text = json.dumps(schema)
-                if None in both or len(text) > LONGEST or n_answers == 0:
+                if None in both.values() or len(text) > LONGEST or n_answers == 0:
                     continue
                 n_answers -= 1
                 turns = [{"role": "user", "content": ASK + text}]
                 is_chat = engine.has_chat_template
                 prompt = engine.chat_prompt(turns) if is_chat else engine.tokenize(ASK + text + "\n")
-                for who in ("target-only", "auto", "llama-server"):
+                for who, counts in found.items():
                     tokens, timings = asked(who, prompt, schema, CAP) or ([], {})
                     kind = judged(schema, engine.detokenize(tokens).strip(), len(tokens))
-                    for key, value in (
-                        (kind, 1),
-                        ("tokens", timings.get("predicted_n", 0)),
-                        ("ms", timings.get("predicted_ms", 0)),
-                        ("rounds", timings.get("rounds", 0)),
-                    ):
-                        found[f"{who} {key}"] = found.get(f"{who} {key}", 0) + value
+                    counts[kind] += 1
+                    for name in ("predicted_n", "predicted_ms", "rounds"):
+                        counts[name] += timings.get(name, 0)
                     if kind == "invalid":
                         print(f"  {who}, {file.parent.name}/{file.name}: invalid", flush=True)
             print(category.name, n_all, flush=True)
     rows = []
-    for who in ("target-only", "auto", "llama-server"):
-        of = {key.removeprefix(f"{who} "): value for key, value in found.items() if key.startswith(f"{who} ")}
-        n = sum(of.get(kind, 0) for kind in ("valid", "cut", "invalid"))
-        per_round = of["tokens"] / of["rounds"] if of.get("rounds") else 0.0
-        speed = 1000 * of["tokens"] / of["ms"]
-        rows.append([who, of.get("compiled", ""), n, *(of.get(k, 0) for k in ("valid", "cut", "invalid"))])
-        rows[-1] += [per_round, f"{speed:.0f}"]
+    for who, counts in found.items():
+        kinds = [counts[kind] for kind in ("valid", "cut", "invalid")]
+        per_round = counts["predicted_n"] / counts["rounds"] if counts["rounds"] else 0.0
+        speed = 1000 * counts["predicted_n"] / counts["predicted_ms"] if counts["predicted_ms"] else 0.0
+        rows.append([who, counts["compiled"] or "", sum(kinds), *kinds, per_round, f"{speed:.0f}"])
     head = ["", f"compiled of {n_all}", "answers", "valid", f"cut at {CAP}", "invalid", "tokens a round"]
     print(table([*head, "tokens/s"], rows))
 

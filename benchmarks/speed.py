@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -154,9 +155,8 @@ def summary(found: Results) -> str:
             row += [f"{cell.acceptance_length:.2f}" if cell.n_accepted else ""]
             row += [" ".join(f"{rate:.2f}" for rate in cell.rates[:8]), mean, f"{low:.2f} to {high:.2f}"]
             if has_llama:
-                over = found.over(name, LLAMA, category)
-                logs = np.log(over) if over else np.zeros(1)
-                row += [float(np.exp(logs.mean())), float(np.exp(logs.min()))]
+                over = found.over(name, LLAMA, category) or [1.0]
+                row += [statistics.geometric_mean(over), min(over)]
             rows.append(row)
     text = table([*head, *(["over llama.cpp", "lowest"] if has_llama else [])], rows)
     if found.n_long:

@@ -18,22 +18,19 @@ N_COMMITS, N_CHECKED, N_FILES = 1000, 100, 5
 def stale(log: str) -> list[str]:
     """Returns the subjects of such commits in `git log --reverse --raw --no-abbrev --format=commit %s`."""
     seen: dict[str, set[str]] = defaultdict(set)
-    found: list[str] = []
-    subject, n_back = "", 0
-    n_old = max(0, len([line for line in log.splitlines() if line.startswith("commit ")]) - N_CHECKED)
-    for line in [*log.splitlines(), "commit end"]:
+    n_back: list[tuple[str, int]] = []  # by commit: its subject, and the files that it sets back
+    for line in log.splitlines():
         if line.startswith("commit "):
-            n_old -= 1
-            if n_back >= N_FILES and "Revert" not in subject and n_old < -1:
-                found.append(f"{subject}: {n_back} files")
-            subject, n_back = line.removeprefix("commit "), 0
+            n_back.append((line.removeprefix("commit "), 0))
         elif line.startswith(":"):
             fields, _, path = line.partition("\t")
             _, _, before, after, _ = fields.split(" ")
             seen[path].add(before)
-            n_back += after in seen[path] and int(after, 16) != 0
+            subject, n = n_back[-1]
+            n_back[-1] = subject, n + (after in seen[path] and int(after, 16) != 0)
             seen[path].add(after)
-    return found
+    checked = n_back[-N_CHECKED:]
+    return [f"{subject}: {n} files" for subject, n in checked if n >= N_FILES and "Revert" not in subject]
 
 
 def main() -> int:
