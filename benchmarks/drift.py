@@ -73,10 +73,19 @@ def main() -> int:
             for setting, temperature in itertools.product(settings, args.temperature):
                 where = f"{name}, {setting}, {temperature:g}"
                 cell, gain = measured(engine, asked[setting], strategy, temperature, args, where, said)
-                note(f"{where}: {cell.acceptance_length:.2f}")
-                rates = " ".join(f"{rate:.2f}" for rate in cell.rates)
+                length = cell.timings.acceptance_length
+                note(f"{where}: {length:.2f}")
+                rates = " ".join(f"{rate:.2f}" for rate in cell.timings.accepted_per_depth)
                 rows.append(
-                    [name, setting, temperature, cell.n_questions, cell.acceptance_length, gain, rates]
+                    [
+                        name,
+                        setting,
+                        temperature,
+                        cell.n_questions,
+                        cell.timings.acceptance_length,
+                        gain,
+                        rates,
+                    ]
                 )
                 result[where] = cell.as_dict() | {"over_plain": gain}
                 write_json(args.json, result)
@@ -105,7 +114,7 @@ def measured(
     cell, drafted_ms, plain_ms = Cell(len(prompts)), 0.0, 0.0
     for number, one in enumerate(prompts):
         done = engine.generate(one, strategy=strategy, **options)
-        cell.add_answer(done.timings)
+        cell.timings += done.timings
         drafted_ms += ms_a_token(done.timings)
         if said.setdefault((*one, temperature), done.tokens) != done.tokens:
             note(f"{where}, text {number}: another text than the drafter before")

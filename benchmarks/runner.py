@@ -30,33 +30,13 @@ _LEAST_TOKENS = 8
 
 @dataclass
 class Cell:
-    """One contestant on the questions of one category. ratios: speed over the first contestant's, one per
-    question.
+    """One contestant on the questions of one category. timings: the sum of its answers; ratios: speed over
+    the first contestant's, one per question.
     """
 
     n_questions: int = 0
-    n_tokens: int = 0
-    ms: float = 0.0
-    rounds: int = 0
-    n_accepted: int = 0
-    tried: list[int] = field(default_factory=list)
-    hits: list[int] = field(default_factory=list)
+    timings: Timings = field(default_factory=Timings)
     ratios: list[float] = field(default_factory=list)
-    draft_ms: float = 0.0
-
-    @property
-    def acceptance_length(self) -> float:
-        """Tokens per round, 0.0 if no round is known."""
-        return 1.0 + self.n_accepted / self.rounds if self.rounds else 0.0
-
-    @property
-    def rates(self) -> list[float]:
-        """Conditional acceptance rate at depth 1, 2, ..."""
-        return [hits / tried for hits, tried in zip(self.hits, self.tried, strict=True) if tried]
-
-    @property
-    def tokens_per_second(self) -> float:
-        return 1000 * self.n_tokens / self.ms if self.ms else 0.0
 
     @property
     def speed(self) -> tuple[float, float, float] | None:
@@ -69,28 +49,14 @@ class Cell:
         return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
     def add(self, other: Cell) -> None:
-        for name in ("n_questions", "n_tokens", "ms", "draft_ms", "rounds", "n_accepted"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("tried", "hits"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            n = max(len(mine), len(theirs))
-            setattr(self, name, [sum(p) for p in zip(_padded(mine, n), _padded(theirs, n), strict=True)])
+        self.n_questions += other.n_questions
+        self.timings += other.timings
         self.ratios += other.ratios
-
-    def add_answer(self, timings: Timings) -> None:
-        """Adds the time of one answer, and how its drafts fared."""
-        counts = timings.predicted_n, timings.predicted_ms, timings.rounds, timings.draft_n_accepted
-        depths = list(timings.tried_per_depth), list(timings.hits_per_depth)
-        self.add(Cell(0, *counts, *depths, draft_ms=timings.draft_ms))
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        return vars(self) | {
-            "acceptance_length": self.acceptance_length,
-            "accepted_per_depth": self.rates,
-            "tokens_per_second": self.tokens_per_second,
-            "speed": self.speed,
-        }
+        own = {"n_questions": self.n_questions, "ratios": self.ratios, "speed": self.speed}
+        return self.timings.as_dict() | own
 
 
 @dataclass
@@ -149,11 +115,11 @@ def ours(engine: Engine, strategy: str, name: str = "") -> Contestant:
         for turn, text in enumerate(question.turns):
             limited = options | {"max_tokens": question.limit(turn, options["max_tokens"])}
             if not engine.has_chat_template:
-                cell.add_answer(engine.generate(text, strategy=strategy, **limited).timings)
+                cell.timings += engine.generate(text, strategy=strategy, **limited).timings
                 break
             messages.append({"role": "user", "content": text})
             answer = engine.chat(messages, strategy=strategy, **limited)
-            cell.add_answer(answer.timings)
+            cell.timings += answer.timings
             messages.append({"role": "assistant", "content": answer.text})
         return cell
 
@@ -171,10 +137,8 @@ def llama_server(server: LlamaServer, engine: Engine, name: str) -> Contestant:
             sampling = {name: value for name, value in options.items() if name != "max_tokens"}
             limit = question.limit(turn, options["max_tokens"])
             answer = server.complete_and_rest(ids, limit, ignore_eos=False, cache_prompt=True, **sampling)
-            n, n_accepted = len(answer.tokens), int(answer.timings.get("draft_n_accepted") or 0)
-            cell.add(
-                Cell(0, n, answer.timings["predicted_ms"], n - n_accepted if n_accepted else 0, n_accepted)
-            )
+            n_accepted = int(answer.timings.get("draft_n_accepted") or 0)
+            cell.timings += _of_server(len(answer.tokens), answer.timings["predicted_ms"], n_accepted)
             if not engine.has_chat_template:
                 break
             messages.append({"role": "assistant", "content": engine.detokenize(answer.tokens)})
@@ -192,13 +156,17 @@ def chat_server(server: ChatServer, name: str) -> Contestant:
             messages.append({"role": "user", "content": text})
             limited = options | {"max_tokens": question.limit(turn, options["max_tokens"])}
             reply = server.chat(messages, **limited)
-            # a server that reports accepted tokens had a round for each of the others
-            rounds = reply.n_tokens - reply.n_accepted if reply.n_accepted else 0
-            cell.add(Cell(0, reply.n_tokens, reply.ms, rounds, reply.n_accepted))
+            cell.timings += _of_server(reply.n_tokens, reply.ms, reply.n_accepted)
             messages.append({"role": "assistant", "content": reply.text})
         return cell
 
     return Contestant(name, ask)
+
+
+def _of_server(n: int, ms: float, n_accepted: int) -> Timings:
+    """A server that reports accepted tokens had a round for each of the others."""
+    rounds = n - n_accepted if n_accepted else 0
+    return Timings(predicted_n=n, predicted_ms=ms, rounds=rounds, draft_n_accepted=n_accepted)
 
 
 def run(
@@ -239,10 +207,11 @@ def run(
 
 
 def _count(results: Results, category: str, found: dict[str, Cell]) -> None:
-    first = found[results.names[0]]
-    if all(cell.n_tokens >= _LEAST_TOKENS and cell.ms > 0 for cell in found.values()):
-        for cell in found.values():
-            cell.ratios = [(first.ms / first.n_tokens) / (cell.ms / cell.n_tokens)]
+    timings = {name: cell.timings for name, cell in found.items()}
+    if all(one.predicted_n >= _LEAST_TOKENS and one.predicted_ms > 0 for one in timings.values()):
+        first = timings[results.names[0]].predicted_per_second
+        for name, cell in found.items():
+            cell.ratios = [timings[name].predicted_per_second / first]
     for name in results.names:
         results.cells.setdefault((category, name), Cell()).add(found[name])
     results.n_asked += 1
@@ -300,7 +269,3 @@ def loop_start(tokens: list[int]) -> int:
                 n -= 1
             return n
     return len(tokens)
-
-
-def _padded(counts: Sequence[int], n: int) -> list[int]:
-    return [*counts, *([0] * (n - len(counts)))]

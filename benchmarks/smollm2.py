@@ -103,14 +103,14 @@ def measure_length(args: argparse.Namespace, sets: Sets, seconds: float) -> dict
                 found[f"{' '.join(map(str, where))} {strategy}"] = results.as_dict()
                 for category in [*(results.categories if strategy == chain else ()), "all"]:
                     cell = results.of(category, strategy)
-                    rates = " ".join(f"{rate:.2f}" for rate in cell.rates)
-                    ms = cell.draft_ms / max(cell.rounds, 1)
+                    rates = " ".join(f"{rate:.2f}" for rate in cell.timings.accepted_per_depth)
+                    ms = cell.timings.draft_ms / max(cell.timings.rounds, 1)
                     row = [*where[:2], category, temperature, strategy, cell.n_questions]
-                    rows.append([*row, cell.acceptance_length, ms, rates])
-                whole = results.of("all", strategy)
-                if strategy == chain and whole.rates:
+                    rows.append([*row, cell.timings.acceptance_length, ms, rates])
+                whole = results.of("all", strategy).timings
+                if strategy == chain and (rates_of_all := whole.accepted_per_depth):
                     covered, n_known, n_all = coverage(answers, known, width)
-                    alike = 1 + sum(whole.rates[0] ** k for k in range(1, width + 1))
+                    alike = 1 + sum(rates_of_all[0] ** k for k in range(1, width + 1))
                     share_known = 100 * n_known / max(n_all, 1)
                     bounds.append([*where, whole.acceptance_length, share_known, covered, alike])
     head = ["drafter", "set", "category", "temperature", "strategy", "questions", "length", "ms to draft"]
@@ -171,7 +171,7 @@ def over_seeds(
         for key, cell in other.cells.items():
             found.cells[key].add(cell)
     if others:
-        lengths = ", ".join(f"{one.of('all', strategy).acceptance_length:.2f}" for one in runs)
+        lengths = ", ".join(f"{one.of('all', strategy).timings.acceptance_length:.2f}" for one in runs)
         note(f"temperature {temperature:g}, {strategy}: by seed {lengths}")
     return found
 

@@ -151,9 +151,10 @@ def summary(found: Results) -> str:
         for name in found.names:
             cell = found.of(category, name)
             mean, low, high = cell.speed or (0.0, 0.0, 0.0)
-            row = [category, name, cell.n_questions, f"{cell.tokens_per_second:.1f}"]
-            row += [f"{cell.acceptance_length:.2f}" if cell.n_accepted else ""]
-            row += [" ".join(f"{rate:.2f}" for rate in cell.rates[:8]), mean, f"{low:.2f} to {high:.2f}"]
+            timings, rates = cell.timings, cell.timings.accepted_per_depth[:8]
+            row = [category, name, cell.n_questions, f"{timings.predicted_per_second:.1f}"]
+            row += [f"{timings.acceptance_length:.2f}" if timings.draft_n_accepted else ""]
+            row += [" ".join(f"{rate:.2f}" for rate in rates), mean, f"{low:.2f} to {high:.2f}"]
             if has_llama:
                 over = found.over(name, LLAMA, category) or [1.0]
                 row += [statistics.geometric_mean(over), min(over)]
