@@ -92,7 +92,7 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
     for (Sequence * s : reading) {
         const auto is_its = [&](const BatchPart & slice) { return slice.seq == s; };
         if (std::any_of(slices.begin(), slices.end(), is_its)) continue;
-        // if the drafts leave no room for any, the first prompt has a batch of its own, so that it cannot wait for ever
+        // if the drafts leave no room for prompts, the first one gets a batch of its own: it cannot wait for ever
         const bool is_next = slices.empty() && s == reading.front();
         results.push_back(is_next ? prefill(*s) : result_of(*s, "prefill"));
     }

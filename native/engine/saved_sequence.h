@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A conversation between two generations, outside of the caches: one blob with version, sizes and checksum, which a
-// file holds as it is.
+// A conversation between two generations, outside of the caches: one blob with version, sizes and checksum. A file
+// holds the same bytes.
 #pragma once
 
 #include <algorithm>
@@ -25,12 +25,12 @@ class SavedSequence {
     };
 
     SavedSequence() : bytes(sizeof(Header)) {}
-    // room for a blob of n bytes from a file, of which nothing is read before check()
+    // Room for a blob of n bytes from a file. Nothing of it is read before check().
     explicit SavedSequence(size_t n) : bytes(std::max(n, sizeof(Header))), is_untrusted_(true) {}
 
     // Call before the blob goes to a file.
     void seal();
-    // Error(value) if seal() did not make the blob, or if it has tokens of images, which are those of one process.
+    // Error(value) if seal() did not make the blob, or if it has tokens of images: their ids mean nothing elsewhere.
     void check();
 
     // empty before check()

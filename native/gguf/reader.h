@@ -29,8 +29,8 @@ struct TensorInfo {
 // False for integers and for the quantised types that ggml uses only for activations.
 bool is_weight_type(ggml_type type);
 
-// Whether files of this architecture are block drafters, and whether they are drafters that read hidden states of the
-// target: EAGLE or block drafters.
+// Whether an architecture is a block drafter, and whether it is a drafter that reads hidden states of the target: EAGLE
+// or a block drafter.
 inline bool is_block_arch(const std::string & architecture) {
     return architecture == "dflash" || architecture == "dflash_ex";
 }
