@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes eaglecpp/options/typed.py, the options as types for keyword arguments, from the declarations in
+"""Writes eaglecpp/options/typed.py, the options as keyword-argument types, from the declarations in
 eaglecpp/options/declared.py: python docs/generate_options.py
 """
 
@@ -11,7 +11,7 @@ from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions
 
 PAGE = Path(__file__).parents[1] / "eaglecpp" / "options" / "typed.py"
 HEAD = '''# SPDX-License-Identifier: MIT
-"""The options as types for keyword arguments, so that editors complete them and type checkers know them.
+"""The options as keyword-argument types, for editors and type checkers.
 
 Written by docs/generate_options.py from `declared`; a test compares the two.
 """
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 TAIL = '''
 
 class OpenKeywords(ModelKeywords, DraftKeywords, SamplingKeywords, total=False):
-    """The keyword arguments of `Engine.open(...)`; those for sampling are defaults for each generation."""
+    """Keyword arguments of `Engine.open(...)`; sampling options are defaults for each generation."""
 
 
 class GenerateKeywords(SamplingKeywords, total=False):
-    """What `Session.stream` accepts and documents, apart from the prompt."""
+    """Keyword arguments of `Session.stream`, which documents them."""
 
     suffix: str | None
     cache_prompt: bool
@@ -49,7 +49,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
 
 
 class ChatKeywords(GenerateKeywords, total=False):
-    """What `Session.chat` accepts and documents, apart from the messages."""
+    """Keyword arguments of `Session.chat`, which documents them."""
 
     template: str | ChatTemplate | None
     tools: Sequence[Mapping[str, Any]]
@@ -58,14 +58,10 @@ class ChatKeywords(GenerateKeywords, total=False):
 
 
 def source() -> str:
-    """The text of the module."""
+    """Returns the text of the module."""
     classes = (
-        ("ModelKeywords", "How the target is loaded.", ModelOptions),
-        (
-            "DraftKeywords",
-            "What to draft from, where the drafter runs, and how much may be drafted.",
-            DraftOptions,
-        ),
+        ("ModelKeywords", "Options for loading the target.", ModelOptions),
+        ("DraftKeywords", "Where the drafter runs, and the limits of drafting.", DraftOptions),
         ("SamplingKeywords", "One generation: when it stops and how tokens are chosen.", SamplingOptions),
     )
     parts = [HEAD]
@@ -76,7 +72,7 @@ def source() -> str:
 
 
 def annotation(option: Option) -> str:
-    """The type of the values that an option takes."""
+    """Returns the type of an option's values."""
     if option.name == "grammar":  # GBNF text, or llama_cpp's object
         return "Any"
     if option.choices:

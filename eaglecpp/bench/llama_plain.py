@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""llama.cpp's own plain decoding, in a process that loads nothing of ours: our kernels are inside ggml's
-backend wherever the extension is. Run as a file, this is that process.
+"""Measures llama.cpp's own plain decoding in a process that does not load the extension, which would replace
+ggml's kernels. Run as a file, this module is that process.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _N_PROMPT = 16
-_OWN_SHARE = 0.8  # of the time of its threads; llama.cpp's do not sleep while they wait for each other
-_LIMIT_S = 300.0  # a process that hangs is no measurement
+_OWN_SHARE = (
+    0.8  # minimum share of its threads' time; llama.cpp's threads spin while they wait for each other
+)
+_LIMIT_S = 300.0  # seconds until a process counts as hung
 
 
 @dataclass(frozen=True)
 class LlamaPlain:
-    """Milliseconds per token. is_disturbed: its threads did not get the processor all the time."""
+    """Milliseconds per token. is_disturbed: other programs took processor time from its threads."""
 
     ms: float
     is_disturbed: bool = False
 
 
 def llama_plain(target: Path, n_threads: int, *, repack: bool, seconds: float) -> LlamaPlain | None:
-    """On the CPU, of llama.cpp with its default options; None if it could not be measured.
-    repack: False where llama.cpp's repacked weights end the process (AMX that is claimed and does not work).
+    """Measures llama.cpp with its default options on the CPU; None if that fails.
+
+    repack: False where llama.cpp's repacked weights crash (a CPU that claims AMX, which does not work).
     """
     setup = {"target": str(target), "n_threads": n_threads, "repack": repack, "seconds": seconds}
     try:
@@ -41,7 +44,7 @@ def llama_plain(target: Path, n_threads: int, *, repack: bool, seconds: float) -
 
 
 def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> tuple[float, float]:
-    """Milliseconds per token, and the share of its threads' time that they ran."""
+    """Returns milliseconds per token, and the share of the threads' time that they were running."""
     import llama_cpp
 
     llama_cpp.llama_backend_init()
@@ -61,7 +64,7 @@ def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> tuple
         started = time.perf_counter()
         if llama_cpp.llama_decode(context, batch) != 0:
             raise SystemExit(1)
-        llama_cpp.llama_get_logits_ith(context, -1)  # which waits for them
+        llama_cpp.llama_get_logits_ith(context, -1)  # waits for the computation
         return 1000 * (time.perf_counter() - started)
 
     decode(*(16 + i * 7919 % (n_vocab - 16) for i in range(_N_PROMPT)))
@@ -70,7 +73,7 @@ def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> tuple
     while len(ms) < 8 or (time.perf_counter() < started + seconds and len(ms) < 400):
         ms.append(decode(16 + len(ms) * 104729 % (n_vocab - 16)))
     share = (time.process_time() - own) / (n_threads * (time.perf_counter() - started))
-    return statistics.median(ms[4:]), share  # the first build graphs
+    return statistics.median(ms[4:]), share  # the first ones build graphs
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `eaglecpp bench --share` prints: one measurement as a TOML table, without paths and without names."""
+"""Formats the output of `eaglecpp bench --share`: one measurement as a TOML table, without paths or names."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from eaglecpp.store.facts import read_facts
 
 
 def shared_block(engine: Engine, measured: Sequence[Measured], machine: Mapping[str, Any]) -> str:
-    """Returns a table of docs/hardware.toml. machine: of `eaglecpp.cli.doctor.native_facts`."""
+    """Returns a table for docs/hardware.toml. machine: the result of `eaglecpp.cli.doctor.native_facts`."""
     target, drafter = read_facts([engine.target_path]), engine.draft_info
     devices = [one for one in machine["devices"] if one["kind"] != "cpu"]
-    # llama.cpp describes a device of another machine by its address
+    # llama.cpp describes a remote device by its address, which must not be published
     gpus = ["RPC" if one["name"].startswith("RPC") else one["description"] for one in devices]
     cpu = next((one["description"] for one in machine["devices"] if one["kind"] == "cpu"), "")
     head = {

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""How fast each strategy decodes on this machine, and what the planner learns from it.
+"""Measures how fast each strategy decodes on this machine, and reports what the planner learned.
 
-`measure` runs plain decoding, fixed strategies and the planner in turns on the same questions, so that a
-machine that changes speed changes all of them; only ratios of neighbours count. Questions are asked as `run`
-asks them, in the model's chat template and up to its end token: endless raw text repeats itself, and what
-repeats is easily drafted. `plan_report` gives the
-planner's cost table, the reliability of its acceptance model and the speed it expects of every draft size.
-Prints nothing.
+`measure` alternates plain decoding, fixed strategies and the planner on the same questions, so that a change
+of the machine's speed affects all of them; only ratios of neighbouring answers count. Questions are asked as
+by `run`: with the model's chat template and up to its end token, because endless raw text repeats itself and
+is then drafted easily. `plan_report` returns the planner's cost table, the reliability of its acceptance
+model and the expected speed of every draft size. Prints nothing.
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ QUESTIONS = (
     "What should I remember when I cook rice? Give me a list with a reason for each point.",
 )
 TEMPERATURES = (0.0, 0.8)
-"""Greedy, and what `run` samples with where neither model nor user says otherwise."""
+"""Greedy, and the default of `run`."""
 Prompt = str | bytes | Sequence[Mapping[str, str]]
 """Raw text, or the messages of a chat."""
-_N_TOKENS = (16, 256)  # of one answer, least and most
-_N_PASSES = 3  # prompts wanted within the time, at least
-_N_WARM = 12  # tokens of the answer that tells how fast the machine is
-_N_COUNTS = 8  # tokens; a shorter answer tells little about the speed
-_STEADY = 1.3  # upper over lower quartile of a plain token's time: more, and something else was running
-_NOISE = 1.05  # no speed is further above the tokens of a round, or something else was running
+_N_TOKENS = (16, 256)  # minimum and maximum of one answer
+_N_PASSES = 3  # minimum number of prompts within the time
+_N_WARM = 12  # tokens of the answer that measures the machine's speed
+_N_COUNTS = 8  # tokens; a shorter answer gives no reliable speed
+_STEADY = 1.3  # maximum ratio of the quartiles of a plain token's time; more means that other programs ran
+_NOISE = 1.05  # maximum ratio of speed to tokens per round; more means that other programs ran
 
 
 @dataclass(frozen=True)
 class Measured:
     """One strategy at one temperature. Medians over all answers.
 
-    ms:        per token
-    ratio:     speed against plain decoding of the same prompt in the same pass; `ratios`: each of them
-    acceptance_by_position: share of accepted drafts at position 1, 2, ... of a round, if those before were
-    is_steady: the times of a plain token agree, and the ratio is not above the tokens of a round
+    ms:        milliseconds per token
+    ratio:     speed against plain decoding of the same prompt in the same pass, median of `ratios`
+    acceptance_by_position: share of accepted drafts at position 1, 2, ... of a round, given those before
+    is_steady: the times of a plain token agree, and the ratio does not exceed the tokens per round
     """
 
     strategy: str
@@ -73,8 +72,8 @@ class Measured:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        found = asdict(self) | {"tokens_per_second": self.tokens_per_second}
-        return {name: value for name, value in found.items() if name != "answers"}
+        values = asdict(self) | {"tokens_per_second": self.tokens_per_second}
+        return {name: value for name, value in values.items() if name != "answers"}
 
 
 def measure(
@@ -89,19 +88,21 @@ def measure(
     progress: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> list[Measured]:
-    """Decodes until `seconds` are over, at least one prompt with every strategy and temperature; the first
-    strategy is plain. Returns all temperatures of the first strategy, then those of the next.
+    """Decodes for `seconds`, at least one prompt with every strategy and temperature.
 
-    prompts: None = `QUESTIONS` as chats, or as text where the model has no chat template; others: engines of
-    the same target with other drafters, whose planner takes part under their names
+    Returns all temperatures of the first strategy, then all of the next.
 
-    Ctrl+C ends it early with what was measured by then, if every strategy has answered a prompt.
+    strategies: the first one must be "off"
+    prompts: None = `QUESTIONS` as chats, or as text if the model has no chat template
+    others: engines of the same target with other drafters; measured with `auto` under their names
+    n_tokens: maximum tokens of an answer; 0 = as many as allow three passes
+    options: options of `Session.stream`
 
-    `n_tokens`: at most, of an answer; 0 = as many as give three passes. `options`: of `Session.stream`.
-    Raises `ValueError` when the first strategy is not "off".
+    Ctrl+C ends it early with the results so far, if every strategy has answered a prompt.
+    Raises `ValueError` if the first strategy is not "off".
     """
     if not strategies or str(strategies[0]) != "off":
-        raise InvalidValueError("strategies: the first one must be 'off', which the others are compared with")
+        raise InvalidValueError(f"strategies: the first must be 'off', the baseline; got {list(strategies)}")
     options = {"seed": 1} | options
     started = time.monotonic()
     prompts = asked(engine) if prompts is None else prompts
@@ -109,33 +110,35 @@ def measure(
     runners |= {name: (other, "auto") for name, other in (others or {}).items()}
     who = {(name, t): runner for name, runner in runners.items() for t in temperatures}
     n_tokens = n_tokens or _answer_length(engine, prompts, len(who), seconds, options)
-    found: dict[tuple[str, float], list[Timings]] = {one: [] for one in who}
+    timings: dict[tuple[str, float], list[Timings]] = {one: [] for one in who}
     try:
         for number in range(1_000_000):
             passed = time.monotonic() - started
-            if number and seconds - passed < passed / (2 * number):  # half of what one more is going to take
+            if number and seconds - passed < passed / (
+                2 * number
+            ):  # less than half of the next pass would fit
                 break
             progress(f"prompt {number + 1}")
             for name, temperature in _in_turn(list(who), number):
                 progress(f"prompt {number + 1}: {name}")
                 runner, strategy = who[name, temperature]
-                given = options | {"temperature": temperature}
-                done = answer(runner, prompts[number % len(prompts)], n_tokens, strategy, given)
-                found[name, temperature].append(done.timings)
+                sampling = options | {"temperature": temperature}
+                done = answer(runner, prompts[number % len(prompts)], n_tokens, strategy, sampling)
+                timings[name, temperature].append(done.timings)
     except KeyboardInterrupt:
-        if not all(found.values()):
+        if not all(timings.values()):
             raise
-    n_whole = min(map(len, found.values()))
-    plain = {t: found[strategies[0], t][:n_whole] for t in temperatures}
-    return [_measured(name, t, found[name, t][:n_whole], plain[t]) for name, t in who]
+    n_whole = min(map(len, timings.values()))
+    plain = {t: timings[strategies[0], t][:n_whole] for t in temperatures}
+    return [_measured(name, t, timings[name, t][:n_whole], plain[t]) for name, t in who]
 
 
 def plan_report(engine: Engine) -> dict[str, Any] | None:
-    """What the planner knows: the extension's report, and `chains` and `trees`, lists of {nodes, depth,
-    tokens, ms, speed} for every draft size: tokens and time expected of a round, speed against plain.
+    """Returns the extension's report plus `chains`, a list of {nodes, depth, tokens, ms, speed} for every
+    draft size: expected tokens and time of a round, and its speed against plain decoding.
 
-    None without a drafter, or where no plain step was measured. Raises `ValueError`
-    before the engine's first use.
+    None without a drafter, or before the first measured step. Raises `ValueError` before the engine's first
+    use.
     """
     if not engine.has_draft:
         return None
@@ -151,7 +154,7 @@ def plan_report(engine: Engine) -> dict[str, Any] | None:
 
 
 def asked(engine: Engine) -> Sequence[Prompt]:
-    """`QUESTIONS` as this model is asked them."""
+    """Returns `QUESTIONS` in the form that suits this model: chats, or plain text without a chat template."""
     if not engine.has_chat_template:
         return QUESTIONS
     return [[{"role": "user", "content": question}] for question in QUESTIONS]
@@ -160,7 +163,7 @@ def asked(engine: Engine) -> Sequence[Prompt]:
 def _answer_length(
     engine: Engine, prompts: Sequence[Prompt], n_strategies: int, seconds: float, options: dict[str, Any]
 ) -> int:
-    """Warms up, and finds how many tokens an answer may have."""
+    """Warms up, and returns how many tokens an answer may have."""
     options = options | {"temperature": 0.0}
     answer(engine, prompts[0], _N_WARM, "off", options)
     plain = answer(engine, prompts[0], _N_WARM, "off", options).timings
@@ -172,30 +175,30 @@ def _answer_length(
 def answer(
     engine: Engine, prompt: Prompt, n_tokens: int, strategy: str, options: Mapping[str, Any]
 ) -> Completion:
-    """From nothing in the caches."""
+    """Generates an answer with empty caches."""
     engine.clear()
-    given = {**options, "max_tokens": n_tokens, "strategy": strategy}
+    request = {**options, "max_tokens": n_tokens, "strategy": strategy}
     if isinstance(prompt, str | bytes):
-        return engine.generate(prompt, **given)
-    done: Completion = engine.chat(prompt, **given)
+        return engine.generate(prompt, **request)
+    done: Completion = engine.chat(prompt, **request)
     return done
 
 
 def _in_turn(strategies: Sequence[tuple[str, float]], number: int) -> Sequence[tuple[str, float]]:
-    """Another order each pass, so that nobody always follows the same one."""
+    """Rotates and reverses the order each pass, so that no strategy always follows the same one."""
     at = number % len(strategies)
     turned = [*strategies[at:], *strategies[:at]]
     return turned if number % 2 == 0 else turned[::-1]
 
 
 def ms_per_token(stats: Timings) -> float:
-    """The first token comes with the prompt."""
+    """Milliseconds per token after the first, which comes with the prompt."""
     return stats.predicted_ms / max(stats.predicted_n - 1, 1)
 
 
 def _measured(strategy: str, temperature: float, answers: list[Timings], plain: list[Timings]) -> Measured:
     pairs = list(zip(answers, plain, strict=True))
-    # the same text, so both of a pair are long enough or neither is
+    # both answers of a pair have the same text, so both are long enough or neither is
     pairs = [pair for pair in pairs if pair[1].predicted_n >= _N_COUNTS] or pairs
     ms = [(ms_per_token(own), ms_per_token(one)) for own, one in pairs]
     ratios = tuple(one / own for own, one in ms if own > 0)
@@ -222,7 +225,7 @@ def _measured(strategy: str, temperature: float, answers: list[Timings], plain: 
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """Between which the middle half lies; zeros of nothing."""
+    """Returns the lower and upper quartile; zeros for an empty sequence."""
     ordered = sorted(values)
     n = len(ordered)
     return (ordered[n // 4], ordered[(3 * n) // 4 if n > 1 else 0]) if ordered else (0.0, 0.0)
@@ -232,7 +235,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _expected(report: dict[str, Any], n: int) -> dict[str, Any]:
-    """What a round that verifies a chain of n drafts is expected to give and to take."""
+    """Returns the expected tokens and time of a round that verifies a chain of n drafts."""
     ms = _at(report["verify"], 1 + n) + _at(report["commit"], 2) + (n - 1) * _at(report["level"], 1)
     ms += report["host_ms"] + report["plain_host_ms"]
     tokens = 1.0 + sum(accumulate(report["chances"][:n], mul))
@@ -240,8 +243,8 @@ def _expected(report: dict[str, Any], n: int) -> dict[str, Any]:
 
 
 def point_at(points: Sequence[tuple[int, float, float]], n_rows: int) -> tuple[int, float, float]:
-    """(rows, ms, samples) of n rows in a report's costs; sizes share a bucket that is named after its largest
-    one.
+    """Returns (tokens, ms, samples) for a batch of n tokens from a report's costs. Sizes share a bucket that
+    is named after its largest size.
     """
     return next((point for point in points if point[0] >= n_rows), points[-1])
 

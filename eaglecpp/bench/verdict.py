@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What drafting and the kernels give for one model on this machine, in one or two plain sentences.
+"""Reports in one or two sentences what drafting and the kernels gain for one model on this machine.
 
-`doctor`, `run`, `bench` and the server all say it from here, so that they say the same: from answers that
-were given here, where there are any; else predicted from what is known of rows and drafts.
+`doctor`, `run`, `bench` and the server all use it, so that they agree. It counts the answers given here, if
+any; otherwise it predicts from the measured costs.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from eaglecpp.engine.gains import Gain
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
 
-PAYS = 1.05  # times plain decoding; what is less is no gain that a sentence with one decimal could name
-_STEADY = 1.2  # llama.cpp's time after ours over that before: more, and something else was running
+PAYS = 1.05  # minimum speed-up over plain decoding; less is lost in rounding to one decimal
+_STEADY = 1.2  # maximum ratio of llama.cpp's two measurements; more means that other programs ran
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`greedy`, `sampled`: of answers that were given here; None = there are too few. `n_rows` of the target,
-    a draft and the token before it, cost `row_cost` times one; the drafter should get `tokens` of a round
-    and pays while they cost less than `most`. `speed` in times of plain decoding: of all those answers, else
-    of such rounds.
+    """Speed-up by drafting and by the kernels.
 
-    `kernels`: plain decoding with eaglecpp's kernels in times of that with llama.cpp's own; None =
-    llama.cpp's own run, or it was not measured. `is_busy`: it was to be measured, and other programs took the
-    processor meanwhile. Without a drafter only `kernels` means something; `n_rows` is 0.
+    n_rows:  tokens of the target's batch, the drafts and the token before them; 0 without a drafter
+    row_cost: time of such a batch in times of a single token
+    most:    cost up to which drafting pays
+    tokens:  expected tokens per round
+    speed:   in times of plain decoding: of the counted answers, else of the expected rounds
+    greedy, sampled: counted answers; None = too few
+    kernels: speed of plain decoding with eaglecpp's kernels in times of llama.cpp's own; None = not measured,
+             or llama.cpp's own kernels run
+    is_busy: the measurement failed because other programs took the processor
     """
 
     n_rows: int = 0
@@ -103,27 +106,27 @@ class Verdict:
 
 
 def verdict_of(engine: Engine) -> Verdict:
-    """From answers that were given here; without any, predicted."""
+    """Reports the answers given here, or predicts if there are none."""
     if not engine.timings.predicted_n:
-        engine.clear()  # opens the conversation that is reported on
-    gains, found = engine.gains, planned_verdict(plan_report(engine))
+        engine.clear()  # opens the conversation that the report is about
+    gains, verdict = engine.gains, planned_verdict(plan_report(engine))
     greedy, sampled, both = gains.gain(greedy=True), gains.gain(greedy=False), gains.gain()
-    found = replace(found, greedy=greedy, sampled=sampled, kernels=gains.kernels)
-    return found if both is None else replace(found, speed=both.speed, tokens=both.tokens)
+    verdict = replace(verdict, greedy=greedy, sampled=sampled, kernels=gains.kernels)
+    return verdict if both is None else replace(verdict, speed=both.speed, tokens=both.tokens)
 
 
 def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
-    """From `plan_report`: the chain with the best speed decides. None: no drafter, or nothing known.
+    """Predicts from `plan_report`, by the chain with the best speed. report: None = no drafter, or no data.
 
-    A batch costs at least what one row does, and so no draft is faster than its tokens; what says otherwise
-    is noise.
+    A batch costs at least as much as one token, so a round cannot be faster than its tokens; a measurement
+    that says otherwise is noise.
     """
     if report is None:
         return Verdict()
     plain: float = report["plain_ms"]
 
     def priced(draft: Mapping[str, Any]) -> tuple[float, float, float]:
-        """Speed of a draft, time of its rows and of the rest of its round: drafting, and the host."""
+        """Returns a draft's speed, its verification time and the rest of its round (drafting and host)."""
         _, verify, _ = point_at(report["verify"], draft["nodes"] + 1)
         rest = max(draft["ms"] - verify, 0.0)
         verify = max(verify, plain)
@@ -136,8 +139,8 @@ def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
 
 
 def keep(engine: Engine, measured: Sequence[Measured], kernels: float | None = None) -> bool:
-    """Remembers what `auto` gave beside plain decoding in place of what was counted before; False, and
-    nothing is, where the turns disagree. measured: of one engine, plain and `auto`.
+    """Replaces the counted gains by a measurement of plain decoding and `auto`. Returns False, and keeps the
+    old ones, if the measurement is not steady. measured: from one engine.
     """
     if not all(one.is_steady for one in measured):
         return False
@@ -147,8 +150,8 @@ def keep(engine: Engine, measured: Sequence[Measured], kernels: float | None = N
 
 
 def measure_verdict(engine: Engine, seconds: float = 8.0) -> Verdict:
-    """Decodes for about so many seconds, plain and with drafts, and where our kernels run, before and after
-    that with llama.cpp's own, a sixth of the time each.
+    """Decodes for about `seconds`, plain and with drafts. If our kernels run, llama.cpp's own are measured
+    before and after, for a sixth of the time each.
     """
     info = engine.device_info
     amx = core.system_info()["amx"]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Modelfiles: read, check, resolve and write them. Usable on its own; loads neither llama.cpp nor numpy.
+"""Reads, checks, resolves and writes Modelfiles. Loads neither llama.cpp nor numpy.
 
     commands = eaglecpp.modelfile.parse(text)          # [Command(name, args, line), ...]
     text = eaglecpp.modelfile.format(commands)
     modelfile = eaglecpp.modelfile.Modelfile.load("Modelfile")
-    plan = eaglecpp.modelfile.resolve(modelfile, ".")  # which target, drafter, adapters
+    plan = eaglecpp.modelfile.resolve(modelfile, ".")  # the target, drafter and adapters
 
-Nothing here prints: refusals are `ModelfileError`, remarks are `Notice`s.
+Prints nothing: errors are `ModelfileError`, warnings are `Notice`s.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`Modelfile`: what a file says, checked and typed, as one frozen value.
+"""`Modelfile`: the checked and typed contents of a file, as one frozen value.
 
-Takes the commands of `syntax` and gives what a model needs: where to start from, drafter, template, messages,
-typed parameters, pragmas. Repeats follow Ollama (scalars: the last wins; `stop`, LICENSE and MESSAGE
-accumulate). Paths are not looked at; that is `resolve`.
+Built from the commands of `syntax`. Repeats follow Ollama: the last scalar wins; `stop`, LICENSE and MESSAGE
+accumulate. Paths are not checked here but in `resolve`.
 """
 
 from __future__ import annotations
@@ -32,15 +31,14 @@ _INSTRUCTIONS = ("model", "draft", "adapter", "license", "message", "requires", 
 
 @dataclass(frozen=True)
 class Modelfile:
-    """One Modelfile. None: the file does not say; the engine, or the model it starts from, decides.
+    """One Modelfile. None: not set in the file; the engine, or the base model, decides.
 
-    from_, draft, adapters: the commands with their lines, in order, because which of them counts depends on
-                            the files that exist
-    parameters: typed values, only those that the file sets and that still mean something
-    requires:   the Ollama version the file asks for, shown only
-    settings:   the `#eaglecpp:` pragmas, sorted out; ModelfileError for a value that one cannot have
-    template_at: the command of `template`, which says where it stands
-    notices:    what its author should know
+    from_, draft, adapters: the commands with their lines, in order; `resolve` picks one
+    parameters: typed values of the parameters that the file sets, without deprecated ones
+    requires:   the Ollama version that the file asks for; only shown
+    settings:   the checked `#eaglecpp:` pragmas; ModelfileError for an invalid value
+    template_at: the command of `template`, for its line
+    notices:    warnings for the author
     """
 
     from_: tuple[Command, ...]
@@ -64,24 +62,24 @@ class Modelfile:
 
     @property
     def drafts_head(self) -> bool:
-        """Whether the pragma asks for the model's own head as its drafter, as stored models say it."""
+        """True if the pragma, as in stored models, asks for the model's own head as its drafter."""
         return self.settings.draft is not None and self.settings.draft.args.strip() == HEAD
 
     @classmethod
     def load(cls, path: str | Path) -> Modelfile:
-        """Reads a file, or a pipe. Raises OSError, or ModelfileError with its name and line."""
+        """Reads a file or a pipe. Raises OSError, or ModelfileError with the file's name and line."""
         with Path(path).open("rb") as stream:
             text = stream.read(MAX_TEXT + 1)
         return cls.from_text(text, file=str(path))
 
     @classmethod
     def from_text(cls, text: str | bytes, *, file: str | None = None) -> Modelfile:
-        """file: its name, for messages. Raises ModelfileError."""
+        """Parses a text. file: the name used in messages. Raises ModelfileError."""
         return cls.from_document(read(text, file=file))
 
     @classmethod
     def from_document(cls, document: Document) -> Modelfile:
-        """From what `syntax.read` gives. Raises ModelfileError for a value its instruction cannot have."""
+        """Builds the value from the result of `syntax.read`. Raises ModelfileError for an invalid value."""
         named: dict[str, list[Command]] = {}
         parameters: dict[str, ParameterValue] = {}
         notices = [*document.notices]
@@ -114,14 +112,17 @@ class Modelfile:
         )
 
     def engine_options(self) -> dict[str, Any]:
-        """Engine options by "group.field", and "strategy": Ollama's defaults, parameters, then pragmas."""
+        """Returns engine options by "group.field", and "strategy".
+
+        Pragmas override parameters, which override Ollama's defaults.
+        """
         return params.engine_options(self.parameters) | self.settings.options
 
     def over(self, base: Modelfile) -> Modelfile:
-        """This file on top of the model that its FROM names, by Ollama's rules of inheritance.
+        """Returns this file on top of its FROM model, by Ollama's rules of inheritance.
 
         Parameters merge by name, and a new `stop` replaces the old list. TEMPLATE and SYSTEM cannot be
-        cleared. LICENSE adds up, MESSAGE replaces all. The base's weights and drafter come first.
+        cleared. LICENSE accumulates, MESSAGE replaces all. The base's weights and drafter come first.
         """
         return replace(
             self,
@@ -140,7 +141,7 @@ class Modelfile:
         )
 
     def to_commands(self) -> list[Command]:
-        """The commands that say the same, in the order in which Ollama prints them."""
+        """Returns equivalent commands in the order in which Ollama prints them."""
         commands = [*self.from_, *self.adapters, *self.draft]
         for name in _TEXTS:
             text = getattr(self, name)
@@ -154,17 +155,17 @@ class Modelfile:
         return commands
 
     def to_text(self) -> str:
-        """A Modelfile that reads back as this one. Raises ModelfileError for an inexpressible value."""
+        """Returns a Modelfile that reads back as this value. Raises ModelfileError if that is impossible."""
         return format(self.to_commands(), self.pragmas)
 
 
 def built_in(instruction: str, name: str) -> str:
-    """What explains a prompt that differs from Ollama's: RENDERER and PARSER name code of Ollama's."""
+    """Returns the notice for RENDERER and PARSER, which name code inside Ollama, so prompts may differ."""
     return f"{instruction.upper()} {name} is built into Ollama; eaglecpp uses the model's chat template"
 
 
 def _set_parameter(parameters: dict[str, ParameterValue], command: Command) -> list[Notice]:
-    """Adds what a `PARAMETER` sets, and gives what its author should know."""
+    """Adds the value of a `PARAMETER` and returns notices for the author."""
     name = command.name
     if name in params.DEPRECATED:
         return [command.notice(f"parameter {name} is deprecated and ignored")]

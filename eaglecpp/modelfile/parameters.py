@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Every `PARAMETER`: the options of `eaglecpp.options` that have one, with Ollama's defaults.
+"""Table of all `PARAMETER`s: options of `eaglecpp.options` with a Modelfile name, with Ollama's defaults.
 
 The Modelfile, `/set parameter` and the `options` of an HTTP request read this table. Types and defaults are
-Ollama's (ollama/ollama: api/types.go). Ollama checks no ranges and one file must work in both programs, so a
-value outside the range is moved to its nearest end, with a notice.
+Ollama's (ollama/ollama: api/types.go). Ollama checks no ranges, and a file must work in both programs, so a
+value outside the range is clamped, with a notice.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _HEX = re.compile(r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?[0-9]{1,6}
 _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "FALSE", "false", "False"), False
 )
-_FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127  # from here on a number rounds to infinity in single precision
+_FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127  # smallest number that rounds to infinity in single precision
 
 
 class ParameterError(InvalidValueError):
-    """A parameter that does not exist or a value that it cannot have; the text is Ollama's."""
+    """An unknown parameter or an invalid value; the wording is Ollama's."""
 
 
 _DECIDED_BY_ENGINE = ("num_batch", "main_gpu", "use_mmap")
 _DEFAULTS = {"seed": -1, "top_p": 0.9, "min_p": 0.0, **dict.fromkeys(_DECIDED_BY_ENGINE)}
-"""Ollama's defaults where they differ from the option's; None where the engine decides."""
+"""Ollama's defaults where they differ from the option's; None if the engine decides."""
 
 
 def _of_group(cls: type) -> list[Option]:
-    """The options of a group that a Modelfile can set, by their names there and with Ollama's defaults."""
+    """Returns the options of a group that a Modelfile can set, with Ollama's names and defaults."""
     named = [one for one in describe(cls) if one.parameter not in ("", "num_ctx")]
     return [replace(o, name=o.parameter, default=_DEFAULTS.get(o.parameter, o.default)) for o in named]
 
@@ -48,30 +48,29 @@ def _of_group(cls: type) -> list[Option]:
 PARAMETERS: Mapping[str, Option] = {
     one.name: one
     for one in (
-        # the option's -1 is all that a model was trained for, which no Modelfile may ask for
+        # no minimum of -1 here: for the option it means the trained context, which no Modelfile may ask for
         Option("num_ctx", int, None, "context length in tokens; 0 = automatic", 0, key="model.n_ctx"),
         *_of_group(ModelOptions),
         Option("draft_num_predict", int, None, "draft depth per round; 0 = none", 0, 1024, key="strategy"),
-        Option("num_keep", int, 4, "tokens that stay at the beginning of a prompt that is cut", -1),
+        Option("num_keep", int, 4, "tokens kept from the start of a prompt that is truncated", -1),
         *_of_group(SamplingOptions),
     )
 }
-"""By Ollama's name. `key`: "group.field" of the engine's option, "strategy", or "" for none."""
+"""Parameters by Ollama's name. `key`: "group.field" of the engine's option, "strategy", or "" if unused."""
 
 DEPRECATED = frozenset((
     "penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "mirostat",
     "mirostat_tau", "mirostat_eta", "numa", "num_gqa", "tfs_z", "rope_frequency_base", "rope_frequency_scale",
     "embedding_only",
 ))  # fmt: skip
-"""In old Modelfiles: ignored with a notice. Ollama does the same with the first nine and refuses the others.
-"""
+"""Old parameters, ignored with a notice. Ollama ignores the first nine and rejects the others."""
 
 
 def engine_options(parameters: Mapping[str, ParameterValue]) -> dict[str, ParameterValue | str]:
-    """What the engine is to be told, by option name ("model.n_ctx", "sampling.top_p", "strategy").
+    """Returns engine options by name ("model.n_ctx", "sampling.top_p", "strategy").
 
-    Ollama's defaults stand in for what `parameters` leaves out, values are fitted to their range, and
-    `draft_num_predict` becomes a chain of that depth, or "off" when it is 0. Absent: what the engine decides.
+    Missing parameters get Ollama's defaults, values are clamped to their range, and `draft_num_predict`
+    becomes a chain of that depth, or "off" for 0. Options that the engine decides are left out.
     """
     options: dict[str, ParameterValue | str] = {}
     for one in PARAMETERS.values():
@@ -84,7 +83,7 @@ def engine_options(parameters: Mapping[str, ParameterValue]) -> dict[str, Parame
 
 
 def parse_value(name: str, text: str) -> ParameterValue:
-    """The value that `PARAMETER name text` stands for; a one-element tuple for a repeatable one.
+    """Returns the value of `PARAMETER name text`; a one-element tuple for a repeatable parameter.
 
     Raises ParameterError for an unknown name or a text of the wrong type.
     """
@@ -95,13 +94,13 @@ def parse_value(name: str, text: str) -> ParameterValue:
 
 
 def parse_number(kind: str, text: str) -> int | float | bool:
-    """Reads an "int", "float" or "bool" of Ollama's range. Raises ParameterError."""
+    """Parses an "int", "float" or "bool" within Ollama's range. Raises ParameterError."""
     if kind == "bool" and text in _BOOLS:
         return _BOOLS[text]
     if kind == "int" and _INT.fullmatch(text) and -(2**63) <= int(text) < 2**63:
         return int(text)
     if kind == "float" and (_FLOAT.fullmatch(text) or _HEX.fullmatch(text)):
-        is_named = "n" in text.lower()  # inf and nan are legal, what overflows is not
+        is_named = "n" in text.lower()  # inf and nan are valid, an overflow is not
         with contextlib.suppress(OverflowError):
             number = float.fromhex(text) if _HEX.fullmatch(text) else float(text)
             if abs(number) < _FLOAT32_LIMIT or is_named:
@@ -110,14 +109,14 @@ def parse_number(kind: str, text: str) -> int | float | bool:
 
 
 def value_text(value: int | float | bool | str) -> str:
-    """One value as Ollama prints it: `true`, `0.6`, and `1` for the float 1."""
+    """Formats a value as Ollama prints it: `true`, `0.6`, and `1` for the float 1."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def from_json(name: str, value: object) -> ParameterValue:
-    """The value of one key of a request's `options` object. Raises ParameterError as `parse_value` does."""
+    """Returns the value of one key of a request's `options`. Raises ParameterError like `parse_value`."""
     parameter = PARAMETERS.get(name)
     if parameter is None:
         raise ParameterError(f"unknown parameter '{name}'")

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 """`#eaglecpp:` lines: settings for which Ollama has no instruction.
 
-A pragma is a comment to Ollama, so one file works in both programs. Three names are ours alone (below); every
-other name is an option of the engine, by its name or its long command-line flag, and is checked by the class
-that declares it (`eaglecpp.options`). A known name with a bad value is refused. So is an unknown
-name; of a stored model, which a newer eaglecpp may have made, it is left out before (`is_known`).
+A pragma is a comment to Ollama, so one file works in both programs. Three pragmas exist only here
+(`OWN_PRAGMAS`). Every other name is an engine option, by its name or its long command-line flag, and is
+checked by the class that declares it (`eaglecpp.options`). Unknown names and invalid values are errors.
+A stored model may come from a newer eaglecpp, so its unknown pragmas are dropped before (`is_known`).
 
-A model that was not made here may set only what can do no harm: `without_untrusted` leaves out the rest, by
-the list that the options themselves keep (`Option.untrusted`).
+A model from elsewhere may only set harmless options: `without_untrusted` removes the rest, as declared by
+`Option.untrusted`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .syntax import Command
 OWN_PRAGMAS = ("draft", "strategy", "chat_template")
 _MAX_PRAGMAS = 1000
 _TEMPLATES = ("auto", "modelfile", "gguf", "stored", "raw", "chatml")
-_FOR_STRANGERS = ("strategy", "chat_template")
-_STRANGE_DEPTH, _STRANGE_NODES = 16, 64
-_OWNERS = "only this machine's owner may set it"
+_FOR_UNTRUSTED = ("strategy", "chat_template")
+_MAX_UNTRUSTED_DEPTH, _MAX_UNTRUSTED_NODES = 16, 64
+_OWNER_ONLY = "only this machine's owner may set it"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The pragmas of a file, sorted out.
+    """The checked pragmas of a file.
 
-    draft:   the pragma that names a drafter, None when there is none
+    draft:   the pragma that names a drafter, if any
     options: engine options by "group.field", and "strategy"
     """
 
@@ -44,9 +44,9 @@ class Settings:
 
 
 def settings(pragmas: Iterable[Command]) -> Settings:
-    """Checks every pragma; the last one of a name wins, lists of strings grow.
+    """Checks every pragma. The last one of a name wins; lists of strings grow.
 
-    Raises ModelfileError, with the line, for an unknown name, or a value that its option refuses.
+    Raises ModelfileError, with the line, for an unknown name or an invalid value.
     """
     own: dict[str, Command] = {}
     options: dict[str, Any] = {}
@@ -73,18 +73,20 @@ def is_known(name: str) -> bool:
 def without_untrusted(
     parameters: Mapping[str, ParameterValue], pragmas: Iterable[Command]
 ) -> tuple[dict[str, ParameterValue], tuple[Command, ...], list[str]]:
-    """Which of its parameters and pragmas a model of unknown origin may set, and what is left out, as
-    "parameter NAME VALUE: why". A parameter that is only too large is lowered.
+    """Returns the parameters and pragmas that an untrusted model may set, and what was removed, as
+    "parameter NAME VALUE: why". A parameter above its limit is lowered.
 
-    Raises ModelfileError for a value that its option refuses.
+    Raises ModelfileError for an invalid value.
     """
     set_parameters: dict[str, ParameterValue] = {}
     set_pragmas, left_out = [], []
     for name, value in parameters.items():
         option = PARAMETERS[name].key.rpartition(".")[2]
-        limit = _STRANGE_DEPTH if option == "strategy" else _known()[option].untrusted if option else True
+        limit = (
+            _MAX_UNTRUSTED_DEPTH if option == "strategy" else _known()[option].untrusted if option else True
+        )
         if limit is False:
-            left_out.append(f"parameter {name} {_text(value)}: {_OWNERS}")
+            left_out.append(f"parameter {name} {_text(value)}: {_OWNER_ONLY}")
             continue
         if limit is not True and isinstance(value, int | float) and value > limit:
             left_out.append(f"parameter {name} {_text(value)}: using {limit}")
@@ -99,10 +101,10 @@ def without_untrusted(
 
 
 def _few(pragmas: Iterable[Command]) -> tuple[Command, ...]:
-    """Each of them is checked by itself, and a list is checked again with each of its values."""
+    """Limits the number of pragmas, because checking a growing list takes quadratic time."""
     pragmas = tuple(pragmas)
     if (n := len(pragmas)) > _MAX_PRAGMAS:
-        raise pragmas[-1].error(f"{n} lines of #eaglecpp:, at most {_MAX_PRAGMAS} are read")
+        raise pragmas[-1].error(f"found {n} #eaglecpp: lines; the maximum is {_MAX_PRAGMAS}")
     return pragmas
 
 
@@ -111,26 +113,31 @@ def _text(value: ParameterValue) -> str:
 
 
 def _why_not(pragma: Command) -> str:
-    """Why an untrusted model may not say this; "" when it may."""
+    """Returns why an untrusted model may not set this, or ""."""
     if not is_known(pragma.name):
         return "unknown"
-    found = settings([pragma])
+    parsed = settings([pragma])
     if pragma.name in OWN_PRAGMAS:
-        if pragma.name not in _FOR_STRANGERS:
+        if pragma.name not in _FOR_UNTRUSTED:
             return "it names a file or model"
-        asked = Strategy.parse(found.options.get("strategy", "auto"))
-        too_much = asked.depth > _STRANGE_DEPTH or max(asked.nodes, asked.k) > _STRANGE_NODES
-        return f"deeper than {_STRANGE_DEPTH} or more than {_STRANGE_NODES} nodes" if too_much else ""
+        strategy = Strategy.parse(parsed.options.get("strategy", "auto"))
+        size = max(strategy.nodes, strategy.k)
+        too_much = strategy.depth > _MAX_UNTRUSTED_DEPTH or size > _MAX_UNTRUSTED_NODES
+        return (
+            f"deeper than {_MAX_UNTRUSTED_DEPTH} or more than {_MAX_UNTRUSTED_NODES} nodes"
+            if too_much
+            else ""
+        )
     option = _known()[pragma.name]
     if isinstance(option.untrusted, bool):
-        return "" if option.untrusted else _OWNERS
-    is_small = 0 <= found.options[option.key] <= option.untrusted
+        return "" if option.untrusted else _OWNER_ONLY
+    is_small = 0 <= parsed.options[option.key] <= option.untrusted
     return "" if is_small else f"at most {option.untrusted}"
 
 
 @cache
 def _known() -> dict[str, Option]:
-    """Engine options by name and by long flag in snake case (`cache_type_k` for --cache-type-k)."""
+    """Returns the engine options by name and by long flag in snake case, such as `cache_type_k`."""
     known: dict[str, Option] = {}
     for option in (one for cls in GROUPS.values() for one in describe(cls) if one.kind != "pairs"):
         for flag in (option.name, *option.flags):
@@ -153,5 +160,5 @@ def _set_option(options: dict[str, Any], option: Option, text: str) -> None:
         value = (*options.get(option.key, ()), text)
     elif option.kind not in (str, "numbers"):
         value = parse_number(option.kind_name, text)
-    GROUPS[option.key.partition(".")[0]](**{option.name: value})  # the class checks it
+    GROUPS[option.key.partition(".")[0]](**{option.name: value})  # raises if the value is invalid
     options[option.key] = value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Modelfile + directory -> `Plan`: which target, drafter and adapters, as paths or as typed references.
+"""Resolves a Modelfile and a directory into a `Plan`: target, drafter and adapters as paths or names.
 
-References are read by `eaglecpp.references`. Names and those of the Hub stay references here: the store turns
-them into paths. Of files, only the keys of FROM's are read, which tell a target from what comes with it.
+`eaglecpp.references` parses the references. Names of stored and Hub models stay names; the store turns them
+into paths. Only the metadata of the FROM files is read, to tell a target from a drafter, projector or LoRA.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _NO_TARGET = "name one GGUF; a drafter belongs in DRAFT, a LoRA in ADAPTER"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to load. `notices` also says what was left out and why. `draft_word`: "text" or "mtp"
-    where DRAFT names the text itself, or the model's own head.
+    """The files to load. `notices` also lists what was left out and why. `draft_word`: "text" or "mtp"
+    if DRAFT names drafting from the text itself or the model's own head.
     """
 
     target: ModelName | tuple[Path, ...]
@@ -41,17 +41,17 @@ class Plan:
 
 
 def resolve(modelfile: Modelfile, directory: str | Path) -> Plan:
-    """The plan of a Modelfile whose relative paths are below `directory`.
+    """Resolves a Modelfile whose relative paths are below `directory`.
 
-    Raises ModelfileError, with the line, for a path that is not there, two targets, a FROM that is not a
-    GGUF, or a FROM and DRAFT that are one file.
+    Raises ModelfileError, with the line, for a missing path, two targets, a FROM that is not a GGUF, or a
+    FROM and DRAFT that are the same file.
     """
     return _Resolver(modelfile, Path(directory)).plan()
 
 
 @contextmanager
 def _located(command: Command) -> Iterator[None]:
-    """Gives errors of the file search the line of the command that caused them."""
+    """Adds the command's line to errors of the file search."""
     try:
         yield
     except (OSError, EagleError) as error:
@@ -86,7 +86,7 @@ class _Resolver:
         )
 
     def _base(self) -> ModelName | tuple[Path, ...]:
-        """Of several FROM a name beats paths, and the last name beats the others; paths belong together."""
+        """Resolves FROM. A name beats paths, and the last name wins; several paths belong together."""
         references = [self._refer(command) for command in self.modelfile.from_]
         for reference, command in reversed([*zip(references, self.modelfile.from_, strict=True)]):
             if isinstance(reference, ModelName):
@@ -98,8 +98,8 @@ class _Resolver:
             self._sort(path, command)
         shards = _shards(self.targets)
         if shards is None:
-            found = ", ".join(map(str, self.targets))
-            raise command.error(f"FROM gives {len(self.targets)} targets: {found}", _NO_TARGET)
+            targets = ", ".join(map(str, self.targets))
+            raise command.error(f"FROM gives {len(self.targets)} targets: {targets}", _NO_TARGET)
         if not shards:
             raise command.error(f"FROM {command.args}: it contains no target GGUF", _NO_TARGET)
         return shards
@@ -114,7 +114,7 @@ class _Resolver:
         return reference
 
     def _sort(self, path: Path, command: Command) -> None:
-        """Puts the files of one FROM path where they belong, by their own metadata."""
+        """Sorts the files of one FROM path into targets, drafters, projectors and LoRAs by their metadata."""
         from eaglecpp.convert import keys as of_convert
 
         if is_checkpoint(path):
@@ -135,8 +135,8 @@ class _Resolver:
                 self.targets.append(file)
 
     def _draft(self) -> ModelName | Path | None:
-        """The drafter: a pragma beats DRAFT, and of several the last one counts, as in Ollama. The
-        words `text` and `mtp` are none (a file of that name is `./text`).
+        """Resolves the drafter. A pragma beats DRAFT, and the last DRAFT counts, as in Ollama. The words
+        `text` and `mtp` do not name files (write `./text` for a file).
         """
         command = self._last((*self.modelfile.draft, self.modelfile.settings.draft))
         if command is None:
@@ -150,7 +150,7 @@ class _Resolver:
         return self._only_file(command, reference)
 
     def _adapters(self) -> tuple[Path, ...]:
-        """The LoRA of the last ADAPTER; Ollama too lets a later one replace the earlier."""
+        """Resolves the LoRA of the last ADAPTER, which replaces earlier ones, as in Ollama."""
         command = self._last(self.modelfile.adapters)
         if command is None:
             return ()
@@ -159,13 +159,13 @@ class _Resolver:
         return (self._only_file(command, path),)
 
     def _last(self, commands: Iterable[Command | None]) -> Command | None:
-        given = [command for command in commands if command is not None]
-        if len(given) > 1:
-            self.notices.append(given[-1].notice(f"several are named: using {given[-1].args}"))
-        return given[-1] if given else None
+        named = [command for command in commands if command is not None]
+        if len(named) > 1:
+            self.notices.append(named[-1].notice(f"several are named: using {named[-1].args}"))
+        return named[-1] if named else None
 
     def _only_file(self, command: Command, path: Path) -> Path:
-        """The GGUF at a path, or the only one in a folder."""
+        """Returns the GGUF at a path, or the only one in a folder."""
         with _located(command):
             files = _weights(path)
         if len(files) != 1:
@@ -175,7 +175,7 @@ class _Resolver:
         return files[0]
 
     def _refuse_same(self, draft: Path) -> None:
-        """Raises ModelfileError for a drafter that is what a FROM names."""
+        """Raises ModelfileError if a FROM names the same file as the drafter."""
         bases = [expand_path(command.args, self.directory) for command in self.modelfile.from_]
         for path in (*self.targets, *filter(exists, bases)):
             if os.path.realpath(path) == os.path.realpath(draft):
@@ -184,7 +184,7 @@ class _Resolver:
 
 
 def _keys(command: Command, file: Path) -> dict[str, Any]:
-    """What a GGUF says of itself. Raises ModelfileError for another file."""
+    """Returns the metadata of a GGUF. Raises ModelfileError for any other file."""
     from eaglecpp.convert import read_keys
 
     with _located(command):
@@ -196,9 +196,9 @@ def _word(command: Command) -> str:
 
 
 def _weights(path: Path) -> list[Path]:
-    """The GGUF files of a directory, symlinks followed; the path itself when it is a file.
+    """Returns the GGUF files of a directory, following symlinks, or the path itself if it is a file.
 
-    Raises FileNotFoundError when there is nothing there, InvalidValueError when there is nothing usable.
+    Raises FileNotFoundError for a missing path, InvalidValueError for a folder without usable files.
     """
     if not exists(path):
         raise FileNotFoundError(f"no such file: {path}")
@@ -215,7 +215,7 @@ def _weights(path: Path) -> list[Path]:
 
 
 def _shards(targets: Sequence[Path]) -> tuple[Path, ...] | None:
-    """The targets as the ordered parts of one split file, () for none, None when they are several models."""
+    """Returns the ordered parts of one split file, () without targets, None for several models."""
     if len(targets) <= 1:
         return tuple(targets)
     by_name = {path.name: path for path in targets if path.parent == targets[0].parent}

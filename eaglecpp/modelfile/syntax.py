@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The Modelfile language: bytes -> text -> commands -> text.
 
-`decode` gives the text of a file, `parse` its commands, `read` commands together with `#eaglecpp:` pragmas
-and notices, `format` the text again. The grammar is Ollama's, its corner cases included, because one file
-must mean the same in both programs. No file is opened here and no value is interpreted: `FROM` may name
-nothing that exists. Source of the rules: ollama/ollama: parser/parser.go.
+`decode` returns the text of a file, `parse` its commands, `read` also its `#eaglecpp:` pragmas and notices.
+`format` writes the text again. The grammar is Ollama's, including its corner cases, because one file must
+mean the same in both programs. No file is opened and no value is interpreted here: `FROM` may name a file
+that does not exist. Source of the rules: ollama/ollama: parser/parser.go.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from eaglecpp.errors import EagleError
 
 @dataclass(eq=False, repr=False)
 class ModelfileError(EagleError, ValueError):
-    """A Modelfile that is refused.
+    """An invalid Modelfile.
 
     message:      the cause
-    line, column: 1-based place where the offending word or quote starts; None where the file as a whole is
-                  meant (as without FROM)
-    file:         name of the Modelfile, None when the text came from elsewhere
-    hint:         what to do about it
+    line, column: 1-based position of the offending word or quote; None for the whole file (as without FROM)
+    file:         name of the Modelfile; None if the text came from elsewhere
+    hint:         how to fix it
     """
 
     message: str
@@ -46,7 +45,7 @@ class ModelfileError(EagleError, ValueError):
 
 @dataclass(frozen=True)
 class Notice:
-    """Something about an accepted Modelfile that its author should know."""
+    """A warning about a valid Modelfile."""
 
     message: str
     line: int | None = None
@@ -65,7 +64,7 @@ def _location(file: str | None, line: int | None, column: int | None) -> str:
 
 
 MAX_TEXT = 4 << 20
-"""Bytes of a Modelfile."""
+"""Maximum bytes of a Modelfile."""
 MAX_COMMANDS = 20_000
 
 _NAMES = "from license template system adapter draft renderer parser parameter message requires"
@@ -93,9 +92,9 @@ class Command:
     """One instruction, or one pragma.
 
     name: lower-case instruction, with two exceptions that are Ollama's: `FROM` is "model", and a
-          `PARAMETER` goes by its own name. A `MESSAGE` has args "role: text".
-    line, file: 1-based line of the instruction, 0 when it comes from no text, and the file's name, for
-          messages. Not part of equality.
+          `PARAMETER` has the parameter's name. A `MESSAGE` has args "role: text".
+    line, file: for messages: 1-based line of the instruction, 0 if it was not parsed from text, and the
+          file's name. Not part of equality.
     """
 
     name: str
@@ -104,17 +103,17 @@ class Command:
     file: str | None = field(default=None, compare=False)
 
     def error(self, message: str, hint: str = "") -> ModelfileError:
-        """A refusal that says where this command is."""
+        """Returns an error with this command's location."""
         return ModelfileError(message, line=self.line or None, file=self.file, hint=hint)
 
     def notice(self, message: str) -> Notice:
-        """A remark that says where this command is."""
+        """Returns a warning with this command's location."""
         return Notice(message, self.line or None, self.file)
 
 
 @dataclass(frozen=True)
 class Document:
-    """Everything one Modelfile says: its commands, its `#eaglecpp:` pragmas, and what to tell the author."""
+    """The contents of one Modelfile: commands, `#eaglecpp:` pragmas and warnings."""
 
     commands: tuple[Command, ...]
     pragmas: tuple[Command, ...] = ()
@@ -122,23 +121,21 @@ class Document:
 
 
 def decode(data: bytes) -> str:
-    """Text of a Modelfile's bytes: UTF-16 when a byte-order mark says so, else UTF-8.
+    """Decodes a Modelfile: as UTF-16 if it starts with that byte-order mark, else as UTF-8.
 
-    A byte-order mark is not part of the text, and what is not valid becomes U+FFFD, as in Ollama.
+    The byte-order mark is dropped, and invalid bytes become U+FFFD, as in Ollama.
     """
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return data.decode("utf-16" if is_utf16 else "utf-8-sig", "replace")
 
 
 def parse(text: str | bytes, *, file: str | None = None) -> list[Command]:
-    """The commands of a Modelfile, in order; pragmas are comments and not among them (see `read`). Raises
-    ModelfileError.
-    """
+    """Returns the commands of a Modelfile in order, without pragmas (see `read`). Raises ModelfileError."""
     return list(read(text, file=file).commands)
 
 
 def read(text: str | bytes, *, file: str | None = None) -> Document:
-    """Commands, pragmas and notices of a Modelfile. file: its name, for messages. Raises ModelfileError."""
+    """Parses a Modelfile. file: the name used in messages. Raises ModelfileError."""
     if len(text) > MAX_TEXT:
         raise ModelfileError(f"more than {MAX_TEXT} bytes", file=file, hint="is it a Modelfile?")
     if isinstance(text, bytes):
@@ -146,12 +143,12 @@ def read(text: str | bytes, *, file: str | None = None) -> Document:
     reader = _Reader(text.removeprefix("\ufeff"), file)
     reader.run()
     if not any(command.name == "model" for command in reader.commands):
-        raise ModelfileError(_NO_FROM, file=file, hint="say what to start from, as in FROM ./model.gguf")
+        raise ModelfileError(_NO_FROM, file=file, hint="name the base model, as in FROM ./model.gguf")
     return Document(tuple(reader.commands), tuple(reader.pragmas), tuple(reader.notices))
 
 
 def format(commands: Iterable[Command], pragmas: Iterable[Command] = ()) -> str:
-    """Text that `parse` turns into the same commands, pragmas first.
+    """Returns text that `parse` turns into the same commands, pragmas first.
 
     Raises ModelfileError for a value that the language cannot express (see `docs/modelfile.md`).
     """
@@ -161,16 +158,15 @@ def format(commands: Iterable[Command], pragmas: Iterable[Command] = ()) -> str:
 
 
 def holdable(value: str) -> str:
-    """The value without the characters that are dropped on reading."""
+    """Returns the value without the characters that reading drops."""
     return "".join(char for char in value if char in "\r\n" or _is_kept(char))
 
 
 class _Reader:
-    """One pass over the text. Each method leaves `at` behind what it read.
+    """One pass over the text. Each method leaves `at` after the text that it read.
 
-    Ollama feeds a state machine rune by rune and re-examines the whole value at every blank. Only what a
-    value looks like at a newline or at the end can end it, so this reader goes line by line and stays
-    linear in the size of the file.
+    Ollama feeds a state machine rune by rune and re-examines the whole value at every blank. A value can only
+    end at a newline or at the end of the file, so this reader works line by line, in linear time.
     """
 
     def __init__(self, text: str, file: str | None) -> None:
@@ -189,7 +185,7 @@ class _Reader:
             if self.at == len(self.text):
                 return
             if len(self.commands) + len(self.pragmas) + len(self.notices) > MAX_COMMANDS:
-                raise self._error(f"more than {MAX_COMMANDS} instructions", self.at, "leave some out")
+                raise self._error(f"more than {MAX_COMMANDS} instructions", self.at, "remove some")
             if self.text[self.at] == "#":
                 self._comment()
             else:
@@ -197,7 +193,7 @@ class _Reader:
 
     def _take(self, pattern: re.Pattern[str]) -> str:
         match = pattern.match(self.text, self.at)
-        assert match is not None  # each of them takes nothing, too
+        assert match is not None  # every pattern also matches the empty string
         self.at = match.end()
         return match[0]
 
@@ -217,7 +213,7 @@ class _Reader:
 
     def _command(self) -> None:
         start = self.at
-        self.at += 1  # whatever it is: a first character that is not kept vanishes, another makes a bad name
+        self.at += 1  # Ollama drops an invalid first character; any other becomes part of the name
         word = (_kept(self.text[start]) + self._take(_LETTERS)).lower()
         hint = f"found '{word}'"
         self._need_blank(start, _UNKNOWN_COMMAND, hint)
@@ -252,7 +248,7 @@ class _Reader:
         return role
 
     def _value(self) -> str:
-        """The rest of the instruction, over several lines when a quote is open."""
+        """Returns the rest of the instruction, over several lines while a quote is open."""
         start, parts = self.at, [self._kept_line()]
         head = parts[0].strip(_BLANKS)
         quote = _opening_quote(head)
@@ -269,12 +265,12 @@ class _Reader:
         return value[len(quote) : len(value) - len(quote)]
 
     def _kept_line(self) -> str:
-        """The line up to its newline, without the characters that a Modelfile cannot hold."""
+        """Returns the line up to its newline, without the characters that a Modelfile cannot hold."""
         line = self._line_of(self.at)
-        found = self._take(_LINE)
-        kept = _kept(found)
-        if kept != found:
-            message = f"dropped, as in Ollama: {_not_kept(found)}; a Modelfile cannot contain them"
+        raw = self._take(_LINE)
+        kept = _kept(raw)
+        if kept != raw:
+            message = f"dropped, as in Ollama: {_not_kept(raw)}; a Modelfile cannot contain them"
             self.notices.append(Notice(message, line, self.file))
         return kept
 
@@ -282,17 +278,17 @@ class _Reader:
         return bisect.bisect_right(self._line_starts, index)
 
     def _error(self, message: str, start: int, hint: str) -> ModelfileError:
-        """An error about the word that starts at `start`."""
+        """Returns an error located at the word that starts at `start`."""
         line = self._line_of(start)
         column = start - self._line_starts[line - 1] + 1
         return ModelfileError(message, line=line, column=column, file=self.file, hint=hint)
 
 
 def _is_kept(char: str) -> bool:
-    """Whether a value keeps this character of a line.
+    """True for the characters that a value keeps.
 
     Ollama keeps letters, marks, numbers, punctuation, symbols, the plain space and the tab. A code point that
-    this Python does not know yet may be a letter or an emoji for another one, so it is kept as well.
+    this Python's Unicode tables lack may be a letter or an emoji in newer ones, so it is kept as well.
     """
     if char == "\t" or char.isprintable():
         return True
@@ -318,7 +314,7 @@ def _opening_quote(value: str) -> str:
 
 
 def _unquoted(value: str) -> str:
-    """The value between its quotes, or the value itself where none are closed."""
+    """Returns the value between its quotes, or the value itself without closed quotes."""
     quote = _opening_quote(value)
     if quote and len(value) >= 2 * len(quote) and value.endswith(quote):
         return value[len(quote) : len(value) - len(quote)]
@@ -352,14 +348,14 @@ def _command_line(command: Command) -> str:
 
 
 def _is_bare(value: str) -> bool:
-    """Whether the value means itself without quotes."""
+    """True if the value needs no quotes."""
     if value == "" or value[0] == '"' or value != value.strip(_BLANKS):
         return False
     return _ANY_NEWLINE.search(value) is None
 
 
 def _written(command: Command, value: str, *, bare: bool) -> str:
-    """The value as a file has it. Triple quotes hold every value that the language can hold at all."""
+    """Returns the value as written in a file. Triple quotes can hold every value that the language can."""
     problem = _why_inexpressible(value)
     if problem:
         hint = "no quoting in a Modelfile can express this; change the text"
@@ -373,4 +369,4 @@ def _why_inexpressible(value: str) -> str:
         if line.rstrip(_BLANKS).endswith('"""'):
             return 'a line before the last ends in """, which would close the value there'
     dropped = _not_kept("".join((*inner_lines, last_line)))
-    return f"it has characters that are dropped on reading: {dropped}" if dropped else ""
+    return f"it contains characters that reading drops: {dropped}" if dropped else ""

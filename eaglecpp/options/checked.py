@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""How options are declared: `declare` makes a field of a dataclass, `describe` lists such fields as
-`Option`s, and `Checked` is a dataclass that checks its values. The options of the engine, the server, a
-training and the command line are declared like this.
+"""Declares options: `declare` makes a dataclass field, `describe` lists such fields as `Option`s, and
+`Checked` is a dataclass that checks its values. The options of the engine, the server, training and the
+command line are declared with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
 
 LARGEST_INT = 2**31 - 1
-"""Maximum of an option without its own: the extension's integers have 32 bits."""
+"""Default maximum of integer options: the extension's integers have 32 bits."""
 T = TypeVar("T")
 
 
@@ -24,15 +24,16 @@ T = TypeVar("T")
 class Option:
     """One declared option.
 
-    kind:      the Python type of a scalar; "strings", "pairs" or "numbers" for the three list shapes, "bytes"
-               or "seconds"; other words mean something to the command line only
-    minimum, maximum: the range, ends included; None = open
-    flags:     command-line spellings, () = not on the command line
-    parameter: its name in a Modelfile, "" = none
-    untrusted: whether a model of unknown origin may set it, or up to which value. False by default: such a
-               model opens no connection, names no path or device, and uses no more of this machine than usual
+    kind:      Python type of a scalar; "strings", "pairs" or "numbers" for the three list shapes, "bytes" or
+               "seconds"; only the command line knows other words
+    minimum, maximum: inclusive range; None = open
+    flags:     command-line spellings; () = not on the command line
+    parameter: name in a Modelfile; "" = not in a Modelfile
+    untrusted: True if an untrusted model may set it, or the largest value that it may set. False by default:
+               such a model opens no connection, names no path or device, and uses no more of this machine
+               than usual.
     key:       "group.field" for the engine's options
-    limit:     what happens beyond it, for the list of limits in SECURITY.md; "" = not listed
+    limit:     what happens beyond the value, for the list of limits in SECURITY.md; "" = not listed
     shown:     arguments of `click.option` that only the command line needs
     """
 
@@ -86,8 +87,8 @@ def declare(
     limit: str = "",
     **shown: Any,
 ) -> T:
-    """Returns a dataclass field. kind: None = the default's; low, high: the range; flags: separated by
-    spaces, None = the field's name; parameter: True = the field's name. The others are those of `Option`.
+    """Returns a dataclass field. kind: None = type of the default; low, high: the range; flags: separated by
+    spaces, None = the field's name; parameter: True = the field's name. See `Option` for the others.
     """
     of_default: dict[type, type | str] = {type(None): str, tuple: "strings"}
     kind = kind or of_default.get(type(default), type(default))
@@ -105,19 +106,19 @@ def describe(cls: type | Any) -> tuple[Option, ...]:
 
 @cache
 def _described(cls: type) -> tuple[Option, ...]:
-    found = []
+    options = []
     for field in dataclasses.fields(cls):
         if "option" in field.metadata:
             facts, name = dict(field.metadata["option"]), field.name
             facts["flags"] = ("--" + name.replace("_", "-"),) if facts["flags"] is None else facts["flags"]
             facts["parameter"] = name if facts["parameter"] is True else facts["parameter"]
-            found.append(Option(name, **facts, key=f"{getattr(cls, 'GROUP', '')}.{name}"))
-    return tuple(found)
+            options.append(Option(name, **facts, key=f"{getattr(cls, 'GROUP', '')}.{name}"))
+    return tuple(options)
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Base of dataclasses whose declared options are checked when an object is made."""
+    """Base of dataclasses that check their declared options on construction."""
 
     GROUP: ClassVar[str] = ""
 
@@ -128,7 +129,7 @@ class Checked:
 
 
 def checked(option: Option, value: Any) -> Any:
-    """Returns a value as the option's type. Raises InvalidTypeError, InvalidValueError."""
+    """Returns the value as the option's type. Raises InvalidTypeError, InvalidValueError."""
     if isinstance(option.kind, str):
         return _SHAPES[option.kind](option, value)
     if value is None and option.default is None:
@@ -138,14 +139,14 @@ def checked(option: Option, value: Any) -> Any:
         raise InvalidValueError(f"{option.name} must be one of {', '.join(option.choices)}; got {value!r}")
     low, high = option.minimum, option.maximum
     if option.kind is int and high is None and abs(value) > LARGEST_INT:
-        raise InvalidValueError(f"{option.name} has at most 31 bits ({LARGEST_INT}); got {value!r}")
+        raise InvalidValueError(f"{option.name} must be at most {LARGEST_INT} in size; got {value!r}")
     if (low is not None and value < low) or (high is not None and value > high):
         raise InvalidValueError(f"{option.name} must be {_range_text(low, high)}; got {value!r}")
     return value
 
 
 def _scalar(option: Option, value: Any) -> Any:
-    """Accepts whatever converts without loss: numpy scalars, ints for floats; never a bool for a number."""
+    """Accepts values that convert without loss: numpy scalars, ints for floats; never a bool for a number."""
     kind = option.kind
     assert isinstance(kind, type)
     if kind is int and hasattr(value, "__index__") and not isinstance(value, bool):
@@ -169,13 +170,13 @@ def _strings(option: Option, value: Any) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str) else tuple(value or ())
     for entry in values:
         if not isinstance(entry, str):
-            found = f"{type(entry).__name__} {entry!r}"
-            raise InvalidTypeError(f"{option.name} must contain strings, got {found}")
+            entry_text = f"{type(entry).__name__} {entry!r}"
+            raise InvalidTypeError(f"{option.name} must contain strings, got {entry_text}")
     return values
 
 
 def _numbers(option: Option, value: Any) -> tuple[float, ...]:
-    """Shares, none of them negative: numbers, or text such as "3,1"."""
+    """Parses non-negative shares: numbers, or text such as "3,1"."""
     try:
         entries = [e for e in value.split(",") if e.strip()] if isinstance(value, str) else list(value or ())
         numbers = tuple(float(entry) for entry in entries)
@@ -187,7 +188,7 @@ def _numbers(option: Option, value: Any) -> tuple[float, ...]:
 
 
 def _pairs(option: Option, value: Any) -> tuple[tuple[Any, float], ...]:
-    """`{key: number}` or a sequence of (key, number); keys are token ids for logit_bias, paths for lora."""
+    """Parses `{key: number}` or a sequence of (key, number). Keys are token ids or LoRA paths."""
     entries = tuple(value.items()) if isinstance(value, Mapping) else tuple(() if value is None else value)
     key = str if option.name == "lora" else int
     try:

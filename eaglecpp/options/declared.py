@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Every option of the engine, declared once: name, type, default, range, help.
 
-Three frozen dataclasses: `ModelOptions` (how the target is loaded), `DraftOptions` (where the drafter runs
-and its limits), `SamplingOptions` (one generation). They validate themselves. Command line, Modelfile
-`PARAMETER` and server are generated from `describe()`; nothing else repeats a default or a range. Names and
-defaults are llama.cpp's where it has them.
+Three frozen dataclasses check their own values: `ModelOptions` (loading the target), `DraftOptions` (the
+drafter's device and limits) and `SamplingOptions` (one generation). The command line, Modelfile `PARAMETER`s
+and the server read `describe()`; defaults and ranges are not repeated anywhere else. Names and defaults are
+llama.cpp's where it has them.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from eaglecpp.limits import check_texts
 from eaglecpp.options.checked import Checked, declare, describe
 
 MAX_SEQUENCES = 256  # llama.cpp's sequence ids, shared by conversations and the leaves of their trees
-HEAD = "mtp"  # instead of a drafter's name: the target's own head for further tokens
-TEXT = "text"  # instead of a drafter's name: no drafter, drafts from the text itself
+HEAD = "mtp"  # instead of a drafter's name: the target's own multi-token prediction head
+TEXT = "text"  # instead of a drafter's name: drafts from the text itself, without a drafter
 _KV_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 
 _sampling = partial(declare, untrusted=True)
-"""The author of a model may set how it samples."""
+"""An untrusted model may set how it samples."""
 
 
 @dataclass(frozen=True)
 class ModelOptions(Checked):
-    """How the target is loaded and how large its context is."""
+    """Options for loading the target, and the size of its context."""
 
     GROUP: ClassVar[str] = "model"
 
     n_ctx: int = declare(
         0,
-        "context length in tokens; 0 = the model's own, at most 4096; -1 = the model's own",
+        "context length in tokens; 0 = the model's own up to 4096; -1 = the model's own",
         low=-1,
         flags="-c --ctx-size --n-ctx",
         parameter="num_ctx",
@@ -46,7 +46,7 @@ class ModelOptions(Checked):
     )
     n_batch: int = declare(
         2048,
-        "prompt tokens read at a time",
+        "prompt tokens per batch",
         low=1,
         flags="-b --batch-size",
         parameter="num_batch",
@@ -74,19 +74,20 @@ class ModelOptions(Checked):
     main_gpu: int = declare(0, "index of the main GPU", low=0, flags="-mg --main-gpu", parameter=True)
     split_mode: str = declare(
         "layer",
-        "how to use several GPUs: whole layers on each, rows of every matrix on each, or only the main one",
+        "how to split the model over GPUs: layer = whole layers, row = rows of each matrix, none = only "
+        "the main GPU",
         choices=("layer", "row", "none"),
         flags="-sm --split-mode",
     )
     tensor_split: tuple[float, ...] = declare(
         (),
-        "the share of each of several GPUs, such as 3,1; empty = by free memory",
+        "share of the model for each GPU, such as 3,1; empty = by free memory",
         kind="numbers",
         flags="-ts --tensor-split",
     )
     n_cpu_moe: int = declare(
         0,
-        "keep the experts of a mixture's first N layers in host memory; -1 = those of all layers",
+        "number of first layers whose experts (of a mixture) stay in host memory; -1 = all layers",
         low=-1,
         flags="-ncmoe --n-cpu-moe",
     )
@@ -125,7 +126,7 @@ class ModelOptions(Checked):
     )
     kernels: str = declare(
         "auto",
-        "our own CPU kernels; auto = with AVX2 or NEON, if llama.cpp is the one they were made for",
+        "CPU kernels of eaglecpp; auto = with AVX2 or NEON, if the llama.cpp version matches",
         choices=("auto", "off"),
     )
     n_sequences: int = declare(
@@ -133,25 +134,25 @@ class ModelOptions(Checked):
     )
     separate_caches: bool = declare(
         False,
-        "a cache of its own for each conversation: faster for many at once, but without trees",
+        "separate KV cache for each conversation: faster for many at once, but without trees",
         flags="",
     )
     lora: tuple[tuple[str, float], ...] = declare(
         (),
-        "LoRA adapters, each with its scale, which is 1 where none is given",
+        "LoRA adapters, each with its scale (default 1)",
         kind="pairs",
         flags="--lora --lora-scaled",
     )
-    mmproj: str = declare("", "GGUF of the projector with which the model reads images", flags="-mm --mmproj")
+    mmproj: str = declare("", "GGUF of the projector for image input", flags="-mm --mmproj")
     rpc: tuple[str, ...] = declare(
         (),
         "use the devices of a llama.cpp rpc-server, host:port (repeatable); needs llama.cpp built with RPC",
     )
     prompt_cache: str = declare(
-        "", "folder for what was read of long prompts, which then need not be read again after a restart"
+        "", "folder that keeps the KV cache of long prompts, so that they are not read again after a restart"
     )
     prompt_cache_bytes: str = declare(
-        "8G", "most bytes of the files in that folder, such as 512M; those not used for longest go first"
+        "8G", "maximum bytes in that folder, such as 512M; the least recently used files are deleted first"
     )
 
     def __post_init__(self) -> None:
@@ -164,19 +165,19 @@ class ModelOptions(Checked):
 
 @dataclass(frozen=True)
 class DraftOptions(Checked):
-    """What to draft from, where the drafter runs, and how much may be drafted."""
+    """Where the drafter runs, and the limits of drafting."""
 
     GROUP: ClassVar[str] = "draft"
 
     n_draft_max: int = declare(
         0,
-        "maximum draft nodes per round; 0 = what the strategy needs, at least 16, or 32 with --draft text",
+        "maximum draft nodes per round; 0 = as the strategy needs, at least 16, or 32 with --draft text",
         low=0,
         high=1024,
         flags="",
     )
     n_leaves_max: int = declare(
-        0, "maximum tree leaves per round; 0 = what the strategy needs", low=0, high=MAX_SEQUENCES, flags=""
+        0, "maximum tree leaves per round; 0 = as the strategy needs", low=0, high=MAX_SEQUENCES, flags=""
     )
     draft_device: str = declare(
         "auto",
@@ -188,33 +189,32 @@ class DraftOptions(Checked):
     )
     draft_window: int = declare(
         0,
-        "the last tokens that a drafter which reads features attends to, where its file does not say fewer; "
-        "0 = as its file says, but beyond 1,024 tokens `auto` tries the last 256 and keeps what is accepted "
-        "more",
+        "number of last tokens that an EAGLE or block drafter attends to, limited by its file's window; "
+        "0 = the file's window, but beyond 1,024 tokens `auto` tries the last 256 and keeps the better one",
         low=0,
     )
     text_drafts: str = declare(
         "auto",
         "draft from the text itself: auto = alongside a drafter, with strategy auto; on = also without one; "
-        "what a grammar or schema forces is drafted unless off",
+        "tokens forced by a grammar or schema are drafted unless off",
         choices=("auto", "on", "off"),
     )
     learn: bool = declare(
         False,
-        "keep your conversations on this machine, so that `eaglecpp learn` can train the drafter on them",
+        "record your conversations on this machine, so that `eaglecpp learn` can train the drafter on them",
     )
     exact: str = declare(
         "auto",
         "draft only in batches that give the same bits, and so the same text, as plain decoding; "
-        "auto = where that costs at most 5 %",
+        "auto = if that costs at most 5 %",
         choices=("auto", "on", "off"),
     )
-    planner_cache: bool = declare(True, "remember what the planner learns about this machine and drafter")
+    planner_cache: bool = declare(True, "remember the planner's measurements of this machine and drafter")
 
 
 @dataclass(frozen=True)
 class SamplingOptions(Checked):
-    """One generation: when it stops and how tokens are chosen. The drafter never changes what these give."""
+    """One generation: when it stops and how tokens are chosen. The drafter never changes the result."""
 
     GROUP: ClassVar[str] = "sampling"
     RANDOM_SEEDS: ClassVar[tuple[int | None, ...]] = (None, -1, 0xFFFFFFFF)
@@ -240,27 +240,27 @@ class SamplingOptions(Checked):
     )
     rng: str = _sampling(
         "coupled",
-        "random numbers: coupled = shared with the drafter, so that drafts agree with sampled text; "
+        "random numbers: coupled = shared with the drafter, which raises acceptance of sampled text; "
         "llama = llama.cpp's own",
         choices=("coupled", "llama"),
         untrusted=False,
     )
     stop: tuple[str, ...] = _sampling(
         (),
-        "stop at this text, or control token, which is left out of the answer (repeatable)",
+        "stop at this text or control token, which is removed from the answer (repeatable)",
         parameter=True,
     )
-    top_k: int = _sampling(40, "choose among the k likeliest; 0 = off", low=0, parameter=True)
+    top_k: int = _sampling(40, "sample from the k most likely tokens; 0 = off", low=0, parameter=True)
     top_p: float = _sampling(
         0.95,
-        "choose among the likeliest whose probabilities add up to p; 1 = off",
+        "sample from the most likely tokens whose probabilities add up to p; 1 = off",
         low=0,
         high=1,
         parameter=True,
     )
     min_p: float = _sampling(
         0.05,
-        "drop tokens less likely than this fraction of the likeliest; 0 = off",
+        "drop tokens less likely than this fraction of the most likely one; 0 = off",
         low=0,
         high=1,
         parameter=True,
@@ -276,11 +276,11 @@ class SamplingOptions(Checked):
         0.1, "XTC drops tokens above this probability, except the last", low=0, high=1
     )
     min_keep: int = _sampling(
-        0, "truncating samplers keep at least this many tokens", low=0, flags="", untrusted=False
+        0, "minimum number of tokens that truncating samplers keep", low=0, flags="", untrusted=False
     )
     infill: bool = _sampling(
         False,
-        "llama.cpp's infill sampler: ends sooner, and takes tokens together that begin alike",
+        "llama.cpp's infill sampler: ends sooner, and merges tokens with a common prefix",
         flags="",
         untrusted=False,
     )
@@ -289,36 +289,36 @@ class SamplingOptions(Checked):
         1.0, "exponent of dynamic temperature", low=0, flags="--dynatemp-exp"
     )
     repeat_last_n: int = _sampling(
-        64, "how many tokens the penalties look back; 0 = none, -1 = the context", low=-1, parameter=True
+        64, "number of tokens the penalties look back; 0 = off, -1 = the context", low=-1, parameter=True
     )
     repeat_penalty: float = _sampling(1.0, "divides logits of recent tokens; 1 = off", low=0, parameter=True)
     frequency_penalty: float = _sampling(0.0, "subtracted per recent occurrence; 0 = off", parameter=True)
     presence_penalty: float = _sampling(0.0, "subtracted once for recent tokens; 0 = off", parameter=True)
     dry_multiplier: float = _sampling(0.0, "strength of the DRY repetition penalty; 0 = off", low=0)
     dry_base: float = _sampling(1.75, "base of the DRY penalty", low=0)
-    dry_allowed_length: int = _sampling(2, "DRY does not penalise repeats up to this length", low=0)
+    dry_allowed_length: int = _sampling(2, "longest repetition that DRY does not penalise", low=0)
     dry_penalty_last_n: int = _sampling(
-        64, "how many tokens DRY looks back; 0 = none, -1 = the context", low=-1
+        64, "number of tokens DRY looks back; 0 = off, -1 = the context", low=-1
     )
     dry_sequence_breakers: tuple[str, ...] = _sampling(
-        ("\n", ":", '"', "*"), "DRY does not match across these (repeatable)", flags=""
+        ("\n", ":", '"', "*"), "strings that DRY does not match across (repeatable)", flags=""
     )
     mirostat: int = _sampling(0, "Mirostat 1 or 2; 0 = off", low=0, high=2)
     mirostat_tau: float = _sampling(5.0, "Mirostat's target entropy", low=0)
     mirostat_eta: float = _sampling(0.1, "Mirostat's learning rate", low=0)
     grammar: str = _sampling("", "GBNF grammar the text must follow; empty = none", flags="", untrusted=False)
     logit_bias: tuple[tuple[int, float], ...] = _sampling(
-        (), "added to logits: (token id, bias)", kind="pairs", flags="", untrusted=False
+        (), "values added to logits: (token id, bias)", kind="pairs", flags="", untrusted=False
     )
     ignore_eos: bool = _sampling(False, "continue after an end-of-generation token", untrusted=False)
     max_repeats: float = _sampling(
         0.0,
-        "end an answer whose last 512 tokens say the same things more often than this; 0 = never",
+        "end an answer whose last 512 tokens repeat themselves more often than this; 0 = never",
         low=0,
     )
     think_budget: int = _sampling(
         -1,
-        "tokens that the model may think; then its thought is closed and the answer begins; -1 = any number",
+        "maximum tokens of a thought, which is then closed so that the answer begins; -1 = unlimited",
         low=-1,
     )
     n_probs: int = _sampling(
@@ -334,14 +334,14 @@ class SamplingOptions(Checked):
 
     @property
     def wants_random_seed(self) -> bool:
-        """Whether the engine should draw a seed; 0xFFFFFFFF is llama.cpp's way to ask for that."""
+        """True if the engine should draw a seed; llama.cpp's 0xFFFFFFFF also asks for that."""
         return self.seed in self.RANDOM_SEEDS
 
     @staticmethod
     def fixed_seed(seed: int) -> int:
-        """Returns the 32 bits of a seed that is not drawn. 0xFFFFFFFF would ask llama.cpp to draw one."""
+        """Returns the low 32 bits, but never 0xFFFFFFFF, with which llama.cpp would draw a random seed."""
         bits = seed & 0xFFFFFFFF
-        return 0x7FFFFFFF if bits == 0xFFFFFFFF else bits  # far from the seeds next to it
+        return 0x7FFFFFFF if bits == 0xFFFFFFFF else bits  # not a neighbour, which the caller may use as well
 
 
 GROUPS: Mapping[str, type[ModelOptions] | type[DraftOptions] | type[SamplingOptions]] = {
@@ -350,9 +350,9 @@ GROUPS: Mapping[str, type[ModelOptions] | type[DraftOptions] | type[SamplingOpti
 
 
 def split(options: Mapping[str, Any], *classes: type) -> list[dict[str, Any]]:
-    """Sorts keyword arguments by the option class that declares them, one dict per class.
+    """Splits keyword arguments by the option class that declares them, one dict per class.
 
-    Raises `TypeError` for a name that none of them has, and suggests the nearest one.
+    Raises `TypeError` for an unknown name and suggests the nearest one.
     """
     homes = {option.name: index for index, cls in enumerate(classes) for option in describe(cls)}
     parts: list[dict[str, Any]] = [{} for _ in classes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`Strategy`: how to draft, and the text that describes it."""
+"""`Strategy`: how to draft, and its text form."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _TREE = re.compile(r"tree:k=([0-9]{1,4}), *depth=([0-9]{1,4}), *nodes=([0-9]{1,4
 class Strategy:
     """How to draft. `kind`: "auto", "off", "chain" or "tree".
 
-    `depth`: draft levels; `k`: children per frontier node (1 for a chain); `nodes`: draft nodes kept for
-    verification, the root not counted.
+    `depth`: draft steps; `k`: children per frontier node (1 for a chain); `nodes`: draft nodes kept for
+    verification, without the root.
     """
 
     kind: str = "auto"
@@ -35,14 +35,14 @@ class Strategy:
 
     @staticmethod
     def is_off(asked: object) -> bool:
-        """Whether what stands for a strategy, or for a drafter, says that nothing is to be drafted."""
+        """True if a value given for a strategy or a drafter turns drafting off."""
         return asked is False or asked in ("off", "none")
 
     @classmethod
     def parse(cls, text: str | Strategy) -> Strategy:
-        """Reads "auto", "off", "chain:5" or "tree:k=4,depth=5,nodes=16"; `str()` writes it back.
+        """Parses "auto", "off", "chain:5" or "tree:k=4,depth=5,nodes=16"; `str()` is the inverse.
 
-        Raises `ValueError` saying what is wrong with it.
+        Raises `ValueError` with the expected form.
         """
         if isinstance(text, Strategy):
             return text
@@ -51,21 +51,19 @@ class Strategy:
         if text.strip() == "auto" or cls.is_off(text.strip()):
             return cls("auto" if text.strip() == "auto" else "off")
         if chain := _CHAIN.fullmatch(text.strip()):
-            made = cls("chain", 1, int(chain[1]), int(chain[1]))
+            strategy = cls("chain", 1, int(chain[1]), int(chain[1]))
         elif tree := _TREE.fullmatch(text.strip()):
-            made = cls("tree", *map(int, tree.groups()))
+            strategy = cls("tree", *map(int, tree.groups()))
         else:
             expected = "auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N"
             raise InvalidValueError(f"strategy {text!r}: expected {expected}")
-        if min(made.k, made.depth) < 1 or made.nodes < made.depth:
+        if min(strategy.k, strategy.depth) < 1 or strategy.nodes < strategy.depth:
             raise InvalidValueError(f"strategy {text!r}: expected k and depth from 1, nodes from depth")
-        return made
+        return strategy
 
     @property
     def n_leaves(self) -> int:
-        """Upper bound of the leaves in one round: every inner node and the root have at most k
-        children.
-        """
+        """Upper bound of the leaves in one round: each inner node and the root have at most k children."""
         if self.kind == "auto":
             return self.AUTO_LEAVES
         return 1 if self.kind != "tree" else self.nodes - math.ceil(self.nodes / self.k) + 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The options as types for keyword arguments, so that editors complete them and type checkers know them.
+"""The options as keyword-argument types, for editors and type checkers.
 
 Written by docs/generate_options.py from `declared`; a test compares the two.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ModelKeywords(TypedDict, total=False):
-    """How the target is loaded."""
+    """Options for loading the target."""
 
     n_ctx: int
     n_batch: int
@@ -49,7 +49,7 @@ class ModelKeywords(TypedDict, total=False):
 
 
 class DraftKeywords(TypedDict, total=False):
-    """What to draft from, where the drafter runs, and how much may be drafted."""
+    """Where the drafter runs, and the limits of drafting."""
 
     n_draft_max: int
     n_leaves_max: int
@@ -102,11 +102,11 @@ class SamplingKeywords(TypedDict, total=False):
 
 
 class OpenKeywords(ModelKeywords, DraftKeywords, SamplingKeywords, total=False):
-    """The keyword arguments of `Engine.open(...)`; those for sampling are defaults for each generation."""
+    """Keyword arguments of `Engine.open(...)`; sampling options are defaults for each generation."""
 
 
 class GenerateKeywords(SamplingKeywords, total=False):
-    """What `Session.stream` accepts and documents, apart from the prompt."""
+    """Keyword arguments of `Session.stream`, which documents them."""
 
     suffix: str | None
     cache_prompt: bool
@@ -122,7 +122,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
 
 
 class ChatKeywords(GenerateKeywords, total=False):
-    """What `Session.chat` accepts and documents, apart from the messages."""
+    """Keyword arguments of `Session.chat`, which documents them."""
 
     template: str | ChatTemplate | None
     tools: Sequence[Mapping[str, Any]]
