@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What `tests/run.py arm` runs on 64-bit ARM: the text with and without drafting, and the command. That the
-arithmetic is that of other machines is shown by the step `neon`, and here by how many drafts are accepted.
+"""Compares text with and without drafting, and runs the command, on 64-bit ARM (`tests/run.py arm`). The
+number of accepted drafts shows that the arithmetic matches other machines; the step `neon` tests it directly.
 
     python3 arm_engine.py FOLDER KERNELS
 
@@ -26,14 +26,14 @@ STRATEGIES = ("chain:4", "tree:k=3,depth=4,nodes=8", "auto")
 
 
 def same_text(folder: Path, kernels: str) -> None:
-    # ggml's own kernels compute a row alone and one of several differently: only batches that do not
+    # ggml's own kernels compute a single row and a batch differently, so the batch size must be fixed
     exact = "on" if kernels == "off" else "auto"
     pair = (folder / "demo-target.gguf", folder / "demo-draft.gguf")
     options = {"n_ctx": 512, "kernels": kernels, "exact": exact, "planner_cache": False}
     with eaglecpp.Engine.open(*pair, **options) as engine:
         n_tokens = n_accepted = 0
         for question, answer in KNOWN.items():
-            # this model is so sure of itself that only great heat makes it choose
+            # this model is so confident that only a high temperature changes its choices
             for temperature in (0.0, 4.0):
                 sampling = {"temperature": temperature, "top_p": 1.0, "min_p": 0.0, "seed": 1}
                 asked = [{"role": "user", "content": question}]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What all tests share: `helpers` on the path, no network, one seed, and a tiny pair of models.
+"""Shared by all tests: `helpers` on the path, no network, one seed, and a tiny pair of models.
 
 This file must stay below tests/: a conftest in the root would put the checkout on `sys.path`, and its
 `eaglecpp` would hide the installed one.
@@ -34,13 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """No test may reach out: a test that needs the network would pass here and fail there. And none may know
-    what the planner learned in another one.
+    """Blocks the network, since a test that needs it would pass here and fail elsewhere. Also keeps what the
+    planner learns in one test from the others.
     """
     os.environ["EAGLECPP_PLANNER_CACHE"] = "0"
-    hypothesis.settings.register_profile("busy", deadline=None)  # a busy machine makes no test fail
+    hypothesis.settings.register_profile("busy", deadline=None)  # a busy machine must not fail a test
     hypothesis.settings.load_profile("busy")
-    # What a shell starts in the background ignores Ctrl+C, and so would every process that a test starts.
+    # A shell's background jobs ignore Ctrl+C, and processes that a test starts would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     real = socket.socket.connect
@@ -73,8 +73,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _limited(item: pytest.Item) -> Generator[None, Any, Any]:
-    """A test that waits for ever fails, and the others run; what hangs in native code, where no handler of
-    Python runs, is left to `faulthandler_timeout`.
+    """Fails a test that hangs in Python, so that the others run. A hang in native code, where Python's signal
+    handlers cannot run, is left to `faulthandler_timeout`.
     """
     if not hasattr(signal, "SIGALRM"):
         return (yield)
@@ -103,7 +103,7 @@ def rng(pytestconfig: pytest.Config) -> np.random.Generator:
 
 @pytest.fixture
 def create(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """`create(modelfile, name)`: a model in a store of the test's own; gives what was made. The test runs in
+    """`create(modelfile, name)`: creates a model in this test's own store and returns it. The test runs in
     `tmp_path`.
     """
     for name in ("EAGLECPP_HOME", "EAGLECPP_MODELS", "EAGLECPP_CACHE", "OLLAMA_MODELS"):
@@ -131,7 +131,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture(scope="module")
 def engine(models: Models) -> Iterator[Any]:
-    """The pair, opened for the tests of a file."""
+    """The pair, opened once per test file."""
     from eaglecpp import Engine
 
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1) as opened:
@@ -148,7 +148,7 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def named(models: Models, create: Callable[..., Any]) -> Callable[..., str]:
-    """`named(*lines)`: a stored model of the tiny pair with these lines; gives its name."""
+    """`named(*lines)`: stores a model of the tiny pair with these Modelfile lines and returns its name."""
 
     def make(*lines: str) -> str:
         create("\n".join([f"FROM {models.target}", f"DRAFT {models.draft}", *lines, ""]))
@@ -159,7 +159,7 @@ def named(models: Models, create: Callable[..., Any]) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
-    """A tiny target by itself: 8 blocks, 64 wide, 367 tokens, what random drafters are made for."""
+    """A tiny target on its own: 8 blocks, 64 wide, 367 tokens; random drafters are made for it."""
     from helpers.tiny import make_target
 
     return make_target(tmp_path_factory.mktemp("target"))

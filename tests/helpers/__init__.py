@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""What tests share. Imported as `helpers.*`: tests/conftest.py puts `tests/` on the path."""
+"""Shared by all tests. Imported as `helpers.*`, since tests/conftest.py puts `tests/` on the path."""

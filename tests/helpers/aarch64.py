@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A 64-bit ARM machine out of Debian's packages, run by QEMU's user emulation, with the pinned llama.cpp.
+"""A 64-bit ARM machine from Debian's packages, run by QEMU's user emulation, with the pinned llama.cpp.
 
-`prepare` makes it once and keeps it where helpers/backends.py keeps builds: a root directory of Debian's own
-packages (unpacked, nothing is installed in it), Python packages from PyPI's wheels for ARM, and
-llama-cpp-python with libraries from the cross-compiler, which takes minutes where a compiler inside the
-emulator would take hours.
+`prepare` builds it once, in the folder of helpers/backends.py: a root directory of unpacked Debian packages
+(nothing is installed in it), Python packages from PyPI's wheels for ARM, and llama-cpp-python with libraries
+from the cross-compiler, which takes minutes where a compiler inside the emulator would take hours.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPILER = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64-static"
 DEBIAN = ("python3", "libpython3-dev", "libgomp1", "libstdc++6")
-# what its makers build for by default; Apple's processors from the M2 on have it, too
+# the default of llama-cpp-python's builds; Apple's processors from the M2 on support it
 ARCHITECTURE = "armv8.2-a+dotprod+i8mm"
 
 
 def missing() -> str:
-    """Why this machine cannot be made here, or ""."""
+    """Returns why this machine cannot be built here, or ""."""
     if sys.platform != "linux" or os.getuid() != 0:
         return "debootstrap and chroot need root on Linux"
     tools = [n for n in (COMPILER, EMULATOR, "debootstrap", "dpkg", "unshare") if shutil.which(n) is None]
@@ -39,7 +38,7 @@ def missing() -> str:
 
 
 def prepare() -> Path:
-    """The root directory. `/opt/site` in it has llama_cpp and what eaglecpp imports."""
+    """Returns the root directory. Its `/opt/site` has llama_cpp and eaglecpp's dependencies."""
     folder = backends.folder() / "aarch64"
     root = folder / "root"
     if not root.is_dir():
@@ -54,18 +53,18 @@ def prepare() -> Path:
 
 
 def include(root: Path) -> Path:
-    """Of Python's headers in it."""
+    """Returns the folder of Python's headers in `root`."""
     return next(root.glob("usr/include/python3.*"))
 
 
 def libraries(root: Path) -> dict[str, Path]:
-    """What the extension links, by name."""
+    """Returns the libraries that the extension links, by name."""
     folder = root / "opt" / "site" / "llama_cpp" / "lib"
     return {name: folder / f"lib{name}.so" for name in ("ggml-base", "ggml", "ggml-cpu", "llama")}
 
 
 def call(root: Path, folder: Path, *command: str, **environment: str) -> None:
-    """Runs a command there, with `folder` as /mnt. Raises CalledProcessError."""
+    """Runs a command in the machine, with `folder` as /mnt. Raises CalledProcessError."""
     shutil.copy(shutil.which(EMULATOR) or "", root / "usr" / "bin" / EMULATOR)
     (root / "mnt").mkdir(exist_ok=True)
     mounts = f"""
@@ -83,7 +82,7 @@ def call(root: Path, folder: Path, *command: str, **environment: str) -> None:
 
 
 def install(into: Path, extension: Path) -> None:
-    """eaglecpp with this extension, and the demo pair."""
+    """Installs eaglecpp with this extension, and the demo pair."""
     shutil.copytree(
         ROOT / "eaglecpp", into / "eaglecpp", ignore=shutil.ignore_patterns("*.so", "__pycache__")
     )
@@ -99,8 +98,8 @@ def install(into: Path, extension: Path) -> None:
 
 
 def _unpack_debian(root: Path) -> None:
-    """No package's scripts run: that takes minutes in an emulator, and Python needs none of them."""
-    # the same release as that of the cross-compiler, whose libraries are linked
+    """Unpacks Debian's packages. Their scripts take minutes in an emulator, and Python does not need them."""
+    # the release of the cross-compiler, whose libraries are linked
     suite = dict(line.partition("=")[::2] for line in Path("/etc/os-release").read_text().splitlines())
     command = ["debootstrap", "--download-only", "--arch=arm64", "--variant=minbase"]
     command += [f"--include={','.join(DEBIAN)}", suite["VERSION_CODENAME"], str(root)]
@@ -110,13 +109,13 @@ def _unpack_debian(root: Path) -> None:
     for package in archives.glob("*.deb"):
         subprocess.run(["dpkg", "-x", package, root], check=True)
         package.unlink()
-    # Debian's own includes the one of its processor by a path that the cross-compiler does not search
+    # Debian's pyconfig.h includes the processor's by a path that the cross-compiler does not search
     headers = include(root)
     shutil.copy(root / "usr" / "include" / "aarch64-linux-gnu" / headers.name / "pyconfig.h", headers)
 
 
 def _install_packages(site: Path, python: str) -> None:
-    """What eaglecpp and llama_cpp require, but llama_cpp itself."""
+    """Installs the requirements of eaglecpp and llama_cpp, without llama_cpp."""
     wanted = []
     for line in (metadata.requires("eaglecpp") or []) + (metadata.requires("llama-cpp-python") or []):
         requirement = Requirement(line)
@@ -130,7 +129,7 @@ def _install_packages(site: Path, python: str) -> None:
 
 
 def _install_llama(made: Path, site: Path) -> None:
-    """llama_cpp: the installed package's Python, with libraries from the cross-compiler."""
+    """Installs llama_cpp: Python files of the installed package, libraries from the cross-compiler."""
     options = (
         "CMAKE_SYSTEM_NAME=Linux", "CMAKE_SYSTEM_PROCESSOR=aarch64", f"CMAKE_CXX_COMPILER={COMPILER}",
         f"CMAKE_C_COMPILER={COMPILER.replace('g++', 'gcc')}", f"GGML_CPU_ARM_ARCH={ARCHITECTURE}",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""llama.cpp itself on virtual machines that claim AMX and do not have it, where its repacked weights end the
-process.
+"""Makes llama.cpp work on virtual machines that claim AMX without having it: its repacked weights would crash
+the process there.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ _llama.llama_model_default_params = _without_repacking
 
 
 def spare_llama_cpp() -> str:
-    """What a program that uses llama_cpp begins with, so that it runs on such a machine; "" on others."""
+    """Returns code to put before a program that uses llama_cpp on such a machine; "" on others."""
     amx = lowlevel.system_info()["amx"]
     return _WITHOUT_REPACKING if amx["claimed"] and not amx["works"] else ""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""ggml's backends that the installed llama.cpp lacks, built once from the sources of the same release as
-libraries that GGML_BACKEND_PATH names: RPC, and Vulkan, for which Mesa's lavapipe is a device on any machine.
+"""ggml backends that the installed llama.cpp lacks, built once from the sources of the same release, as
+libraries for GGML_BACKEND_PATH: RPC, and Vulkan, for which Mesa's lavapipe is a device on any machine.
 
-They are kept under `$XDG_CACHE_HOME/eaglecpp-tests`, or where EAGLECPP_TEST_BACKENDS says. On Debian as root
-what Vulkan's needs to be built is installed; elsewhere its absence is the reason that comes back. A build
-that fails is a failure, not an absence.
+They are kept in `$EAGLECPP_TEST_BACKENDS`, by default `$XDG_CACHE_HOME/eaglecpp-tests`. As root on Debian the
+build dependencies of Vulkan are installed; elsewhere their absence is returned as the reason. A failed build
+is an error, not an absence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 DEBIAN = ("mesa-vulkan-drivers", "libvulkan-dev", "glslc", "spirv-headers")
-# VK_EXT_layer_settings: ggml-vulkan names it without a guard, Vulkan headers before 1.3.272 lack it
+# ggml-vulkan uses VK_EXT_layer_settings without a guard, but Vulkan headers before 1.3.272 lack it
 OLD_HEADERS = """\
 #pragma once
 #ifdef __cplusplus
@@ -47,7 +47,7 @@ struct LayerSettingsCreateInfoEXT {
 
 
 class Counts(ctypes.Structure):
-    """What the counting device counts (tests/native/gpu/counting_device.h)."""
+    """Counters of the counting device (tests/native/gpu/counting_device.h)."""
 
     _fields_ = [(name, ctypes.c_uint64) for name in (
         "waits", "bytes_up", "bytes_down", "copies", "graphs", "operations", "allocations", "frees",
@@ -57,16 +57,16 @@ class Counts(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Backend:
-    """One backend's library, or why there is none."""
+    """One backend's library, or the reason why it is missing."""
 
     name: str
     path: Path | None
     why_not: str = ""
-    preload: Path | None = None  # a library that programs that use it have to be started with
+    preload: Path | None = None  # library to preload into programs that use the backend
 
 
 def folder() -> Path:
-    """Where builds are kept, one folder for each release of llama-cpp-python."""
+    """Returns the folder of the builds for the installed release of llama-cpp-python."""
     if given := os.environ.get("EAGLECPP_TEST_BACKENDS"):
         return Path(given)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -74,7 +74,7 @@ def folder() -> Path:
 
 
 def sources(into: Path) -> Path:
-    """llama.cpp's sources of the installed release, out of its source distribution. Raises OSError."""
+    """Returns llama.cpp's sources from the source distribution of the installed release. Raises OSError."""
     version = metadata.version("llama-cpp-python")
     found = into / f"llama_cpp_python-{version}" / "vendor" / "llama.cpp"
     if found.is_dir():
@@ -91,7 +91,7 @@ def sources(into: Path) -> Path:
 
 
 def _install() -> str:
-    """What building for Vulkan takes; the reason it cannot be had, or ""."""
+    """Installs the build dependencies of Vulkan; returns the reason if it cannot, or ""."""
     if shutil.which("glslc") and Path("/usr/include/vulkan/vulkan.h").exists():
         return ""
     if shutil.which("apt-get") and hasattr(os, "getuid") and os.getuid() == 0:
@@ -104,7 +104,7 @@ def _install() -> str:
 
 
 def build(name: str) -> Backend:
-    """The backend, built where it is not kept from an earlier time. Raises CalledProcessError."""
+    """Returns the backend, and builds it if needed. Raises CalledProcessError."""
     if sys.platform != "linux":
         return Backend(name, None, "built on Linux only")
     kept = folder() / f"libggml-{name}.so"
@@ -125,7 +125,7 @@ def build(name: str) -> Backend:
 
 
 def _preload(name: str) -> Path | None:
-    """What keeps lavapipe alive, see the source."""
+    """Builds a library that keeps lavapipe from crashing; see keep_buffers.c."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if name != "vulkan" or compiler is None:
         return None
@@ -147,13 +147,13 @@ def _compile(name: str) -> Path:
 
 
 def build_llama(made: Path, target: str, *options: str) -> None:
-    """A target of llama.cpp, all of which is configured: the source distribution lacks parts of ggml as a
-    project of its own. Raises CalledProcessError.
+    """Builds a target of llama.cpp. Configures all of llama.cpp, since the source distribution lacks the
+    files to build ggml alone. Raises CalledProcessError.
     """
     not_built = ("APP", "COMMON", "EXAMPLES", "SERVER", "TESTS", "TOOLS")
     options += ("GGML_NATIVE=OFF", "BUILD_SHARED_LIBS=ON", "CMAKE_BUILD_TYPE=Release")
     options += tuple(f"LLAMA_BUILD_{part}=OFF" for part in not_built)
-    # cmake and ninja may be the environment's own
+    # cmake and ninja may be installed in the environment
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     source = ["-S", str(sources(folder())), "-B", str(made)]
     for command in (

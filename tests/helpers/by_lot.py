@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Drafts accepted at random: speeds and shapes of rounds that no trained drafter is needed for."""
+"""Drafts accepted at random, to measure speeds and shapes of rounds without a trained drafter."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from eaglecpp.engine.request import ResolvedRequest
 
 @contextmanager
 def accepted_by_lot(rates: Sequence[float]) -> Iterator[None]:
-    """Generations that begin inside accept drafts with these chances: of the first, of the first two, ...
-    What they say is not the target's text.
+    """Accepts drafts at random in generations that begin inside: the first with probability rates[0], the
+    first two with rates[1], and so on. The resulting text is not the target's.
     """
     made = ResolvedRequest.params
 

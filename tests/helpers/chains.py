@@ -15,7 +15,7 @@ from helpers.training import N_VOCAB
 
 
 def random_model(spec: DraftSpec, dtype: torch.dtype = torch.float32) -> DraftModel:
-    """Weights large enough that every part of the arithmetic shows in the logits."""
+    """Returns a model whose weights are large enough for every operation to show in the logits."""
     torch.manual_seed(5)
     model = DraftModel(spec, torch.randn(N_VOCAB, spec.hidden_size), share_head=False, dtype=dtype)
     with torch.no_grad():
@@ -29,7 +29,7 @@ def random_model(spec: DraftSpec, dtype: torch.dtype = torch.float32) -> DraftMo
 
 
 def reference(model: DraftModel) -> Drafter:
-    """The drafter of tests/helpers/reference with the same weights."""
+    """Returns the drafter of tests/helpers/reference with the same weights."""
     spec = model.spec
     tensors = to_checkpoint(dict(model.state_dict()), spec)
     weights = {name.replace("midlayer.", "layers.0."): t for name, t in tensors.items()}
@@ -49,7 +49,9 @@ def reference(model: DraftModel) -> Drafter:
 
 
 def chain_logits(drafter: Drafter, sample: Sample, anchor: int, n_steps: int) -> list[torch.Tensor]:
-    """Logits of a chain that starts at row `anchor`, all earlier rows committed with true features."""
+    """Returns the logits of a chain that starts at row `anchor`, after committing all earlier rows with true
+    features.
+    """
     tokens = sample.tokens.tolist()
     drafter.reset()
     features = torch.from_numpy(sample.features[:, : anchor + 1])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Tiny drafter checkpoints in the layout of every trainer and exporter the converter reads.
+"""Tiny drafter checkpoints in the layout of every trainer and exporter that the converter reads.
 
-`write_checkpoint(directory, family, shape)` takes a `DraftShape` (canonical names, boundary ids) and spells
-it the way that family does: prefixes, nested configs, where the layer ids stand and how they count. `edit`
-and `drop` damage it on purpose. Weights go to safetensors, or a .bin written by torch.
+`write_checkpoint(directory, family, shape)` takes a `DraftShape` (canonical names, boundary ids) and writes
+it as that family does: prefixes, nested configs, the position of the layer ids and their base. `edit` and
+`drop` damage it on purpose. Weights go to safetensors, or a .bin written by torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IDS = "eagle_aux_hidden_state_layer_ids"
 
 
 def _plain(config: Config) -> Config:
-    """Without switches that are off, as trainers that do not know them write it."""
+    """Removes switches that are off, like trainers that do not know them."""
     return {key: value for key, value in config.items() if key not in _SWITCHES or value}
 
 
@@ -100,7 +100,7 @@ def _torchspec(config: Config, weights: Weights) -> tuple[Config, Weights]:
 
 
 def _kimi(config: Config, weights: Weights) -> tuple[Config, Weights]:
-    """TorchSpec's export for vLLM: boundary ids where a TorchSpec checkpoint has the others."""
+    """TorchSpec's export for vLLM: boundary ids instead of TorchSpec's own."""
     eagle_config = {_IDS: config[_IDS], "use_aux_hidden_state": True, "use_mtp_layernorm": False}
     config = {**_plain(config), "eagle_config": eagle_config, "_torchspec_version": "0.2.0"}
     return {k: v for k, v in config.items() if k != _IDS}, weights
@@ -148,12 +148,12 @@ def write_checkpoint(
 ) -> Path:
     """Writes the checkpoint and returns its directory.
 
-    edit: config values over the family's (None removes the key). add, drop: tensors by the family's names.
-    save: how to store the weights (default: one model.safetensors).
+    edit: config values that replace the family's (None removes the key). add, drop: tensors by the family's
+    names. save: function that stores the weights (default: one model.safetensors).
     """
     shape = shape or DraftShape()
     config, weights = shape.config(), shape.weights()
-    if not (shape.eagle1 or shape.gemma):  # which have layouts of their own
+    if not (shape.eagle1 or shape.gemma):  # these have their own layouts
         config, weights = FAMILIES[family](config, weights)
     weights = {**_without(weights, *drop), **(add or {})}
     return write_files(directory, {**config, **(edit or {})}, weights, save)
@@ -169,7 +169,7 @@ def rewrite_config(directory: Path, **values: Any) -> None:
 
 
 def save_bin(directory: Path, weights: Weights) -> None:
-    """`pytorch_model.bin` as torch writes it, matrices in bfloat16. Skips the test without torch."""
+    """Writes `pytorch_model.bin` with torch, matrices in bfloat16. Skips the test without torch."""
     torch: Any = pytest.importorskip("torch")
 
     def tensor(value: Any) -> Any:

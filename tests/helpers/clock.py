@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A clock of its own for one module."""
+"""A fake clock for a single module."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, module: str, **functions: Callable[..., Any]) -> None:
-    """Gives `module` a `time` with these functions in it.
+    """Gives `module` its own `time` with these functions.
 
     Patching `module.time.monotonic` would change the clock of the whole process: an event loop in another
-    thread that looks at it meanwhile may wait for hours.
+    thread could then wait for hours.
     """
     monkeypatch.setattr(f"{module}.time", SimpleNamespace(**(vars(time) | functions)))

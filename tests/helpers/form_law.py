@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Answers under a grammar are the same with and without drafting: random schemas and grammars, temperatures,
-strategies and cancelled answers before. `benchmarks/structured.py --law N` asks for more of them.
+"""Checks that answers under a grammar are the same with and without drafting, for random schemas, grammars,
+temperatures, strategies and cancelled answers. `benchmarks/structured.py --law N` checks more of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORDS = ["len", "a list", "a dict", "a set", "a tuple"]
 
 @dataclass
 class Found:
-    """`differ`: the options of the answers that drafting changed."""
+    """Counts; `differ`: options of the answers that drafting changed."""
 
     n: int = 0
     n_tokens: int = 0
@@ -39,7 +39,7 @@ def _word(rng: random.Random) -> str:
 
 
 def _value(rng: random.Random, depth: int = 0) -> dict[str, Any]:
-    """A random schema."""
+    """Returns a random schema."""
     simple: list[dict[str, Any]] = [
         {"type": "string", "maxLength": rng.randint(1, 20)},
         {"type": "integer", "minimum": -5, "maximum": rng.randint(0, 1000)},
@@ -69,7 +69,7 @@ def _form(rng: random.Random) -> dict[str, Any]:
 
 
 def hold(engine: Engine, n: int, seed: int, strategies: list[str]) -> Found:
-    """Compares n answers with those of target-only decoding."""
+    """Compares n answers with target-only decoding."""
     rng, found = random.Random(seed), Found()
     while found.n < n:
         options: dict[str, Any] = _form(rng) | {
@@ -82,7 +82,7 @@ def hold(engine: Engine, n: int, seed: int, strategies: list[str]) -> Found:
         try:
             with engine.session() as session:
                 expected = session.generate(prompt, strategy="off", **options)
-        except GrammarError:  # a random schema may allow nothing
+        except GrammarError:  # a random schema may match nothing
             continue
         with engine.session() as session:
             if n_taken:

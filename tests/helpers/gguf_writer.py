@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The end of writing a GGUF file, and what others read in one."""
+"""Finishes a GGUF file, and reads keys and tensors from one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 
 def tensors_of(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """By name, as they lie there."""
+    """Returns the tensors by name, in their stored layout."""
     return {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
 
 
 def key_of(path: Path, name: str) -> Any:
-    """The value of a key."""
+    """Returns the value of a key."""
     return gguf.GGUFReader(path).fields[name].contents()
 
 
 def check_same_tensors(path: Path, other: Path, rtol: float = 0.0, atol: float = 0.0) -> None:
-    """Fails, naming the tensor, where two files differ."""
+    """Fails with the tensor's name if two files differ."""
     found, expected = tensors_of(path), tensors_of(other)
     assert found.keys() == expected.keys()
     for name, value in expected.items():

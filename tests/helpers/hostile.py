@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A target whose every text would do something to a terminal: names, metadata, template, and what it says."""
+"""A target whose names, metadata, template and generated text contain terminal control sequences."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from helpers.tiny_split import rewrite
 from helpers.tiny_tokenizer import Tokenizer, byte_symbols, tiny_tokenizer
 
 EVIL = "\x1b]0;owned\x07\x1b[31m\x1b[2Jowned\x9b31m\r\x7f\u202e"
-"""Sets the title, clears the screen, turns red in two ways, overwrites the line, turns the text round."""
+"""Sets the title, clears the screen, turns red in two ways, overwrites the line, reverses the text direction."""
 
 _CONTROLS = ("\x1b]", "\x1b[31m", "\x1b[2J", "\x07", "\x9b", "\x7f", "\u202e", "owned\r")
 
 
 def raw_controls(raw: str) -> list[str]:
-    """What of `EVIL` is in what a terminal got. Colours and cursor movements of our own are not in it."""
+    """Returns the parts of `EVIL` that reached a terminal. Our own colours and cursor movements do not count."""
     return [text for text in _CONTROLS if text in raw]
 
 
 def write_hostile_target(path: Path, architecture: str = "llama", template: str | None = None) -> Path:
-    """A tiny target that says nothing but `EVIL`."""
+    """Writes a tiny target that generates only `EVIL`."""
     spec, plain = TargetSpec(n_layers=4, chat_template=template is None), tiny_tokenizer()
     symbols = byte_symbols()
     evil = "".join(symbols[byte] for byte in EVIL.encode())
     tokenizer = Tokenizer([*plain.tokens, evil], plain.merges)
     weights = target_weights(spec, tokenizer)
     weights["lm_head.weight"][-1] = 0.0
-    weights["lm_head.weight"][-1, 0] = 1000.0  # the constant component: always the likeliest token
+    weights["lm_head.weight"][-1, 0] = 1000.0  # the constant component: always the most likely token
     sound = path.with_suffix(".sound")
     write_gguf(sound, spec, tokenizer, weights, "F32", architecture)
     names = ("name", "author", "version", "license", "license.name", "description", "url")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A real server on the loopback, in a thread of the test, and requests to it."""
+"""A real server on the loopback interface, in a thread of the test, and requests to it."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ TARGET, DRAFT = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
 MODEL = "demo"
 QUESTION = "What does os.path.join do?"
 SAID = "Join two or more pathname components"
-"""What MODEL says to QUESTION."""
+"""The demo model's answer to QUESTION."""
 CITY = {
     "type": "object",
     "properties": {"city": {"enum": ["Paris"]}},
     "required": ["city"],
     "additionalProperties": False,
 }
-"""Arguments of a tool."""
+"""Parameters of a tool."""
 WEATHER = {
     "type": "function",
     "function": {"name": "weather", "description": "The weather somewhere", "parameters": CITY},
 }
 """A tool."""
 THOUGHT = 'root ::= "<think>ab cd</think>ef gh"'
-"""A grammar for an answer that thinks."""
+"""A grammar for an answer with a thought."""
 FAST = {"n_ctx": 512, "n_threads": 1, "exact": "off", "planner_cache": False}
 
 
 def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Waits for what happens sooner or later."""
+    """Waits until a condition holds."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "that took too long"
@@ -53,12 +53,12 @@ def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def store(name: str, rest: str = "", files: str = f"FROM {TARGET}") -> None:
-    """Puts a model into the store, by its Modelfile."""
+    """Stores a model by its Modelfile."""
     create_model(Stores.open(), ModelName.parse(name), Modelfile.from_text(f"{files}\n{rest}"), Path())
 
 
 class TestServer:
-    """`with TestServer(...)`: the demo pair under the name "demo", unless other files are named."""
+    """`with TestServer(...)`: serves the demo pair under the name "demo", or the given files."""
 
     __test__ = False
 
@@ -92,31 +92,31 @@ class TestServer:
         return requests.post(self.url + path, data=data, timeout=120, **options)
 
     def connect(self, data: bytes = b"") -> socket.socket:
-        """A connection of which the server has these bytes."""
+        """Opens a connection and sends these bytes."""
         made = socket.create_connection(self.listener.getsockname(), timeout=60)
         made.sendall(data)
         return made
 
     def told(self, path: str, body: Any, status: int = 200) -> Any:
-        """What a request is answered that succeeds, or fails with this status."""
+        """Posts a request, checks the status, and returns the JSON of the answer."""
         answer = self.post(path, body)
         assert answer.status_code == status, answer.text
         return answer.json()
 
     def delete(self, model: str) -> None:
-        """Takes a model out of the store."""
+        """Deletes a model from the store."""
         answer = requests.delete(f"{self.url}/api/delete", json={"model": model}, timeout=120)
         assert answer.status_code == 200, answer.text
 
     def lines(self, path: str, body: Any) -> Iterator[dict[str, Any]]:
-        """A streamed answer of Ollama's API."""
+        """Yields the lines of a streamed answer of Ollama's API."""
         with self.post(path, body, stream=True) as answer:
             assert answer.headers["content-type"] == "application/x-ndjson"
             for line in answer.iter_lines():
                 yield json.loads(line)
 
     def events(self, path: str, body: Any) -> Iterator[Any]:
-        """A streamed answer in server-sent events; the last of OpenAI's is the text [DONE]."""
+        """Yields the server-sent events of an answer; OpenAI's last event is the text [DONE]."""
         with self.post(path, {**body, "stream": True}, stream=True) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
             for line in answer.iter_lines():
@@ -124,7 +124,7 @@ class TestServer:
                     yield json.loads(line[6:]) if line != b"data: [DONE]" else "[DONE]"
 
     def metric(self, name: str) -> float:
-        """The sum of a metric over its labels."""
+        """Returns the sum of a metric over its labels."""
         values = [
             line.rsplit(" ", 1) for line in self.get("/metrics").text.splitlines() if line.startswith(name)
         ]

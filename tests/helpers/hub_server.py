@@ -27,13 +27,13 @@ LARGE = 1000
 COMMIT = "c" * 40
 CONFIG = b'{"model_format":"gguf","model_family":"llama"}'
 Layers = Mapping[str, bytes] | Sequence[tuple[str, bytes]]
-"""Contents by kind."""
+"""Contents, by kind of layer."""
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 @dataclass
 class Faults:
-    """What goes wrong.
+    """Faults of the server.
 
     cut_after:     bytes after which a content connection is cut, once per entry
     busy:          how many requests are answered 429 first
@@ -51,7 +51,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class Request:
-    """One request: method, path, and the headers that matter."""
+    """A request's method, path, and relevant headers."""
 
     method: str
     path: str
@@ -61,7 +61,7 @@ class Request:
 
 
 class HubServer:
-    """Serves from memory on a free port; one thread per connection."""
+    """Serves from memory on a free port, with one thread per connection."""
 
     def __init__(self) -> None:
         self.repos: dict[str, dict[str, bytes]] = {}
@@ -70,7 +70,7 @@ class HubServer:
         self.manifests: dict[str, bytes] = {}
         self.blobs: dict[str, bytes] = {}
         self.redirects: dict[str, str] = {}
-        self.answer: Answer | None = None  # to every request, in place of all that
+        self.answer: Answer | None = None  # sent to every request instead of the content
         self.faults = Faults()
         self.log: list[Request] = []
         self.lock = threading.Lock()
@@ -98,11 +98,11 @@ class HubServer:
 
     @property
     def host(self) -> str:
-        """For names of the registry: `<host>/library/model`."""
+        """Host for the registry's names: `<host>/library/model`."""
         return f"127.0.0.1:{self.port}"
 
     def add(self, repo: str, files: Mapping[str, bytes], *, token: str = "", gated: bool = False) -> None:
-        """A repository; with a token it is private."""
+        """Adds a repository, private if it has a token."""
         self.repos[repo] = dict(files)
         if token:
             self.tokens[repo] = token
@@ -112,17 +112,17 @@ class HubServer:
             self.blobs[digest_of(data)] = data
 
     def publish(self, name: str, layers: Layers, config: bytes = CONFIG) -> None:
-        """A model of the registry, by `namespace/model:tag`."""
+        """Adds a model to the registry as `namespace/model:tag`."""
         contents = [config, *(data for _, data in pairs_of(layers))]
         self.add_manifest(name, manifest_of(layers, config), {digest_of(data): data for data in contents})
 
     def add_manifest(self, name: str, manifest: Mapping[str, Any], blobs: Mapping[str, bytes]) -> None:
-        """The same, with whatever a manifest may say."""
+        """Adds a model to the registry with any manifest."""
         self.manifests[name] = json.dumps(manifest, separators=(",", ":")).encode()
         self.blobs.update(blobs)
 
     def content_requests(self) -> list[Request]:
-        """The requests for content, without listings and redirects."""
+        """Returns the requests for content, without listings and redirects."""
         return [request for request in self.log if request.path.startswith("/cdn/")]
 
 
@@ -135,7 +135,7 @@ def pairs_of(layers: Layers) -> list[tuple[str, bytes]]:
 
 
 def manifest_of(layers: Layers, config: bytes) -> dict[str, Any]:
-    """As Ollama writes it."""
+    """Returns a manifest in Ollama's form."""
     return {
         "schemaVersion": 2,
         "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
@@ -145,7 +145,7 @@ def manifest_of(layers: Layers, config: bytes) -> dict[str, Any]:
 
 
 def layer_entry(kind: str, data: bytes) -> dict[str, Any]:
-    """A manifest's entry for this content."""
+    """Returns a manifest's entry for this content."""
     media_type = kind if "/" in kind else f"application/vnd.ollama.image.{kind}"
     return {"mediaType": media_type, "digest": digest_of(data), "size": len(data)}
 
@@ -271,7 +271,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(body[at : at + step])
                 if speed:
                     time.sleep(0.02)
-        except OSError:  # the client is gone; that is what it is killed for
+        except OSError:  # the client was killed, as intended
             self.close_connection = True
 
     def _allowed(self, repo: str) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The demo pair with tokens for infilling in its vocabulary. What it was trained on it says as before."""
+"""The demo pair with tokens for infilling in its vocabulary. Other texts stay the same."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from helpers.http_server import DRAFT, TARGET
 from helpers.tiny_split import rewrite
 
 TOKENS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>")
-"""In place of the last of the vocabulary, which are seldom said; llama.cpp knows them by these texts."""
+"""Replace the last tokens of the vocabulary, which are rarely used. llama.cpp recognises them by these texts."""
 
 
 def write_infill_pair(folder: Path, n_tokens: int = len(TOKENS)) -> tuple[Path, Path]:
-    """Target and drafter. n_tokens: how many of `TOKENS` they have."""
+    """Writes target and drafter with the first `n_tokens` of `TOKENS`."""
     return _written(TARGET, folder, TOKENS[:n_tokens]), _written(DRAFT, folder, TOKENS[:n_tokens])
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`killed_everywhere`: what an operation leaves when it is killed before any one of its file operations.
+"""`killed_everywhere`: kills an operation before each of its file operations and checks what is left.
 
-Not at random: a child dies at its first operation on a folder, the next one at its second, and so on until
-one lives to the end. `sys.addaudithook` announces every operation before it happens.
+Not at random: the first child dies at its first operation on a folder, the next at its second, and so on
+until one finishes. `sys.addaudithook` reports every operation before it happens.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ KILLED = 137
 
 
 def killed_everywhere(root: Path, operation: Callable[[], object], check: Callable[[], None]) -> int:
-    """Runs the operation in children that die ever later; `check` looks at what each left. Returns how many
-    died.
+    """Runs the operation in children that die later each time, and runs `check` after each. Returns the
+    number of children that died.
     """
     for n_allowed in range(10_000):
         code = in_child(root, operation, n_allowed)
@@ -33,9 +33,9 @@ def killed_everywhere(root: Path, operation: Callable[[], object], check: Callab
 
 
 def in_child(root: Path, operation: Callable[[], object], n_allowed: int) -> int:
-    """The exit code of a child that dies before its file operation number `n_allowed` below `root`."""
+    """Returns the exit code of a child that dies at its first file operation below `root` after `n_allowed`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads; this child has none
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads; the child has one
         child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -60,7 +60,7 @@ def in_child(root: Path, operation: Callable[[], object], n_allowed: int) -> int
 
 
 def killed_after_lines(code: str, n_lines: int) -> None:
-    """Runs a program with one thread until it has printed so many lines, and kills it."""
+    """Runs a program with one thread, waits until it printed `n_lines` lines, and kills it."""
     child = subprocess.Popen(
         [sys.executable, "-P", "-c", code],
         stdout=subprocess.PIPE,

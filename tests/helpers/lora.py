@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A tiny LoRA for a tiny target, as the GGUF that llama.cpp and Ollama's ADAPTER take."""
+"""A tiny LoRA for a tiny target, as a GGUF for llama.cpp and for Ollama's ADAPTER."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def write_lora(
     rank: int = 4,
     change: Callable[[Factors], object] = lambda factors: None,
 ) -> None:
-    """Random factors for some matrices of `target`, or for one.
+    """Writes random factors for some matrices of `target`, or for `only` one.
 
-    size: of what they add, relative to the weights; change: is given the factors before they are written
+    size: size of the change relative to the weights. change: called with the factors before they are written.
     """
     rng = np.random.default_rng(7)
     reader = gguf.GGUFReader(target)

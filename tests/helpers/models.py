@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the fixture `models` gives (tests/conftest.py)."""
+"""Type of the fixture `models` (tests/conftest.py)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Classes of the extension, made in one line."""
+"""Builds classes of the extension in one line."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def _filled(made: Any, values: dict[str, Any]) -> Any:
 
 
 def engine_options(**values: Any) -> EngineOptions:
-    """On one thread, unless said otherwise."""
+    """Returns engine options, with one thread unless `values` has n_threads."""
     options: EngineOptions = _filled(EngineOptions(), {"n_threads": 1, **values})
     return options
 
 
 def sampling_params(**values: Any) -> SamplingParams:
-    """With a grammar in GBNF, or of `resolve_grammar`."""
+    """Returns sampling parameters. grammar: GBNF, or a value for `resolve_grammar`."""
     if "grammar" in values:
         values["grammar"] = str(resolve_grammar(values["grammar"]) or "")
     params: SamplingParams = _filled(SamplingParams(), values)
@@ -31,10 +31,10 @@ def sampling_params(**values: Any) -> SamplingParams:
 
 
 def open_target(path: Path, n_ctx: int = 64) -> Target:
-    """A model whose vocabulary a sampler needs."""
+    """Opens a model whose vocabulary a sampler needs."""
     return Target(engine_options(target_path=str(path), n_ctx=n_ctx), [])
 
 
 def make_sampler(target: Target, **values: Any) -> Sampler:
-    """values: fields of `SamplingParams`."""
+    """Returns a sampler. values: fields of `SamplingParams`."""
     return Sampler(sampling_params(**values), target)

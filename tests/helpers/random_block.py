@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Random block drafters, DFlash, DSpark and DFlash2, in the layouts of those who publish them.
+"""Random block drafters, DFlash, DSpark and DFlash2, in their publishers' layouts.
 
 Takes a `BlockShape`; gives config and tensors as z-lab (`dflash`, `dflash2`) or DeepSpec (`dspark`) write
-them, and the GGUF that convert makes of it. As in `random_drafter`, weights are such that every branch of the
-arithmetic moves the logits.
+them, and the GGUF that convert makes of it. As in `random_drafter`, weights are chosen so that every branch
+of the arithmetic changes the logits.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Kind = Literal["dflash", "dspark", "dflash2"]
 
 @dataclass(frozen=True)
 class BlockShape:
-    """Sizes and switches of one drafter. layers: k of R_k. rank: of the Markov head (DSpark; 0 = none, which
-    is DeepSpec's "DFlash") or of the selector (DFlash2).
+    """Sizes and switches of one drafter. layers: the k of R_k. rank: of the Markov head (DSpark; 0 = no
+    Markov head, which is DeepSpec's "DFlash") or of the selector (DFlash2).
     """
 
     kind: Kind = "dflash"
@@ -47,21 +47,21 @@ class BlockShape:
     head_dim: int = 16
     n_ff: int = 96
     n_vocab: int = 367
-    n_draft_vocab: int = 367  # smaller ones need own_tables
+    n_draft_vocab: int = 367  # a smaller one needs own_tables
     rank: int = 8
     top_k: int = 4
     group: int = 16
     taps: int = 2
     confidence: bool = True
-    own_tables: bool | None = None  # embeddings and head; None: DeepSpec's files have them
-    target_head: bool = False  # own embeddings alone
-    causal: bool | None = None  # of all layers
+    own_tables: bool | None = None  # own embeddings and head; None: only DeepSpec's files have them
+    target_head: bool = False  # only the embeddings are its own
+    causal: bool | None = None  # for all layers; None: by layer type
     window: int = 0  # 0 = full attention
-    full_layers: tuple[int, ...] = ()  # that see everything beside a window
-    sinks: bool = False  # of attention
-    gemma: str = ""  # of DSpark: "keys" are the values, or it has "values"
+    full_layers: tuple[int, ...] = ()  # layers without the window
+    sinks: bool = False  # attention sinks
+    gemma: str = ""  # DSpark: "keys" (the keys are also the values) or "values"
     rope: dict[str, Any] = field(default_factory=dict, hash=False)  # rope_scaling
-    extra: dict[str, Any] = field(default_factory=dict, hash=False)  # config values over all others
+    extra: dict[str, Any] = field(default_factory=dict, hash=False)  # config values that replace all others
     seed: int = 11
 
     @property
@@ -73,7 +73,7 @@ class BlockShape:
         return self.n_embd
 
     def config(self) -> dict[str, Any]:
-        """`config.json`."""
+        """Returns `config.json`."""
         kinds = [
             "full" if i in self.full_layers or not self.window else "sliding" for i in range(self.n_layers)
         ]
@@ -117,7 +117,7 @@ class BlockShape:
         return {key: value for key, value in config.items() if value is not None}
 
     def weights(self) -> dict[str, Any]:
-        """Tensors by their names in such checkpoints."""
+        """Returns the tensors by their names in such checkpoints."""
         rng = np.random.default_rng(self.seed)
         n, width = self.n_embd, self.n_embd + (self.rank if self.rank else 0)
         w: dict[str, Any] = {
@@ -145,7 +145,7 @@ class BlockShape:
         return w | vocab_maps(rng, self.n_vocab, self.n_draft_vocab)
 
     def layer(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Tensors of one layer, named within it."""
+        """Returns the tensors of one layer, with names relative to it."""
         n, w = self.n_embd, layer_matrices(rng, self, self.n_embd, {})
         w |= {f"self_attn.{x}_norm.weight": norm(rng, self.head_dim) for x in "qk"}
         if self.sinks:
@@ -168,10 +168,10 @@ class BlockShape:
         return w
 
     def write(self, directory: Path) -> Path:
-        """The checkpoint's directory, written."""
+        """Writes the checkpoint; returns its directory."""
         return write_files(directory, self.config(), self.weights())
 
     def gguf(self, directory: Path, target: Path, type: str = "F32", **reading: Any) -> Path:
-        """Checkpoint and GGUF in the directory; returns the GGUF. target: the target's."""
+        """Writes checkpoint and GGUF; returns the GGUF. target: Hugging Face directory of the target."""
         checkpoint = self.write(directory / "checkpoint")
         return convert_checkpoint(checkpoint, target, directory / "draft.gguf", type, **reading).out

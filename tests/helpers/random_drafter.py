@@ -2,10 +2,10 @@
 """Random drafter checkpoints with any combination of switches, under canonical names (`layers.{i}.*`).
 
 Takes a `DraftShape`; gives the flat config and the tensors of a checkpoint as vLLM's own class reads it
-(`Eagle3LlamaForCausalLM`, boundary ids at top level), or of an EAGLE-1 checkpoint as SafeAILab writes
-it. Weights are scaled so that every branch of the arithmetic moves the logits: norms differ from one,
-biases from zero, attention is neither flat nor one-hot. Such a drafter guesses nothing right; see
-`tiny.make_pair` for one that does.
+(`Eagle3LlamaForCausalLM`, boundary ids at top level), or of an EAGLE-1 checkpoint as SafeAILab writes it.
+Weights are scaled so that every branch of the arithmetic changes the logits: norms differ from one, biases
+from zero, attention is neither flat nor one-hot. Such a drafter guesses nothing right; `tiny.make_pair`
+builds one that does.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LatentShape:
         }
 
     def weights(self, rng: np.random.Generator, width: int, n_heads: int, n_embd: int) -> dict[str, Array]:
-        """Tensors of the attention, named within it. width: of its input."""
+        """Returns the tensors of the attention, with names relative to it. width: of its input."""
         n_q = n_heads * (self.nope + self.rope)
         w = {
             "kv_a_proj_with_mqa.weight": 1.5 * matrix(rng, self.kv_rank + self.rope, width),
@@ -70,7 +70,7 @@ class LatentShape:
 
 @dataclass(frozen=True)
 class DraftShape:
-    """Sizes and switches of one drafter; the defaults are plain EAGLE-3 for `tiny.TargetSpec()`."""
+    """Sizes and switches of one drafter; the defaults are standard EAGLE-3 for `tiny.TargetSpec()`."""
 
     n_embd: int = 64
     n_embd_target: int = 64
@@ -85,7 +85,7 @@ class DraftShape:
     eps: float = 1e-5
     rope: dict[str, Any] = field(default_factory=dict, hash=False)  # rope_scaling
     window: int = 0  # 0 = full attention
-    full_layers: tuple[int, ...] = ()  # that see everything beside a window
+    full_layers: tuple[int, ...] = ()  # layers without the window
     fc_norm: bool = False
     norm_output: bool = False
     norm_before_fc: bool = False
@@ -95,25 +95,25 @@ class DraftShape:
     fc_bias: bool = False
     mlp_bias: bool = False
     eagle1: bool = False  # EAGLE-1 and 2; `layers` is then the id of the state after the final norm
-    eagle1_norms: bool = False  # Mistral's form of it
-    gemma: str = ""  # Gemma 4's own layer: "keys" are the values, or it has "values"; DeepSpec's names
+    eagle1_norms: bool = False  # Mistral's variant of EAGLE-1
+    gemma: str = ""  # Gemma 4's layer: "keys" (the keys are also the values) or "values"; DeepSpec's names
     latent: LatentShape | None = None
     n_parallel: int = 0  # P-EAGLE: tokens of one pass
     own_embedding: bool = True
     own_head: bool = True
     scale: float = 1.0  # of fc: small values bring the norms near eps
-    embedding: float = 1.0  # likewise of the embedding
+    embedding: float = 1.0  # scale of the embedding
     seed: int = 7
 
     @property
     def kv_shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """`[n_heads, width]` of the keys and the values that a row leaves in the cache."""
+        """Shapes `[n_heads, width]` of the keys and values that a row adds to the cache."""
         if self.latent is None:
             return ((self.n_kv_heads, self.head_dim),) * 2
         return (1, self.latent.kv_rank + self.latent.rope), (1, self.latent.kv_rank)
 
     def config(self) -> dict[str, Any]:
-        """`config.json`, flat."""
+        """Returns `config.json`, flat."""
         config = base_config(self) | {"rms_norm_eps": self.eps}
         if self.eagle1:
             name = "EagleMistralForCausalLM" if self.eagle1_norms else "LlamaForCausalLM"
@@ -142,7 +142,7 @@ class DraftShape:
         return config
 
     def weights(self) -> dict[str, Any]:
-        """Tensors under canonical names."""
+        """Returns the tensors under canonical names."""
         rng = np.random.default_rng(self.seed)
         n_features = 2 * self.n_embd if self.eagle1 else len(self.layers) * self.n_embd_target
         w: dict[str, Any] = {"fc.weight": self.scale * matrix(rng, self.n_embd, n_features)}
@@ -165,7 +165,7 @@ class DraftShape:
         return w | vocab_maps(rng, self.n_vocab, self.n_draft_vocab)
 
     def layer(self, rng: np.random.Generator, i: int) -> dict[str, Array]:
-        """Tensors of one layer, named within it."""
+        """Returns the tensors of one layer, with names relative to it."""
         width = self.n_embd * (2 if i == 0 and not self.eagle1 else 1)
         n_q, n_kv = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         rows = {"q": n_q, "k": n_kv, "v": n_kv}
@@ -194,7 +194,7 @@ class DraftShape:
         return w
 
     def gemma_config(self) -> dict[str, Any]:
-        """The keys of Gemma 4's drafters beside the usual ones."""
+        """Returns the keys that Gemma 4's drafters add."""
         return gemma_config(self) | {
             "architectures": ["Gemma4Eagle3Model"],
             "num_key_value_heads": 2 * self.n_kv_heads if self.gemma == "keys" else self.n_kv_heads,
@@ -207,18 +207,18 @@ class DraftShape:
         }
 
     def write(self, directory: Path) -> Path:
-        """The checkpoint directory, written."""
+        """Writes the checkpoint; returns its directory."""
         return write_files(directory, self.config(), self.weights())
 
     def gguf(self, directory: Path, target: Path, type: str = "F32") -> Path:
-        """Checkpoint and GGUF in the directory; returns the GGUF. target: the target's."""
+        """Writes checkpoint and GGUF; returns the GGUF. target: Hugging Face directory of the target."""
         layers = None if self.eagle1 or self.gemma else list(self.layers)
         checkpoint = self.write(directory / "checkpoint")
         return convert_checkpoint(checkpoint, target, directory / "draft.gguf", type, aux_layers=layers).out
 
 
 def base_config(shape: Any) -> dict[str, Any]:
-    """What the configs of all drafters say."""
+    """Returns the config keys that all drafters have."""
     return {
         "model_type": "llama",
         "hidden_size": shape.n_embd,
@@ -237,7 +237,7 @@ def base_config(shape: Any) -> dict[str, Any]:
 
 
 def gemma_config(shape: Any) -> dict[str, Any]:
-    """The keys of Gemma 4's text config beside the usual ones, or instead."""
+    """Returns the keys that Gemma 4's text config adds or changes."""
     turned = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0}
     return {
         "model_type": "gemma4_text",
@@ -261,7 +261,9 @@ def gemma_config(shape: Any) -> dict[str, Any]:
 def layer_matrices(
     rng: np.random.Generator, shape: Any, width: int, attention: dict[str, Array]
 ) -> dict[str, Array]:
-    """Of one layer. width: of its input; attention: another kind's tensors, or none."""
+    """Returns the matrices of one layer. width: of its input; attention: tensors of another kind of
+    attention, or empty.
+    """
     w = {f"self_attn.{name}": value for name, value in attention.items()}
     if not attention:
         n_q, n_kv = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
@@ -275,7 +277,7 @@ def layer_matrices(
 
 
 def vocab_maps(rng: np.random.Generator, n_vocab: int, n_draft: int) -> dict[str, Any]:
-    """`d2t` and `t2d` of a draft vocabulary that is a part of the target's."""
+    """Returns `d2t` and `t2d` of a draft vocabulary that is a subset of the target's."""
     if n_draft == n_vocab:
         return {}
     kept = np.sort(rng.choice(n_vocab, n_draft, replace=False))
@@ -283,12 +285,12 @@ def vocab_maps(rng: np.random.Generator, n_vocab: int, n_draft: int) -> dict[str
 
 
 def table(rng: np.random.Generator, n_rows: int, width: int, std: float = 1.0) -> Array:
-    """Rows that are looked up."""
+    """Returns an embedding table."""
     return vector(rng, n_rows * width, 0.0, std).reshape(-1, width)
 
 
 def matrix(rng: np.random.Generator, n_out: int, n_in: int) -> Array:
-    """Unit input gives output of about unit size."""
+    """Returns a matrix that maps unit input to output of about unit size."""
     return rng.normal(0.0, n_in**-0.5, (n_out, n_in)).astype(np.float32)
 
 
@@ -297,5 +299,5 @@ def vector(rng: np.random.Generator, n: int, mean: float, std: float) -> Array:
 
 
 def norm(rng: np.random.Generator, n: int) -> Array:
-    """Norm weights, far enough from one that leaving the norm out or swapping two shows."""
+    """Returns norm weights that differ enough from one to show a missing norm or two swapped ones."""
     return vector(rng, n, 1.0, 0.25)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`make_sayer`: a tiny target that says what a test wants, whatever it is asked; `make_thinker`: one that
-thinks "we" between the marks of Gemma 4, which are control tokens, and answers "ys". `THOUGHTFUL` is its
-template.
+"""`make_sayer`: writes a tiny target that generates a fixed text for any prompt. `make_thinker`: writes one
+that thinks "we" between Gemma 4's control tokens for thoughts and answers "ys"; `THOUGHTFUL` is its template.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from helpers import tiny, tiny_tokenizer
 from helpers.tiny_tokenizer import EOS
 from helpers.tiny_tokenizer import tiny_tokenizer as make_tokenizer
 
-THOUGHTFUL = (  # earlier thoughts are left out
+THOUGHTFUL = (  # leaves out earlier thoughts
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if enable_thinking is not defined or enable_thinking %}<|channel>thought\n{% endif %}"
 )
 
 
 def make_thinker(path: Path) -> Path:
-    """Writes it."""
+    """Writes the thinking target."""
     marks = ("<|channel>", "<channel|>")
     return make_sayer(path, "\n", ["w", "e", marks[1], "y", "s"], marks)
 
 
 def make_sayer(path: Path, after: str, says: Sequence[str], control: Sequence[str]) -> Path:
-    """Writes a target that, behind the character `after` at a prompt's end, says these tokens, each another
-    one, and ends. control: texts of two control tokens, in the place of ChatML's.
+    """Writes a target that generates the tokens `says`, all different, and then ends, if the prompt ends with
+    the character `after`. control: texts of two control tokens, which replace ChatML's.
     """
     spec = tiny.TargetSpec(n_layers=2, mixing=0.05, chat_template=False)
     tokenizer = make_tokenizer()

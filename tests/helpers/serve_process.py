@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` as a process of its own, with one thread, as two wait for each other where others compute;
-and those who must not notice what somebody else asks of it.
+"""`eaglecpp serve` as a separate process, and clients that check that other requests do not disturb them. The
+server has one thread, since two would wait for each other on a busy machine.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import IO, Self
 import requests
 
 QUICK = ("-c", "512", "--exact", "off")
-"""Options of a server that is there soon."""
+"""Options for a server that starts quickly."""
 _START_S = 300.0
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
+    """Returns an unused port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -37,7 +37,7 @@ def start_server(
     output: int | IO[bytes] | None = subprocess.DEVNULL,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A server that answers on that port. Raises RuntimeError when it does not start."""
+    """Starts a server on that port. Raises RuntimeError if it does not start."""
     command = [
         sys.executable, "-P",  # not the checkout, which has no extension
         "-m", "eaglecpp", "serve", str(model), "--port", str(port), "-t", "1", *options,
@@ -55,9 +55,9 @@ def start_server(
 
 
 class Bystanders:
-    """`with Bystanders(url, model)`: one who asks for `/health` and one who reads a stream, all the time.
+    """`with Bystanders(url, model)`: one thread polls `/health`, one reads streams, until the end.
 
-    longest: seconds that each waited at the most. texts: whole answers. errors: what went wrong.
+    longest: the longest wait of each in seconds. texts: complete answers. errors: failures.
     """
 
     def __init__(self, url: str, model: str) -> None:
@@ -99,7 +99,7 @@ class Bystanders:
         time.sleep(0.05)
 
     def _stream(self) -> None:
-        """Or none, where there is no place for it."""
+        """Reads one stream; returns if no slot is free."""
         options = {"num_predict": 200, "ignore_eos": True, "temperature": 0}
         body = {"model": self.model, "prompt": "What is len?", "options": options}
         last, rows = time.monotonic(), []
@@ -110,5 +110,5 @@ class Bystanders:
             for line in answer.iter_lines():
                 last = self._note("stream", last)
                 rows.append(json.loads(line))
-        assert rows[-1]["done"], f"it ended without its end: {rows[-1]}"
+        assert rows[-1]["done"], f"the stream ended without a done event: {rows[-1]}"
         self.texts.add("".join(row["response"] for row in rows))

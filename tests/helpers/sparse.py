@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Models of real sizes whose files hold nothing: headers, then a hole. For the counting device in its idle
-mode, which computes nothing; what such a model costs in waits and bytes is what a real one costs.
+"""Models of real sizes whose files are headers followed by a hole, for the counting device in its idle mode,
+which computes nothing. Such a model costs the same waits and bytes as a real one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _write(path: Path, writer: GGUFWriter, tensors: dict[str, tuple[int, ...]]) 
         writer.write_padding(file, n_bytes)
     file.truncate()
     writer.close()
-    assert path.stat().st_blocks * 512 < 100 << 20, "this file system fills holes"
+    assert path.stat().st_blocks * 512 < 100 << 20, "this file system does not support sparse files"
 
 
 def _layer(name: str, n_in: int) -> dict[str, tuple[int, ...]]:
@@ -69,12 +69,12 @@ def _layer(name: str, n_in: int) -> dict[str, tuple[int, ...]]:
 
 
 def _target_layers(n_layers: int) -> list[int]:
-    """The layers whose hidden states a drafter reads."""
+    """Returns the layers whose hidden states a drafter reads."""
     return [2, n_layers // 2, n_layers - 3]
 
 
 def write_target(path: Path, n_layers: int = N_LAYERS) -> None:
-    """A target of the llama architecture, an 8B by its layers."""
+    """Writes a target of the llama architecture with the layers of an 8B."""
     writer = GGUFWriter(path, "llama")
     add_sizes(writer, replace(SPEC, n_layers=n_layers), N_VOCAB)
     writer.add_head_count_kv(N_KV_HEADS)
@@ -91,7 +91,7 @@ def write_target(path: Path, n_layers: int = N_LAYERS) -> None:
 
 
 def write_drafter(path: Path, n_layers: int = N_LAYERS) -> None:
-    """An EAGLE-3 drafter for it, with the target's embeddings and a vocabulary of its own."""
+    """Writes an EAGLE-3 drafter for it, with the target's embeddings and its own vocabulary."""
     writer = GGUFWriter(path, "eagle3")
     add_sizes(writer, replace(SPEC, n_layers=1), N_VOCAB)
     writer.add_head_count_kv(N_KV_HEADS)
@@ -110,7 +110,7 @@ def write_drafter(path: Path, n_layers: int = N_LAYERS) -> None:
 
 
 def write_block_drafter(path: Path, kind: str) -> None:
-    """A "dflash", "dspark" or "dflash2" drafter of two layers for it, with the target's tables."""
+    """Writes a "dflash", "dspark" or "dflash2" drafter of two layers for it, with the target's tables."""
     writer = GGUFWriter(path, "dflash")
     add_sizes(writer, replace(SPEC, n_layers=2), N_VOCAB)
     writer.add_head_count_kv(N_KV_HEADS)

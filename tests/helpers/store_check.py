@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`store_problems`: everything that must hold for a store at any moment, a moment after a kill included.
+"""`store_problems`: checks everything that must hold for a store at any moment, including right after a kill.
 
 Written from docs/models.md, without the code it checks: only json, hashlib and the file system.
 """
@@ -15,7 +15,7 @@ BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 
 
 def store_problems(root: Path) -> list[str]:
-    """What is wrong with a store: broken manifests, missing or damaged blobs, files that do not belong."""
+    """Returns the problems of a store: broken manifests, missing or damaged blobs, unknown files."""
     problems = []
     for path in manifest_files(root):
         try:
@@ -33,14 +33,14 @@ def store_problems(root: Path) -> list[str]:
     for blob in files(root / "blobs"):
         name = blob.name.removesuffix("-partial")
         if not BLOB.fullmatch(name):
-            problems.append(f"{blob}: does not belong here")
+            problems.append(f"{blob}: unexpected file")
         elif blob.name == name and f"sha256-{hashlib.sha256(blob.read_bytes()).hexdigest()}" != name:
-            problems.append(f"{blob}: content does not have this digest")
+            problems.append(f"{blob}: the content has another digest")
     return problems
 
 
 def orphans(root: Path) -> list[str]:
-    """Blobs no manifest names, and what operations left in the temporary folder."""
+    """Returns the blobs that no manifest names, and files left in the temporary folder."""
     named = set()
     for path in manifest_files(root):
         manifest = json.loads(path.read_bytes())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What tests of stores share: types of their fixtures (tests/unit/store/conftest.py), a cache of the Hub."""
+"""Shared by tests of stores: types of their fixtures (tests/unit/store/conftest.py), and a Hub cache."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from eaglecpp.store.create import create_model
 from helpers.hub_server import CONFIG, Layers, digest_of, manifest_of, pairs_of
 
 OllamaModel = Callable[..., Path]
-"""`ollama("library/llama3.2/3b", {"model": data, ...})`: puts a model into an Ollama store made by hand."""
+"""`ollama("library/llama3.2/3b", {"model": data, ...})`: writes a model into an Ollama store."""
 
 
 @dataclass(frozen=True)
 class Tiny:
-    """A tiny target, its drafter as GGUF and as checkpoint, and a target that it does not fit."""
+    """A tiny target, its drafter as GGUF and as checkpoint, and a target that does not fit it."""
 
     target: Path
     draft: Path
@@ -33,13 +33,13 @@ class Tiny:
 
 
 def make_model(stores: Stores, text: str, name: str = "m", **options: Any) -> StoredModel:
-    """The model of a Modelfile, as `create` makes it."""
+    """Creates the model of a Modelfile."""
     modelfile = Modelfile.from_text(text)
     return create_model(stores, ModelName.parse(name), modelfile, Path.cwd(), **options).model
 
 
 def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a disk that knows none, or between two."""
+    """Makes hard links fail, as on a file system without them or across two file systems."""
 
     def refuse(source: object, destination: object, **options: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
@@ -48,12 +48,12 @@ def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files_of(tiny: Tiny) -> dict[str, bytes]:
-    """The drafter's checkpoint, as a repository has it."""
+    """Returns the files of the drafter's checkpoint, as in a repository."""
     return {path.name: path.read_bytes() for path in tiny.checkpoint.iterdir() if path.is_file()}
 
 
 def put_into_ollama(store: Path, name: str, layers: Layers, config: bytes = CONFIG) -> Path:
-    """A model in an Ollama store, by the path of its manifest, which is returned."""
+    """Writes a model into an Ollama store; returns the path of its manifest."""
     for data in (config, *(data for _, data in pairs_of(layers))):
         blob = store / "blobs" / digest_of(data).replace(":", "-")
         blob.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def put_into_ollama(store: Path, name: str, layers: Layers, config: bytes = CONF
 
 
 def put_into_cache(home: Path, repo: str, files: Mapping[str, bytes]) -> None:
-    """As huggingface_hub and llama.cpp lay out their cache: names are links, relative to where they are."""
+    """Writes a repository into a cache laid out like huggingface_hub's: names are relative links."""
     folder = home / "cache" / f"models--{repo.replace('/', '--')}"
     snapshot = folder / "snapshots" / ("a" * 40)
     (folder / "blobs").mkdir(parents=True)
@@ -80,7 +80,7 @@ def put_into_cache(home: Path, repo: str, files: Mapping[str, bytes]) -> None:
 
 
 def rename_token(source: Path, out: Path, token: int) -> Path:
-    """The target with another text for one token."""
+    """Writes the target with another text for one token."""
     import gguf
 
     reader = gguf.GGUFReader(source)

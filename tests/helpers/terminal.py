@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A command in a real pseudo-terminal, and what its screen shows, scrolled-off lines included.
+"""Runs a command in a real pseudo-terminal and reads its screen, including scrolled-off lines.
 
 pexpect runs the command and passes keys; pyte is the terminal: it draws, and it answers questions about the
-cursor as terminals do.
+cursor.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import pyte
 
 ENTER, TAB, CTRL_C, CTRL_D = "\r", "\t", "\x03", "\x04"
 PATIENCE_S = 500.0
-"""Only a hang takes so long, on the busiest machine; what is on the screen is said before the limit."""
+"""Long enough for the busiest machine, so that only a hang reaches it. A failure prints the screen."""
 _PASTE_BEGIN, _PASTE_END = "\x1b[200~", "\x1b[201~"
 
 
 class Terminal:
-    """`columns` x `rows`; close it, or use it as a context manager."""
+    """A terminal of `columns` x `rows`; close it, or use it as a context manager."""
 
     def __init__(
         self, command: Sequence[str], cwd: Path, *, columns: int = 100, rows: int = 30, **env: str
@@ -45,30 +45,30 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All lines so far, the oldest first, without trailing blanks."""
+        """Returns all lines, the oldest first, without trailing blanks."""
         width = self._screen.columns
         above = ["".join(row[x].data for x in range(width)) for row in self._screen.history.top]
         return "\n".join(line.rstrip() for line in [*above, *self._screen.display]).rstrip()
 
     @property
     def line(self) -> str:
-        """The line that the cursor is on."""
+        """Returns the line of the cursor."""
         return str(self._screen.display[self._screen.cursor.y]).rstrip()
 
     def type(self, keys: str) -> None:
-        """Sends keys as a person would, Enter as `ENTER`."""
+        """Sends keys; Enter is `ENTER`."""
         self.process.send(keys)
 
     def paste(self, text: str) -> None:
-        """Pastes a block as terminals do: marked only if the program last asked for that. At most what fits
-        into the terminal's driver, 4 KB, because nobody draws meanwhile.
+        """Pastes a block; marks it only if the program asked for bracketed paste. Limited to the 4 KB of the
+        terminal driver's buffer, since the screen is not read meanwhile.
         """
         text = text.replace("\n", "\r")
         is_marked = self.raw.rfind("\x1b[?2004h") > self.raw.rfind("\x1b[?2004l")
         self.process.send(_PASTE_BEGIN + text + _PASTE_END if is_marked else text)
 
     def wait(self, text: str, *, count: int = 1, seconds: float = PATIENCE_S) -> None:
-        """Reads until the text is there `count` times; fails with what there is instead."""
+        """Reads until the text appears `count` times; fails with the screen."""
         self.wait_until(lambda: self.text.count(text) >= count, f"{count} times {text!r}", seconds)
 
     def wait_for_prompt(self) -> None:
@@ -76,18 +76,18 @@ class Terminal:
         self.wait_until(lambda: self.line.startswith(">>> Send a message"), "a prompt")
 
     def say(self, line: str, answer: str, *, count: int = 1) -> None:
-        """Types a line; waits until `answer` is there, `count` times, and for the next prompt."""
+        """Types a line; waits until `answer` appears `count` times, and for the next prompt."""
         self.type(line + ENTER)
         self.wait(answer, count=count)
         self.wait_for_prompt()
 
     def leave(self) -> int:
-        """Ends a chat by Ctrl+D; returns the exit status."""
+        """Ends a chat with Ctrl+D; returns the exit status."""
         self.type(CTRL_D)
         return self.wait_for_end()
 
     def wait_until(self, holds: Callable[[], bool], what: str = "it", seconds: float = PATIENCE_S) -> None:
-        """Reads until something holds; fails, naming it, at the end of the time or of the command."""
+        """Reads until a condition holds; fails with `what` at the timeout or when the command ends."""
         end = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < end, f"{what} did not come:\n{self.text}"
@@ -101,7 +101,7 @@ class Terminal:
         return int(self.process.exitstatus if self.process.exitstatus is not None else -1)
 
     def _read(self) -> bool:
-        """Takes what is there; False at the end."""
+        """Reads the available output; returns False at the end."""
         try:
             data = self.process.read_nonblocking(65536, timeout=0.1)
         except pexpect.TIMEOUT:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Tiny seeded targets as GGUF and as Hugging Face directory, and drafters that really predict them.
 
-`make_target` writes both forms of the same random weights (archs `llama`, `qwen2`, `qwen3`). `make_pair`
-adds an EAGLE checkpoint. A random drafter never guesses right, and training one takes too long for a test,
-so the pair is built by hand: the target's residual stream is mostly its token embedding, and the drafter's
-one layer looks at itself and copies the embedding it is given, so that both heads see nearly the same
-vector. How nearly is `mixing`. Run as a script to write a pair: `python tests/helpers/tiny.py DIRECTORY
+`make_target` writes both forms of the same random weights (archs `llama`, `qwen2`, `qwen3`). `make_pair` adds
+an EAGLE checkpoint. A random drafter never guesses right, and training one takes too long for a test, so the
+pair is built by hand: the target's residual stream is mostly its token embedding, and the drafter's one layer
+attends to itself and copies its input embedding, so that both heads see nearly the same vector. `mixing` sets
+the difference. Run as a script to write a pair: `python tests/helpers/tiny.py DIRECTORY
 [eagle1|eagle3|eagle31|deepspec]`.
 """
 
@@ -53,12 +53,14 @@ class TargetSpec:
 
     @staticmethod
     def of(arch: str, **changes: Any) -> TargetSpec:
-        """A spec the architecture can have: libllama's qwen2 wants `n_heads * head_dim == n_embd`."""
+        """Returns a spec that the architecture allows: libllama's qwen2 requires `n_heads * head_dim ==
+        n_embd`.
+        """
         heads = {"n_kv_heads": 4, "head_dim": 16} if arch == "qwen2" else {}
         return TargetSpec(arch=arch, **(heads | changes))
 
     def config(self, n_vocab: int) -> dict[str, Any]:
-        """`config.json` of the HF directory."""
+        """Returns `config.json` of the HF directory."""
         name = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[self.arch]
         return {
             "architectures": [f"{name}ForCausalLM"],
@@ -83,7 +85,7 @@ class TargetSpec:
 
 @dataclass(frozen=True)
 class TinyTarget:
-    """One target in both forms; `weights` under HF names, `gguf` in the type asked for."""
+    """One target in both forms; `weights` under HF names, `gguf` in the requested type."""
 
     spec: TargetSpec
     directory: Path
@@ -97,7 +99,7 @@ class TinyTarget:
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and the checkpoint directory of a drafter for it; `layers`: boundary ids of its features."""
+    """A target and the checkpoint directory of its drafter; `layers`: boundary ids of its features."""
 
     target: TinyTarget
     checkpoint: Path
@@ -113,7 +115,9 @@ class ConvertedPair:
 
 
 def target_weights(spec: TargetSpec, tokenizer: Tokenizer) -> Weights:
-    """Random weights under HF names. Control tokens are never likely, plain text is what the head prefers."""
+    """Returns random weights under HF names. Control tokens are never likely; the head prefers printable
+    text.
+    """
     rng = np.random.default_rng(spec.seed)
     n_vocab, width, inner = len(tokenizer.tokens), spec.n_embd, spec.n_heads * spec.head_dim
 
@@ -124,7 +128,7 @@ def target_weights(spec: TargetSpec, tokenizer: Tokenizer) -> Weights:
         return (1.0 + rng.normal(0.0, 0.1, n)).astype(np.float32)
 
     embedding = normal(n_vocab, width, std=1.0)
-    embedding[:, 0] = 2.0  # a constant that the drafter's attention recognises itself by
+    embedding[:, 0] = 2.0  # a constant by which a row of the drafter attends to itself
     head = successor_head(rng, embedding, tokenizer)
     w: Weights = {
         "model.embed_tokens.weight": embedding,
@@ -157,9 +161,9 @@ def target_weights(spec: TargetSpec, tokenizer: Tokenizer) -> Weights:
 
 
 def successor_head(rng: np.random.Generator, embedding: Array, tokenizer: Tokenizer) -> Array:
-    """A head under which each token has three likely successors, close enough for context to choose.
+    """Returns a head under which each token has three likely successors, close enough for context to choose.
 
-    One successor in twenty may be any byte, the rest is plain text. Control tokens are nobody's successor.
+    One successor in twenty may be any byte; the rest is printable text. Control tokens never follow.
     """
     n_vocab, width = embedding.shape
     plain = [i for i in range(n_vocab) if tokenizer.is_plain(i)]
@@ -184,7 +188,7 @@ def write_files(
     weights: Mapping[str, Any],
     save: Callable[[Path, dict[str, Any]], None] | None = None,
 ) -> Path:
-    """A checkpoint's directory with these values and tensors; None leaves a value out."""
+    """Writes a checkpoint directory with these values and tensors; None leaves a value out."""
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps({key: value for key, value in config.items() if value is not None}, indent=1)
     (directory / "config.json").write_text(text, encoding="utf-8")
@@ -193,7 +197,7 @@ def write_files(
 
 
 def interleaved(weight: Array, n_heads: int) -> Array:
-    """HF's half-split RoPE rows in the pair order that llama.cpp's `llama` architecture wants."""
+    """Reorders HF's half-split RoPE rows into the pair order of llama.cpp's `llama` architecture."""
     rows = weight.reshape(n_heads, 2, weight.shape[0] // n_heads // 2, *weight.shape[1:])
     return rows.swapaxes(1, 2).reshape(weight.shape)
 
@@ -214,7 +218,7 @@ GGUF_NAMES = {
 
 
 def gguf_tensors(spec: TargetSpec, weights: Weights) -> Weights:
-    """The same weights under GGUF names, q and k rows in the architecture's RoPE order."""
+    """Returns the same weights under GGUF names, q and k rows in the architecture's RoPE order."""
     top = {"model.embed_tokens": "token_embd", "lm_head": "output", "model.norm": "output_norm"}
     tensors: Weights = {}
     for name, value in weights.items():
@@ -239,7 +243,7 @@ def _stored(value: Array, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
 def add_sizes(
     writer: gguf.GGUFWriter, spec: TargetSpec, n_vocab: int, lengths: tuple[int, int] | None = None
 ) -> None:
-    """What every architecture has. lengths: of keys and values, where they are not those of heads."""
+    """Adds the keys of every architecture. lengths: of keys and values, if they differ from head_dim."""
     n_key, n_value = lengths or (spec.head_dim, spec.head_dim)
     writer.add_context_length(spec.n_ctx)
     writer.add_embedding_length(spec.n_embd)
@@ -254,7 +258,7 @@ def add_sizes(
 
 
 def add_settings(writer: gguf.GGUFWriter, settings: Mapping[str, Any]) -> None:
-    """Keys of the architecture, named without it, besides or in place of others."""
+    """Adds keys of the architecture, named without its prefix. They replace earlier values."""
     for key, setting in settings.items():
         name = f"{writer.arch}.{key}"
         writer.kv_data[0].pop(name, None)
@@ -274,8 +278,9 @@ def write_gguf(
     arch: str = "",
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """The target as GGUF; matrices in `dtype` (F32, F16, Q8_0, ...), vectors in F32. `arch`: as whose its
-    tensors pass; `settings`: what its header says besides or instead, without the architecture in front.
+    """Writes the target as GGUF, matrices in `dtype` (F32, F16, Q8_0, ...), vectors in F32. `arch`:
+    architecture of the header; `settings`: keys that add to or replace the header's, without the
+    architecture's prefix.
     """
     arch = arch or spec.arch
     writer = gguf.GGUFWriter(path, arch)
@@ -308,11 +313,11 @@ def make_target(directory: Path, spec: TargetSpec | None = None, dtype: str = "F
 
 
 def copying_drafter(target: TinyTarget, layers: list[int], plain: list[int]) -> Weights:
-    """An EAGLE-3 layer that predicts `target`, under SafeAILab names. See the module's docstring.
+    """Returns an EAGLE-3 layer that predicts `target`, under SafeAILab names. See the module's docstring.
 
-    Attention scores come from the constant component of the embedding alone, so RoPE makes every row look
-    mostly at itself; the values carry the embedding minus a part of the feature branch. That part keeps the
-    fed-back state from piling up: without the post-norm feed the residual would hold the sum of all drafted
+    Attention scores come only from the constant component of the embedding, so RoPE makes every row attend
+    mostly to itself; the values carry the embedding minus a part of the feature branch. That part keeps the
+    fed-back state from growing: without the post-norm feed the residual would hold the sum of all drafted
     embeddings.
     """
     spec, rng = target.spec, np.random.default_rng(target.spec.seed + 1000)
@@ -350,8 +355,8 @@ def copying_drafter(target: TinyTarget, layers: list[int], plain: list[int]) -> 
 
 
 def fusing_drafter(target: TinyTarget) -> Weights:
-    """An EAGLE-1 layer that predicts `target`, under SafeAILab's names: fc passes on the embedding under the
-    weights of the target's final norm, the rest adds a little.
+    """Returns an EAGLE-1 layer that predicts `target`, under SafeAILab's names: fc passes on the embedding
+    with the weights of the target's final norm, the rest adds a little.
     """
     spec, rng = target.spec, np.random.default_rng(target.spec.seed + 2000)
     width, inner, n_ff = spec.n_embd, spec.n_heads * spec.head_dim, 2 * spec.n_embd
@@ -377,7 +382,7 @@ def fusing_drafter(target: TinyTarget) -> Weights:
 
 
 def make_eagle1(directory: Path, target: TinyTarget) -> Pair:
-    """EAGLE-1 for a target, as SafeAILab writes it: one `pytorch_model.bin`, no head of its own."""
+    """Writes EAGLE-1 for a target as SafeAILab does: one `pytorch_model.bin`, without a head."""
     import torch
 
     spec = target.spec
@@ -397,14 +402,14 @@ def make_eagle1(directory: Path, target: TinyTarget) -> Pair:
 
 
 def make_deepspec(directory: Path, target: TinyTarget) -> Pair:
-    """A drafter as DeepSpec writes it: five features, q/k norms, the target's vocabulary and tables."""
+    """Writes a drafter as DeepSpec does: five features, q/k norms, the target's vocabulary and tables."""
     spec = target.spec
     layers = [2, 3, 4, 5, 7]
     layer = copying_drafter(target, layers, list(range(target.n_vocab)))
     weights = {name.replace("midlayer.", "layers.0."): value for name, value in layer.items()}
     rng = np.random.default_rng(spec.seed + 3000)
     for x in "qk":
-        scale = 2.5 + rng.normal(0.0, 0.2, spec.head_dim)  # as sharp as without norms
+        scale = 2.5 + rng.normal(0.0, 0.2, spec.head_dim)  # attention as sharp as without norms
         weights[f"layers.0.self_attn.{x}_norm.weight"] = scale.astype(np.float32)
     weights["embed_tokens.weight"] = target.weights["model.embed_tokens.weight"]
     config = spec.config(target.n_vocab) | {
@@ -427,7 +432,7 @@ def make_deepspec(directory: Path, target: TinyTarget) -> Pair:
 def make_pair(
     directory: Path, kind: str = "eagle3", spec: TargetSpec | None = None, dtype: str = "F32"
 ) -> Pair:
-    """A target and a drafter checkpoint for it: `eagle1`, `eagle3`, `eagle31` with `fc_norm` and
+    """Writes a target and a drafter checkpoint for it: `eagle1`, `eagle3`, `eagle31` with `fc_norm` and
     `norm_output`, or `deepspec`.
     """
     target = make_target(directory, spec, dtype)
@@ -443,13 +448,13 @@ def converted_pair(directory: Path, kind: str = "eagle3", spec: TargetSpec | Non
 
 
 def make_eagle3(folder: Path, target: TinyTarget, *, new: bool = False) -> Pair:
-    """EAGLE-3 for a target of any architecture, or EAGLE 3.1."""
+    """Writes EAGLE-3, or EAGLE 3.1, for a target of any architecture."""
     spec, tokenizer = target.spec, tiny_tokenizer()
     layers = [2, spec.n_layers // 2, spec.n_layers - 3]
     plain = [i for i in range(len(tokenizer.tokens)) if tokenizer.is_plain(i)]
     weights: dict[str, Any] = dict(copying_drafter(target, layers, plain))
     if new:
-        # fc_norm scales each feature to rms 1; they are near that, so the same fc serves
+        # fc_norm scales each feature to rms 1; the features are already close to that, so the same fc works
         weights |= {f"fc_norm.{i}.weight": np.ones(spec.n_embd, np.float32) for i in range(len(layers))}
     weights["d2t"] = np.array(plain) - np.arange(len(plain))
     weights["t2d"] = np.isin(np.arange(target.n_vocab), plain)
@@ -467,7 +472,7 @@ def make_eagle3(folder: Path, target: TinyTarget, *, new: bool = False) -> Pair:
 
 
 def prompt_ids(n_tokens: int, seed: int = 1) -> list[int]:
-    """A prompt of random plain tokens behind the begin-of-sequence token."""
+    """Returns a prompt of random printable tokens after the begin-of-sequence token."""
     tokenizer = tiny_tokenizer()
     plain = [i for i in range(len(tokenizer.tokens)) if tokenizer.is_plain(i)]
     return [BOS, *np.random.default_rng(seed).choice(plain, n_tokens - 1).tolist()]

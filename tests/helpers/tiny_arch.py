@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Tiny targets whose caches are unusual: a sliding window (`gemma3`), a recurrent state beside attention
-(`lfm2`), states of which llama.cpp keeps no past (`mamba`; beside attention `granitehybrid`) and latent
-attention (`deepseek2`), or that are mixtures of experts (`qwen3moe`), each with a drafter that predicts it;
-and two with a head for further tokens (`glm4moe`, `qwen35`).
+"""Tiny targets with unusual caches, each with a drafter that predicts it: a sliding window (`gemma3`), a
+recurrent state next to attention (`lfm2`), states that llama.cpp cannot rewind (`mamba`; next to attention
+`granitehybrid`), latent attention (`deepseek2`), and a mixture of experts (`qwen3moe`). Also two targets with
+a head for further tokens (`glm4moe`, `qwen35`).
 
-Made like `helpers.tiny.make_pair`, of whose weights they are variations: the residual stream stays mostly the
-token embedding, so the hand-built drafter is right about half the time. GGUF only; random weights, no tokens
-of meaning.
+Their weights are variations of `helpers.tiny.make_pair`'s: the residual stream stays mostly the token
+embedding, so the hand-built drafter is right about half the time. GGUF only; random weights.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
 WINDOW = 13
 N_EXPERTS = 8
-_ATTENTION_LAYERS = (1, 4, 6)  # of the hybrid; the others are short convolutions
+_ATTENTION_LAYERS = (1, 4, 6)  # of the hybrid; the other layers are short convolutions
 _L_CACHE = 3
-_CONV, _STATE, _RANK, _N_SSM_HEADS = 4, 8, 4, 4  # of the recurrent ones
-_N_EXPERTS, _N_USED, _N_EXPERT_FF = 4, 2, 32  # of the one with latent attention
+_CONV, _STATE, _RANK, _N_SSM_HEADS = 4, 8, 4, 4  # of the recurrent targets
+_N_EXPERTS, _N_USED, _N_EXPERT_FF = 4, 2, 32  # of the target with latent attention
 LATENT_CONFIG: dict[str, Any] = {
     "num_attention_heads": 4,
     "q_lora_rank": 48,
@@ -58,7 +57,7 @@ LATENT_CONFIG: dict[str, Any] = {
         "mscale_all_dim": 1.0,
     },
 }
-"""Of `deepseek2`, in the words of Hugging Face."""
+"""Sizes of `deepseek2`, by Hugging Face's names."""
 
 
 def make_windowed(directory: Path) -> Models:
@@ -69,7 +68,7 @@ def make_windowed(directory: Path) -> Models:
 
     def tensors(weights: Weights) -> Weights:
         out = gguf_tensors(spec, weights)
-        # the graph multiplies the embedding by sqrt(n_embd) and norms what a block adds
+        # the graph multiplies the embedding by sqrt(n_embd) and norms the output of each block
         out["token_embd.weight"] = weights["model.embed_tokens.weight"] / spec.n_embd**0.5
         small = np.full(spec.n_embd, spec.mixing / spec.n_layers**0.5, np.float32)
         for i in range(spec.n_layers):
@@ -108,8 +107,8 @@ def make_hybrid(directory: Path) -> Models:
 
 
 def make_latent(directory: Path, *, chat_template: bool = False) -> Models:
-    """`deepseek2`, of which Kimi K2 is one: latent attention, yarn, and experts from block 1 on. The drafter
-    is of Llama's kind.
+    """`deepseek2`, the architecture of Kimi K2: latent attention, yarn, and experts from block 1 on. The
+    drafter is a Llama layer.
     """
     spec, c = TargetSpec(arch="deepseek2", chat_template=chat_template), LATENT_CONFIG
     cached = c["kv_lora_rank"] + c["qk_rope_head_dim"], c["kv_lora_rank"]
@@ -132,7 +131,7 @@ def make_latent(directory: Path, *, chat_template: bool = False) -> Models:
 
 
 def latent_weights(spec: TargetSpec) -> Weights:
-    """Of the blocks of `make_latent`, in the words of Hugging Face, experts side by side."""
+    """Returns the weights of `make_latent`'s blocks under Hugging Face's names, experts stacked."""
     rng, c, width = np.random.default_rng(spec.seed + 9), LATENT_CONFIG, spec.n_embd
     n_heads, nope, value = c["num_attention_heads"], c["qk_nope_head_dim"], c["v_head_dim"]
     added = spec.mixing / spec.n_layers**0.5
@@ -168,7 +167,7 @@ def latent_weights(spec: TargetSpec) -> Weights:
 
 
 def _latent_tensors(spec: TargetSpec) -> Weights:
-    """`latent_weights` as llama.cpp's converter writes them."""
+    """Returns `latent_weights` in the layout of llama.cpp's converter."""
     c, out = LATENT_CONFIG, {}
     roles = {"q_a_proj": "q_a", "q_a_layernorm": "q_a_norm", "q_b_proj": "q_b", "o_proj": "output"}
     roles |= {"kv_a_proj_with_mqa": "kv_a_mqa", "kv_a_layernorm": "kv_a_norm"}
@@ -190,7 +189,7 @@ def _latent_tensors(spec: TargetSpec) -> Weights:
 
 
 def make_mixture(directory: Path) -> Models:
-    """`qwen3moe`: two of eight experts for each token in every layer."""
+    """`qwen3moe`: two of eight experts per token in every layer."""
     spec = TargetSpec(arch="qwen3moe")
 
     keys = {"attention.head_count_kv": spec.n_kv_heads, "expert_count": N_EXPERTS, "expert_used_count": 2}
@@ -213,8 +212,8 @@ def make_mixture(directory: Path) -> Models:
 
 
 def make_seeing(directory: Path, arch: str) -> Models:
-    """`qwen2vl`, or `qwen3vl`, where the rows of an image have values for two blocks: they number these rows
-    by line and column (M-RoPE).
+    """`qwen2vl`, or `qwen3vl`, whose image rows have values for two blocks. Both number image rows by line
+    and column (M-RoPE).
     """
     spec, tokenizer = TargetSpec.of(arch.removesuffix("vl")), tiny_tokenizer()
     weights, target = target_weights(spec, tokenizer), directory / f"target-{arch}.gguf"
@@ -230,9 +229,8 @@ def make_with_head(
     directory: Path, arch: str = "glm4moe", without: str = "", sections: tuple[int, ...] = ()
 ) -> Path:
     """`glm4moe`, `qwen35` with its recurrent states, or `hy_v3`, with a head for further tokens (MTP) as the
-    last block, `hy_v3` with two. They read the embedding of the last token, as nearly all that the target
-    does. without: a tensor of the head to leave out; sections: of its
-    rotations
+    last block; `hy_v3` has two. The head reads the embedding of the last token, which is nearly all that the
+    target depends on. without: a tensor of the head to leave out. sections: of its rotations.
     """
     return _write_with_head(
         directory / f"target-{arch}.gguf",
@@ -243,7 +241,7 @@ def make_with_head(
 
 
 def make_head_file(directory: Path, arch: str) -> Path:
-    """The heads of `make_with_head`, in a file of their own."""
+    """Writes the heads of `make_with_head` into a separate file."""
     n_layers = TargetSpec(arch=arch).n_layers
     trunk = tuple(f"blk.{i}." for i in range(n_layers))
     return _write_with_head(directory / f"head-{arch}.gguf", arch, lambda name: not name.startswith(trunk))
@@ -276,7 +274,7 @@ def _write_with_head(
     elif arch == "qwen35":
         keys |= _add_linear_attention(out, spec, rng)
     else:
-        keys |= {"expert_feed_forward_length": _N_EXPERT_FF}  # of experts that no block has
+        keys |= {"expert_feed_forward_length": _N_EXPERT_FF}  # for experts that no block has
     if sections:
         keys |= {"rope.dimension_sections": list(sections)}
     _write(path, spec, tokenizer, keys, {name: data for name, data in out.items() if keep(name)})
@@ -284,8 +282,8 @@ def _write_with_head(
 
 
 def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
-    """`gemma4`, windows in all but every fourth block, and the assistant that drafts for it: two blocks
-    without keys and values of their own, twice as wide. sizes: other ones, of the assistant (`n_kv_heads`,
+    """`gemma4`, with windows in all but every fourth block, and the assistant that drafts for it: two blocks
+    without keys and values of their own, twice as wide. sizes: other sizes of the assistant (`n_kv_heads`,
     `head_dim`).
     """
     spec = TargetSpec(arch="gemma4")
@@ -310,7 +308,7 @@ def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
         for name in ("attn_k", "attn_v", "attn_k_norm"):
             del own[f"blk.{i}.{name}.weight"]
         own[f"blk.{i}.layer_output_scale.weight"] = np.ones(1, np.float32)
-    # what the target does with the last token alone
+    # the target's output, given the last token alone
     head, kept = out["output.weight"], np.linalg.qr(rng.normal(size=(small.n_embd, width)))[0].T
     own["token_embd.weight"] = (head @ kept).astype(np.float32)
     del own["output.weight"]
@@ -333,7 +331,7 @@ def _add_gemma_norms(out: Weights, n_layers: int, width: int, head_dim: int) -> 
 
 
 def _add_experts(out: Weights, spec: TargetSpec, rng: np.random.Generator) -> dict[str, Any]:
-    """Those of the head; the blocks before it are dense."""
+    """Adds the experts of the head; the blocks before it are dense."""
     head = f"blk.{spec.n_layers}"
     out[f"{head}.ffn_gate_inp.weight"] = rng.normal(0.0, 0.1, (_N_EXPERTS, spec.n_embd)).astype(np.float32)
     out[f"{head}.exp_probs_b.bias"] = np.zeros(_N_EXPERTS, np.float32)
@@ -352,7 +350,7 @@ def _expert_keys(n_dense: int) -> dict[str, Any]:
 
 
 def _add_linear_attention(out: Weights, spec: TargetSpec, rng: np.random.Generator) -> dict[str, Any]:
-    """In three of four blocks; the others' queries get a gate beside them."""
+    """Adds linear attention to three of four blocks; the queries of the others get a gate."""
     n_state, n_groups, n_heads, n_kernel = 16, 2, 4, 4
     n_key, n_value = n_state * n_groups, n_state * n_heads
     for i in range(spec.n_layers + 1):
@@ -384,7 +382,7 @@ def _add_linear_attention(out: Weights, spec: TargetSpec, rng: np.random.Generat
 
 
 def make_recurrent(directory: Path) -> Models:
-    """`mamba`: nothing but recurrent states, of which llama.cpp keeps no past to go back to."""
+    """`mamba`: only recurrent states, which llama.cpp cannot rewind."""
     spec = TargetSpec(arch="mamba")
     inner = 2 * spec.n_embd
 
@@ -469,7 +467,7 @@ def _drafted_for(target: Path, spec: TargetSpec, weights: Weights) -> Models:
 
 
 def _attention_heads(spec: TargetSpec) -> list[int]:
-    """Of keys and values, by layer, where few have any."""
+    """Returns the number of heads of keys and values by layer; most layers have none."""
     return [spec.n_kv_heads * (i in _ATTENTION_LAYERS) for i in range(spec.n_layers)]
 
 
@@ -481,7 +479,7 @@ def _drop_attention(out: Weights, layer: int) -> None:
 def _random(
     rng: np.random.Generator, prefix: str, rows: Iterable[tuple[str, tuple[int, ...], float]]
 ) -> Weights:
-    """rows: name, shape, size."""
+    """Returns random weights. rows: name, shape, size."""
     return {f"{prefix}{name}": rng.normal(0.0, std, shape).astype(np.float32) for name, shape, std in rows}
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Embedding models as GGUF, written as llama.cpp's converter writes BERT: a tiny one with random weights for
-any pooling, with or without a reranker's head, and any checkpoint's. Run as a script to convert a sentence
-transformer's directory (BERT, safetensors): `python tests/helpers/tiny_bert.py DIRECTORY OUT.gguf`.
+"""Embedding models as GGUF, written like llama.cpp's converter for BERT: a tiny one with random weights for
+any pooling, with or without a reranker's head, or the conversion of a checkpoint. Run as a script to convert
+a sentence transformer's directory (BERT, safetensors): `python tests/helpers/tiny_bert.py DIRECTORY
+OUT.gguf`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _POOLINGS = ("none", "mean", "cls", "last", "rank")
 
 @dataclass(frozen=True)
 class BertSpec:
-    """n_labels: of a classification head; 0 = none. pooling: "" = the file does not say."""
+    """n_labels: of a classification head; 0 = no head. pooling: "" leaves the key out."""
 
     n_layers: int = 2
     n_embd: int = 64
@@ -44,8 +45,8 @@ class BertSpec:
 
 
 def make_bert(path: Path, spec: BertSpec = BertSpec(), *, tokenizer: str = "bert", **keys: Any) -> Path:
-    """tokenizer: "bert" (WordPiece) or "t5" (XLM-RoBERTa's). keys: of the tokenizer, in place of its own;
-    None = left out.
+    """tokenizer: "bert" (WordPiece) or "t5" (XLM-RoBERTa's). keys: tokenizer keys that replace the defaults;
+    None leaves a key out.
     """
     tokens = _word_pieces() if tokenizer == "bert" else _unigrams()
     return write_bert(path, spec, tokens, _weights(spec, len(tokens)), tokenizer, keys)
@@ -59,7 +60,7 @@ def write_bert(
     tokenizer: str = "bert",
     keys: Mapping[str, Any] | None = None,
 ) -> Path:
-    """weights: by GGUF name; norms, biases and what is looked up in F32, the rest in F16."""
+    """weights: by GGUF name. Norms, biases and embedding tables are written in F32, the rest in F16."""
     writer = gguf.GGUFWriter(path, "bert")
     writer.add_name("tiny-bert")
     writer.add_context_length(spec.n_ctx)
@@ -100,7 +101,9 @@ def write_bert(
 
 
 def _word_pieces() -> list[str]:
-    """As llama.cpp writes them: what begins a word has a low line before it, what goes on has nothing."""
+    """Returns word pieces as llama.cpp writes them: a piece at the start of a word begins with U+2581, others
+    do not.
+    """
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     signs = list(".,:;!?()0123456789")
     words = sorted({word.strip().lower() for word in WORDS if len(word.strip()) > 1})
@@ -149,7 +152,7 @@ _NAMES = {
 
 
 def convert_bert(directory: Path, out: Path) -> Path:
-    """Of a directory of sentence transformers: BERT, the mean of its tokens."""
+    """Converts a directory of sentence transformers: BERT with mean pooling."""
     from safetensors.numpy import load_file
 
     config = json.loads((directory / "config.json").read_text())

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Projectors (mmproj) as GGUF with random weights for tiny targets, written as llama.cpp's converter does:
-Gemma 3's, whose rows see each other in both directions, Janus Pro's, whose rows are read as text is, and
-Qwen2-VL's, which takes images of any shape, and whose rows targets with M-RoPE number by line and column.
-Also small images.
+"""Projectors (mmproj) as GGUF with random weights for tiny targets, written like llama.cpp's converter, and
+small images. Gemma 3's rows attend in both directions; Janus Pro's are read like text; Qwen2-VL takes images
+of any shape, and targets with M-RoPE number its rows by line and column.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ import numpy as np
 from helpers.gguf_writer import finish
 
 IMAGE, PATCH, MERGE = 32, 4, 2
-"""Pixels of an image's side, of a patch's; patches of a row's side with Gemma's."""
+"""Side of an image and of a patch in pixels; patches along the side of one row of Gemma's."""
 N_ROWS = {"gemma3": (IMAGE // PATCH // MERGE) ** 2, "janus_pro": (IMAGE // PATCH) ** 2}
 """Rows of an image, whatever its size."""
 
 
 def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float = 1.0, **keys: Any) -> Path:
-    """n_embd: values that the target reads. kind: "gemma3", "janus_pro", "qwen2vl_merger", or "hunyuanvl",
-    which loads and cannot encode. size: of the rows, about. keys: metadata in place of the writer's, by the
-    name behind `clip.vision.`.
+    """n_embd: width of the target's embeddings. kind: "gemma3", "janus_pro", "qwen2vl_merger", or
+    "hunyuanvl", which loads but cannot encode. size: approximate size of the rows. keys: metadata that
+    replaces the writer's, by the name after `clip.vision.`.
     """
     rng = np.random.default_rng(3)
     wide, inner, n_patches = 32, 64, (IMAGE // PATCH) ** 2
@@ -50,7 +49,7 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
     writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
     tensors = {"v.patch_embd.weight": normal(wide, 3, PATCH, PATCH)}
     if kind == "qwen2vl_merger":
-        tensors["v.patch_embd.weight.1"] = normal(wide, 3, PATCH, PATCH)  # of a film's next picture
+        tensors["v.patch_embd.weight.1"] = normal(wide, 3, PATCH, PATCH)  # for the second frame of a video
     else:
         tensors |= {"v.patch_embd.bias": normal(wide), "v.position_embd.weight": normal(n_patches, wide)}
     for name in ("v.post_ln", "v.blk.0.ln1", "v.blk.0.ln2"):
@@ -59,7 +58,7 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
         tensors |= {f"v.blk.0.{name}.weight": normal(wide, wide), f"v.blk.0.{name}.bias": normal(wide)}
     up, down = (
         ("ffn_down", "ffn_up") if kind == "gemma3" else ("ffn_up", "ffn_down")
-    )  # llama.cpp turns them round
+    )  # llama.cpp swaps these two
     tensors |= {f"v.blk.0.{up}.weight": normal(inner, wide), f"v.blk.0.{up}.bias": normal(inner)}
     tensors |= {f"v.blk.0.{down}.weight": normal(wide, inner), f"v.blk.0.{down}.bias": normal(wide)}
     if kind == "gemma3":
@@ -80,7 +79,7 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
 
 
 def make_image(seed: int = 0, width: int = IMAGE, height: int = IMAGE) -> bytes:
-    """A PNG of random pixels."""
+    """Returns a PNG of random pixels."""
     pixels = np.random.default_rng(seed).integers(0, 256, (height, 3 * width), np.uint8)
     rows = b"".join(b"\0" + row.tobytes() for row in pixels)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`write_split`: a GGUF as several files, named and marked as llama.cpp's gguf-split does it. `rewrite`: one
-with other keys and tensors.
+"""`write_split`: writes a GGUF as several files, named and marked like those of llama.cpp's gguf-split.
+`rewrite`: copies a GGUF with other keys and tensors.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ def copy_keys(
     changed: Mapping[str, Any] = MappingProxyType({}),
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """All keys; changed: with these values instead, or added, None = left out; names: with these names
-    instead.
-    """
+    """Copies all keys. changed: values to replace or add, None leaves a key out. names: keys to rename."""
     kept = {name: entry.contents() for name, entry in reader.fields.items() if not name.startswith("GGUF.")}
     for name, value in (kept | dict(changed)).items():
         if name == "general.architecture" or value is None or value == []:
@@ -67,7 +65,7 @@ def rewrite(
     changed: Mapping[str, Any] = MappingProxyType({}),
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """A file again. change: is given its tensors, as they lie there; changed, names: of keys, see
+    """Copies a file. change: called with its tensors, in their stored layout. changed, names: keys, see
     `copy_keys`.
     """
     reader = gguf.GGUFReader(file)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A byte-level BPE tokenizer of a few hundred tokens, as GGUF fields and as a Hugging Face `tokenizer.json`.
 
-Control tokens come first, then the 256 bytes, then merges spelled out from a short word list. Both forms
-encode the same way (GPT-2's split, tokenizer model `gpt2`, pre `gpt-2`), so a GGUF target and its HF
-directory agree.
+Control tokens come first, then the 256 bytes, then merges of a short word list. Both forms encode the same
+way (GPT-2's split, tokenizer model `gpt2`, pre `gpt-2`), so a GGUF target and its HF directory agree.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ WORDS = (
 
 
 def byte_symbols() -> list[str]:
-    """GPT-2's printable character of each byte value."""
+    """Returns GPT-2's printable character of each byte value."""
     keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
     shifted = iter(range(256, 512))
     return [chr(b) if b in keep else chr(next(shifted)) for b in range(256)]
@@ -38,9 +37,9 @@ def byte_symbols() -> list[str]:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Token texts in id order, and the merges as pairs of texts. kind, pre: as llama.cpp calls the tokenizer
-    and what cuts its texts; types: of the tokens, where they are others than the first few control ones; ids:
-    of special tokens; name: of the model, over its own.
+    """Token texts in id order, and the merges as pairs of texts. kind, pre: llama.cpp's names of the
+    tokenizer and pre-tokenizer. types: of the tokens, unless only the first few are control tokens. ids: of
+    special tokens. name: replaces the model's name.
     """
 
     tokens: list[str]
@@ -54,12 +53,12 @@ class Tokenizer:
     name: str = ""
 
     def is_plain(self, token: int) -> bool:
-        """Whether the token is printable ASCII text: what random weights are made to prefer."""
+        """Returns True for printable ASCII text, which random weights prefer."""
         text = self.tokens[token].replace("Ġ", " ").replace("Ċ", "\n")
         return token >= len(CONTROL) and all(c == "\n" or " " <= c <= "~" for c in text)
 
     def write_hf(self, directory: Path, with_template: bool) -> None:
-        """`tokenizer.json` and `tokenizer_config.json`."""
+        """Writes `tokenizer.json` and `tokenizer_config.json`."""
         special = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
         byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
         tokenizer: dict[str, Any] = {
@@ -90,7 +89,7 @@ class Tokenizer:
             (directory / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
     def add_to(self, writer: gguf.GGUFWriter, with_template: bool) -> None:
-        """The `tokenizer.*` fields."""
+        """Adds the `tokenizer.*` fields."""
         normal, control = int(gguf.TokenType.NORMAL), int(gguf.TokenType.CONTROL)
         types = [control if i < len(CONTROL) else normal for i in range(len(self.tokens))]
         writer.add_tokenizer_model(self.kind)
@@ -112,13 +111,13 @@ class Tokenizer:
 
 
 def tiny_tokenizer() -> Tokenizer:
-    """Always the same tokenizer."""
+    """Returns the same tokenizer each time."""
     tokens = [*CONTROL, *byte_symbols()]
     return Tokenizer(tokens, add_words(tokens, "Ġ"))
 
 
 def add_words(tokens: list[str], space: str) -> list[tuple[str, str]]:
-    """Adds what leads to WORDS, a letter at a time, to the tokens; the merges."""
+    """Adds to the tokens every prefix of WORDS, one letter longer each time; returns the merges."""
     merges: list[tuple[str, str]] = []
     for word in WORDS.split():
         text = space

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tiny drafters and samples, made up: random features and labels, but of the right shapes and kinds."""
+"""Tiny drafters and samples with random features and labels of the right shapes and types."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ BLOCK = replace(
 
 
 def draft_ids() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Every token but those divisible by three, as far as the draft vocabulary goes."""
+    """Returns every token id not divisible by three, up to the size of the draft vocabulary."""
     table = np.full(N_VOCAB, -1, np.int64)
     kept = [v for v in range(N_VOCAB) if v % 3][: SPEC.draft_vocab_size]
     table[kept] = np.arange(len(kept))
@@ -70,7 +70,7 @@ def draft_ids() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def make_sample(n_tokens: int, seed: int, turns: Sequence[int] | None = None, n_aux: int = 3) -> Sample:
-    """Random tokens; the labels have nothing to do with them."""
+    """Returns random tokens, with labels independent of them."""
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, N_VOCAB, n_tokens).astype(np.int32)
     n_top = 6
@@ -86,7 +86,7 @@ def make_sample(n_tokens: int, seed: int, turns: Sequence[int] | None = None, n_
 
 
 class Samples:
-    """A `FeatureSource` of samples that are there already."""
+    """A `FeatureSource` of given samples."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.samples = samples
@@ -97,12 +97,12 @@ class Samples:
 
 
 def make_source(n_samples: int, seed: int = 1) -> Samples:
-    """Samples of 12 to 28 tokens."""
+    """Returns samples of 12 to 28 tokens."""
     return Samples([make_sample(12 + 5 * i % 17, seed * 1000 + i) for i in range(n_samples)])
 
 
 class Recorder:
-    """Remembers what it is told; wants to stop after `n_steps` of this run."""
+    """Records its calls; asks to stop after `n_steps` steps."""
 
     def __init__(self, n_steps: int = 10**9) -> None:
         self.losses: list[float] = []

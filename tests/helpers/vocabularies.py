@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Tiny targets that differ in nothing but their tokenizer: byte-level BPE with any of llama.cpp's
-pre-tokenizers, SentencePiece, and BPE in SentencePiece's alphabet.
+"""Tiny targets that differ only in their tokenizer: byte-level BPE with any of llama.cpp's pre-tokenizers,
+SentencePiece, and BPE in SentencePiece's alphabet.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from helpers.tiny import TargetSpec, target_weights, write_gguf
 from helpers.tiny_tokenizer import Tokenizer, add_words, tiny_tokenizer
 
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<|im_end", "<|endoftext|>", "[INST]", "\n\n", "  ", "    ", "<b>")
-"""Of which some are parts of others. The last four are added as text, which is always looked for."""
+"""Special tokens, some of them parts of others. The last four are user-defined text, which the tokenizer
+always looks for.
+"""
 N_CONTROL = 5
 
 
 def _written(path: Path, tokens: list[str], types: list[int], **more: Any) -> Path:
-    """All tokens but the special ones are likely."""
+    """Writes a target for which all tokens but the special ones are likely."""
     ids = {"bos": 1, "eos": 2, "unknown": 0}
     vocabulary = Tokenizer(tokens, more.pop("merges", []), types=tuple(types), ids=ids, **more)
     spec = TargetSpec()
@@ -36,7 +38,7 @@ def _specials() -> tuple[list[str], list[int]]:
 
 
 def write_bpe(path: Path, pre: str, specials: tuple[str, ...] = ()) -> Path:
-    """Byte-level, with more control tokens where they are given."""
+    """Byte-level, with these additional control tokens."""
     made = tiny_tokenizer()
     tokens, types = _specials()
     tokens += [*specials, *made.tokens[4:]]
@@ -51,7 +53,7 @@ def write_bpe(path: Path, pre: str, specials: tuple[str, ...] = ()) -> Path:
 
 
 def _spaced() -> tuple[list[str], list[int], list[tuple[str, str]]]:
-    """Tokens, types and merges in SentencePiece's alphabet."""
+    """Returns tokens, types and merges in SentencePiece's alphabet."""
     tokens, types = _specials()
     tokens += [f"<0x{b:02X}>" for b in range(256)]
     types += [int(gguf.TokenType.BYTE)] * 256
@@ -66,13 +68,13 @@ def _spaced() -> tuple[list[str], list[int], list[tuple[str, str]]]:
 
 
 def write_spm(path: Path, name: str = "") -> Path:
-    """SentencePiece. name: of the model; "phi-3" makes special tokens take the white space behind them."""
+    """SentencePiece. name: of the model; "phi-3" makes special tokens take the white space after them."""
     tokens, types, _ = _spaced()
     scores = tuple(-float(i) for i in range(len(tokens)))
     return _written(path, tokens, types, kind="llama", pre="", scores=scores, name=name)
 
 
 def write_spaced_bpe(path: Path) -> Path:
-    """As Gemma 4's."""
+    """BPE like Gemma 4's."""
     tokens, types, merges = _spaced()
     return _written(path, tokens, types, pre="gemma4", merges=merges, add_bos=False)

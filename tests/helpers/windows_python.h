@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The headers of a Python for Linux, made fit for a compiler that builds for Windows: of what pyconfig.h says of the
-// system, what Python.h reads.
+// Adapts the headers of a Python for Linux to a compiler for Windows: changes the system properties in pyconfig.h that
+// Python.h reads.
 #if __has_include(<pyconfig.h>)
 #include <pyconfig.h>
 #undef HAVE_SYS_SELECT_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The whole test framework: a failed check prints where and what and makes the program return 1; the test goes on.
-// A program has tests, `TEST(name) { ... }`, which run in their order (main.cpp), or a main() of its own.
+// The test framework: a failed check prints its location and values and makes the program return 1; the test continues.
+// A program has tests, `TEST(name) { ... }`, which run in order (main.cpp), or its own main().
 #pragma once
 
 #include <cmath>
@@ -29,7 +29,7 @@ struct Registered {
     explicit Registered(void (*test)()) { tests().push_back(test); }
 };
 
-// for the end of main()
+// Exit status for main().
 inline int result() {
     if (n_failed > 0) std::fprintf(stderr, "%d checks failed\n", n_failed);
     return n_failed > 0 ? 1 : 0;
@@ -44,7 +44,7 @@ inline int result() {
 
 #define CHECK(condition) eaglecpp::test::report((condition), __FILE__, __LINE__, #condition)
 
-// with values in the message: CHECK_MSG(a < b, strf("a %d b %d", a, b))
+// With values in the message: CHECK_MSG(a < b, strf("a %d b %d", a, b)).
 #define CHECK_MSG(condition, message) \
     eaglecpp::test::report((condition), __FILE__, __LINE__, std::string(#condition) + ": " + (message))
 
@@ -53,7 +53,7 @@ inline int result() {
         std::fabs((double)(a) - (double)(b)) <= (tolerance), __FILE__, __LINE__, \
         std::string(#a " is near " #b ": ") + std::to_string((double)(a)) + " and " + std::to_string((double)(b)))
 
-// the statement throws Error whose text contains `part`
+// Checks that the statement throws an Error whose text contains `part`.
 #define CHECK_THROWS(statement, part)                                                                    \
     do {                                                                                                 \
         std::string what_;                                                                               \

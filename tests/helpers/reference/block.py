@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Block drafters in PyTorch: DFlash, DSpark and DFlash2, one conversation, fp32.
 
-What is kept of the text are keys and values made from the target's features alone: g = rms(fc [R_k ..]), then
-per layer k_norm, rope and nothing else (z-lab/dflash: dflash/model.py; deepseek-ai/DeepSpec:
-deepspec/modeling/dspark/qwen3/modeling.py). A pass runs B rows `[anchor, mask, ..]` behind them. DSpark adds
-a bias by the token before each slot (markov_head.py), DFlash2 convolutions over the rows and a lattice of the
+The cache holds keys and values made from the target's features alone: g = rms(fc [R_k ..]), then per layer
+k_norm and rope (z-lab/dflash: dflash/model.py; deepseek-ai/DeepSpec:
+deepspec/modeling/dspark/qwen3/modeling.py). A pass runs B rows `[anchor, mask, ..]` after them. DSpark adds a
+bias by the token before each slot (markov_head.py), DFlash2 convolutions over the rows and a lattice of the
 best tokens of neighbouring slots (vllm-project/vllm: model_executor/models/qwen3_dflash2.py).
 """
 
@@ -24,8 +24,8 @@ from .layers import AttentionShape, Rope, attend, linear, rms
 
 @dataclass(frozen=True)
 class BlockPass:
-    """One pass. states: `[B, H]` after the last norm; logits: `[B, Vd]` of the head alone, scaled and
-    capped; anchor: the token of row 0.
+    """One pass. states: `[B, H]` after the last norm; logits: `[B, Vd]` of the head alone, scaled and capped;
+    anchor: the token of row 0.
     """
 
     anchor: int
@@ -36,7 +36,7 @@ class BlockPass:
 @dataclass(frozen=True)
 class Lattice:
     """DFlash2's choice, one entry per slot from 1 on: the candidates `[K]` as target ids, best first, and
-    scores `[K before, K]` (slot 1: `[1, K]`, behind the anchor).
+    scores `[K before, K]` (slot 1: `[1, K]`, after the anchor).
     """
 
     ids: list[torch.Tensor]
@@ -44,8 +44,8 @@ class Lattice:
 
 
 def block_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Flat: what `dflash_config` says goes over the top level. Adds `anchor_first` and `boundaries` (k of
-    R_k), which no checkpoint of all families says.
+    """Returns the config flat: `dflash_config` overrides the top level. Adds `anchor_first` and `boundaries`
+    (k of R_k), which not all checkpoints state.
     """
     flat = {**config, **(config.get("dflash_config") or {})}
     name = (config.get("architectures") or [""])[0]
@@ -95,7 +95,7 @@ class BlockDrafter:
     def load(
         cls, directory: Path, embedding: torch.Tensor | None = None, head: torch.Tensor | None = None
     ) -> BlockDrafter:
-        """Reads a checkpoint directory, whose own tables win over the ones given."""
+        """Reads a checkpoint directory, whose own tables win over the given ones."""
         weights = {
             name.removeprefix("logit_head.").replace("confidence_proj.", "confidence_head.proj."): tensor
             for name, tensor in load_weights(directory).items()
@@ -116,14 +116,14 @@ class BlockDrafter:
     # Context
 
     def fuse(self, features: torch.Tensor) -> torch.Tensor:
-        """`[A, n_rows, Ht]` to g `[n_rows, H]`."""
+        """Maps `[A, n_rows, Ht]` to g `[n_rows, H]`."""
         fused = linear(torch.cat(list(features), dim=-1), self.w, "fc")
         return rms(fused, self.w["hidden_norm.weight"], self.eps)
 
     def keys_values(
         self, i: int, x: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`[n_rows, n_kv_heads, head_dim]`, keys after norm and rope."""
+        """Returns keys after norm and rope, and values, `[n_rows, n_kv_heads, head_dim]`."""
         name, n_kv = f"layers.{i}.self_attn", self.shape.n_kv_heads
         k = linear(x, self.w, f"{name}.k_proj").view(len(x), n_kv, -1)
         v = k
@@ -135,8 +135,8 @@ class BlockDrafter:
 
     @torch.no_grad()
     def commit(self, features: torch.Tensor) -> torch.Tensor:
-        """Adds rows for the next positions from features `[A, n_rows, Ht]`; returns their g, of which every
-        layer makes keys and values without a norm of its own.
+        """Adds rows for the next positions from features `[A, n_rows, Ht]`; returns their g, from which every
+        layer makes keys and values without another norm.
         """
         g = self.fuse(features)
         positions = torch.arange(self.n_rows, self.n_rows + len(g))
@@ -147,8 +147,8 @@ class BlockDrafter:
     # The pass over a block
 
     def causal(self, i: int) -> bool:
-        """Whether a row of layer i sees only the rows before it: what the config says of all layers, else
-        sliding layers do (SpecForge, vLLM; speculators may say otherwise).
+        """Returns True if a row of layer i sees only the rows before it: by the config for all layers,
+        otherwise for sliding layers (SpecForge, vLLM; speculators may differ).
         """
         for key in ("is_causal", "causal"):
             if self.config.get(key) is not None:
@@ -156,12 +156,12 @@ class BlockDrafter:
         return self.window(i) > 0 and not self.config.get("sliding_window_non_causal")
 
     def window(self, i: int) -> int:
-        """Of layer i, 0 = full attention."""
+        """Returns the window of layer i, 0 = full attention."""
         kinds = self.config.get("layer_types") or ["full_attention"] * self.n_layers
         return int(self.config.get("sliding_window") or 0) if kinds[i] == "sliding_attention" else 0
 
     def visible(self, i: int, n_rows: int) -> torch.Tensor:
-        """Bool `[n_rows, a + n_rows]`: which keys the rows of the block see in layer i."""
+        """Returns bool `[n_rows, a + n_rows]`: the keys that the rows of the block see in layer i."""
         a, window = self.n_rows, self.window(i)
         rows, keys = torch.arange(a, a + n_rows)[:, None], torch.arange(a + n_rows)[None, :]
         seen = (keys < a) | (keys <= rows) if self.causal(i) else torch.ones(n_rows, a + n_rows).bool()
@@ -171,14 +171,14 @@ class BlockDrafter:
         return torch.arange(self.n_rows, self.n_rows + n_rows)
 
     def embedded(self, anchor: int, n_rows: int) -> torch.Tensor:
-        """`[n_rows, H]` that the block starts from."""
+        """Returns the block's input `[n_rows, H]`."""
         ids = [anchor] + [int(self.config["mask_token_id"])] * (n_rows - 1)
         rows = self.embedding[torch.tensor(ids)]  # type: ignore[index]
         scale = math.sqrt(rows.shape[-1]) if self.is_gemma else self.config.get("input_embedding_scale")
         return rows * float(scale or 1.0)
 
     def convolved(self, y: torch.Tensor, x: torch.Tensor, name: str, side: int) -> torch.Tensor:
-        """DFlash2's: row i takes rows i, i - 1, .. of y, weighted by what x asks for."""
+        """DFlash2's convolution: row i takes rows i, i - 1, .. of y, with weights computed from x."""
         if f"{name}.base_kernel" not in self.w:
             return y
         base = self.w[f"{name}.base_kernel"]  # [2, taps, H]
@@ -230,39 +230,39 @@ class BlockDrafter:
         return float(self.config.get("output_multiplier") or 1.0)
 
     def head_logits(self, states: torch.Tensor) -> torch.Tensor:
-        """`[B, Vd]`: scaled, then capped."""
+        """Returns `[B, Vd]`, scaled, then capped."""
         logits = self.logit_scale * (states @ self.head.T)  # type: ignore[union-attr]
         cap = float(self.config.get("final_logit_softcapping") or 0.0)
         return cap * torch.tanh(logits / cap) if cap else logits
 
     @torch.no_grad()
     def run(self, anchor: int, n_rows: int = 0) -> BlockPass:
-        """The rows of a block behind what is committed. n_rows: 0 = as many as were trained."""
+        """Runs the rows of a block after the committed text. n_rows: 0 = as many as trained."""
         h = self.embedded(anchor, n_rows or self.block)
         for i in range(self.n_layers):
             h = self.layer(i, h)
         states = rms(h, self.w["norm.weight"], self.eps)
         return BlockPass(anchor, states, self.head_logits(states))
 
-    # What the slots say
+    # Predictions of the slots
 
     def slots(self) -> range:
-        """Rows that predict: the first predicts the token behind the anchor."""
+        """Returns the rows that predict; the first predicts the token after the anchor."""
         return range(0 if self.anchor_first else 1, self.block)
 
     def predecessor(self, token: int) -> torch.Tensor:
-        """`[R]`, by target id."""
+        """Returns `[R]`, by target id."""
         return self.w["markov_head.markov_w1.weight"][token]
 
     def conditional(self, done: BlockPass, slot: int, token: int) -> torch.Tensor:
-        """`[Vd]`: DSpark's logits of a slot behind this token (a target id)."""
+        """Returns `[Vd]`: DSpark's logits of a slot after this token (a target id)."""
         if not self.has_markov:
             return done.logits[slot]
         bias = self.w["markov_head.markov_w2.weight"] @ self.predecessor(token)
         return done.logits[slot] + self.logit_scale * bias
 
     def confidence(self, done: BlockPass, slot: int, token: int) -> float:
-        """The logit of the expected acceptance of a slot behind this token."""
+        """Returns the logit of the expected acceptance of a slot after this token."""
         weight = self.w["confidence_head.proj.weight"][0]
         read = done.states[slot]
         if len(weight) > len(read):
@@ -270,7 +270,7 @@ class BlockDrafter:
         return float(weight @ read + self.w.get("confidence_head.proj.bias", torch.zeros(1)))
 
     def lattice(self, done: BlockPass) -> Lattice:
-        """DFlash2's candidates and the scores of all pairs."""
+        """Returns DFlash2's candidates and the scores of all pairs."""
         table, selector = Lattice([], []), "candidate_selector"
         before = torch.tensor([done.anchor])
         for slot in self.slots():
@@ -284,7 +284,7 @@ class BlockDrafter:
         return table
 
     def walk(self, done: BlockPass) -> list[int]:
-        """The greedy chain, target ids, from left to right."""
+        """Returns the greedy chain, as target ids from left to right."""
         if self.top_k:
             chain, row, table = [], 0, self.lattice(done)
             for ids, scores in zip(table.ids, table.scores, strict=True):
@@ -299,7 +299,9 @@ class BlockDrafter:
 
 
 def slot_distributions(it: BlockDrafter, done: BlockPass, behind: list[int]) -> list[dict[int, float]]:
-    """Log-probabilities of each slot by target id, behind the anchor and these tokens, of DFlash2 its own."""
+    """Returns log-probabilities of each slot by target id, after the anchor and these tokens. For DFlash2
+    they are those of its lattice.
+    """
     if it.top_k:
         table = it.lattice(done)
         places = [0, *(ids.tolist().index(token) for ids, token in zip(table.ids, behind, strict=False))]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Greedy draft-verify with a chain, in PyTorch: the loop that the published acceptance figures come from.
+"""Greedy draft-verify with a chain, in PyTorch: the loop behind the published acceptance figures.
 
 One round: draft K tokens from the last committed row, run the target over them, keep the leading run that
-equals the target's argmax plus one token of the target's own, recompute the drafter's rows with true
-features.
+equals the target's argmax plus one token of the target, recompute the drafter's rows with true features.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class ChainRun:
 
 
 def draft_chain(drafter: Drafter, logits: torch.Tensor, state: torch.Tensor, depth: int) -> list[int]:
-    """`depth` greedy drafts (target ids), given logits and state of the last committed row."""
+    """Returns `depth` greedy drafts (target ids), given logits and state of the last committed row."""
     drafts = [int(drafter.target_ids[logits.argmax()])]
     for step in range(1, depth):
         rows, states = drafter.extend(state[None], drafts[-1:], [step - 2], depth=step)
@@ -43,7 +42,7 @@ def draft_chain(drafter: Drafter, logits: torch.Tensor, state: torch.Tensor, dep
 
 
 def generate(target: Target, drafter: Drafter, prompt: Sequence[int], n_tokens: int, depth: int) -> ChainRun:
-    """Whole rounds until at least `n_tokens` tokens exist; the first one comes from the prefill."""
+    """Runs whole rounds until at least `n_tokens` tokens exist; the first one comes from the prefill."""
     run = ChainRun(tried=[0] * depth, accepted=[0] * depth)
     target.reset()
     drafter.reset()

@@ -3,8 +3,7 @@
 
 Takes a directory with `config.json` and `.safetensors` (sharded or not) or `.bin` weights; gives the
 flattened config and the tensors as `layers.{i}.*`, `fc.weight`, `norm.weight`, `lm_head.weight`,
-`embed_tokens.weight`, `d2t`. Deliberately separate from `eaglecpp.convert`, which it is used to check, and
-far less careful: no validation.
+`embed_tokens.weight`, `d2t`. Shares no code with `eaglecpp.convert`, which it checks, and does not validate.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ def canonical_name(name: str) -> str:
 
 
 def load_config(directory: Path) -> dict[str, Any]:
-    """`config.json`, with a nested `transformer_layer_config` as the base of the top-level keys."""
+    """Returns `config.json`, with a nested `transformer_layer_config` as the base of the top-level keys."""
     config: dict[str, Any] = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     return {**(config.get("transformer_layer_config") or {}), **config}
 
 
 def load_weights(directory: Path) -> Weights:
-    """All tensors of the directory: floating ones as fp32, integer and bool ones as they are."""
+    """Returns all tensors of the directory: floating ones as fp32, integer and bool ones unchanged."""
     raw: Weights = {}
     for path in sorted(directory.glob("*.safetensors")):
         raw.update(load_file(path))

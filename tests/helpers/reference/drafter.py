@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """EAGLE-1/2, EAGLE-3 and EAGLE 3.1 drafters in PyTorch: fusion, layers, head, own KV rows.
 
-Takes the canonical tensors and flattened config of a checkpoint; gives draft logits over the draft
-vocabulary and the state that is fed to the next step. Row p pairs the target's feature at p with the
-embedding of token p + 1 and sits at RoPE position p. Every row runs in full, committed or not. An EAGLE-1
-or 2 checkpoint is one without a norm for the feature; where Mistral's has norms, they are used.
+Takes the canonical tensors and flattened config of a checkpoint; gives draft logits over the draft vocabulary
+and the state that is fed to the next step. Row p pairs the target's feature at p with the embedding of token
+p + 1 and sits at RoPE position p. Every row runs in full, committed or not. A checkpoint without a norm for
+the feature is EAGLE-1 or 2; Mistral's has norms, which are used.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .layers import AttentionShape, LatentAttention, Rope, attention, linear, ml
 
 @dataclass(frozen=True)
 class Switches:
-    """What changes the arithmetic besides the tensors."""
+    """Settings beyond the tensors that change the arithmetic."""
 
     norm_before_residual: bool
     norm_output: bool
-    windows: tuple[int, ...]  # of each layer, 0 = full attention; the last holds for all that follow
+    windows: tuple[int, ...]  # per layer, 0 = full attention; the last entry is used for all further layers
 
     @staticmethod
     def of(config: dict[str, Any]) -> Switches:
@@ -86,10 +86,10 @@ class Drafter:
         self.cache = [kind.cache() for _ in range(self.n_layers)]
         self.n_committed = 0
         self.positions = torch.zeros(0, dtype=torch.long)  # of all rows in the cache
-        self.ancestors = torch.zeros(0, 0, dtype=torch.bool)  # of the draft rows, each row its own ancestor
+        self.ancestors = torch.zeros(0, 0, dtype=torch.bool)  # of the draft rows; each row includes itself
 
     def fuse(self, features: torch.Tensor) -> torch.Tensor:
-        """`[n_aux, n_rows, target_hidden]` to the drafter's input features `[n_rows, hidden]`. EAGLE-1
+        """Maps `[n_aux, n_rows, target_hidden]` to the drafter's input features `[n_rows, hidden]`. EAGLE-1
         fuses in every step, with the embedding.
         """
         x = torch.cat(list(features), dim=-1)
@@ -126,7 +126,7 @@ class Drafter:
         return normed @ self.head.T, normed if self.switches.norm_output else h
 
     def output(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What the head reads."""
+        """Returns the input of the head."""
         return rms(hidden, self.w["norm.weight"], self.eps) if "norm.weight" in self.w else hidden
 
     def layer(
@@ -137,8 +137,8 @@ class Drafter:
         positions: torch.Tensor,
         visible: torch.Tensor,
     ) -> torch.Tensor:
-        """Layer 0 sees `[embedding ; feature]`, in EAGLE-1 what fc made of them; the others are ordinary
-        pre-norm decoder layers.
+        """Runs one layer. Layer 0 sees `[embedding ; feature]`, in EAGLE-1 the output of fc; the others are
+        ordinary pre-norm decoder layers.
         """
         name = f"layers.{i}"
         if f"{name}.input_layernorm.weight" not in self.w and f"{name}.hidden_norm.weight" not in self.w:
@@ -182,7 +182,8 @@ class Drafter:
     def extend(
         self, states: torch.Tensor, tokens: Sequence[int], parents: Sequence[int], depth: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draft rows at `depth` (1 = first level); `parents` index earlier draft rows, -1 = the last row.
+        """Adds draft rows at `depth` (1 = first step); `parents` index earlier draft rows, -1 = the last
+        committed row.
 
         Takes `states` `[n_rows, hidden]`; gives logits `[n_rows, n_draft_vocab]` and states `[n_rows,
         hidden]`.
@@ -208,7 +209,7 @@ class Drafter:
             cache.truncate(self.n_committed)
 
     def kv(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """K (after RoPE) and V of the committed rows, `[n_rows, n_kv_heads, head_dim]`; with latent attention
-        the row of the cache and the latent in it, `[n_rows, 1, width]`.
+        """Returns K (after RoPE) and V of the committed rows, `[n_rows, n_kv_heads, head_dim]`; with latent
+        attention the row of the cache and the latent in it, `[n_rows, 1, width]`.
         """
         return self.cache[layer].k[: self.n_committed], self.cache[layer].v[: self.n_committed]

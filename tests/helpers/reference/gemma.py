@@ -15,7 +15,7 @@ from .layers import Rope, attend, linear, rms
 
 
 class PartialRope(Rope):
-    """Frequencies of the whole head, of which the first part turns."""
+    """Frequencies of the whole head; only the first part is rotated."""
 
     def __init__(self, config: dict[str, Any], head_dim: int) -> None:
         super().__init__({"rope_theta": config["rope_theta"]}, head_dim)
@@ -24,7 +24,7 @@ class PartialRope(Rope):
 
 
 class GemmaDrafter(Drafter):
-    """A `Drafter` with norms on both sides, normed values, plain scores and GELU."""
+    """A `Drafter` with norms on both sides, normed values, unscaled scores and GELU."""
 
     def __init__(self, config: dict[str, Any], weights: Weights, *tables: torch.Tensor | None) -> None:
         heads = config["num_global_key_value_heads" if config["attention_k_eq_v"] else "num_key_value_heads"]
@@ -43,7 +43,7 @@ class GemmaDrafter(Drafter):
         return super().embedded(tokens) * math.sqrt(self.embedding.shape[-1])
 
     def after(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        """The norm of what a part gives."""
+        """Applies the norm after a sublayer."""
         return rms(x, self.w[f"{name}.weight"], self.eps)
 
     def rows(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A target of the deepseek2 family in PyTorch: latent attention, one dense block, then experts.
 
-The experts as in DeepSeek-V2 (softmax over all, the best without renormalising, beside a shared one); weights
-in the words of Hugging Face, the experts of a block side by side.
+The experts are DeepSeek-V2's: softmax over all, the best without renormalising, plus a shared one. Weights
+have Hugging Face's names, with the experts of a block stacked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LatentTarget:
 
     @torch.no_grad()
     def forward(self, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """`[n_layers, n_tokens, width]` and logits `[n_tokens, n_vocab]`."""
+        """Returns features `[n_layers, n_tokens, width]` and logits `[n_tokens, n_vocab]`."""
         n_tokens = len(tokens)
         positions, visible = torch.arange(n_tokens), sees(n_tokens, 0)
         h = self.w["embed_tokens.weight"][torch.tensor(list(tokens))]

@@ -129,9 +129,10 @@ def attend(
     scale: float,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """What heads of `q` read, `[n_rows, width]`; groups of them share a head of `keys` and `values`.
+    """Returns the attention output, `[n_rows, width]`; groups of heads of `q` share a head of `keys` and
+    `values`.
 
-    sinks: one more logit of each head, of no value.
+    sinks: one more logit per head, without a value.
     """
     groups = q.shape[1] // keys.shape[1]
     keys, values = (x.repeat_interleave(groups, dim=1) for x in (keys, values))
@@ -174,8 +175,8 @@ class LatentAttention:
     made from the latents, as in the trainers. The cache holds the normed latent and the rotated part of the
     key that all heads share.
 
-    Rotation is of adjacent pairs; yarn is DeepSeek's: `mscale` over `mscale_all_dim` for cos and sin, the
-    square of the latter's for the scores.
+    Rotates adjacent pairs. yarn is DeepSeek's: `mscale` over `mscale_all_dim` for cos and sin, the square of
+    `mscale_all_dim`'s for the scores.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -196,7 +197,7 @@ class LatentAttention:
         return KV(1, self.rank + self.rotated, self.rank)
 
     def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Adjacent pairs `[.., 2i]` and `[.., 2i + 1]`, by way of halves."""
+        """Rotates adjacent pairs `[.., 2i]` and `[.., 2i + 1]` by reordering them into halves."""
         halves = self.rope(torch.cat([x[..., ::2], x[..., 1::2]], dim=-1), positions)
         return torch.stack(halves.chunk(2, dim=-1), dim=-1).flatten(-2)
 
@@ -217,7 +218,7 @@ class LatentAttention:
         visible: torch.Tensor,
         cache: KV,
     ) -> torch.Tensor:
-        """As `attention`."""
+        """Same as `attention`."""
         n_rows = u.shape[0]
         q = self.queries(u, weights, prefix).view(n_rows, self.n_heads, self.nope + self.rotated)
         q = torch.cat([q[..., : self.nope], self.rotate(q[..., self.nope :], positions)], dim=-1)

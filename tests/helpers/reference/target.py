@@ -3,7 +3,7 @@
 
 Takes a Hugging Face directory of a `llama`, `qwen2` or `qwen3` model (biases and q/k norms by tensor
 presence). R_k is the residual stream that enters 0-based block k; R_n is the last block's output before the
-final norm, and id n + 1 stands for what leaves that norm.
+final norm, and id n + 1 is the state after that norm.
 """
 
 from __future__ import annotations

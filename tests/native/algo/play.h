@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A round as the engine plays it, up to the verification.
+// One round as the engine runs it, up to the verification.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ struct Turn {
 };
 
 // Begins a round, drafts in all conversations together and chooses. propose(turn): candidates for each frontier node;
-// ms(is_first, n_rows): what a call of the drafter takes. Returns the time of all calls.
+// ms(is_first, n_rows): time of a drafter call. Returns the time of all calls.
 template <class Propose, class Ms>
 double draft(Planner & planner, const std::vector<Turn> & turns, const Propose & propose, const Ms & ms) {
     std::vector<SequencePlan *> plans;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Random numbers that are the same everywhere, and random pools, for property tests.
+// Random numbers that are the same on every platform, and random pools, for property tests.
 #pragma once
 
 #include <algorithm>
@@ -30,10 +30,11 @@ inline std::vector<float> some_logits(Random & random, int n, double spread) {
     return x;
 }
 
-// Any tree of n draft nodes, level by level; siblings carry different tokens; many exact ties.
+// Returns a random tree of n draft nodes, one draft step after another; siblings carry different tokens; many exact
+// ties.
 inline DraftTree random_tree(Random & random, int n) {
     DraftTree tree(7);
-    int first = 0;  // parents do not fall, so that depths do not fall either
+    int first = 0;  // parents never decrease, so depths do not either
     for (int i = 0; i < n; ++i) {
         first = random.integer(first, std::min(tree.size() - 1, first + 3));
         tree.add(100 + i, first, -0.25f * (float)random.integer(0, 8));
@@ -41,7 +42,7 @@ inline DraftTree random_tree(Random & random, int n) {
     return tree;
 }
 
-// Every set of draft nodes that holds the parent of each of its members, as bit masks (bit i - 1 = node i).
+// Returns every set of draft nodes that contains the parents of its members, as bit masks (bit i - 1 = node i).
 inline std::vector<unsigned> closed_sets(const DraftTree & tree) {
     std::vector<unsigned> out;
     for (unsigned set = 0; set < 1u << tree.n_draft(); ++set) {

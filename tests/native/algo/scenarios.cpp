@@ -46,17 +46,17 @@ static std::vector<Machine> machines() {
     number(13).level = 0.35, number(13).per_commit = 0.01;
     number(14).n_leaves = 1;
     number(15).level = 0.012, number(15).host = 0.005;
-    // 128 experts of which a token takes 8, in host memory, four fifths of a plain step: rows that choose their
-    // experts without regard to each other read nearly as many times as many
+    // 128 experts in host memory, 8 of them per token; they take four fifths of a target-only step. Tokens that choose
+    // their experts independently read up to that many times more experts.
     for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64}) {
         const double n_experts = 128.0 * (1.0 - std::pow(1.0 - 8.0 / 128.0, n));
         number(16).curve.emplace_back(n, 8.0 + 32.0 * n_experts / 8.0);
     }
-    // as published for a mixture whose neighbouring tokens share experts; the drafter stays on the GPU
+    // published figures of a mixture whose neighbouring tokens share experts; the drafter stays on the GPU
     number(17).curve = number(11).curve;
     number(17).level = 0.02;
     number(18).host = 0.02;
-    // a token takes as long as the drafter's block, and less than what a batch of another size begins with
+    // a token takes as long as the drafter's block, and less than the first batch of another size
     number(21).block = 1.0, number(21).level = 0.02, number(21).n_levels = 7;
     number(19).curve = number(1).curve;
     number(20).curve = number(7).curve;
@@ -79,7 +79,7 @@ Text always(const char * name, Style style) {
 }
 
 Style published_eagle3() {
-    // unconditional rates by depth; the slope's spread flattens the mean, hence 1.17
+    // unconditional rates by depth; 1.17 makes up for the spread of the slopes, which flattens the mean
     const double rates[] = {1.0, .72, .50, .34, .22, .14, .09, .05, .03};
     Style s{0.0, 1.5, -0.2, 0.0};
     for (int d = 1; d <= 8; ++d) {
@@ -187,7 +187,7 @@ Criterion ratio_at_least(double least) {
     return [=](const Cell & c) { return at_least("ratio to best fixed", c.mean_ratio(), least); };
 }
 
-// Drafting gains 80 % of what it gains at the end within `median` tokens of position 2000, and `worst` in every run.
+// Drafting reaches 80 % of its final gain within `median` tokens of position 2000, and within `worst` in every run.
 Criterion wakes_within(int median, int worst) {
     return [=](const Cell & c) {
         std::vector<int> delays;
@@ -213,7 +213,7 @@ Criterion wakes_within(int median, int worst) {
     };
 }
 
-// Few rounds whose batch had another size than the one before.
+// Few rounds change the batch size.
 Criterion keeps_sizes(double most_rebuilt) {
     return [=](const Cell & c) {
         double n_rebuilt = 0.0, n_rounds = 0.0;
@@ -227,7 +227,7 @@ Criterion keeps_sizes(double most_rebuilt) {
 
 // --- scenarios -------------------------------------------------------------------------------------------------------
 
-// a cost table that holds factor(n) times the machine's curve
+// Returns a cost table with factor(n) times the machine's curve.
 template <typename Factor>
 LearnedState costs(const Machine & m, Factor factor) {
     CostTable table;
@@ -245,12 +245,12 @@ LearnedState exact(const Machine & m, int) {
     return costs(m, [](int) { return 1.0; });
 }
 
-// made when the machine was twice as fast
+// A cost table from a time when the machine was twice as fast.
 LearnedState half(const Machine & m, int) {
     return costs(m, [](int) { return 0.5; });
 }
 
-// two rows, and seven and more, were only run while something else kept the cores busy
+// Batches of two rows and of seven or more were only measured while another program kept the cores busy.
 LearnedState busy_at_some_sizes(const Machine & m, int) {
     return costs(m, [](int n) { return n == 2 || n >= 7 ? 12.0 : 1.0; });
 }
@@ -330,30 +330,30 @@ std::vector<Scenario> disturbed() {
     s40.disturbance.first_use_ms = 30.0;
     Scenario s49 = scenario("S49", 1, 2), s50 = scenario("S50", 2, 1);
     s49.disturbance.rebuild = s50.disturbance.rebuild = 0.06;
-    // a known table does not excuse what the first use of each size takes in a new process
+    // A known table does not hide the first-use time of each size in a new process.
     Scenario s51 = scenario("S51", 1, 4);
     s51.disturbance.first_use_ms = 30.0;
     s51.costs = exact;
     s51.window = 0.965;
-    // many layers, narrow ones: attention makes rows cost more within one answer, and a new size builds large graphs
+    // Many narrow layers: attention makes rows more expensive within one answer, and a new size builds large graphs.
     Scenario s52 = scenario("S52", 15, 16, ratio_at_least(1.0));
     s52.disturbance.kv_per_1k_row = 2.0;
     s52.disturbance.rebuild = 0.07;
-    // every conversation is a new one, and the drafter far better than the planner expects of one
+    // Every conversation is new, and the drafter is far better than the planner expects.
     Scenario s53 = scenario("S53", 9, 17, ratio_at_least(1.0));
-    // experts in host memory: code, prose, hardly any draft accepted, and a text that changes
+    // Experts in host memory: code, prose, a text with hardly any accepted draft, and a text that changes.
     Scenario s54 = scenario("S54", 16, 1), s55 = scenario("S55", 16, 2);
     Scenario s56 = scenario("S56", 16, 4), s57 = scenario("S57", 16, 6);
     Scenario s58 = scenario("S58", 17, 2), s59 = scenario("S59", 17, 4);
     Scenario s60 = scenario("S60", 1, 4), s61 = scenario("S61", 1, 1, speed_at_least(1.9));
     s60.costs = half;
     s61.costs = busy_at_some_sizes;
-    // another size of batch costs a tiny target more than a token: that drafting pays for, not the plain round behind
-    // it
+    // For a tiny target another batch size costs more than a token. Drafting pays that cost, not the next target-only
+    // round.
     Scenario s80 = scenario("S80", 21, 21), s81 = scenario("S81", 21, 2),
              s82 = scenario("S82", 21, 1, speed_at_least(1.38));
     s80.disturbance.rebuild = s81.disturbance.rebuild = s82.disturbance.rebuild = 1.2;
-    s82.is_stationary = false;  // the best of all keeps one size
+    s82.is_stationary = false;  // the best strategy keeps one size
     return {s80, s81, s82, s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40,
             s49, s50, s51, s52, s53, s54, s55, s56, s57, s58, s59, s60,  s61};
 }
@@ -366,8 +366,8 @@ Scenario on_device(int number, int machine_number, int text, const Change & chan
     return s;
 }
 
-// Devices keep a graph while the size of their batches stays. On a fast card, where a change costs two plain rounds,
-// or, as for models of 1 GB, six, an answer keeps its size; trees are taken where the prices say so.
+// Devices reuse a graph as long as the batch size stays the same. On a fast card a change costs two target-only rounds,
+// or six for models of 1 GB, so an answer keeps its size. Trees are chosen if the costs favour them.
 std::vector<Scenario> on_devices() {
     std::vector<Scenario> all = {
         on_device(62, 19, 1, {1.0, 0.0}, keeps_sizes(0.05)),
@@ -376,12 +376,12 @@ std::vector<Scenario> on_devices() {
     };
     for (double change : {6.0, 18.0}) {
         for (const auto & [text, least] : {std::pair{1, 1.6}, {2, 1.3}, {4, 0.97}, {18, 1.7}, {19, 1.3}, {20, 0.97}}) {
-            // the last token of a plain answer keeps its size, too
+            // the last token of a target-only answer keeps its size, too
             const Criterion criterion = text == 20 ? keeps_sizes(0.012) : speed_at_least(least);
             all.push_back(on_device(62 + (int)all.size(), 18, text, {change, 0.75 * change}, criterion));
         }
     }
-    // A drafter that was given up is taken up again within the answer, where the ledger can pay the way there and back.
+    // A drafter that was paused is resumed within the answer if the ledger covers both changes of size.
     for (int text : {8, 9}) {
         for (const auto & [change, least] : {std::pair{6.0, 1.25}, {18.0, text == 8 ? 0.99 : 1.2}}) {
             const int number = (text == 8 ? 62 : 66) + (int)all.size();

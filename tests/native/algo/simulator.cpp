@@ -19,7 +19,7 @@ double uniform(uint64_t h) {
     return (double)(h >> 11) * 0x1.0p-53;
 }
 
-// the sum of four uniform numbers: close enough, and the same on every platform
+// The sum of four uniform numbers: close enough, and the same on every platform.
 double normal(uint64_t h) {
     double sum = 0.0;
     for (int i = 0; i < 4; ++i) sum += uniform(h = hash(h, i));
@@ -68,8 +68,8 @@ int World::n_left(int pos) const {
     return std::min(end, n_tokens_) - pos;
 }
 
-// Rank (from 0) of the candidate that is the target's token; -1 = none. Of what the first one leaves over, 0.45 goes to
-// the second, 0.45 of the rest to the third and so on, as far as the drafter covers the target at all.
+// Returns the rank (from 0) of the candidate that is the target's token, or -1. Each further candidate gets 0.45 of the
+// probability that is left, up to the drafter's coverage of the target.
 int World::matched_rank(const Position & here, const Style & s, double x, int depth) const {
     const double logit =
         s.logits.empty() ? s.shift - s.fall * (depth - 1) : s.logits[std::min<size_t>(depth, s.logits.size()) - 1];
@@ -222,7 +222,7 @@ class Run {
         const auto propose = [&](const test::Turn &) {
             return drafter.propose(plan_.pool(), plan_.frontier(), plan_.k());
         };
-        double draft_ms = 0.0;  // the true time
+        double draft_ms = 0.0;  // true time
         const auto ms_of = [&](bool is_first, int n_rows) {
             const double ms = is_first ? s_.machine_.commit_ms(n_rows) : s_.machine_.level_ms(n_rows);
             draft_ms += s_.drift(pos_) * ms;

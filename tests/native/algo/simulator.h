@@ -28,14 +28,14 @@ double normal(uint64_t h);   // about N(0, 1)
 struct Machine {
     std::string name;
     std::vector<std::pair<int, double>> curve;  // (rows, ms) of the target; linear between, last slope beyond
-    double level = 0.06;                        // a drafter level of one row, in plain steps
-    double per_width = 0.05;                    // each further row of a level, in levels
-    double per_commit = 0.05;                   // each further committed row, in levels
-    double host = 0.035;                        // fixed work of a drafting round, in plain steps
+    double level = 0.06;                        // a draft step of one row, in target-only steps
+    double per_width = 0.05;                    // each further row of a draft step, in draft steps
+    double per_commit = 0.05;                   // each further committed row, in draft steps
+    double host = 0.035;                        // fixed work of a drafting round, in target-only steps
     int n_leaves = 64;                          // 1: chains only
-    bool is_device = false;                     // each tree counts as another size of batch
-    int n_levels = INT_MAX;                     // a block drafter's slots
-    double block = 0.0;                         // its pass, in plain steps, which every draft begins with
+    bool is_device = false;                     // each tree counts as another batch size
+    int n_levels = INT_MAX;                     // slots of a block drafter
+    double block = 0.0;  // pass of a block drafter, at the start of every draft, in target-only steps
 
     double verify_ms(int n_rows) const;
     double plain_ms() const { return curve[0].second; }
@@ -50,7 +50,7 @@ struct Machine {
 
 struct Fixed {
     const char * name;
-    int k, depth, nodes;  // nodes 0 = plain decoding
+    int k, depth, nodes;  // nodes 0 = target-only decoding
 };
 const std::vector<Fixed> & fixed_strategies();
 
@@ -70,10 +70,10 @@ struct Text {
     std::function<Style(int pos)> style;
     int request = 0;  // tokens per request; 0 = the text is one request
     std::function<RequestKind(int request)> kind = {};
-    bool is_adversary = false;  // agrees only where nothing is verified
+    bool is_adversary = false;  // agrees only in rounds that verify nothing
 };
 
-// One text with its luck.
+// One text with its random choices.
 class World {
   public:
     World(const Text & text, int n_tokens, uint64_t seed);
@@ -87,8 +87,8 @@ class World {
     // cells in the target's cache: each request has a prompt of 64 and its own conversation
     int n_kv(int pos) const { return text_.request > 0 ? 64 + pos % text_.request : pos; }
 
-    // What the drafter proposes for position `pos` as draft number `depth` of a round. `key` tells off-path nodes
-    // apart; on the path it is 0. The candidate that carries true_token is the target's, if any.
+    // Candidates of the drafter for position `pos` as draft number `depth` of a round. `key` distinguishes off-path
+    // nodes; on the path it is 0. If a candidate is the target's token, it carries true_token.
     std::vector<Candidate> propose(int pos, int depth, int k, uint64_t key) const;
 
     // tokens of each round under a fixed strategy; no machine needed
@@ -120,7 +120,7 @@ class RoundDrafter {
     std::vector<std::vector<Candidate>> propose(const DraftTree & pool, const std::vector<int32_t> & frontier,
                                                 int k) const;
 
-    // tokens the target emits when `tree` is verified
+    // tokens that the target emits when it verifies `tree`
     Tokens emit(const DraftTree & tree) const;
 
   private:
@@ -131,19 +131,19 @@ class RoundDrafter {
 // --- disturbances ----------------------------------------------------------------------------------------------------
 
 struct Disturbance {
-    double noise = 0.03;  // sd of the log of every time the planner sees
+    double noise = 0.03;  // sd of the logarithm of every time that the planner sees
     double stall_share = 0.0, stall_factor = 1.0;
-    double kv_per_1k = 0.0;                                   // share of plain time added per 1000 tokens of context
-    double kv_per_1k_row = 0.0;                               // the same for every row: attention that is computed
-    double hidden = 0.0;                                      // plain steps that every drafting round takes besides
-    double first_use_ms = 0.0;                                // first batch of each size
-    double rebuild = 0.0;                                     // plain steps whenever the batch size changes
-    double capture = 0.0;                                     // plain steps in the batch after such a one
-    std::function<double(int pos)> drift = {};                // factor on all times
+    double kv_per_1k = 0.0;                     // added share of target-only time per 1000 tokens of context
+    double kv_per_1k_row = 0.0;                 // the same for every row: attention that is computed
+    double hidden = 0.0;                        // target-only steps that every drafting round takes in addition
+    double first_use_ms = 0.0;                  // first batch of each size
+    double rebuild = 0.0;                       // target-only steps per change of the batch size
+    double capture = 0.0;                       // target-only steps in the batch after a change
+    std::function<double(int pos)> drift = {};  // factor on all times
     std::function<double(int pos, int n_rows)> reshape = {};  // factor on verification
 };
 
-// What the planner's clock shows for a true time.
+// The planner's measurement of a true time.
 class NoisyClock {
   public:
     NoisyClock(const Disturbance & d, uint64_t seed) : d_(d), seed_(seed) {}
@@ -163,20 +163,21 @@ struct Mark {
     double ms;
 };
 
-// least plain / run over windows of at least `n` tokens, at round boundaries; plain_ms: plain time up to each token
+// Returns the minimum of target-only time / run time over windows of at least `n` tokens, at round boundaries;
+// plain_ms: target-only time up to each token.
 double worst_window(const std::vector<Mark> & marks, const std::vector<double> & plain_ms, int n);
 
 struct Result {
     std::vector<Mark> marks;
     double ms = 0.0;           // whole text
-    double rejected_ms = 0.0;  // of it, in drafts that were not verified
-    int n_rebuilt = 0;         // rounds whose batch had another size than the one before
+    double rejected_ms = 0.0;  // in drafts that were not verified
+    int n_rebuilt = 0;         // rounds with another batch size than the previous one
     std::map<int, int> rows;   // rounds by batch size
 };
 
 struct RunOptions {
     PlannerOptions planner;
-    LearnedState costs;  // a cost table to start with
+    LearnedState costs;  // initial cost table
 };
 
 // One conversation on one machine.
@@ -185,7 +186,7 @@ class Scene {
     Scene(const Machine & machine, std::shared_ptr<const World> world, const Disturbance & disturbance)
         : machine_(machine), world_(std::move(world)), disturbance_(disturbance) {}
 
-    // plain decoding up to each token: [n_tokens + 1]
+    // target-only decoding up to each token: [n_tokens + 1]
     std::vector<double> plain_ms() const;
 
     // time of the whole text, given the rounds of World::run_fixed()
@@ -198,7 +199,7 @@ class Scene {
     double drift(int pos) const { return disturbance_.drift ? disturbance_.drift(pos) : 1.0; }
     double verify_ms(int pos, int n_rows) const;
     bool begins_at(int pos) const;
-    // what the first batches after a prompt take longer, plain ones too
+    // additional time of the first batches after a prompt, target-only ones included
     double begin_ms(int pos) const;
     double host_ms(int pos) const { return drift(pos) * machine_.plain_ms() * (machine_.host + disturbance_.hidden); }
 

@@ -25,7 +25,7 @@ static std::vector<Candidate> siblings(double q, int n, double r = 0.45) {
     return out;
 }
 
-// A target that takes the first child with chance a(q) and each later one with chance c of what is left.
+// A target that takes the first child with chance a(q) and each later one with chance c of the rest.
 struct Target {
     double slope, shift, c;
 
@@ -56,7 +56,7 @@ static double first_chance(const AcceptanceModel & model, const TextState & text
     return a[0];
 }
 
-// The text terms follow every text and so never rest; what counts is that predictions are right on average.
+// The terms of a text follow every text and never settle; predictions must be right on average.
 TEST(learns_a_drafter_and_is_calibrated) {
     AcceptanceModel model;
     TextState text;
@@ -80,9 +80,9 @@ TEST(learns_a_drafter_and_is_calibrated) {
     CHECK(model.n_labels() == 4000);
 }
 
-// What all texts have in common belongs to the drafter: after a handful of short ones the next starts right, also at a
-// depth that was hardly seen. One odd text does not undo that.
-TEST(what_texts_have_in_common_is_handed_over) {
+// Properties common to all texts are stored with the drafter. After a few short texts the next one starts with good
+// predictions, also at a rarely seen depth. One unusual text does not undo that.
+TEST(properties_common_to_texts_are_kept) {
     AcceptanceModel model;
     TextState text;
     const Target good{0.65, 2.0, 0.1};
@@ -105,7 +105,7 @@ TEST(a_grammar_teaches_nothing_lasting) {
     const auto children = siblings(0.8, 4);
     for (int i = 0; i < 300; ++i) model.learn(RequestKind::constrained, text, {1}, children.data(), 4, -1);
     CHECK(model.state() == fresh.state());
-    CHECK(first_chance(model, text, 0.8, RequestKind::constrained) < 0.2);  // but the text is followed
+    CHECK(first_chance(model, text, 0.8, RequestKind::constrained) < 0.2);  // the state of this text still learns it
 }
 
 TEST(kinds_of_request_are_kept_apart) {
@@ -176,9 +176,8 @@ TEST(survives_a_round_trip_and_refuses_damage) {
     CHECK(other.state() == AcceptanceModel().state());
 }
 
-// A drafter that says how often it was right starts near that, at every depth and kind of request; what was learned
-// stays.
-TEST(starts_from_what_training_measured) {
+// A drafter with a measured acceptance rate starts near it, at every depth and kind of request; learned values stay.
+TEST(starts_from_the_measured_acceptance) {
     const TextState fresh;
     for (float rate : {0.3f, 0.6f, 0.9f}) {
         AcceptanceModel model;
@@ -199,7 +198,7 @@ TEST(starts_from_what_training_measured) {
     CHECK_NEAR(first_chance(taught, fresh, 0.6), before, 1e-12);
 }
 
-// What a block drafter says besides: a confidence, and that a token before was not its first.
+// Additional signals of a block drafter: a confidence, and that an earlier token was not its first choice.
 TEST(learns_from_confidence_and_from_deviations) {
     AcceptanceModel model;
     TextState text;

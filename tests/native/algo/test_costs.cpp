@@ -23,7 +23,7 @@ TEST(between_two_measured_counts_both_must_be_exact) {
     CHECK(counts.allows_all(5) && !counts.allows_all(6));
     CHECK(counts.allows_any(1, 2) && counts.allows_any(5, 16) && !counts.allows_any(5, 15));
     CHECK(counts.to_string() == "1-5, 16" && counts.points().size() == 6);
-    for (bool is_exact : {false, true}) counts.set(4, is_exact);  // one batch that parts is enough
+    for (bool is_exact : {false, true}) counts.set(4, is_exact);  // one batch with different bits is enough
     CHECK(!counts.allows(4) && counts.to_string() == "1-3, 5, 16");
 }
 
@@ -31,7 +31,7 @@ static void learn(StepCosts & costs, int n_rows, double ms, int n_times = 4) {
     for (int i = 0; i < n_times; ++i) costs.learn(n_rows, ms);
 }
 
-TEST(keeps_steps_and_dips) {
+TEST(keeps_the_shape_of_the_curve) {
     StepCosts costs(0.06);
     CHECK(costs.empty() && costs.ms(3) == 0.0);
     for (int i = 0; i < 12; ++i) {
@@ -43,7 +43,7 @@ TEST(keeps_steps_and_dips) {
     CHECK_NEAR(costs.ms(6), 165.0, 1.5);
     CHECK_NEAR(costs.ms(8), 151.0, 1.0);
     CHECK(costs.ms(5) > 112.0 && costs.ms(5) < 165.0);
-    CHECK(costs.ms(16) > 151.0 && costs.ms(16) < 2.0 * 151.0);  // guessed on the cheap side, so that it is tried
+    CHECK(costs.ms(16) > 151.0 && costs.ms(16) < 2.0 * 151.0);  // underestimated, so that the size is tried
     CHECK(costs.n_samples(5) == 0 && costs.n_samples(6) > 2);
     CHECK(costs.n_rows_measured() == 8);
 }
@@ -57,7 +57,7 @@ TEST(the_count_of_samples_is_bounded) {
     CHECK_NEAR(costs.ms(4), 100.0, 1.0);
 }
 
-TEST(first_samples_are_believed_with_care) {
+TEST(first_samples_have_little_weight) {
     StepCosts costs(0.06);
     learn(costs, 1, 10.0);
     costs.learn(4, 500.0);  // building graphs
@@ -65,16 +65,16 @@ TEST(first_samples_are_believed_with_care) {
     costs.learn(4, 13.0);
     CHECK_NEAR(costs.ms(4), 13.0, 0.5);
     CHECK(costs.is_tried(4) && !costs.is_tried(8));
-    costs.learn(4, 90.0);  // a stall right after it: two of three samples were bad
+    costs.learn(4, 90.0);  // a stall right after it: two of three samples are bad
     for (int i = 0; i < 12; ++i) costs.learn(4, 13.0);
     CHECK_NEAR(costs.ms(4), 13.0, 2.0);
     costs.learn(8, 40.0);
     costs.learn(8, 41.0);
-    CHECK(costs.ms(8) > 30.0);  // a size that is expensive twice is expensive
+    CHECK(costs.ms(8) > 30.0);  // a size that is slow twice is expensive
 }
 
-// Which of the two is slower, machine or size, the rounds of the other sizes decide.
-TEST(a_size_that_became_dear_is_told_from_a_slow_machine) {
+// The rounds of other sizes decide whether the machine or only this size is slower.
+TEST(a_slower_size_is_distinguished_from_a_slower_machine) {
     Random random(32);
     StepCosts size(0.06, true), machine(0.06, true);
     const auto noise = [&] { return 0.98 + 0.04 * random.real(); };
@@ -92,7 +92,7 @@ TEST(a_size_that_became_dear_is_told_from_a_slow_machine) {
     CHECK(machine.slowdown() > 1.1 && !machine.take_changed());
 }
 
-// A long stretch of one size, with the long tail that times have, and a machine that was slow at first.
+// A long stretch of one size with realistic outliers, on a machine that was slow at first.
 TEST(sizes_that_wait_keep_their_ratio) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {
         Random random(seed);
@@ -109,8 +109,8 @@ TEST(sizes_that_wait_keep_their_ratio) {
     }
 }
 
-// Builds and captures as an H200 needs them for a model of 8B.
-TEST(the_first_batches_of_a_size_tell_what_a_change_costs) {
+// Build and capture times of an H200 for a model of 8B.
+TEST(the_first_batches_of_a_size_measure_the_cost_of_a_change) {
     CostTable table;
     table.assume_change(3.0);
     for (int k = 0; k < 8; ++k) {
@@ -143,7 +143,7 @@ static CostTable example() {
     return table;
 }
 
-TEST(noise_and_stalls_are_no_change_of_the_machine) {
+TEST(noise_and_stalls_do_not_count_as_a_slower_machine) {
     Random random(41);
     CostTable table = example();
     table.take_changed();
@@ -155,7 +155,7 @@ TEST(noise_and_stalls_are_no_change_of_the_machine) {
     CHECK_NEAR(table.verify(4) / table.verify(1), 14.0 / 11.0, 0.2);
 }
 
-TEST(nonsense_is_ignored) {
+TEST(invalid_times_are_ignored) {
     CostTable table = example();
     const LearnedState before = table.state();
     const double inf = std::numeric_limits<double>::infinity();
@@ -176,14 +176,14 @@ TEST(survives_a_round_trip) {
     const CostTable table = example();
     CostTable loaded;
     CHECK(loaded.set_state(table.state()));
-    CHECK(loaded.take_changed());  // compare with the machine as it is today
+    CHECK(loaded.take_changed());  // the entries must be compared with the machine today
     for (int n = 1; n <= 8; ++n) CHECK_NEAR(loaded.verify(n), 10.0 + n, 0.3);
     CHECK_NEAR(loaded.level(4), table.level(4), 1e-6);
     CHECK_NEAR(loaded.host(), table.host(), 1e-6);
-    // the machine is slower by half today: a few plain rounds say so for all sizes
+    // the machine is slower by half today: a few target-only rounds rescale all sizes
     for (int i = 0; i < 5; ++i) loaded.learn_verify(1, 16.5);
     CHECK_NEAR(loaded.verify(8), 27.0, 1.5);
-    // and one wrong entry yields to what is measured
+    // a wrong entry is replaced by measurements
     for (int i = 0; i < 4; ++i) loaded.learn_verify(4, 15.0);
     CHECK_NEAR(loaded.verify(4), 15.0, 1.0);
 }

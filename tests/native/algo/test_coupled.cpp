@@ -12,7 +12,7 @@
 using namespace eaglecpp;
 using namespace eaglecpp::test;
 
-// the cuts in llama.cpp's order, without shortcuts: probabilities of what is left after temperature, 0 elsewhere
+// llama.cpp's samplers in their order, without shortcuts: probabilities after temperature, 0 for removed tokens
 static std::vector<double> slow_cut(const std::vector<float> & logits, const CoupledSampling & s) {
     const int n = (int)logits.size();
     std::vector<int> order(n);
@@ -72,8 +72,8 @@ TEST(proposes_the_best_scores) {
     }
 }
 
-// A drafter whose log-probabilities miss the target's by normal errors: after some hundred labels predicted chances are
-// true ones, in every temperature band.
+// A drafter whose log-probabilities have normal errors: after some hundred labels, predicted chances are calibrated in
+// every temperature band.
 TEST(chances_are_calibrated) {
     Random random(5);
     const int n = 300, k = 4;

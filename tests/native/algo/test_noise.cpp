@@ -13,7 +13,7 @@
 using namespace eaglecpp;
 using namespace eaglecpp::test;
 
-// The noise is part of what a seed means: another value here is another text for every seed.
+// The noise is part of the meaning of a seed: a different value changes the text of every seed.
 TEST(has_known_values) {
     CHECK(Noise(1, 0).gumbel(0) == 0x1.1d3fde1395831p+1);
     CHECK(Noise(1, 100).gumbel(4711) == -0x1.f37a6798b7cd8p-1);
@@ -47,8 +47,7 @@ TEST(choice_is_the_argmax) {
     }
 }
 
-// The choices of whole vocabularies as they were when the draw was defined: whatever makes it faster must not move
-// them.
+// Choices over whole vocabularies from the first version. Optimisations must not change them.
 TEST(large_choices_stay) {
     Random random(11);
     uint64_t sum = 0;

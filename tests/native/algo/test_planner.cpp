@@ -37,7 +37,7 @@ double some_time(Random & random, bool is_hostile) {
     return is_hostile ? values[random.integer(0, 6)] : 10.0 * (0.9 + 0.2 * random.real());
 }
 
-// The tree of a round must be legal whatever came before.
+// The tree of a round must be legal after any history.
 void check_legal(const SequencePlan & plan, const PlanLimits & limits, int n_left) {
     const DraftTree & tree = plan.tree();
     CHECK(tree.size() >= 1 && tree.n_draft() <= std::max(limits.n_nodes, 0));
@@ -47,7 +47,7 @@ void check_legal(const SequencePlan & plan, const PlanLimits & limits, int n_lef
         CHECK(tree.parent[i] >= 0 && tree.parent[i] < i);
         CHECK(tree.depth[i] == tree.depth[tree.parent[i]] + 1 &&
               (tree.depth[i] <= tree.depth[i - 1] || tree.parent[i] == i - 1));
-        CHECK(tree.depth[i] < n_left);  // a draft beyond the last token is verified for nothing
+        CHECK(tree.depth[i] < n_left);  // a draft beyond the last token would be useless
         CHECK(tree.logp[i] <= tree.logp[tree.parent[i]]);
     }
     CHECK(plan.decision().n_leaves == (tree.n_draft() > 0 ? (int)tree.leaves().size() : 0));
@@ -90,7 +90,7 @@ struct Scene {
     SequencePlan & plan = plans[0];
 };
 
-// Rows that are run again are paid for like any others, and a round of them is not a plain one.
+// Rows that are run again are charged like any others, and their round does not count as target-only.
 TEST(a_round_that_runs_rows_again_drafts_nothing_and_is_charged) {
     const auto measured = [](bool is_again) {
         Scene s(0);
@@ -109,7 +109,7 @@ TEST(a_round_that_runs_rows_again_drafts_nothing_and_is_charged) {
     const auto [again, same_ms] = measured(true);
     CHECK_NEAR(plain, 1.0, 0.01);
     CHECK_NEAR(again, 1.6, 0.1);
-    CHECK_NEAR(same_ms, plain_ms, 0.1);  // the reference did not take them for plain rounds
+    CHECK_NEAR(same_ms, plain_ms, 0.1);  // not counted in the target-only reference
 }
 
 TEST(plans_are_legal_whatever_happens) {
@@ -145,7 +145,7 @@ TEST(several_conversations_share_legally) {
     }
 }
 
-// A round that an error cut short leaves nothing behind that matters.
+// A round that an error cut short leaves no trace.
 TEST(a_round_may_be_begun_anew) {
     Scene s(300);
     for (int round = 0; round < 200; ++round) {
@@ -174,7 +174,7 @@ static DraftTree depth_first(const DraftTree & tree) {
 }
 
 // Fixed strategies give exactly the tree of EAGLE-2's growth and re-rank.
-TEST(fixed_strategies_are_eagle_2s) {
+TEST(fixed_strategies_equal_eagle_2s) {
     for (const Strategy & strategy :
          {Strategy::make("chain", 1, 4, 4), Strategy::make("tree", 4, 5, 15), Strategy::make("tree", 3, 2, 30)}) {
         for (int n_leaves : {1, 4, 64}) {
@@ -219,7 +219,7 @@ TEST(nothing_is_drafted_after_an_end) {
     }
 }
 
-// A plain round of 10 ms, in which the drafter may commit what waits for it; what it is charged.
+// Runs a target-only round of 10 ms in which the drafter may commit its pending rows; returns the charge.
 static double round_with_commit(Scene & s, int n_left, double commit_ms) {
     s.planner.begin_round(1);
     s.planner.decide(s.plan, {0, n_left, 128, PlanLimits{}});
@@ -233,16 +233,16 @@ static double round_with_commit(Scene & s, int n_left, double commit_ms) {
 TEST(catching_up_is_charged) {
     Scene s(0);
     const auto round = [&](double ms) { return round_with_commit(s, 1, ms); };  // nothing is drafted
-    for (int i = 0; i < 2; ++i) CHECK(round(0.0) == 0.0);  // nobody is sure yet how long a plain round takes
+    for (int i = 0; i < 2; ++i) CHECK(round(0.0) == 0.0);                       // the target-only time is not known yet
     for (int i = 0; i < 9; ++i) CHECK(round(0.0) == 1.0);
     const double plain_ms = s.planner.costs().plain(), before = s.planner.ledger().balance();
     const double charged = round(2.0);
     CHECK_NEAR(charged, 1.2, 1e-6);
     CHECK_NEAR(before - s.planner.ledger().balance(), 0.2 - 0.012, 1e-6);
-    CHECK_NEAR(s.planner.costs().plain(), plain_ms, 1e-6);  // nor is it taken for the price of a plain round
+    CHECK_NEAR(s.planner.costs().plain(), plain_ms, 1e-6);  // the commit does not count as target-only time
 }
 
-// As long as the ledger saves for a trial, catching up takes nothing of what plain rounds earn.
+// While the ledger saves for a trial, catching up does not spend the income of target-only rounds.
 TEST(catching_up_is_free_while_over_budget) {
     PlannerOptions options;
     options.ledger.start = 0.0;
@@ -256,8 +256,8 @@ TEST(catching_up_is_free_while_over_budget) {
     CHECK_NEAR(s.planner.ledger().balance() - before, 2 * 0.012, 1e-6);
 }
 
-// A round in which a fixed strategy drafts is no plain one, however long the others wait for one.
-TEST(a_fixed_strategy_beside_it_keeps_nobody_from_drafting) {
+// A round in which a fixed strategy drafts is not target-only, however long the other conversations wait for one.
+TEST(a_fixed_strategy_does_not_keep_others_from_drafting) {
     Scene s(310, 2);
     s.plans[1].use(Strategy::make("chain", 1, 3, 3));
     for (int n : {1, 2, 3, 4, 5, 6, 8}) {
@@ -271,7 +271,7 @@ TEST(a_fixed_strategy_beside_it_keeps_nobody_from_drafting) {
     CHECK_MSG(n_calibrating < 75, strf("%d of 300 rounds", n_calibrating));
 }
 
-// On a target that loses accepted rows along with rejected ones each may have to be run again.
+// On a target that loses accepted rows along with rejected ones, each accepted row may have to be run again.
 TEST(rows_that_may_be_run_again_cost_twice) {
     const auto n_verified = [](bool replays) {
         Scene s(700);
@@ -291,9 +291,9 @@ TEST(rows_that_may_be_run_again_cost_twice) {
     CHECK_MSG(once > 20 && twice < once, strf("%d drafts, %d where they may be run again", once, twice));
 }
 
-// The rows of a block are many beside the few that are committed: without them two conversations with a row each would
-// look like one with two.
-TEST(a_blocks_rows_belong_to_the_price_of_a_commit) {
+// A block has many rows, a commit has few. Without the block's rows, two conversations with a row each would look like
+// one with two.
+TEST(a_blocks_rows_count_in_the_cost_of_a_commit) {
     Scene s(900, 2);
     PlanLimits limits{7, 1, 16};
     limits.n_block_rows = 7;

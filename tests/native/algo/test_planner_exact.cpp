@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Only batches whose rows hold the bits of single rows are planned, where that is asked for or costs little.
+// If exact batches are requested or cost little, only batches whose rows have the bits of single rows are planned.
 #include "../check.h"
 #include "algo/planner.h"
 #include "algo/tree.h"
@@ -37,7 +37,7 @@ struct Scene {
         }
     }
 
-    // one round; rows of the batch
+    // Runs one round; returns the rows of the batch.
     int round(int n_left = 1000) {
         std::vector<Turn> turns;
         for (SequencePlan & plan : plans) turns.push_back({&plan, {0, n_left, 1, limits}});
@@ -87,20 +87,20 @@ TEST(only_exact_counts_are_planned) {
 TEST(a_fixed_strategy_is_cut_to_the_next_exact_size) {
     Scene scene(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 6, 6)}, Exactness::on);
     CHECK(scene.round() == 4 && scene.plans[0].cut() == 3);
-    // a level that cannot be verified is not drafted
+    // a draft step that cannot be verified is not run
     CHECK(scene.plans[0].decision().levels.size() == 3);
     Scene whole(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 7, 7)}, Exactness::on);
     CHECK(whole.round() == 8 && whole.plans[0].cut() == -1);
 }
 
-TEST(with_nothing_exact_rounds_are_plain_and_say_why) {
+TEST(without_exact_sizes_rounds_are_target_only_and_give_the_reason) {
     for (const Strategy & s : {automatic, Strategy::make("chain", 1, 6, 6)}) {
         Scene scene(counts_of({}), {s}, Exactness::on);
         for (int i = 0; i < 20; ++i) CHECK(scene.round() == 1);
         CHECK(scene.plans[0].decision().reason == Decision::Reason::inexact && scene.plans[0].cut() == 0);
-        CHECK(scene.plans[0].decision().levels.empty());  // the drafter is not even asked
+        CHECK(scene.plans[0].decision().levels.empty());  // the drafter is not run either
     }
-    // chain:1 needs two rows; three would do for others
+    // chain:1 needs two rows, but only three are exact
     Scene scene(counts_of({3}), {Strategy::make("chain", 1, 1, 1)}, Exactness::on);
     CHECK(scene.round() == 1);
 }
@@ -114,19 +114,19 @@ TEST(several_conversations_share_an_exact_count) {
         int n_drafted = 0;
         for (int i = 0; i < 200; ++i) {
             const int n = scene.round();
-            CHECK_MSG(n == 2 || counts.allows(n), strf("%d rows", n));  // two plain rounds are nobody's choice
+            CHECK_MSG(n == 2 || counts.allows(n), strf("%d rows", n));  // two target-only rounds are always allowed
             n_drafted += n > 2;
         }
         CHECK_MSG(n_drafted > 20, strf("drafted in %d rounds", n_drafted));
     }
 }
 
-TEST(off_means_any_count) {
+TEST(exact_off_allows_any_count) {
     Scene scene(counts_of({}), {Strategy::make("chain", 1, 6, 6)}, Exactness::off);
     CHECK(scene.round() == 7 && !scene.plans[0].exact.is_exact);
 }
 
-// Prices decide. Rows that cost much are not wanted anyway; cheap rows are worth more than the same bits.
+// Costs decide: expensive rows are not wanted anyway, and cheap rows are worth more than identical bits.
 TEST(automatic_is_exact_where_that_costs_little) {
     const auto is_exact = [](const std::vector<int> & exact, double ms_per_row) {
         Scene scene(counts_of(exact), {automatic}, Exactness::off);
@@ -143,18 +143,18 @@ TEST(automatic_is_exact_where_that_costs_little) {
     CHECK(!is_exact({2}, 0.2));
     CHECK(is_exact({}, 12.0));
     CHECK(is_exact({2, 3}, 7.0));
-    // what was asked for runs as it is
+    // an explicit strategy runs unchanged
     Scene scene(counts_of({2, 3}), {Strategy::make("chain", 1, 6, 6)}, Exactness::automatic);
     CHECK(scene.round() == 7 && !scene.plans[0].exact.is_exact);
 }
 
-// On a device each number of rows costs a graph, so an answer keeps one. It must not be chosen among exact sizes only
-// before the planner has decided whether it wants them.
+// On a device each number of rows costs a graph, so an answer keeps one. The planner must decide whether it wants exact
+// sizes before it restricts the choice to them.
 TEST(a_device_without_exact_batches_drafts_in_the_first_round) {
     PlannerOptions options;
     options.pads_rows = true;
     Scene scene(counts_of({}), {automatic}, Exactness::automatic, options);
-    CostTable & costs = scene.planner.costs();  // as they are measured when an engine opens
+    CostTable & costs = scene.planner.costs();  // as measured when an engine opens
     for (int n : {1, 2, 3, 4, 5, 8, 16}) {
         for (int i = 0; i < 3; ++i) costs.learn_verify(n, 10.0 + 0.5 * (n - 1));
     }

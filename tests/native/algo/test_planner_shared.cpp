@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Several conversations in one batch, of which every 50 rounds some join or leave, against plain batching and the best
-// fixed chain: scenarios S44 to S46.
+// Several conversations in one batch, some joining or leaving every 50 rounds, against target-only batching and the
+// best fixed chain: scenarios S44 to S46.
 #include <algorithm>
 #include <cstdio>
 
@@ -18,7 +18,7 @@ constexpr int n_rounds = 1000, period = 50, n_window = 512;
 struct Case {
     const char * name;
     int machine;
-    std::vector<int> texts;  // one per place
+    std::vector<int> texts;  // one per slot
 };
 
 struct Place {
@@ -28,7 +28,7 @@ struct Place {
     SequencePlan plan;
     int pos = 0, n_pending = 1;
     bool is_in = false;
-    double plain_tokens = 0.0;  // that plain batching would have given this conversation
+    double plain_tokens = 0.0;  // tokens of this conversation under target-only batching
 };
 
 class SharedRun {
@@ -46,9 +46,9 @@ class SharedRun {
         }
     }
 
-    // tokens per time against plain batching of the same conversations
+    // tokens per time against target-only batching of the same conversations
     double speed() const { return n_tokens_.back() / n_plain_.back(); }
-    // the worst over windows of so many plain tokens of each conversation
+    // the minimum over windows of n_window rounds
     double window() const {
         double worst = 1e9;
         for (size_t to = n_window; to < n_tokens_.size(); ++to) {
@@ -57,7 +57,7 @@ class SharedRun {
         }
         return worst;
     }
-    // the worst conversation over its whole text
+    // the slowest conversation over its whole text
     double slowest() const {
         double worst = 1e9;
         for (const auto & p : places_) {
@@ -67,7 +67,7 @@ class SharedRun {
     }
 
   private:
-    // Who is there: three of four places on average, at least one.
+    // Chooses the active conversations: three of four on average, at least one.
     void seat(uint64_t key) {
         in_.clear();
         for (size_t i = 0; i < places_.size(); ++i) {
@@ -136,7 +136,7 @@ void run(const Case & c) {
         eaglecpp::test::report(found >= least, __FILE__, __LINE__,
                                strf("%s: %s %.3f, expected %.3f", c.name, what, found, least));
     };
-    // sixteen that try at the same time what does not pay cost a little more
+    // sixteen conversations that try an unprofitable draft at the same time cost a little more
     const double least_window = c.texts.size() > 8 ? 0.955 : 0.965;
     std::vector<double> best, speed, window, slowest;
     for (int seed = 0; seed < 4; ++seed) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Drafts from the text in the planner: alone, in one tree with the drafter's nodes, off where they do not pay, legal
-// whatever is proposed, and repeated from a log.
+// Drafts from the text in the planner: alone, in one tree with the drafter's nodes, off if they do not pay, legal for
+// any proposal, and repeated from a log.
 #include <algorithm>
 #include <cstdio>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr double plain_ms = 10.0;
 
-// what a machine takes for n rows: the first few are nearly free
+// Time of a machine for n rows: the first few are nearly free.
 double verify_ms(int n_rows) {
     return plain_ms * (1.0 + 0.04 * (n_rows - 1));
 }
@@ -35,7 +35,7 @@ struct Scene {
     SequencePlan plan;
     PlanLimits limits{16, 8, 128};
     int n_pending = 0;  // 0 = no drafter
-    int n_levels = 0;   // drafter levels that were asked for
+    int n_levels = 0;   // draft steps that were requested
     double total_ms = 0.0;
     int n_tokens = 0;
 
@@ -43,7 +43,7 @@ struct Scene {
         planner.begin_request(plan, RequestKind::greedy, false);
     }
 
-    // One round in which the text goes on with `next`; `propose(node)`: the drafter's children of a pool node.
+    // Runs one round in which the text continues with `next`; `propose(node)`: the drafter's children of a pool node.
     template <typename Propose>
     int round(const TextDraft * draft, const Tokens & next, Propose && propose, int n_left = 100) {
         const auto children = [&](const Turn &) {
@@ -81,8 +81,8 @@ Tokens run_of(int n, Token from = 100) {
 
 }  // namespace
 
-// Without a drafter: a copied passage soon runs ten tokens a round and more.
-TEST(a_copied_passage_runs_many_tokens_a_round) {
+// Without a drafter: a copied passage soon yields ten tokens a round and more.
+TEST(a_copied_passage_yields_many_tokens_a_round) {
     Scene scene(false);
     const TextDraft draft = text_chain(16, 12);
     for (int i = 0; i < 40; ++i) scene.round(&draft, run_of(30));
@@ -92,7 +92,7 @@ TEST(a_copied_passage_runs_many_tokens_a_round) {
     CHECK(scene.n_levels == 0);
 }
 
-// What never comes true is hardly ever verified, and costs nothing to speak of.
+// Proposals that never match are hardly ever verified and cost almost nothing.
 TEST(proposals_that_fail_are_not_verified) {
     Scene scene(false);
     const TextDraft draft = text_chain(16, 8);
@@ -104,8 +104,8 @@ TEST(proposals_that_fail_are_not_verified) {
     CHECK_MSG(speed > 0.995, strf("%.4f of plain", speed));
 }
 
-// And yet a passage that begins to repeat itself is noticed at once: every round labels what was proposed.
-TEST(proposals_that_begin_to_come_true_are_taken_up) {
+// A passage that begins to repeat is noticed at once, since every round labels its proposals.
+TEST(proposals_that_begin_to_match_are_verified) {
     Scene scene(false);
     const TextDraft draft = text_chain(16, 12);
     for (int i = 0; i < 200; ++i) scene.round(&draft, run_of(20, 500));
@@ -114,7 +114,7 @@ TEST(proposals_that_begin_to_come_true_are_taken_up) {
     CHECK_MSG(n_waited <= 12, strf("%d rounds", n_waited));
 }
 
-// Beside a drafter a sure copy is verified alone, for the drafter's levels would only cost.
+// With a drafter, a confident copy is verified alone: draft steps would only cost time.
 TEST(a_sure_copy_needs_no_drafter) {
     Scene scene(true);
     const TextDraft draft = text_chain(16, 20);
@@ -126,10 +126,10 @@ TEST(a_sure_copy_needs_no_drafter) {
     CHECK(n >= 40 * 9);
 }
 
-// Both sources in one tree: a token that both propose is one node, and no two children of a node carry the same token.
+// Both sources in one tree: a token that both propose is one node, and the children of a node carry different tokens.
 TEST(both_sources_share_one_tree) {
     Scene scene(true);
-    const TextDraft draft = text_chain(2, 4);  // 100, 101: too little to go alone
+    const TextDraft draft = text_chain(2, 4);  // 100, 101: too short to be verified alone
     int n_mixed = 0;
     for (int i = 0; i < 200; ++i) {
         const bool copies = i % 3 != 0;
@@ -150,7 +150,7 @@ TEST(both_sources_share_one_tree) {
     CHECK_MSG(n_mixed > 8, strf("%d rounds", n_mixed));
 }
 
-TEST(a_strategy_that_is_asked_for_comes_from_the_text) {
+TEST(an_explicit_strategy_drafts_from_the_text) {
     const TextDraft draft = text_chain(10, 3);
     Scene scene(false);
     scene.plan.use(Strategy::make("chain", 1, 5, 5));
@@ -161,7 +161,7 @@ TEST(a_strategy_that_is_asked_for_comes_from_the_text) {
     CHECK(scene.plan.tree().n_draft() == 3 && scene.plan.decision().depth == 3);
 }
 
-// Nothing is drafted behind the end of a generation.
+// Nothing is drafted after an end token.
 TEST(nothing_follows_an_end) {
     PlannerOptions options;
     options.end_tokens = {102};

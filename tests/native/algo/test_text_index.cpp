@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Drafts from the text itself, held against a search through the whole text: exact matches, what follows them, memory
-// and time.
+// Drafts from the text itself, compared with a search of the whole text: exact matches, their continuation, memory and
+// time.
 #include "algo/text.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using namespace eaglecpp::test;
 
 namespace {
 
-// length of the longest suffix of text that also ends before its last token, and the latest such place
+// Returns the length of the longest suffix that also ends before the last token, and its latest end.
 std::pair<int, int> longest_by_search(const Tokens & text) {
     std::pair<int, int> best{0, -1};
     const int last = (int)text.size() - 1;
@@ -42,7 +42,7 @@ Tokens some_text(Random & random, int n, int n_tokens) {
 
 }  // namespace
 
-TEST(what_followed_the_longest_suffix_is_proposed) {
+TEST(proposes_the_continuation_of_the_longest_suffix) {
     for (int seed = 0; seed < 30; ++seed) {
         Random random(seed);
         TextIndex index;
@@ -53,20 +53,20 @@ TEST(what_followed_the_longest_suffix_is_proposed) {
             const int n = random.integer(0, 20);
             const auto [length, end] = longest_by_search(text);
             const TextDraft draft = index.propose(n);
-            if (length < 2) {  // single tokens recur everywhere
+            if (length < 2) {  // single tokens occur everywhere
                 CHECK(draft.empty());
                 continue;
             }
             CHECK_MSG(draft.size() == n && draft.n_match == std::min(length, 64),
                       strf("seed %d at %zu: %d", seed, text.size(), draft.n_match));
             Tokens expected = text;
-            for (int i = 0; i < n; ++i) expected.push_back(expected[end + 1 + i]);  // a copy goes on with itself
+            for (int i = 0; i < n; ++i) expected.push_back(expected[end + 1 + i]);  // the copy continues into itself
             if (length < 64) CHECK(draft.tokens == Tokens(expected.end() - n, expected.end()));
         }
     }
 }
 
-TEST(another_prompt_may_begin_alike) {
+TEST(keeps_the_common_prefix_of_another_prompt) {
     for (int seed = 0; seed < 20; ++seed) {
         Random random(100 + seed);
         TextIndex index(seed % 5 == 0 ? 64 : 1 << 12), fresh(1 << 12);
@@ -91,7 +91,7 @@ TEST(rows_of_images_are_not_proposed) {
     CHECK(index.propose(4).tokens == Tokens{9});
 }
 
-// A token costs the same however long the text is, or this would take until ctest ends it.
+// The cost of a token does not depend on the length of the text; otherwise ctest's timeout ends this.
 TEST(a_token_costs_the_same_in_a_long_text) {
     for (int n_tokens : {2, 60, 30000}) {
         Random random(n_tokens);

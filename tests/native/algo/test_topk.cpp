@@ -52,8 +52,8 @@ TEST(agrees_with_sorting) {
     }
 }
 
-// The same bits from the loops of every instruction set.
-TEST(ways_agree) {
+// Every instruction set gives the same bits.
+TEST(instruction_sets_agree) {
     Random random(8);
     for (int n : {1, 16, 127, 128, 129, 1000, 12672}) {
         std::vector<float> x = random_logits(random, n, false);
@@ -80,7 +80,7 @@ TEST(ways_agree) {
 
 TEST(a_broken_logit_adds_nothing_to_a_sum) {
     std::vector<float> x(300, 10.0f);
-    x[3] = x[299] = std::numeric_limits<float>::quiet_NaN();  // one in a block, one behind the last block
+    x[3] = x[299] = std::numeric_limits<float>::quiet_NaN();  // one inside a block, one after the last block
     for (int way = 0; way < n_row_ways(); ++way) CHECK_NEAR(sum_exp(x.data(), (int)x.size(), 10.0f, way), 298.0, 1e-3);
 }
 

@@ -64,7 +64,7 @@ TEST(the_walk_ends_where_no_child_carries_the_targets_token) {
     for (int round = 0; round < 300; ++round) {
         const DraftTree tree = random_tree(random, random.integer(0, 30));
         Tokens chosen(tree.size());
-        for (Token & token : chosen) token = 99;  // of no node
+        for (Token & token : chosen) token = 99;  // no node has this token
         for (int i = 1; i < tree.size(); ++i) {
             if (random.real() < 0.8) chosen[tree.parent[i]] = tree.token[i];
         }
@@ -115,7 +115,7 @@ TEST(prefixes_are_the_best_sets_of_their_size) {
         unsigned set = 0;
         for (int n = 1; n <= order.size(); ++n) {
             const int node = order.nodes()[n - 1], parent = tree.parent[node];
-            CHECK(parent == 0 || (set >> (parent - 1) & 1));  // closed under parent
+            CHECK(parent == 0 || (set >> (parent - 1) & 1));  // contains its parents
             set |= 1u << (node - 1);
             CHECK(order.p()[n - 1] == p[node] && p[node] <= last_gain);  // concave sums
             last_gain = p[node];
@@ -125,8 +125,9 @@ TEST(prefixes_are_the_best_sets_of_their_size) {
     }
 }
 
-// A token that the text and the drafter propose is one node, likelier than either of them says. What only the text
-// proposes keeps a fifth of its chance once the drafter was asked, and children share no more than there is.
+// A token that both the text and the drafter propose is one node, more likely than either predicts. A token that only
+// the text proposes keeps a fifth of its chance once the drafter has run, and the children's chances add up to at most
+// 1.
 TEST(text_and_drafter_share_a_pool) {
     const TextDraft text{{100, 101}, 5};
     const auto pool_with = [&](Token first, double of_first, double of_second) {

@@ -9,7 +9,7 @@ using namespace eaglecpp::test;
 
 namespace {
 
-// share of rounds with a window, of the last 1,000, if drafts are accepted with these chances
+// Returns the share of the last 1,000 rounds that use a window, if drafts are accepted with these chances.
 double share_narrow(DraftWindows & windows, int n_tokens, double wide, double narrow) {
     Random random(7);
     int n = 0;
@@ -25,7 +25,7 @@ double share_narrow(DraftWindows & windows, int n_tokens, double wide, double na
 
 }  // namespace
 
-TEST(the_better_one_is_kept_and_the_other_tried_now_and_then) {
+TEST(keeps_the_better_window_and_retries_the_other) {
     for (double wide : {0.4, 0.7}) {
         const double narrow = 1.1 - wide;
         DraftWindows windows;
@@ -35,7 +35,7 @@ TEST(the_better_one_is_kept_and_the_other_tried_now_and_then) {
     }
 }
 
-TEST(lengths_are_learnt_apart_and_a_change_is_noticed) {
+TEST(learns_each_length_separately_and_notices_a_change) {
     DraftWindows windows;
     CHECK(share_narrow(windows, 1100, 0.7, 0.4) < 0.1);
     CHECK(share_narrow(windows, 5000, 0.4, 0.7) > 0.9);
@@ -44,12 +44,12 @@ TEST(lengths_are_learnt_apart_and_a_change_is_noticed) {
     CHECK(share_narrow(windows, 3000000, 0.4, 0.7) > 0.9);
 }
 
-TEST(short_texts_are_seen_whole) {
+TEST(short_texts_need_no_window) {
     DraftWindows windows;
     CHECK(share_narrow(windows, 1023, 0.1, 0.9) == 0.0);
 }
 
-TEST(a_window_that_a_request_names_teaches_nothing) {
+TEST(an_explicit_window_teaches_nothing) {
     DraftWindows windows, other;
     for (int round = 0; round < 1000; ++round) windows.learn(5000, 16, 5, 0);
     CHECK(share_narrow(windows, 5000, 0.4, 0.45) == share_narrow(other, 5000, 0.4, 0.45));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EAGLE-2's growth, written down a second time: what the planner's fixed strategies are compared with.
+// A second implementation of EAGLE-2's growth, the reference for the planner's fixed strategies.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +10,18 @@
 namespace eaglecpp {
 namespace test {
 
-// Every frontier node gets its k most likely children, all of them join the pool, and the best k of the new ones by
-// path log-probability are the next frontier (SafeAILab/EAGLE: eagle/model/cnets.py, topK_genrate).
+// Grows a tree as EAGLE-2 does: every frontier node gets its k most likely children, all join the pool, and the best k
+// of the new ones by path log-probability form the next frontier (SafeAILab/EAGLE: eagle/model/cnets.py, topK_genrate).
 class TreeGrower {
   public:
     TreeGrower(Token root, int k) : k_(k), pool_(root), frontier_{0} {}
 
-    // frontier nodes whose children the drafter should propose next; the root at first
+    // frontier nodes that the drafter expands next; the root at first
     const std::vector<int32_t> & frontier() const { return frontier_; }
 
     const DraftTree & pool() const { return pool_; }
 
-    // children[i]: candidates of frontier()[i], best first; moves the frontier one level down
+    // children[i]: candidates of frontier()[i], best first; moves the frontier one step deeper
     void grow(const std::vector<std::vector<Candidate>> & children) {
         std::vector<int32_t> added;
         for (size_t i = 0; i < frontier_.size(); ++i) {
@@ -40,7 +40,7 @@ class TreeGrower {
     std::vector<int32_t> frontier_;
 };
 
-// The best tree by the drafter's own path log-probabilities, breadth first.
+// Returns the best tree by the drafter's own path log-probabilities, breadth first.
 inline DraftTree best_subtree(const DraftTree & pool, int n_nodes, int n_leaves) {
     NodeOrder order;
     order.build(pool, pool.logp, n_nodes, n_leaves);

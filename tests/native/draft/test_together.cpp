@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Conversations that draft in one graph, here or on a device of their own, against the same ones that draft alone on
-// the CPU: the same numbers, whoever else is there, whatever fills a device's graphs up to their size, and whoever
-// reads rows that another one saved.
+// Conversations that draft in one graph, on the CPU or a device, against the same conversations that draft alone on the
+// CPU. The numbers must not depend on the other conversations, on the padding of a device's graphs, or on whether rows
+// were saved and loaded in between.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int n_ctx = 600, n_conversations = 5;
 
-// Where the drafter computes; the same one on the CPU, without filled graphs, is what it is held to.
+// Device and mode under test; the same drafter on the CPU, without filled graphs, is the reference.
 struct Place {
     const char * name;
     ggml_backend_dev_t device;
@@ -36,7 +36,7 @@ void fill(float * out, size_t n, int seed, float deviation) {
     for (size_t i = 0; i < n; ++i) out[i] = normal(random);
 }
 
-// a drafter with tables of its own and seeded weights
+// A drafter with its own tables and seeded weights.
 std::unique_ptr<FeatureDrafter> make_drafter(const DraftFile & file, const Place & place, bool flash_attn) {
     DrafterOptions o;
     o.device = place.device;
@@ -92,7 +92,7 @@ class Pair {
     Pair(const DraftFile & file, const Place & place, bool flash_attn)
         : together_(make_drafter(file, place, flash_attn)),
           alone_(make_drafter(file, {"", nullptr, false, place.use_kernels}, flash_attn)),
-          // ggml's own products and attention depend on the number of rows; latent attention is always its own
+          // ggml's own products and attention depend on the number of rows; latent attention always uses ggml's
           tolerance_(place.use_kernels && flash_attn && !place.is_remote && !file.spec().has_latent() ? 0.0f : 2e-5f) {
         CHECK(!place.device || together_->form().n_top > 0);
         for (int i = 0; i < n_conversations; ++i) reopen(i);
@@ -105,14 +105,14 @@ class Pair {
         b_[i] = std::make_unique<FeatureSequence>(*alone_);
     }
 
-    // rows without output, as those of a prompt
+    // rows without output, like those of a prompt
     void read(int i, int n) {
         const Rows rows = make_rows(spec(), n);
         a_[i]->commit(rows.features(), rows.tokens.data());
         b_[i]->commit(rows.features(), rows.tokens.data());
     }
 
-    // who[i] commits n_pending[i] rows and then has widths[i][level] rows in each level
+    // who[i] commits n_pending[i] rows and then runs widths[i][level] rows in each draft step
     void round(const std::vector<int> & who, const std::vector<int> & n_pending,
                const std::vector<std::vector<int>> & widths, const std::string & what) {
         std::vector<Rows> rows;
@@ -155,15 +155,15 @@ class Pair {
         }
     }
 
-    // One that cannot go on keeps nobody's rows.
-    void nobody_moves_in_an_error() {
+    // A failing conversation must not change the others.
+    void an_error_moves_no_conversation() {
         const Rows few = make_rows(spec(), 2), many = make_rows(spec(), n_ctx + 1);
         const int n = a_[0]->n_rows();
         CHECK_THROWS(together_->commit_together({{a_[0].get(), few.features(), few.tokens.data()},
                                                  {a_[1].get(), many.features(), many.tokens.data()}}),
                      "the drafter's cache holds");
         CHECK(a_[0]->n_rows() == n);
-        if (spec().is_block()) return;  // a conversation without a pass has no slots to ask for
+        if (spec().is_block()) return;  // a conversation without a pass has no slots to request
         const int n_draft = a_[0]->n_draft_rows();
         CHECK_THROWS(together_->extend_together({DraftRequest::step(a_[0].get(), {{90, 1, 0}}),
                                                  DraftRequest::step(a_[1].get(), {{90, 1, 77}})}),
@@ -187,7 +187,7 @@ class Pair {
                          "this pass gave 1 tokens");
     }
 
-    // each is a graph of its own on a device
+    // on a device each number of rows is a separate graph
     void every_number_of_rows(const std::string & what) {
         reopen(0);
         for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) round({0}, {n}, {{1, 3, 5}}, what + strf(", %d rows", n));
@@ -195,7 +195,7 @@ class Pair {
         round({0}, {2}, {{1}}, what + ", behind a prompt");
     }
 
-    // What one conversation leaves, the next one must not read; a device's memory serves again.
+    // A conversation must not read the rows of the previous one; device memory is reused.
     void caches_serve_again(const std::string & what) {
         every_number_of_rows(what);
         const EaglecppCounts before = eaglecpp_counts();
@@ -204,7 +204,7 @@ class Pair {
         CHECK_MSG(eaglecpp_counts().frees == before.frees, what + ": device memory is freed");
     }
 
-    // A chain that is drafted in the graph of its commit is the one that comes level by level, for one wait.
+    // A chain drafted in the graph of its commit equals one drafted step by step, and waits once.
     void steps_are_levels(const std::string & what) {
         constexpr int n_steps = 5;
         reopen(0);
@@ -224,7 +224,7 @@ class Pair {
             }
             same_candidates(a.candidates(n_steps, 4), b.candidates(0, 4), what + ": the last step");
             CHECK(eaglecpp_counts().waits == before);
-            // what follows goes on from them
+            // later draft steps continue from it
             CHECK(b.n_draft_rows() == n_steps && a.n_draft_rows() == n_steps);
             const std::vector<DraftRow> level{{n_steps + 1, 1, n_steps}, {n_steps + 2, 2, 2}};
             alone_->extend_together({DraftRequest::step(&b, level)});
@@ -236,7 +236,7 @@ class Pair {
     const DraftSpec & spec() const { return together_->spec(); }
 
   private:
-    // of a block drafter: levels ask for slots
+    // slots to request for a block drafter
     int n_ahead(const std::vector<int> & levels) const { return spec().is_block() ? (int)levels.size() : 0; }
 
     void same_candidates(const std::vector<Candidate> & ours, const std::vector<Candidate> & theirs,
@@ -260,7 +260,7 @@ class Pair {
         };
         CHECK(a.n_rows() == b.n_rows() && a.n_draft_rows() == b.n_draft_rows());
         for (int row = 0; row < n_rows; ++row) {
-            // rows behind a selector are no graph's
+            // rows after a selector are not computed in a graph
             if (!spec().is_block()) same(a.logits(row), b.logits(row), spec().n_draft_vocab, strf("row %d", row));
             same_candidates(a.candidates(row, 3), b.candidates(row, 3), what);
             if (spec().is_block()) continue;
@@ -298,7 +298,7 @@ void check(const DraftFile & file, Kind of, const Place & place, bool flash_attn
     pair.round({0, 1}, {120, 90}, {{1}, {2, 2}}, kind + ", more rows than a graph takes");
     pair.reopen(2);
     pair.round({1, 2, 4}, {1, 9, 2}, {{2, 2}, {3}, {1, 4}}, kind + ", a new conversation");
-    pair.nobody_moves_in_an_error();
+    pair.an_error_moves_no_conversation();
     pair.round({1, 0}, {2, 2}, {{2, 2}, {3}}, kind + ", after an error");
     pair.saved_rows_serve_another();
     pair.caches_serve_again(kind);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Which form of attention a drafter on the CPU gets: fused where our kernel runs it, and the explicit one elsewhere,
-// since ggml's takes several times as long for the few rows of a draft. Both give the same drafts, so a wrong choice
-// shows nowhere else.
+// The form of attention that a drafter on the CPU uses: fused if our kernel runs it, otherwise explicit, since ggml's
+// fused one takes several times as long for the few rows of a draft. Both give the same drafts, so no other test would
+// notice a wrong choice.
 #include "../check.h"
 #include "../gguf/draft_files.h"
 #include "draft/feature_drafter.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Whatever is thrown in the middle of a step, wherever: the engine either goes on as if nothing had happened or says
-// that it is broken.
+// After any exception at any point of a step, the engine either continues as if nothing had happened or reports that it
+// is broken.
 #include <llama.h>
 
 #include <atomic>
@@ -35,13 +35,13 @@ TEST(a_sequence_steps_once_at_a_time) {
     engine.begin(a, prompt, test::greedy(tree));
     engine.begin(b, prompt, test::greedy(tree));
     CHECK_THROWS(engine.step({a, b, a}), "named twice");
-    // nothing has happened to either
+    // neither has changed
     while (engine.sequence(a).is_active) engine.step({a, b});
     CHECK(engine.sequence(a).tokens == engine.sequence(b).tokens);
 }
 
-// Whoever frees an engine takes it out of use first: that fails during a call, and no call begins behind it.
-TEST(nothing_steps_behind_a_retired_engine) {
+// An engine is retired before it is freed: retiring fails during a call, and no call can begin after it.
+TEST(no_step_begins_after_an_engine_is_retired) {
     for (int i = 0; i < 40; ++i) {
         Engine engine(test::tiny_options(target, draft));
         const int id = engine.open_sequence();
@@ -75,7 +75,7 @@ TEST(nothing_steps_behind_a_retired_engine) {
     }
 }
 
-// Logits lie in memory of the last decode's graph (ggml_hook/hook.h).
+// Logits are in the memory of the last decode's graph (ggml_hook/hook.h).
 TEST(logits_stay_until_the_next_decode_and_no_longer) {
     EngineOptions o = test::tiny_options(target, "");
     Target it(o);
@@ -94,7 +94,7 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
         return all;
     };
     const std::vector<float> logits = read();
-    // whatever happens in between: cells that are saved, given up and put back, another context
+    // between reads: cells that are saved, dropped and restored, and another context
     std::vector<uint8_t> rows;
     it.cells().save_rows(range, rows);
     it.cells().truncate(range, 1);
@@ -103,7 +103,7 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
     other.open_context({});
     decode(other, 5, 0);
     CHECK(read() == logits);
-    // as many rows as fit, then one batch too many
+    // batches until the context is full, then one too many
     bool is_full = false;
     for (Pos at = 3; at < 4096 && !is_full; at += 31) {
         try {
@@ -120,11 +120,11 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
 #ifndef _WIN32
 #include <dlfcn.h>
 
-// These stand before those of libllama and ggml for all calls of ours.
+// These replace the functions of libllama and ggml for all calls of ours.
 static int n_calls = 0, fails_at = -1;
-static bool is_decoding = false;  // what llama.cpp computes meanwhile is its own
+static bool is_decoding = false;  // llama.cpp's own calls do not count
 static std::function<void()> fault;
-static int n_logits = -1;  // rows of logits that are read before the fault
+static int n_logits = -1;  // rows of logits that can be read before the fault
 
 static void count_call() {
     if (!is_decoding && n_calls++ == fails_at) fault();
@@ -139,7 +139,7 @@ extern "C" int32_t llama_decode(llama_context * ctx, llama_batch batch) {
     return status;
 }
 
-static llama_memory_t sound = nullptr;  // where it is given, rows of no other one can be removed
+static llama_memory_t sound = nullptr;  // if set, removing rows of any other memory fails
 
 extern "C" bool llama_memory_seq_rm(llama_memory_t memory, llama_seq_id id, llama_pos from, llama_pos to) {
     if (sound && memory != sound) fail(ErrorKind::broken, "an assertion");
@@ -153,13 +153,13 @@ extern "C" float * llama_get_logits_ith(llama_context * ctx, int32_t i) {
     return real(ctx, i);
 }
 
-// All arrays of bytes, ggml's work buffers among them.
+// All byte arrays, including ggml's work buffers.
 static std::set<void *> & arrays() {
     static auto * all = new std::set<void *>;
     return *all;
 }
 static std::mutex arrays_mutex;
-static size_t n_bytes_failing = SIZE_MAX;  // of the first array that there is no memory for; then there is again
+static size_t n_bytes_failing = SIZE_MAX;  // the first allocation of this size fails, later ones succeed
 static int n_freed_twice = 0;
 
 void * operator new[](size_t n) {
@@ -195,7 +195,7 @@ extern "C" enum ggml_status ggml_backend_graph_compute_async(ggml_backend_t back
     return real(backend, graph);
 }
 
-// K and V of the drafter's committed rows
+// Returns K and V of the drafter's committed rows.
 static std::vector<uint8_t> memory_of(const DraftSequence & sequence) {
     const auto & s = static_cast<const FeatureSequence &>(sequence);
     std::vector<uint8_t> all;
@@ -222,7 +222,7 @@ static Outcome run(Engine & engine, int id) {
     return out;
 }
 
-// long prompts are committed in several parts, and a part may fail after another
+// A long prompt is committed in several parts, and a later part may fail.
 static const Tokens & long_prompt() {
     static const Tokens tokens = [] {
         Tokens t;
@@ -232,7 +232,7 @@ static const Tokens & long_prompt() {
     return tokens;
 }
 
-// at every call of every kind
+// faults at every call of every kind
 TEST(running_out_of_memory_leaves_no_trace) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_ctx = 256, o.n_batch = 192;
@@ -262,7 +262,7 @@ TEST(running_out_of_memory_leaves_no_trace) {
     }
 }
 
-// ggml's CPU backend frees its work buffer, and there is no memory for the larger one.
+// ggml's CPU backend frees its work buffer and cannot allocate the larger one.
 TEST(a_work_buffer_that_does_not_fit_is_not_used_again) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_ctx = 256, o.n_batch = 192;
@@ -272,7 +272,7 @@ TEST(a_work_buffer_that_does_not_fit_is_not_used_again) {
         const int id = engine.open_sequence();
         const Tokens fresh = test::generate(engine, id, prompt, test::greedy({}, 12));
         engine.clear(id);
-        n_bytes_failing = 4096;  // more than a step of one row works with
+        n_bytes_failing = 4096;  // more than the work buffer of a single row
         try {
             test::generate(engine, id, long_prompt(), test::greedy({}, 12));
         } catch (const Error & e) {
@@ -287,7 +287,7 @@ TEST(a_work_buffer_that_does_not_fit_is_not_used_again) {
     CHECK_MSG(n_freed_twice == 0, strf("%d arrays were freed twice", n_freed_twice));
 }
 
-// The second conversation of a round fails behind the first, whose tokens nobody gets then.
+// The second conversation of a round fails after the first, so neither delivers tokens.
 TEST(a_step_of_several_is_all_or_nothing) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_sequences = 2;
@@ -314,9 +314,9 @@ TEST(a_step_of_several_is_all_or_nothing) {
     }
 }
 
-// Where one call runs several rounds, what the rounds before the failing one gave is kept, and the next call for this
-// conversation tells of the error, however others go on meanwhile.
-TEST(the_error_of_a_later_round_comes_after_its_tokens) {
+// If a call runs several rounds and a later one fails, the tokens of the earlier rounds are kept. The next call for
+// this conversation raises the error, even if other conversations continue in between.
+TEST(the_error_of_a_later_round_comes_after_the_earlier_tokens) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_sequences = 2;
     Engine engine(o);
@@ -334,8 +334,8 @@ TEST(the_error_of_a_later_round_comes_after_its_tokens) {
     CHECK(test::generate(engine, a, prompt, test::greedy({}, 5)).size() == 5);
 }
 
-// Of two conversations whose round failed late, one is closed before the next call.
-TEST(a_late_error_is_raised_for_what_is_left_of_its_batch) {
+// Two conversations fail in a later round, and one of them is closed before the next call.
+TEST(a_late_error_is_raised_for_the_rest_of_its_batch) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_sequences = 2;
     Engine engine(o);
@@ -351,7 +351,7 @@ TEST(a_late_error_is_raised_for_what_is_left_of_its_batch) {
     CHECK(test::generate(engine, a, prompt, test::greedy({}, 5)).size() == 5);
 }
 
-TEST(an_end_with_more_tokens_than_there_are_changes_nothing) {
+TEST(ending_with_too_many_tokens_changes_nothing) {
     Engine engine(test::tiny_options(target, draft));
     const int id = engine.open_sequence();
     const Tokens fresh = test::generate(engine, id, prompt, test::greedy(tree, 12));
@@ -363,7 +363,7 @@ TEST(an_end_with_more_tokens_than_there_are_changes_nothing) {
     CHECK(test::generate(engine, id, prompt, test::greedy(tree, 12)) == fresh);
 }
 
-// The sequence of a small model gives its rows up when it is destroyed.
+// The sequence of a small model removes its rows when it is destroyed.
 TEST(an_assertion_at_the_end_of_a_drafter_does_not_end_the_process) {
     const std::string small = files.folder.file("small.gguf");
     test::write_target(small);
@@ -375,7 +375,7 @@ TEST(an_assertion_at_the_end_of_a_drafter_does_not_end_the_process) {
     sound = nullptr;
 }
 
-// a driver's exception, and things nobody should throw
+// a driver's exception, and types that should never be thrown
 TEST(foreign_exceptions_break_the_engine) {
     const std::pair<const char *, std::function<void()>> kinds[] = {
         {"device lost", [] { throw std::runtime_error("device lost"); }},

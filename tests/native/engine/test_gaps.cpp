@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Closing the gaps that rejected nodes leave in the target's cache: rows keep their order, so the bits of what follows
-// are those of plain decoding, and the copy needs a small buffer, not the size of the cache.
+// Closing the gaps that rejected nodes leave in the target's cache: rows keep their order, so later results have the
+// bits of target-only decoding, and the copy needs a small buffer instead of the size of the cache.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -60,7 +60,7 @@ static void read(Target & target, const SeqRange & range, int conversation, int 
     }
 }
 
-// The logits behind row n - 1, which is run alone.
+// Returns the logits after row n - 1, which runs alone.
 static std::vector<float> logits_behind(Target & target, const SeqRange & range, int conversation, int n) {
     read(target, range, conversation, n - 1, 1);
     return {target.logits(0), target.logits(0) + target.vocab().size()};
@@ -114,18 +114,18 @@ TEST(conversations_keep_their_common_prefix_once) {
         CHECK(target.cells().keep_path(first, trees[0], 7, n));
         CHECK(target.cells().keep_path(second, trees[1], 7, n));
     }
-    // 300 + 2 * 700 rows are in use of 4818, with a second copy of the prefix fewer trees would fit
+    // 300 + 2 * 700 of 4818 cells are used; with a second copy of the prefix fewer trees would fit
     CHECK(target.cells().n_order_lost() == 0 && target.cells().has_room_for_trees());
     CHECK(target.cells().n_rows(first) == n && target.cells().n_rows(second) == n);
     CHECK(logits_behind(target, first, 0, n + 1) == plain_logits(0, n + 1));
     CHECK(logits_behind(target, second, 1, n + 1) == plain_logits(1, n + 1));
-    // the first conversation goes, the second one keeps the prefix
+    // the first conversation ends, the second keeps the prefix
     target.cells().truncate(first, 0);
     read(target, first, 1, 0, 40);
     CHECK(logits_behind(target, second, 1, n + 2) == plain_logits(1, n + 2));
 }
 
-// With two copies of the prefix there would be no room for trees.
+// With two copies of the prefix, the trees would not fit.
 TEST(a_common_prefix_takes_room_once) {
     Target target(options_of(2));
     target.open_context({});

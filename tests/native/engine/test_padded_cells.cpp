@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Rows that only pad a batch leave nothing in the target's cache, whatever of the drafts beside them was accepted: what
-// is left at the next positions would be seen by the next round's rows.
+// Rows that pad a batch must leave nothing in the target's cache, however many drafts were accepted: the rows of the
+// next round would see cells left at their positions.
 #include <cmath>
 
 #include "../check.h"
@@ -17,7 +17,7 @@ static DraftTree chain(int n_drafts) {
     return tree;
 }
 
-// The logits behind a round of which `n_accepted` drafts were kept, and the number of rows that the cache then holds.
+// Returns the logits after a round that kept `n_accepted` drafts, and the number of rows that the cache then holds.
 static std::vector<float> logits_behind(const EngineOptions & options, int n_drafts, int n_accepted, int n_padding,
                                         Pos & n_rows) {
     Target target(options);
@@ -34,7 +34,7 @@ static std::vector<float> logits_behind(const EngineOptions & options, int n_dra
     target.decode(batch);
     CHECK(target.cells().keep_path(range, tree, n_accepted, n_prompt));
     n_rows = target.cells().n_rows(range);
-    if (n_rows != n_prompt + n_accepted + 1) return {};  // llama.cpp refuses what follows
+    if (n_rows != n_prompt + n_accepted + 1) return {};  // llama.cpp refuses the next batch
     batch.clear();
     batch.add_tree(chain(1), n_prompt + n_accepted + 1, range);
     target.decode(batch);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a target can be opened with: everything llama.cpp can take opens, everything else is refused in words that fit.
+// Options for opening a target: everything that llama.cpp accepts opens, everything else is refused with a fitting
+// message.
 #include <llama.h>
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 using namespace eaglecpp;
 
-// a copy would race with the threads that fill in what is made on demand
+// a copy would race with threads that fill in values on demand
 static_assert(!std::is_copy_constructible_v<Vocabulary>);
 
 #ifndef _WIN32
@@ -23,7 +24,7 @@ static_assert(!std::is_copy_constructible_v<Vocabulary>);
 
 #include <csignal>
 
-// Whatever the call does, it does it in the child, and the child does not go on as a second copy of this program.
+// The call and its effects stay in the child, and the child does not continue as a second copy of this program.
 TEST(a_trial_in_a_child_ends_with_the_child) {
     const pid_t self = getpid();
     sigset_t blocked;
@@ -39,7 +40,7 @@ TEST(a_trial_in_a_child_ends_with_the_child) {
     if (getpid() != self) std::abort();
 }
 
-// Stands before libllama's own for all calls of ours: fails once as if memory had run out.
+// Replaces libllama's own for all calls of ours; fails once as if memory had run out.
 static bool is_short_of_memory = false;
 
 extern "C" llama_context * llama_init_from_model(llama_model * model, llama_context_params params) {
@@ -121,7 +122,7 @@ TEST(impossible_sizes_are_refused_by_name) {
     refused([](EngineOptions & o) { o.n_sequences = 200, o.n_leaves_max = 8; }, "llama.cpp allows");
 }
 
-// llama.cpp's own reasons come through, and none of them is taken for a lack of memory.
+// llama.cpp's own reasons are reported, and none counts as a lack of memory.
 TEST(refusals_of_llama_cpp_are_not_memory) {
     EngineOptions o = test::tiny_options(target, "");
     o.flash_attn = "off", o.type_v = "q8_0";
@@ -143,7 +144,7 @@ TEST(words_in_the_log_are_not_memory) {
     CHECK_MSG(kind == ErrorKind::gguf && text.find("failed-to-allocate") != std::string::npos, text);
 }
 
-TEST(a_lack_of_memory_is_called_one) {
+TEST(a_lack_of_memory_is_reported_as_such) {
 #ifndef _WIN32
     std::string text;
     is_short_of_memory = true;
@@ -160,7 +161,7 @@ TEST(a_lack_of_memory_is_called_one) {
 #endif
 }
 
-// Types that ggml makes of activations, or of nothing, have no function that reads them.
+// ggml has no functions to read activation types or empty types.
 TEST(weights_that_ggml_cannot_read_are_refused) {
     for (ggml_type type : {GGML_TYPE_Q8_1, GGML_TYPE_I32, GGML_TYPE_F64}) {
         for (bool is_embedding : {true, false}) {

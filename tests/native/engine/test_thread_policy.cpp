@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The number of threads, on machines with a simulated clock: a decode's time and CPU time follow from the threads, the
-// cores that others take, and what barriers cost.
+// The number of threads, on machines with a simulated clock: wall and CPU time of a decode follow from the threads, the
+// cores in use by others, and the cost of barriers.
 #include "engine/thread_policy.h"
 
 #include <algorithm>
@@ -15,11 +15,11 @@ namespace {
 
 struct Machine {
     int n_cores = 2;
-    double busy = 0.0;           // cores that others keep busy
+    double busy = 0.0;           // cores used by other processes
     double work_ms = 10.0;       // one row on one thread
     double serial = 0.2;         // share that threads do not speed up
-    double barrier_factor = 60;  // of the time, as soon as a thread waits for a core
-    bool tells = true;           // what others take
+    double barrier_factor = 60;  // of the time, once a thread waits for a core
+    bool tells = true;           // reports the use of other processes
 
     double now = 0.0, heard_at = 0.0;
     int n_starved = 0;
@@ -49,7 +49,7 @@ struct Machine {
         policy.learn(r, now);
     }
 
-    // for some time; decodes
+    // runs decodes for `ms`; returns their number
     int run_for(ThreadPolicy & policy, double ms) {
         const double end = now + ms;
         int n = 0;
@@ -76,7 +76,7 @@ TEST(a_quiet_machine_keeps_all_threads) {
     }
 }
 
-TEST(a_busy_machine_gets_fewer_at_once_and_them_back) {
+TEST(a_busy_machine_gets_fewer_threads_at_once_and_later_all) {
     Machine m;
     ThreadPolicy policy = automatic(2);
     m.run_for(policy, 5000.0);
@@ -85,7 +85,7 @@ TEST(a_busy_machine_gets_fewer_at_once_and_them_back) {
     while (policy.level(Kind::decode) > 1 && m.now - start < 5000.0) m.run(policy);
     CHECK_MSG(m.now - start < 700.0, strf("noticed after %.0f ms", m.now - start));
     CHECK(policy.level(Kind::prompt) == 1);
-    // while it lasts all goes to decodes with one thread
+    // while it lasts, decodes keep one thread
     const int n_before = m.n_starved, n = m.run_for(policy, 60000.0);
     CHECK_MSG(m.n_starved == n_before, strf("%d decodes starved", m.n_starved - n_before));
     CHECK_MSG(n > 0.85 * 60000.0 / (1.1 * m.work_ms / 0.3), strf("%d decodes", n));
@@ -95,7 +95,7 @@ TEST(a_busy_machine_gets_fewer_at_once_and_them_back) {
     CHECK_MSG(m.now - over < 1500.0, strf("back after %.0f ms", m.now - over));
 }
 
-TEST(it_falls_when_heard_once_and_rises_when_heard_twice) {
+TEST(falls_after_one_report_and_rises_after_two) {
     ThreadPolicy policy = automatic(2);
     policy.hear_free(1.0, 0.0);
     CHECK(policy.level(Kind::decode) == 1);
@@ -103,7 +103,7 @@ TEST(it_falls_when_heard_once_and_rises_when_heard_twice) {
     CHECK(policy.level(Kind::decode) == 1);
     policy.hear_free(2.0, 1200.0);
     CHECK(policy.level(Kind::decode) == 2);
-    policy.hear_free(0.0, 5000.0);  // what ran in a pause takes no thread from the answer behind it
+    policy.hear_free(0.0, 5000.0);  // load during a pause must not take a thread from the next answer
     CHECK(policy.level(Kind::decode) == 2);
 }
 
@@ -117,8 +117,8 @@ TEST(one_busy_core_of_many_costs_one_thread) {
     CHECK_MSG(policy.level(Kind::decode) == 7, strf("%d threads", policy.level(Kind::decode)));
 }
 
-// A container's share of the cores, say: the system calls free what this process does not get.
-TEST(threads_that_do_not_get_their_cores_are_taken_back_for_longer_and_longer) {
+// As with a container's CPU quota: the system reports free cores that this process does not get.
+TEST(threads_without_cores_are_dropped_for_longer_and_longer) {
     Machine m;
     ThreadPolicy policy = automatic(2);
     m.run_for(policy, 2000.0);
@@ -127,15 +127,15 @@ TEST(threads_that_do_not_get_their_cores_are_taken_back_for_longer_and_longer) {
     m.tells = false;
     int n_regular = 0;
     for (; policy.level(Kind::decode) > 1; n_regular += policy.is_timed()) m.run(policy);
-    CHECK(n_regular <= 1 && !policy.is_timed());  // times without their cores are no prices
+    CHECK(n_regular <= 1 && !policy.is_timed());  // times measured without those cores must not enter the cost table
     m.run(policy);
-    CHECK(policy.is_timed());  // of one thread
+    CHECK(policy.is_timed());  // with one thread
     const int n_before = m.n_starved;
     for (const double end = m.now + 60000.0; m.now < end; m.run(policy)) policy.hear_free(2.0, m.now);
     CHECK_MSG(m.n_starved - n_before <= 12, strf("%d decodes starved", m.n_starved - n_before));
 }
 
-TEST(where_the_system_does_not_tell_the_number_stays) {
+TEST(without_reports_the_number_stays) {
     Machine m;
     m.tells = false;
     m.busy = 2.0;
@@ -144,7 +144,7 @@ TEST(where_the_system_does_not_tell_the_number_stays) {
     CHECK(policy.level(Kind::decode) == 2);
 }
 
-TEST(a_number_that_was_asked_for_stays) {
+TEST(an_explicit_number_stays) {
     Machine m;
     m.busy = 2.0;
     ThreadPolicy policy(2, 2, true, false);

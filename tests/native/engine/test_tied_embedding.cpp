@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// llama.cpp may keep tied embeddings twice: as the file has them for look-ups, and repacked or on a device for the
-// product. Rows are only ever read from the first.
+// llama.cpp may keep tied embeddings twice: unchanged for look-ups, and repacked or on a device for the product. Rows
+// must only be read from the first.
 
 #include <cstring>
 
@@ -34,12 +34,12 @@ static void check_rows(const Target & target, const std::string & path) {
     }
 }
 
-TEST(both_copies_are_told_apart) {
+TEST(packed_and_plain_copies_are_distinguished) {
     const test::Folder folder;
     const std::string path = folder.file("tied.gguf");
     test::TinyTarget shape;
     shape.is_tied = true;
-    shape.n_vocab = 32;  // what repacking takes
+    shape.n_vocab = 32;  // repacking accepts this size
     shape.type = shape.type_embd = GGML_TYPE_Q4_0;
     test::write_target(path, shape);
     for (const char * repack : {"on", "off"}) {
@@ -57,7 +57,7 @@ TEST(both_copies_are_told_apart) {
                           !has_plain_rows(target.model().head()),
                       what);
         }
-        // whatever the product reads, a device can be given the plain rows
+        // a device can always be given the unpacked rows
         CHECK_MSG(target.model().head_to_copy() == target.model().embedding(), what);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A tiny target of the llama architecture with seeded weights, into which the drafters of gguf/draft_files.h fit, and
+// A tiny target of the llama architecture with seeded weights that fits the drafters of gguf/draft_files.h, and
 // generations with it.
 #pragma once
 
@@ -16,7 +16,7 @@ struct TinyTarget {
     bool is_tied = false;                 // no output.weight
     ggml_type type = GGML_TYPE_F32;       // of matrices
     ggml_type type_embd = GGML_TYPE_F32;  // of token_embd.weight
-    int n_vocab = 20;                     // what the drafters know
+    int n_vocab = 20;                     // vocabulary of the drafters
     std::string architecture = "llama";
 };
 
@@ -40,11 +40,11 @@ struct TinyPair {
     const std::string target = folder.file("target.gguf"), draft = folder.file("draft.gguf");
 };
 
-// Small and repeatable: one thread, greedy.
+// Small and deterministic: one thread, greedy.
 EngineOptions tiny_options(const std::string & target, const std::string & draft);
 GenerateParams greedy(const Strategy & strategy, int max_tokens = 24);
 
-// Opens nothing: runs a generation on an open sequence to its end.
+// Runs a generation on an open sequence to its end.
 Tokens generate(Engine & engine, int id, const Tokens & prompt, const GenerateParams & params);
 
 }  // namespace eaglecpp::test

@@ -33,7 +33,7 @@ inline ggml_backend_ptr make_cpu(int n_threads = 1) {
     return cpu;
 }
 
-// weights without numbers yet
+// weights without values yet
 struct Matrix {
     Matrix(ggml_type type, int64_t n_in, int64_t n_out, int64_t n_experts, ggml_backend_buffer_type_t where)
         : ctx(ggml_init({ggml_tensor_overhead(), nullptr, true})),
@@ -46,7 +46,7 @@ struct Matrix {
     ggml_backend_buffer_ptr buffer;
 };
 
-// rows [n_in, n_given, n_rows] times the matrix, or the experts that ids [n_used, n_rows] choose
+// Multiplies rows [n_in, n_given, n_rows] by the matrix, or by the experts that ids [n_used, n_rows] choose.
 class Product {
   public:
     Product(ggml_tensor * w, const std::vector<float> & x, int n_given, int n_rows,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Steps of several nodes in ggml's own CPU backend, on a layer as llama.cpp builds and allocates it: against the same
-// graph node by node, and bit for bit over numbers of rows and threads, whether the graph is new or known. Then what
-// the steps are made of, against ggml's own.
+// Fused nodes in ggml's own CPU backend, on a layer that llama.cpp builds and allocates: compared with the same graph
+// node by node, and bit for bit over numbers of rows and threads, for new and known graphs. Then the parts of a fused
+// step, compared with ggml's own.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -31,7 +31,7 @@ struct Form {
     int n_rotated = n_head_dim;
     float freq_scale = 1.0f;
     ggml_glu_op gate = GGML_GLU_OP_SWIGLU;
-    std::array<int, GGML_MROPE_SECTIONS> sections = {}, key_sections = {};  // of a rotation with several
+    std::array<int, GGML_MROPE_SECTIONS> sections = {}, key_sections = {};  // sections of a rotation (M-RoPE)
     int n_positions() const { return sections[0] ? GGML_MROPE_SECTIONS : 1; }
 };
 
@@ -65,7 +65,7 @@ struct Result {
     std::vector<std::vector<uint16_t>> cells;  // of keys and values
 };
 
-// Two norms with all that is between them, for rows `rows` of the scene, in cells of their own.
+// Two norms and everything between them, for some rows of the scene, in separate cells.
 class Layer {
   public:
     Layer(const Scene & s, const std::vector<int> & rows, int n_threads, bool fuses)
@@ -194,7 +194,7 @@ std::vector<int> first_rows(int n) {
     return rows;
 }
 
-// as many of b as there are of a
+// compares the first a.size() numbers
 bool same(const std::vector<float> & a, const std::vector<float> & b) {
     return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
@@ -208,8 +208,8 @@ void check_near(const std::vector<float> & a, const std::vector<float> & b, cons
     CHECK_MSG(worst <= 0.01 * size, what + ": off by " + std::to_string(worst) + " of " + std::to_string(size));
 }
 
-// Node by node the norms and rotations are ggml's, which round otherwise: an input that is rounded to 8 bits may then
-// be one step off.
+// Node by node the norms and rotations are ggml's, which round differently: an input rounded to 8 bits may be one step
+// off.
 void check_form(const Form & form) {
     const Scene scene(form);
     const std::vector<int> all = first_rows(n_all_rows);
@@ -224,7 +224,7 @@ void check_form(const Form & form) {
         ggml_fp16_to_fp32_row((const ggml_fp16_t *)expected.cells[i].data(), b.data(), (int64_t)b.size());
         check_near(a, b, std::string(form.name) + ", cache");
     }
-    // a graph that is known by a number, as it is and beside others
+    // a numbered graph must give the same result, alone and next to others
     name_graph(batch.graph);
     for (int i = 0; i < 2; ++i) {
         const Result again = batch.run();
@@ -251,8 +251,8 @@ bool is_product(const ggml_tensor * t) {
     return t->op == GGML_OP_MUL_MAT;
 }
 
-// Which nodes are left to compute; that all of a layer's are found is not a matter of its results.
-void takes_what_it_should(const Form & form) {
+// Checks which nodes are left to compute: the results do not show whether all nodes of a layer are fused.
+void fuses_the_expected_nodes(const Form & form) {
     const Scene scene(form);
     Layer layer(scene, first_rows(4), 2, true);
     Fusion fusion;
@@ -265,12 +265,12 @@ void takes_what_it_should(const Form & form) {
             left += std::string(Step::is_step(t) ? "*" : "") + ggml_op_name(t->op) + " ";
         }
     }
-    // The values' product can only move to the queries' if that leaves its memory at once, for where the rotated
-    // queries will be.
+    // The product of the values can only move to that of the queries if it frees its memory at once for the rotated
+    // queries.
     CHECK_MSG(left == "*MUL_MAT *SET_ROWS SCALE MUL_MAT *MUL_MAT *MUL_MAT ", std::string(form.name) + ": " + left);
 }
 
-// A norm whose result is scaled row by row is ggml's, also as the first node of a graph.
+// A norm whose result is scaled row by row stays ggml's, also as the first node of a graph.
 void leaves_other_norms_alone() {
     const ggml_context_ptr ctx(ggml_init({20 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
     std::vector<float> memory(8 * n_embd);
@@ -288,8 +288,8 @@ void leaves_other_norms_alone() {
     CHECK(!Step::is_step(norm) && !Step::is_step(scaled) && (norm->flags & GGML_TENSOR_FLAG_COMPUTE));
 }
 
-// A node whose memory another thread may still read must not be moved: here the second product writes where the first
-// one's result lies until it has been used.
+// A node must not move if another thread may still read its memory: the second product writes to the memory of the
+// first one's result.
 void leaves_shared_memory_alone() {
     const Scene scene(Form{"memory"});
     const ggml_context_ptr ctx(ggml_init({20 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
@@ -308,12 +308,12 @@ void leaves_shared_memory_alone() {
         return !(second->flags & GGML_TENSOR_FLAG_COMPUTE);
     };
     CHECK(n_moved(&memory[3 * n_ff]));
-    CHECK(!n_moved(&memory[n_ff]));          // what `used` reads
-    CHECK(!n_moved(&memory[2 * n_ff + 8]));  // what it writes
-    CHECK(!n_moved(&memory[8]));             // what both products read
+    CHECK(!n_moved(&memory[n_ff]));          // read by `used`
+    CHECK(!n_moved(&memory[2 * n_ff + 8]));  // written by it
+    CHECK(!n_moved(&memory[8]));             // read by both products
 }
 
-// Graphs of others, outside a scope, are computed as if there were no steps.
+// Graphs outside a scope are computed without fusion.
 void leaves_other_graphs_alone() {
     const Scene scene(Form{"others"});
     Layer fused(scene, first_rows(3), 2, true);
@@ -325,11 +325,10 @@ void leaves_other_graphs_alone() {
     CHECK(same(inside.rows[3], again.rows[3]));
 }
 
-// --- what steps are made of
-// -----------------------------------------------------------------------------------------------------
+// --- parts of a fused step -------------------------------------------------------------------------------------------
 
-// every kind of number a half can and cannot hold
-void halves_are_ggmls() {
+// every kind of number that a half can represent, and others
+void halves_round_like_ggmls() {
     std::vector<float> x;
     for (uint32_t bits = 0; bits < 0xFFFFF000u; bits += 0x3FF7) {
         float f;
@@ -370,10 +369,10 @@ int main() {
     forms[11].sections = forms[11].key_sections = {3, 3, 1, 2};
     forms[12] = forms[10], forms[12].name = "other sections of keys", forms[12].key_sections = {2, 3, 5, 6};
     for (const Form & form : forms) check_form(form);
-    for (int i : {0, 9, 10, 11}) takes_what_it_should(forms[i]);
+    for (int i : {0, 9, 10, 11}) fuses_the_expected_nodes(forms[i]);
     leaves_other_norms_alone();
     leaves_shared_memory_alone();
     leaves_other_graphs_alone();
-    halves_are_ggmls();
+    halves_round_like_ggmls();
     return eaglecpp::test::result();
 }

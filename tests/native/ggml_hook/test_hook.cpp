@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Whether and which kernels run is never a secret: with a libggml that does not tell its commit they do, with another
-// one they are off, and one warning says so; another says that EAGLECPP_KERNELS names none. The argument is the commit
-// to be found.
+// The use of our kernels is always reported. They run with a libggml that does not report its commit. With another
+// commit they are off, and one warning says so; another warning says that EAGLECPP_KERNELS names an unknown table. The
+// argument is the commit that ggml reports.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -17,7 +17,7 @@ using namespace eaglecpp;
 
 static std::string commit;
 
-// stands before ggml's own for all calls of ours
+// replaces ggml's own for all calls of ours
 extern "C" const char * ggml_commit(void) {
     return commit.c_str();
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Products through ggml's own CPU backend: weights placed in our buffer type, F32, F16 and BF16 weights where they lie,
-// mixtures of experts. Against sums in double precision over the dequantised weights, and bit for bit over numbers of
-// threads and rows. Quantised weights are random bytes, which ggml reads: what its quantisers never write is read
-// alike, and several of them take seconds to get ready.
+// Products through ggml's own CPU backend: weights in our buffer type, F32, F16 and BF16 weights in their own memory,
+// and mixtures of experts. Compared with sums in double precision over the dequantised weights, and bit for bit over
+// numbers of threads and rows. Quantised weights are random bytes: ggml reads any byte pattern, and quantising takes
+// seconds for some types.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -42,7 +42,7 @@ struct Weights : Matrix {
         }
         ggml_backend_tensor_set(tensor, bytes.data(), 0, bytes.size());
     }
-    std::vector<float> values;  // what the quantised weights stand for
+    std::vector<float> values;  // values of the quantised weights
 };
 
 std::vector<float> multiply(const Weights & m, const std::vector<float> & x, int n_given, int n_rows,
@@ -50,13 +50,13 @@ std::vector<float> multiply(const Weights & m, const std::vector<float> & x, int
     const kernels::ComputeScope scope(in_scope);
     Product product(m.tensor, x, n_given, n_rows, ids);
     const std::vector<float> y = product.run(n_threads);
-    // a node counts the pieces that its threads took: it has to begin anew, with any number of threads
+    // a node counts the pieces that its threads took: the count must restart with any number of threads
     const std::vector<float> again = product.run(n_threads == 1 ? 3 : n_threads - 1);
     CHECK(std::memcmp(y.data(), again.data(), y.size() * sizeof(float)) == 0);
     return y;
 }
 
-// root mean square error, over what sums of such products are by chance: they may cancel, their terms do not
+// Root mean square error, relative to the typical size of such a sum: the terms may cancel, their errors do not.
 void check_close(const char * what, const Weights & m, int64_t e, const float * x, const float * y, double bound) {
     const int64_t n_in = m.tensor->ne[0], n_out = m.tensor->ne[1];
     double error = 0, size = 0;
@@ -87,7 +87,7 @@ int main() {
           GGML_TYPE_IQ4_XS, GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16}) {
         const bool is_dense = !ggml_is_quantized(type);
         const char * name = ggml_type_name(type);
-        const double bound = is_dense ? 1e-6 : 0.015;  // 8-bit activations leave about one percent
+        const double bound = is_dense ? 1e-6 : 0.015;  // 8-bit activations cost about one percent
         for (const auto & [n_in, n_out] : {std::pair<int, int>{256, 1}, {768, 47}, {512, 1500}}) {
             const Weights m(type, n_in, n_out, 1, is_dense ? plain : packed);
             CHECK(is_dense || kernels::can_hold(type, n_in));
@@ -95,7 +95,7 @@ int main() {
             const std::vector<float> x = normal((size_t)n_in * n_rows);
             const std::vector<float> all = multiply(m, x, 1, n_rows, {}, 1);
             for (int r = 0; r < n_rows; ++r) {
-                // one output alone may be four times as far off
+                // a single output may be four times as far off
                 check_close(name, m, 0, &x[(size_t)r * n_in], &all[(size_t)r * n_out], n_out == 1 ? 4 * bound : bound);
             }
             for (int n_threads : {2, 3, 7, 16}) {
@@ -108,7 +108,7 @@ int main() {
                 CHECK_MSG(std::memcmp(y.data(), &all[(size_t)r * n_out], n_out * sizeof(float)) == 0, name);
             }
         }
-        // experts: each used one has rows of its own, or all see the same row; some are not chosen
+        // experts: each used one has its own rows, or all see the same row; some are unused
         const int n_experts = 6, n_used = 3, n_in = 256, n_out = 40;
         const Weights m(type, n_in, n_out, n_experts, is_dense ? plain : packed);
         for (int n_rows : {1, 2, 9}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tiny drafter GGUFs with seeded weights, and every way in which one can be malformed.
+// Tiny drafter GGUFs with seeded weights, valid and malformed in every way.
 #pragma once
 
 #include <functional>
@@ -8,9 +8,9 @@
 
 namespace eaglecpp {
 
-// eagle31: fc_norm, norm_output; windows: these and three layers, of which the second sees everything; latent: these
-// and latent attention; dspark: a Markov head, and llama.cpp's architecture; dflash2: convolutions, a selector, and
-// ours
+// eagle31: fc_norm, norm_output. windows: eagle31 and three layers, the second with full attention. latent: eagle31
+// with latent attention. dspark: a Markov head, with llama.cpp's architecture name. dflash2: convolutions and a
+// selector, with our architecture name.
 enum class Kind { eagle, eagle3, eagle31, windows, latent, dspark, dflash2 };
 constexpr Kind all_kinds[] = {Kind::eagle,  Kind::eagle3, Kind::eagle31, Kind::windows,
                               Kind::latent, Kind::dspark, Kind::dflash2};
@@ -18,7 +18,7 @@ constexpr Kind all_kinds[] = {Kind::eagle,  Kind::eagle3, Kind::eagle31, Kind::w
 class DraftParts;
 
 struct Flaw {
-    const char * word = "";  // that the error must contain
+    const char * word = "";  // part of the error message
     std::function<void(DraftParts &)> spoil = {};
     std::function<void(const std::string & path)> spoil_file = {};
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A function as a C compiler without unwind tables makes it.
+// A function compiled without unwind tables, as by a C compiler.
 extern "C" void call_without_tables(void (*f)()) {
     f();
-    // keeps the call from becoming a jump
+    // prevents a tail call
     __asm__ volatile("");
 }

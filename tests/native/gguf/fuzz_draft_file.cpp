@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Any bytes must either make a DraftFile or throw Error; nothing else. Entry point of libFuzzer.
+// Any bytes must either make a DraftFile or throw Error. Entry point of libFuzzer.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
             if (t.n_bytes > 0) file.gguf().read(t, t.n_bytes - 1, &last, 1);
         }
     } catch (const eaglecpp::Error &) {
-        // refused with a reason: what should happen
+        // refused with a reason, as intended
     }
     std::remove(path.c_str());
     return 0;

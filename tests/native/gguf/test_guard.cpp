@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Assertions of ggml become exceptions that pass through its C functions, and end the process with their text where
-// they cannot; and a forked child can write to the log.
+// Assertions of ggml become exceptions that pass through its C functions, or end the process with their text if they
+// cannot. A forked child can write to the log.
 #include "gguf/guard.h"
 
 #include <ggml-backend.h>
@@ -32,8 +32,8 @@ static void reshape_wrongly() {
     ggml_reshape_1d(ctx.get(), ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, 8), 9);
 }
 
-// Looks up a row that is not there, in the middle of a graph on n_threads; the first half of the look-ups falls to the
-// calling thread. The guard is around the call alone: memory of the test outlives it.
+// Looks up a missing row in the middle of a graph on n_threads; the calling thread does the first half of the look-ups.
+// Only the call is guarded, so memory of the test outlives it.
 static void look_up(int bad, int n_threads) {
     constexpr int n_rows = 64;
     const auto ctx = context();
@@ -50,7 +50,7 @@ static void look_up(int bad, int n_threads) {
 }
 
 struct Fate {
-    int signal;  // 0: it went on
+    int signal;  // 0: no signal
     std::string text;
 };
 
@@ -77,16 +77,16 @@ static Fate in_child(const std::function<void()> & f) {
 
 int main() {
     ggml_backend_load_all();
-    // In children first: a child forked later would miss OpenMP's threads.
+    // In children first: a child forked later would lack OpenMP's threads.
     Fate fate = in_child([] { reshape_wrongly(); });
     CHECK_MSG(fate.signal == SIGABRT && fate.text.find("GGML_ASSERT") != std::string::npos, fate.text);
-#ifdef __linux__  // where tables can be left out
+#ifdef __linux__  // where unwind tables can be left out
     fate = in_child([] { guarded([] { call_without_tables(reshape_wrongly); }); });
     CHECK_MSG(fate.signal == SIGABRT && fate.text.find("GGML_ASSERT") != std::string::npos &&
                   fate.text.find("unwind tables") != std::string::npos,
               fate.text);
 #endif
-    fate = in_child([] { look_up(/*bad=*/60, /*n_threads=*/2); });  // falls to a worker
+    fate = in_child([] { look_up(/*bad=*/60, /*n_threads=*/2); });  // fails in a worker thread
     CHECK_MSG(fate.signal == SIGABRT && fate.text.find("GGML_ASSERT") != std::string::npos, fate.text);
     fate = in_child([] { CHECK_THROWS(look_up(/*bad=*/3, /*n_threads=*/2), "internal assertion"); });
     CHECK_MSG(fate.signal == 0 && fate.text.empty(), fate.text);
@@ -94,7 +94,7 @@ int main() {
     CHECK_THROWS(guarded(reshape_wrongly), "internal assertion failed");
     CHECK_THROWS(look_up(/*bad=*/3, /*n_threads=*/1), "internal assertion failed");
     look_up(/*bad=*/-1, /*n_threads=*/1);
-    // guards within guards
+    // nested guards
     guarded([] {
         CHECK_THROWS(guarded(reshape_wrongly), "internal assertion failed");
         CHECK_THROWS(reshape_wrongly(), "internal assertion failed");
@@ -102,7 +102,7 @@ int main() {
     fate = in_child([] { reshape_wrongly(); });
     CHECK(fate.signal == SIGABRT);
 
-    // a log line in a child, whatever other threads were writing
+    // a log line in a child, while other threads are writing
     std::atomic<bool> is_done{false};
     std::thread writer([&] {
         while (!is_done) log_line(LogLevel::debug, "busy");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Where a program is started with the counting device (LD_PRELOAD), its C++ code has this clock: what a card would take
-// for all that was counted so far, roughly an H200 (docs/research/gpu.md). A planner then finds the same prices on
-// every machine, however busy. The host takes no time, and all rows of a batch together take what one does.
+// A clock for programs that run with the counting device (LD_PRELOAD): the time that a card, roughly an H200
+// (docs/research/gpu.md), would need for all operations counted so far. The planner then measures the same costs on
+// every machine, however busy. The host takes no time, and a batch takes the time of one row.
 #include <chrono>
 
 #include "counting_device.h"

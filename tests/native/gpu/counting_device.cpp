@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A device for tests and counts: computes on the CPU what it is given, but behaves like a GPU towards its callers.
-// Its memory is not host memory, what is copied on its own (async) arrives when the caller waits and not before, and
-// each call that a GPU pays for is counted: waits, bytes up and down, graphs, operations. Loaded as a backend by
-// GGML_BACKEND_PATH=libcounting_device.so; the counters are read through the functions at the end.
+// A device for tests and counts: computes on the CPU but behaves like a GPU. Its memory is not host memory, async
+// copies arrive when the caller waits and not before, and every operation that costs time on a GPU is counted: waits,
+// bytes up and down, graphs, operations. Loaded as a backend by GGML_BACKEND_PATH=libcounting_device.so; the functions
+// at the end return the counters.
 #include <ggml-backend.h>
 #include <ggml-cpp.h>
 
@@ -23,15 +23,15 @@
 namespace abi = eaglecpp::kernels::abi;
 using abi::Backend, abi::Device;
 
-// exported by ggml, declared in its private header
+// exported by ggml, declared in a private header
 extern "C" ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t, abi::BufferInterface, void *,
                                                           size_t);
 
 namespace {
 
 constexpr int api_version = 2;
-constexpr size_t n_align = 256;     // Vulkan's minStorageBufferOffsetAlignment is at most this
-constexpr int n_offload_rows = 32;  // as CUDA
+constexpr size_t n_align = 256;     // Vulkan's minStorageBufferOffsetAlignment is at most 256
+constexpr int n_offload_rows = 32;  // same as CUDA
 
 EaglecppCounts counts;
 
@@ -40,11 +40,11 @@ size_t number_of(const char * name, size_t otherwise) {
     return value ? (size_t)std::strtoull(value, nullptr, 10) : otherwise;
 }
 
-// what it has, and what it says it has: other programs take memory between the question and the allocation
+// Real and reported memory: other programs may take memory between the query and the allocation.
 const size_t n_memory = number_of("EAGLECPP_COUNTING_MEMORY", (size_t)8 << 30);
 
-// Counts without computing or copying: models of any size then cost nothing, as memory that nobody touches does. What
-// is read back are the numbers 0, 1, 2 and so on: distinct ids, or the smallest of floats in ascending order.
+// Counts without computing or copying. Models of any size then cost nothing, since untouched memory is not allocated.
+// Reads return the numbers 0, 1, 2 and so on: distinct ids, or ascending tiny floats.
 const bool is_idle = number_of("EAGLECPP_COUNTING_IDLE", 0) == 1;
 
 void copy_in(void * to, const void * from, size_t n) {
@@ -74,8 +74,8 @@ uint64_t shape_of(ggml_cgraph * gf) {
 
 std::set<uint64_t> seen_graphs;
 
-// What ggml's CUDA backend knows of a graph, which it finds by its first node (ggml_cuda_graph_update_required): its
-// number, or all of each node and the memory and sizes of what that reads.
+// State that ggml's CUDA backend keeps per graph, found by its first node (ggml_cuda_graph_update_required): the
+// graph's number, or each node with its memory and the sizes of its sources.
 struct Capture {
     uint64_t uid = 0;
     std::vector<unsigned char> properties;
@@ -84,9 +84,9 @@ struct Capture {
 
 std::map<const ggml_tensor *, Capture> captures;
 
-// A graph is captured when it comes a second time unchanged, and run from the capture from the third time on; a change
-// starts that anew (ggml_backend_cuda_graph_compute). A graph with another number was built anew, even if it is the
-// same. Whether it runs from a capture.
+// Returns true if the graph runs from a capture. A graph is captured the second time it comes unchanged and runs from
+// the capture from the third time on; a change restarts that (ggml_backend_cuda_graph_compute). A graph with another
+// number counts as rebuilt, even if it is the same.
 bool count_capture(ggml_cgraph * gf) {
     const uint64_t uid = ((const abi::Graph *)gf)->uid;
     Capture & known = captures[ggml_graph_node(gf, 0)];
@@ -194,7 +194,7 @@ abi::BufferType buffer_type = {
             if (counts.bytes_held + n > n_memory) return nullptr;
             void * memory = std::aligned_alloc(n_align, GGML_PAD(n ? n : 1, n_align));
             if (!memory) return nullptr;
-            // as a GPU's: what was there before
+            // like a GPU's memory: old contents
             if (!is_idle) std::memset(memory, 0xff, n);
             counts.bytes_held += n;
             ++counts.allocations;
@@ -213,7 +213,7 @@ abi::BufferType buffer_type = {
 
 struct Stream {
     Stream() {
-        // several would wait for each other wherever cores are scarce
+        // several threads would wait for each other on a busy machine
         ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu.get()));
         const auto set =
             (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads");
@@ -222,7 +222,7 @@ struct Stream {
 
     ggml_backend_ptr cpu{ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr)};
     std::vector<std::function<void()>> ups, downs;
-    bool is_busy = false;  // a wait has something to wait for
+    bool is_busy = false;  // work is pending
 
     void flush(std::vector<std::function<void()>> & all) {
         for (const auto & f : all) f();
@@ -289,7 +289,7 @@ const abi::BackendInterface backend_interface = {
         }
         if (!is_captured) counts.launches += counts.operations - n_before;
         stream(backend).flush(stream(backend).ups);
-        // what an earlier copy has not fetched yet was computed before this
+        // results that an earlier copy has not fetched yet were computed before this
         stream(backend).flush(stream(backend).downs);
         return is_idle ? GGML_STATUS_SUCCESS : ggml_backend_graph_compute(stream(backend).cpu.get(), gf);
     },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Stands in for libcuda, which comes with NVIDIA's driver: what ggml's CUDA backend is linked with where there is no
-// driver. As NVIDIA's own stub it answers every call with an error (cuda.h: CUDA_ERROR_STUB_LIBRARY).
+// Replaces libcuda, which comes with NVIDIA's driver, so that ggml's CUDA backend links without a driver. Like NVIDIA's
+// own stub it answers every call with an error (cuda.h: CUDA_ERROR_STUB_LIBRARY).
 #define STUB(name) \
     int name(void) { return 34; }
 

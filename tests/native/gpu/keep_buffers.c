@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-// For LD_PRELOAD: Vulkan buffers are never destroyed. Mesa's lavapipe of Debian 12 (22.3.6) dies of it when a buffer that
-// a shader was once given is destroyed while its device goes on, be it by ggml (ggml_vk_preallocate_buffers) or by us:
-// its queue lets go of the buffer once more when the next one takes its place. Their memory is freed as ever.
-// And ggml asks a fence over and over whether it is ready; where the CPU is the GPU that takes a core from what it waits
-// for, so the thread that asks steps aside.
+// For LD_PRELOAD: never destroys Vulkan buffers. Mesa's lavapipe of Debian 12 (22.3.6) crashes if a buffer that was
+// bound to a shader is destroyed while its device lives on, by ggml (ggml_vk_preallocate_buffers) or by us: its queue
+// releases the buffer again when the next one replaces it. Their memory is still freed. Also, ggml polls a fence until
+// it is ready. With the CPU as GPU the polling takes a core from the work it waits for, so this yields the core.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sched.h>
@@ -17,8 +16,7 @@ typedef Function (*GetProcAddr)(void *, const char *);
 static GetProcAddr of_instance, of_device;
 static int (*fence_status)(void *, uint64_t);
 
-static void keep_buffer(void) {
-}
+static void keep_buffer(void) {}
 
 static int get_fence_status(void * device, uint64_t fence) {
     const int status = fence_status(device, fence);
@@ -39,7 +37,7 @@ static Function get_device_proc_addr(void * device, const char * name) {
     return wrap(name, of_device(device, name));
 }
 
-// what the loader's clients begin with
+// entry point of the loader's clients
 Function vkGetInstanceProcAddr(void * instance, const char * name) {
     if (!of_instance) of_instance = (GetProcAddr)dlsym(RTLD_NEXT, "vkGetInstanceProcAddr");
     if (!of_instance) {

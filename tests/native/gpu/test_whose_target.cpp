@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Whether a target is the CPU's. A llama.cpp that could ask RPC servers says that it can use GPUs, also where no server
-// was named and there is no GPU; taken for a GPU's, the target would lose its order of rows and its threads.
+// Detects whether a target runs on the CPU. A llama.cpp with RPC support says that it can use GPUs even if no server
+// was named and there is no GPU. Treated as a GPU's, the target would lose its row order and its threads.
 #include <dlfcn.h>
 #include <llama.h>
 
@@ -20,7 +20,7 @@ static bool is_cpu(const std::string & path, int n_gpu_layers) {
     return Target(options).model().is_cpu();
 }
 
-// ggml lists the integrated GPU first; llama.cpp leaves it out where there is another one.
+// ggml lists the integrated GPU first; llama.cpp skips it if there is another GPU.
 static kernels::abi::Device integrated = {
     {
         /*get_name=*/[](ggml_backend_dev_t) { return "Integrated0"; },
@@ -46,7 +46,7 @@ static void a_small_model_drafts_where_it_was_told(const Folder & folder, const 
     CHECK_MSG(engine.drafter()->device_name() == "Counting0", engine.drafter()->device_name());
 }
 
-// Stands before libllama's own for all calls of ours: refuses as it does where tensors are split over devices.
+// Replaces libllama's own for all calls of ours; refuses samplers, as libllama does if tensors are split over devices.
 static bool takes_samplers = true;
 
 extern "C" bool llama_set_sampler(llama_context * ctx, llama_seq_id id, llama_sampler * sampler) {
@@ -82,7 +82,7 @@ int main() {
     const std::string path = folder.file("target.gguf");
     write_target(path);
 
-    // as ggml's RPC backend before anyone names a server
+    // like ggml's RPC backend before a server is named
     static kernels::abi::Registry rpc = {
         /*api_version=*/2,
         {

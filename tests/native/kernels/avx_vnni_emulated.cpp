@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The kernels for AVX2 with VNNI on processors that lack the one instruction: everything but it is what ships.
+// The kernels for AVX2 with VNNI on processors without that instruction, which is emulated; the rest is the shipped
+// code.
 #include <immintrin.h>
 
-// Four products of unsigned and signed bytes each, added to 32 bits without saturation.
+// Adds four products of unsigned and signed bytes to each 32-bit sum, without saturation.
 static inline __m256i emulated_dpbusd(__m256i sum, __m256i bytes, __m256i inputs) {
     const __m256i ones = _mm256_set1_epi16(1), low = _mm256_set1_epi16(0xFF);
     const __m256i even =

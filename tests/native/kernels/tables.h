@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The kernels that can be tested on this machine: those that ship, and the portable form that they are held to.
+// The kernel tables that this machine can run: the shipped ones and the portable version, their reference.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace eaglecpp::kernels {
 
 extern const KernelTable table_portable;
 
-// best first, the portable form last
+// best first, the portable version last
 inline std::vector<const KernelTable *> tested_tables() {
     std::vector<const KernelTable *> tables = usable_tables();
     tables.push_back(&table_portable);

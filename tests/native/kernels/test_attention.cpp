@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Attention against double precision, and the promise it exists for: a row has the same bits whatever else is computed
-// with it, wherever its cells lie, on any number of threads and every instruction set.
+// Attention compared with double precision, and the kernel's guarantee: the bits of a row depend neither on the other
+// rows, nor on the position of its cells, the number of threads or the instruction set.
 #include <ggml.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@
 #include "kernels/attention.h"
 #include "tables.h"
 
-// waits until all threads of a run have come
+// waits until all threads of a run have arrived
 struct ggml_threadpool {
     int n_threads = 1, n_waiting = 0, n_rounds = 0;
     std::mutex mutex;
@@ -43,11 +43,11 @@ namespace {
 
 constexpr float hidden = -std::numeric_limits<float>::infinity();
 
-// all that llama.cpp has
+// all cache types of llama.cpp
 constexpr ggml_type cache_types[] = {GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_F32,  GGML_TYPE_Q8_0,  GGML_TYPE_Q4_0,
                                      GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_IQ4_NL};
 
-// Rows, cells and who sees what. Cells are numbered in their order; where they lie in a cache is up to a run.
+// Rows, cells and the mask. Cells are numbered in text order; a run decides where they are in the cache.
 struct Scene {
     std::string name;
     ggml_type type_k = GGML_TYPE_F16, type_v = GGML_TYPE_F16;
@@ -55,7 +55,7 @@ struct Scene {
     float scale = 0.125f, softcap = 0, max_bias = 0;
     bool has_sinks = false, has_mask = true;
     int n_mask_heads = 1;
-    // what the mask says of a row, a cell and a head; nothing: causal, the last row sees all
+    // mask by row, cell and head; empty: causal, the last row sees all
     std::function<float(int, int, int)> seen;
 
     std::vector<float> q, k, v, sinks;  // [batch][row][head][dk], [batch][cell][kv_head][dk], [..][dv], [head]
@@ -76,7 +76,7 @@ struct Scene {
         round();
     }
 
-    // k and v become what the cache will hold
+    // rounds k and v to the cache's type
     void round() {
         for (bool is_k : {true, false}) {
             const ggml_type type = is_k ? type_k : type_v;
@@ -104,7 +104,7 @@ struct Scene {
 struct Run {
     int first_row = 0, n_rows = -1;  // -1: all
     int n_threads = 1;
-    std::vector<int> places;  // of the cells in the cache; empty: one after another
+    std::vector<int> places;  // cells' positions in the cache; empty: one after another
     int n_places = -1;        // -1: as many as needed
 };
 
@@ -124,11 +124,11 @@ std::vector<float> compute(const KernelTable & table, const Scene & s, const Run
                            (size_t)n_rows * n_places * 2 * s.n_batches * s.n_mask_heads +
                            (size_t)n_rows * s.n_heads * (s.dk + s.dv) * 4 * s.n_batches + (1 << 20);
     ggml_context * ctx = ggml_init({n_bytes, nullptr, false});
-    // as llama.cpp lays them out: heads side by side, then turned into [size, rows, heads]
+    // llama.cpp's layout: heads side by side, then permuted to [size, rows, heads]
     ggml_tensor * q = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, s.dk, s.n_heads, n_rows, s.n_batches);
     ggml_tensor * k = ggml_new_tensor_4d(ctx, s.type_k, s.dk, s.n_kv_heads, n_places, s.n_batches);
     ggml_tensor * v = ggml_new_tensor_4d(ctx, s.type_v, s.dv, s.n_kv_heads, n_places, s.n_batches);
-    // cells that nobody has written: all bits set is NaN in every type
+    // unwritten cells: all bits set is NaN in every type
     std::memset(k->data, 0xFF, ggml_nbytes(k));
     std::memset(v->data, 0xFF, ggml_nbytes(v));
     for (int b = 0; b < s.n_batches; ++b) {
@@ -168,7 +168,7 @@ std::vector<float> compute(const KernelTable & table, const Scene & s, const Run
     std::memset(op->data, 0xFF, ggml_nbytes(op));
 
     const size_t n_work = table.attention_work_size(run.n_threads, op);
-    std::vector<uint8_t> work(n_work + 16, 0xFF);  // holds nothing, and is not aligned
+    std::vector<uint8_t> work(n_work + 16, 0xFF);  // uninitialised and unaligned
     ggml_threadpool pool;
     pool.n_threads = run.n_threads;
     std::vector<std::thread> threads;
@@ -231,7 +231,7 @@ bool same_bits(const std::vector<float> & a, const std::vector<float> & b) {
     return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
 }
 
-// a window of 20 cells, and some of them missing
+// a window of 20 cells, with some cells missing
 float window(int row, int cell, int) {
     const int last = 70 + row;
     return cell <= last && cell > last - 20 && cell % 7 != 3 ? 0.0f : hidden;
@@ -283,7 +283,7 @@ std::vector<Scene> scenes() {
         s.max_bias = 8;
         s.seen = [](int row, int cell, int) { return cell <= 72 + row ? (float)(cell - 72 - row) : hidden; };
     });
-    add("a mask of its own for each head", [](Scene & s) {
+    add("a separate mask for each head", [](Scene & s) {
         s.n_mask_heads = 6;
         s.seen = [](int row, int cell, int head) {
             return (cell * 5 + row + head) % (head + 2) ? 0.25f * head : hidden;
@@ -320,7 +320,7 @@ void results_are_right_and_equal_on_all_instruction_sets(const std::vector<const
     }
 }
 
-// Rows of a draft tree behind 83 common cells: each sees its ancestors, a few see less.
+// Rows of a draft tree after 83 common cells: each sees its ancestors, a few see less.
 Scene tree(int n_rows, ggml_type type, int dk) {
     Scene s;
     s.n_rows = n_rows;
@@ -344,7 +344,7 @@ void rows_do_not_depend_on_their_neighbours(const KernelTable & table, bool is_f
     for (ggml_type type : cache_types) {
         const int n_all = is_fast && type == GGML_TYPE_F16 ? 150 : 40;
         Scene s = tree(n_all, type, type == GGML_TYPE_BF16 ? 48 : 64);
-        if (type != GGML_TYPE_F16) s.scale = 4;  // references move often, and some weights are zero
+        if (type != GGML_TYPE_F16) s.scale = 4;  // the maximum changes often, and some weights are zero
         const size_t n_row = (size_t)s.n_heads * s.dv;
         std::vector<float> alone;
         for (int r = 0; r < n_all; ++r) {
@@ -362,8 +362,8 @@ void rows_do_not_depend_on_their_neighbours(const KernelTable & table, bool is_f
     }
 }
 
-// Nor on how many threads compute them, on where cells lie and on what lies between them.
-void threads_and_places_change_nothing(const KernelTable & table) {
+// The result depends neither on the number of threads nor on the position of the cells or on the cells between them.
+void threads_and_positions_change_nothing(const KernelTable & table) {
     std::vector<Scene> scenes = {tree(1, GGML_TYPE_F16, 64), tree(1, GGML_TYPE_F16, 64), tree(5, GGML_TYPE_BF16, 64),
                                  tree(6, GGML_TYPE_F16, 80), tree(130, GGML_TYPE_F16, 64)};
     for (int i : {0, 1}) scenes[i].n_cells = 700, scenes[i].seen = nullptr;
@@ -373,7 +373,7 @@ void threads_and_places_change_nothing(const KernelTable & table) {
     for (ggml_type type : cache_types) {
         for (int n_rows : {1, 4, 20}) scenes.push_back(tree(n_rows, type, 64));
     }
-    // each row is another conversation: a thread may have no pair of one
+    // each row is another conversation: a thread may have none of a row's cells
     scenes.push_back(tree(4, GGML_TYPE_F16, 64));
     scenes.back().n_cells = 700;
     scenes.back().seen = [](int row, int cell, int) { return cell / 175 == row ? 0 : hidden; };
@@ -384,7 +384,7 @@ void threads_and_places_change_nothing(const KernelTable & table) {
         for (int n = 1; n <= 16; ++n) {
             Run run;
             run.n_threads = n;
-            int at = n == 2 ? 256 : 0;  // a whole part of the cache is somebody else's
+            int at = n == 2 ? 256 : 0;  // the first part of the cache belongs to another conversation
             for (int c = 0; c < s.n_cells; ++c) {
                 run.places.push_back(at);
                 at += 1 + (n % 3 && random() % 8 == 0 ? (int)(random() % (n % 3 == 1 ? 3 : 40)) : 0);
@@ -396,8 +396,8 @@ void threads_and_places_change_nothing(const KernelTable & table) {
     }
 }
 
-// A cell that only one row sees holds no number: no other row takes part.
-void values_that_are_no_numbers_stay_with_those_who_see_them(const KernelTable & table) {
+// A cell that only one row sees contains infinity or NaN: the other rows must not change.
+void infinity_and_nan_stay_with_the_rows_that_see_them(const KernelTable & table) {
     for (ggml_type type : {GGML_TYPE_F16, GGML_TYPE_F32, GGML_TYPE_BF16}) {
         for (float poison : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
             for (int n_rows : {2, 12}) {
@@ -450,8 +450,8 @@ int main() {
     results_are_right_and_equal_on_all_instruction_sets(tables);
     for (const KernelTable * t : tables) {
         rows_do_not_depend_on_their_neighbours(*t, t != tables.back());
-        threads_and_places_change_nothing(*t);
-        values_that_are_no_numbers_stay_with_those_who_see_them(*t);
+        threads_and_positions_change_nothing(*t);
+        infinity_and_nan_stay_with_the_rows_that_see_them(*t);
     }
     other_operations_are_left_to_ggml();
     return eaglecpp::test::result();

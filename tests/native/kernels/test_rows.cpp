@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The promise of native/kernels/products.inc and small_ops.inc: a row's result has the same bits whatever the number of
-// rows, its place among them, the piece of the outputs a thread computes and the instruction set. Weights are random
-// bytes: every pattern of bits is a weight. Needs no library, so that a cross compiler and an emulator can run it. Each
-// argument names an instruction set that has to be among the tested ones.
+// The guarantee of native/kernels/products.inc and small_ops.inc: the bits of a row's result depend neither on the
+// number of rows or its position among them, nor on the part of the outputs that a thread computes or the instruction
+// set. Weights are random bytes, since every bit pattern is a weight. Needs no library, so that a cross compiler and an
+// emulator can run it. Each argument names an instruction set that must be among the tested ones.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -26,7 +26,7 @@ const PackedProduct * products_avx_vnni_emulated(ggml_type type);
 
 namespace {
 
-// Memory whose end is the end of a page that nothing may be read behind.
+// Memory that ends at a page boundary, followed by an unreadable page.
 template <class T>
 class Guarded {
   public:
@@ -55,7 +55,7 @@ struct Type {
     const char * name;
     ggml_type type;
     int n_unit, n_source;
-    std::vector<int> halves;  // places of half-precision scales in a unit
+    std::vector<int> halves;  // offsets of half-precision scales in a unit
 };
 
 const std::vector<Type> types = {
@@ -76,7 +76,7 @@ std::vector<uint8_t> random_weights(const Type & t, int64_t n_in, int64_t n_out)
     std::vector<uint8_t> w((size_t)(n_in / t.n_unit) * n_out * t.n_source);
     for (uint8_t & b : w) b = (uint8_t)rng();
     const size_t n_row = w.size() / n_out;
-    std::fill_n(w.begin(), n_row, 0xFF);  // the largest weights, of the first output, and of most types the least
+    std::fill_n(w.begin(), n_row, 0xFF);  // the largest weights in the first output; for most types also the smallest
     if (n_out > 1) std::fill_n(w.begin() + n_row, n_row, 0);
     for (size_t unit = 0; unit < w.size(); unit += t.n_source) {
         for (int at : t.halves) {
@@ -94,14 +94,14 @@ std::vector<float> random_rows(int64_t n_in, int n_rows) {
     for (float & v : x) v = normal(rng);
     if (n_rows > 3) {
         std::fill_n(&x[n_in], 32, 0.0f);  // a block of zeros has no scale
-        // inputs that are all rounded to 127 or -127: integer sums come nearest to what their bits hold
+        // all inputs rounded to 127 or -127: integer sums come closest to overflow
         std::fill_n(&x[2 * n_in], n_in, 1.0f);
         std::fill_n(&x[3 * n_in], n_in, -1.0f);
     }
     return x;
 }
 
-// y[r][o]; rows `order`, groups computed in pieces as n_threads threads would
+// y[r][o]; rows `order`, groups computed in pieces like those of n_threads threads
 std::vector<float> multiply(const KernelTable & table, const Type & t, const std::vector<uint8_t> & weights,
                             int64_t n_in, int64_t n_out, const std::vector<float> & x, const std::vector<int> & order,
                             int n_threads) {
@@ -168,7 +168,7 @@ std::vector<uint8_t> random_dense(ggml_type type, int64_t n) {
     return w;
 }
 
-// every count and place of rows, threads, instruction sets
+// every number and order of rows, number of threads, and instruction set
 template <class Multiply>
 void check_rows(const char * what, const std::vector<const KernelTable *> & tables, int64_t n_in, int64_t n_out,
                 bool is_long, const Multiply & run) {
@@ -200,8 +200,8 @@ void check_rows(const char * what, const std::vector<const KernelTable *> & tabl
     }
 }
 
-// What lies between the products: the first instruction set against double precision, the others against the first, in
-// place too.
+// Operations between the products: the first instruction set against double precision, the others against the first,
+// also in place.
 void check_small_ops(const std::vector<const KernelTable *> & tables) {
     for (int n : {1, 2, 15, 16, 17, 31, 63, 64, 65, 576, 1000}) {
         Guarded<float> a(n), b(n), w(n);
@@ -293,7 +293,7 @@ int main(int argc, char ** argv) {
         const bool is_tested = std::any_of(tables.begin(), tables.end(), is_wanted);
         CHECK_MSG(is_tested, std::string(argv[i]) + " cannot be used here");
     }
-    std::swap(tables.front(), tables.back());  // the portable form is what the others are held to
+    std::swap(tables.front(), tables.back());  // the portable version is the reference
     check_small_ops(tables);
     for (const Type & t : types) {
         for (int64_t n_in : {(int64_t)t.n_unit, (int64_t)t.n_unit * 3, (int64_t)768, (int64_t)2304}) {
