@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""Every architecture of llama.cpp's own fixture, tiny and random: does it load, can it be drafted for, in
-which batches are its rows exact, and is the drafted text the plain one?
+"""Tests every architecture of llama.cpp's own fixture with tiny random models: loads it, drafts for it, finds
+the exact batch sizes, and compares drafted texts with target-only ones.
 
     python tests/architectures/run.py --source DIR --libraries DIR [--models DIR] [--types F32 Q8_0 Q4_0]
 
-Not part of the default tests: it is run by hand when llama-cpp-python moves on, to see at once what changed.
+Not part of the default tests: run it by hand after an update of llama-cpp-python to see what changed.
 `--source`: llama.cpp's sources (`vendor/llama.cpp` of the llama-cpp-python sdist), whose libraries are in
 `--libraries`; the fixture (tests/test-llama-archs.cpp) is compiled against them and writes its models to
-`--models`, once. `--types` are written from these by llama.cpp's quantiser. Each model gets a random EAGLE
-3.1 drafter. Drafts of random models are hardly ever right, so rejected drafts, trees and what they leave in
-the cache are what this tests; what accepted ones do is for the trained pairs of the other tests.
+`--models`, once. llama.cpp's quantiser writes the `--types`. Each model gets a random EAGLE 3.1 drafter.
+Drafts of random models are hardly ever right, so this tests rejected drafts, trees and the cells that they
+leave in the cache; the other tests, with trained pairs, cover accepted drafts.
 
-`--mutations` takes tensors out, one of each kind, or halves them: the file is refused, or computes. What
-ends the process is missing in native/target/file_checks.cpp.
+`--mutations` removes or halves tensors, one of each kind. The file must be refused or must compute. If the
+process dies, a check is missing in native/target/file_checks.cpp.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ REFUSED, CHAINS, TREES = "refused", "chains", "trees"
 
 @dataclass(frozen=True)
 class Found:
-    """loads: "" or why not. drafting: TREES, CHAINS or why it is refused. rows: exact row counts with the
-    drafter. parted: of `n_texts` drafted texts, those that differ from the plain ones.
+    """loads: "" or the error. drafting: TREES, CHAINS or the refusal. rows: exact row counts with the
+    drafter. parted: number of the `n_texts` drafted texts that differ from the target-only ones.
     """
 
     name: str
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def fixture(args: argparse.Namespace) -> list[Path]:
-    """The models, made if they are not there."""
+    """Returns the models; builds the missing ones."""
     args.models.mkdir(parents=True, exist_ok=True)
     if not any(args.models.glob("*.gguf")):
         program = args.models / "fixture"
@@ -109,7 +109,7 @@ def fixture(args: argparse.Namespace) -> list[Path]:
 
 
 def mutations(models: list[Path]) -> int:
-    """Each in a process of its own, which llama.cpp could end."""
+    """Tests each model in its own process, since llama.cpp could end it."""
     n_bad = 0
     for path in models:
         names = one_of_each_kind(tensor.name for tensor in gguf.GGUFReader(path).tensors)
@@ -131,12 +131,12 @@ def mutations(models: list[Path]) -> int:
 
 
 def one_of_each_kind(names: Iterable[str]) -> list[str]:
-    """The first of the blocks' tensors that have the same name there."""
+    """Returns the first block tensor of each name."""
     return list({re.sub(r"\.\d+\.", ".N.", name): name for name in reversed(list(names))}.values())
 
 
 def examined(path: Path, type_name: str, folder: Path, args: argparse.Namespace) -> Found:
-    """One model in one type."""
+    """Tests one model in one type."""
     name = path.stem
     try:
         target = path if type_name == "F32" else quantised(path, type_name, folder)
@@ -163,7 +163,7 @@ def examined(path: Path, type_name: str, folder: Path, args: argparse.Namespace)
 
 
 def texts(engine: eaglecpp.Engine, prompts: list[list[int]], strategy: str) -> list[eaglecpp.Completion]:
-    """Greedy and sampled; the second half of each prompt's answers goes on from the first."""
+    """Returns greedy and sampled texts; the second half of each prompt's answers continues the first half."""
     said = []
     for prompt in prompts:
         for temperature in (0.0, 0.8):
@@ -178,13 +178,13 @@ def texts(engine: eaglecpp.Engine, prompts: list[list[int]], strategy: str) -> l
 
 
 def drafter(target: Path, folder: Path) -> Path:
-    """A random EAGLE 3.1 drafter that fits."""
+    """Writes a random EAGLE 3.1 drafter that fits the target."""
     reader = gguf.GGUFReader(target)
     arch = reader.fields["general.architecture"].contents()
     n_embd = int(reader.fields[f"{arch}.embedding_length"].contents())
     n_layer = int(reader.fields[f"{arch}.block_count"].contents())
     n_vocab = len(reader.fields["tokenizer.ggml.tokens"].contents())
-    layers = tuple(sorted({1, max(n_layer // 2, 1), max(n_layer - 1, 1)}))  # 0 is not readable everywhere
+    layers = tuple(sorted({1, max(n_layer // 2, 1), max(n_layer - 1, 1)}))  # not every architecture has 0
     shape = DraftShape(
         n_embd_target=n_embd, layers=layers, n_vocab=n_vocab, n_draft_vocab=n_vocab, fc_norm=True,
         norm_output=True,
@@ -202,7 +202,7 @@ def quantised(path: Path, type_name: str, folder: Path) -> Path:
 
 
 def short(error: Exception) -> str:
-    """Without paths, which change."""
+    """Returns the message without paths, which change."""
     return re.sub(r"/\S*/", "", str(error)).splitlines()[0][:110]
 
 
@@ -211,7 +211,7 @@ def line(one: Found) -> str:
         return f"{one.name:22} {one.type:5} does not load: {one.loads}"
     if one.drafting.startswith(REFUSED):
         return f"{one.name:22} {one.type:5} {one.drafting}"
-    verdict = f"{one.parted} of {one.n_texts} texts part"
+    verdict = f"{one.parted} of {one.n_texts} texts differ"
     return (
         f"{one.name:22} {one.type:5} {one.drafting:6} exact {one.rows:14} {verdict}, {one.accepted} accepted"
     )
@@ -221,19 +221,19 @@ def summary(found: list[Found]) -> str:
     counts = Counter("does not load" if one.loads else one.drafting.partition(":")[0] for one in found)
     parted = sum(one.parted for one in found)
     kinds = ", ".join(f"{kind}: {n}" for kind, n in counts.most_common())
-    return f"{len(found)} models. {kinds}. {parted} of {sum(one.n_texts for one in found)} texts part."
+    return f"{len(found)} models. {kinds}. {parted} of {sum(one.n_texts for one in found)} texts differ."
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--source", type=Path, help="llama.cpp's sources, if --models has to be made")
-    parser.add_argument("--libraries", type=Path, help="where its libllama and libllama-common are")
+    parser.add_argument("--source", type=Path, help="llama.cpp's sources; needed to build --models")
+    parser.add_argument("--libraries", type=Path, help="folder of its libllama and libllama-common")
     parser.add_argument("--models", type=Path, default=Path("build/architectures"))
     parser.add_argument("--types", nargs="+", default=["F32", "Q8_0", "Q4_0"])
     parser.add_argument("--only", default="", help="names that match this")
-    parser.add_argument("--mutations", action="store_true", help="with a tensor missing or halved")
+    parser.add_argument("--mutations", action="store_true", help="test files with a tensor missing or halved")
     return parser.parse_args()
 
 

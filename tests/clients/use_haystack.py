@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Haystack's generator makes its own `llama_cpp.Llama`."""
+"""Haystack's generator creates its own `llama_cpp.Llama`."""
 
 from __future__ import annotations
 

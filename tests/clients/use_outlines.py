@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""outlines is given a model, and constrains it by a logits processor."""
+"""outlines takes a model, and constrains it with a logits processor."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ assert re.fullmatch(r"[0-9]{3}-[0-9]{2}", text), text
 choice = model("Yes or no?", Literal["yes", "no"], max_tokens=8)
 assert choice in ("yes", "no"), choice
 assert model("Once", max_tokens=6)
-done("from_llamacpp: a regex, a choice, free text; constrained text is decoded plainly, without drafts")
+done("from_llamacpp: a regex, a choice, free text; constrained text is decoded without drafts")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` with a real embedding model (all-MiniLM-L6-v2, of a package on PyPI) and the clients that
-programs for retrieval use: openai, ollama, LangChain. The vectors are those of llama_cpp.
+"""`eaglecpp serve` with a real embedding model (all-MiniLM-L6-v2, from a package on PyPI) and common
+retrieval clients: openai, ollama, LangChain. The vectors equal llama_cpp's.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ TEXTS = [
     "Interest rates rose again in March.",
     "Bake the bread for forty minutes.",
 ]
-ASKED = "How long does a loaf stay in the oven?"  # which shares no word with the third
+ASKED = "How long does a loaf stay in the oven?"  # shares no word with the third text
 
 
 def same(found: object, expected: np.ndarray) -> None:
-    """Of vectors that have a length of 1."""
+    """Compares vectors of length 1."""
     cosines = (np.asarray(found) * expected).sum(axis=-1)
     assert (cosines >= 0.9999).all() and (cosines <= 1.0001).all(), cosines
 
@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as folder:
     theirs = np.array(llama_cpp.Llama(str(path), embedding=True, verbose=False).embed(TEXTS, normalize=True))
     with serving(model=str(path)) as url:
         with openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=300, max_retries=0) as client:
-            for encoding in ({}, {"encoding_format": "float"}):  # base64 where nothing is said
+            for encoding in ({}, {"encoding_format": "float"}):  # base64 is the client's default
                 answer = client.embeddings.create(model=MODEL, input=TEXTS, **encoding)
                 same([one.embedding for one in answer.data], theirs)
                 assert answer.usage.prompt_tokens > len(TEXTS)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` behind Open WebUI, started from its package and driven by a headless Chromium: it finds
-the models through Ollama's API, a question is answered while it streams, another one goes on from it, and the
+"""`eaglecpp serve` behind Open WebUI, started from its package and driven by a headless Chromium. Open WebUI
+finds the models through Ollama's API, streams an answer and a second one in the same conversation; then the
 same over OpenAI's API. EAGLECPP_CHROMIUM names the browser.
 """
 
@@ -23,7 +23,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from serving import MODEL, free_port, serving
 
 BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-START_S = 900  # it imports much
+START_S = 900  # it imports many packages
 WAIT_MS = 300_000
 OFF = ("WEBUI_AUTH", "ENABLE_VERSION_UPDATE_CHECK", "ENABLE_TITLE_GENERATION", "ENABLE_TAGS_GENERATION",
        "ENABLE_FOLLOW_UP_GENERATION", "ENABLE_AUTOCOMPLETE_GENERATION", "ANONYMIZED_TELEMETRY")  # fmt: skip
@@ -32,7 +32,7 @@ QUESTION, SAID = "What does os.path.join do?", "Join two or more pathname compon
 
 @contextlib.contextmanager
 def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
-    """The address of an Open WebUI of its own, for one user, which asks nobody else."""
+    """Yields the address of a new Open WebUI for one user, which contacts no other host."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder, Path(folder, "log").open("w+") as log:
         environment = {
@@ -46,7 +46,7 @@ def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
             "OPENAI_API_BASE_URL": f"{url}/v1",
             "OPENAI_API_KEY": "x",
             "DEFAULT_MODELS": MODEL,
-            "RAG_EMBEDDING_ENGINE": "ollama",  # its own would fetch a model
+            "RAG_EMBEDDING_ENGINE": "ollama",  # the default would download a model
             "OFFLINE_MODE": "True",
             "HF_HUB_OFFLINE": "1",
             "DO_NOT_TRACK": "True",
@@ -76,7 +76,7 @@ def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
 
 
 def ask(page: Page, text: str, n_answers: int) -> str:
-    """The answer, once it is complete."""
+    """Returns the complete answer."""
     field = page.locator("#chat-input")
     field.click(timeout=WAIT_MS)
     page.keyboard.type(text)
@@ -93,7 +93,7 @@ with serving() as url, sync_playwright() as tools:
         with web_ui(url, over_openai=over_openai) as address:
             page = browser.new_page(viewport={"width": 1200, "height": 900})
             page.goto(address, timeout=WAIT_MS)
-            news = page.get_by_role("dialog")  # of this version
+            news = page.get_by_role("dialog")  # release notes of this version
             expect(news).to_be_visible(timeout=WAIT_MS)
             news.get_by_role("button").last.click()
             expect(news).to_be_hidden(timeout=WAIT_MS)

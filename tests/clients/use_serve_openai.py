@@ -56,7 +56,7 @@ with (
     assert len(lists.tokens) == 5 and lists.text_offset[0] == len("The")
     chunks = list(client.completions.create(model=MODEL, prompt="The", max_tokens=5, logprobs=2, stream=True))
     assert sum(len(c.choices[0].logprobs.tokens) for c in chunks if c.choices[0].logprobs) == 5
-    vectors = client.embeddings.create(model=MODEL, input=["one", "two"])  # which asks for base64
+    vectors = client.embeddings.create(model=MODEL, input=["one", "two"])  # requests base64
     same = client.embeddings.create(model=MODEL, input=["one", "two"], encoding_format="float")
     assert [one.embedding for one in vectors.data] == [one.embedding for one in same.data]
     asked = {"model": MODEL, "input": "What is len?", "max_output_tokens": 24, "temperature": 0.0}

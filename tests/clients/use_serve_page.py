@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The page of `eaglecpp serve` in a headless Chromium: what it begins with, a question, the badge that shows
-drafted tokens in colour, stop, side by side, edits and what they replace, an answer that goes on, hostile
-Markdown, repetitions without end, colours in lists and tables, names, search, export, backups, two windows,
-a full and a damaged storage, notices that are closed, a server that is lost, an answer in another
-conversation, files and pictures, settings, presets, themes, models, the keyboard alone, a phone, what axe
-finds in all of them, light and dark, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the
-browser.
+"""The page of `eaglecpp serve` in a headless Chromium. Asking: the first view, a question, the badge that
+colours drafted tokens, stop, side by side, edits and undo, continued answers, answers in another
+conversation, files and pictures. Rendering: hostile Markdown, endless repetitions, colours in lists and
+tables. Storage: names, search, export, backups, two windows, full and damaged storage. Also closed notices, a
+lost server, settings, presets, themes, models, the keyboard alone, a phone, axe's findings in all views,
+light and dark, and no requests to other hosts. EAGLECPP_CHROMIUM names the browser.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ def ask(page: Page, text: str) -> None:
 
 
 def wait(page: Page) -> None:
-    """For the end of an answer."""
+    """Waits for the end of an answer."""
     expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=120_000)
 
 
 def sent(page: Page, text: str) -> Any:
-    """The request that the page makes of a question."""
+    """Returns the request that the page sends for a question."""
     with page.expect_request("**/api/chat") as made:
         ask(page, text)
     return made.value.post_data_json
@@ -69,7 +68,7 @@ def fill(page: Page, values: dict[str, Any], end: str = "Done") -> None:
 
 
 def pick(page: Page, name: str, said: str | None = None) -> None:
-    """Something of the menu of the conversation that is shown; what is said to the question that it asks."""
+    """Picks an entry of the current conversation's menu; `said` is typed into the dialog."""
     if said is not None:
         page.once("dialog", lambda dialog: dialog.accept(said))
     shown = page.locator("#chats li", has=page.locator("[aria-current]"))
@@ -78,7 +77,7 @@ def pick(page: Page, name: str, said: str | None = None) -> None:
 
 
 def choose(page: Page, name: str, data: bytes) -> None:
-    """A file to attach."""
+    """Attaches a file."""
     kind = mimetypes.guess_type(name)[0] or ""
     page.locator("#attach-file").set_input_files({"name": name, "mimeType": kind, "buffer": data})
 
@@ -88,7 +87,7 @@ def height(page: Page, selector: str) -> Any:
 
 
 def check(page: Page, where: str) -> None:
-    """What axe finds wrong in the page as it is, in both colour schemes; minor advice aside."""
+    """Fails on axe's findings in the current page, in both colour schemes, without minor advice."""
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
         page.evaluate(AXE)
@@ -98,13 +97,11 @@ def check(page: Page, where: str) -> None:
         assert not found, f"{where}, {scheme}: {found}"
 
 
-# What is shown
+# Display
 
 
 def use_keyboard_only(page: Page) -> None:
-    """Every control is reached in the order of the page and shows that it has the focus; a question is
-    asked.
-    """
+    """The Tab key reaches every control in page order with a visible focus, and Enter sends a question."""
     page.get_by_text("Skip to the question").focus()
     reached: dict[str, bool] = {}
     while "send" not in reached and len(reached) < 40:
@@ -127,14 +124,14 @@ def use_keyboard_only(page: Page) -> None:
 
 
 def edit_and_go_back(page: Page) -> None:
-    """An edit changes nothing before it is sent, and can be taken back afterwards; so can a new answer and
-    the end of a conversation. What the page says about it can be seen.
+    """An edit changes nothing before it is sent, and can be undone afterwards, as can a new answer and the
+    deletion of a conversation's end. The page says so where the user can see it.
     """
     turns, question = page.locator(".turn"), page.get_by_label("Your question")
     before = turns.all_inner_texts()
     press(page, "Edit")
     expect(question).to_have_value(QUESTION)
-    expect(page.get_by_text("what was there is kept")).to_be_visible()
+    expect(page.get_by_text("the earlier answer is kept")).to_be_visible()
     check(page, "editing")
     assert turns.all_inner_texts() == before, "nothing was sent yet"
     press(page, "Cancel")
@@ -149,14 +146,16 @@ def edit_and_go_back(page: Page) -> None:
     expect(turns.first).to_contain_text(QUESTION)
     expect(turns).to_have_count(len(before))
     press(page, "Regenerate", -1)
-    expect(page.get_by_text("3 of 3")).to_be_visible(timeout=120_000)  # the first, side by side, and this
+    expect(page.get_by_text("3 of 3")).to_be_visible(timeout=120_000)  # the first, side by side, and this one
     wait(page)
     press(page, "Copy")
     expect(page.locator("main .notice")).to_be_visible()
 
 
 def open_on_the_loaded_model(page: Page, url: str) -> None:
-    """Whatever model was picked last in this browser. A download shows how far it is, and why it failed."""
+    """The page starts with the loaded model, whichever was picked last in this browser. A download shows its
+    progress and the reason of a failure.
+    """
     page.evaluate("localStorage.setItem('eaglecpp.model', JSON.stringify('another:latest'))")
     others = [{"name": "another:latest", "capabilities": ["completion"]},
               {"name": "vectors:latest", "capabilities": ["embedding"]},
@@ -223,7 +222,7 @@ def f(): return "<b>"  # a note
 
 
 def show_markdown(page: Page) -> None:
-    """What is meant looks like it, and nothing that a text says runs or loads anything."""
+    """Markdown is rendered, and no text runs or loads anything."""
     shown = page.evaluate(
         """async (text) => { const m = await import('/static/render.js');
             const d = document.createElement('div'); d.className = 'text'; d.append(m.render(text));
@@ -251,7 +250,7 @@ REPEATED = [
 
 
 def repeat(page: Page) -> None:
-    """A model that says the same for ever does not hold the page up, and nothing of it is left out."""
+    """A model that repeats itself endlessly does not block the page, and all of its text is shown."""
     slow = page.evaluate(
         """async (parts) => { const m = await import('/static/render.js'), slow = {};
             for (const part of parts) {
@@ -266,11 +265,11 @@ def repeat(page: Page) -> None:
     assert max(slow.values()) < 10_000 and not slow["lost"], slow
 
 
-# What is kept
+# Storage
 
 
 def keep_conversations(page: Page) -> None:
-    """A conversation has a name, is found, and is exported."""
+    """A conversation can be named, found and exported."""
     pick(page, "Rename", "Paths, joined")
     expect(page.locator("#chats [aria-current]")).to_have_text("Paths, joined")
     search = page.get_by_label("Search conversations")
@@ -287,7 +286,7 @@ def keep_conversations(page: Page) -> None:
 
 
 def use_two_windows(page: Page, url: str) -> None:
-    """Neither window loses what the other one has saved."""
+    """Two windows keep each other's changes."""
     other = page.context.new_page()
     other.goto(url)
     press(other, "New conversation")
@@ -302,7 +301,7 @@ def use_two_windows(page: Page, url: str) -> None:
 
 
 def fill_the_storage(browser: Browser, url: str) -> None:
-    """What cannot be kept is said for as long as that is so, and is kept once there is room."""
+    """The page reports conversations that it cannot store, and stores them once there is room."""
     page = browser.new_context().new_page()
     told = page.context.new_cdp_session(page)
     told.send("Storage.overrideQuotaForOrigin", {"origin": url, "quotaSize": 1})
@@ -321,7 +320,7 @@ def fill_the_storage(browser: Browser, url: str) -> None:
 
 
 def read_what_was_kept(page: Page) -> None:
-    """Settings and conversations of a storage that somebody damaged, as far as they are good."""
+    """Reads the undamaged settings and conversations of a damaged storage."""
     page.evaluate(
         """(settings) => { for (const name of settings) localStorage.setItem("eaglecpp." + name, "[{}]") }""",
         ["current", "model", "temperature", "strategy", "drafting", "colour", "presets", "theme"],
@@ -354,12 +353,12 @@ def read_what_was_kept(page: Page) -> None:
     expect(page.locator(".acc")).to_have_text("x")
 
 
-# What is asked
+# Questions
 
 
 def attach(page: Page) -> None:
-    """Text goes with the question; other things are refused with the reason, pictures where the model reads
-    none.
+    """A text file is sent with the question. Other files are refused with the reason, and pictures if the
+    model cannot read them.
     """
     for name, data, reason in (
         ("tool.bin", b"\0\1\2\xff", "tool.bin: it is not text in UTF-8"),
@@ -384,7 +383,7 @@ ANSWER = {"message": {"content": "Noise:\n```python\nx\n```"}, "done": True,
 
 
 def close_notices(page: Page) -> None:
-    """What went wrong covers no control, and is closed by its button and by Escape."""
+    """Notices cover no control; their button and Escape close them."""
     notice = page.get_by_role("alert").filter(has_text="does not read pictures")
     for close in (lambda: press(page, "Close the notice"), lambda: page.keyboard.press("Escape")):
         choose(page, "dot.png", make_image(3))
@@ -428,7 +427,7 @@ COLOUR = """async ([text, word]) => {
 
 
 def colour(page: Page) -> None:
-    """Exactly what was accepted is in colour, wherever it stands; lists and tables stay what they are."""
+    """Exactly the accepted tokens are coloured, anywhere in the text; lists and tables keep their structure."""
     for word in (
         "Head", "One", "two", "three", "four", "five", "six", "seven", "eight", "a", "b", "nine", "ten",
         "eleven", "twelve",
@@ -437,7 +436,7 @@ def colour(page: Page) -> None:
 
 
 def leave_an_answer(page: Page) -> None:
-    """An answer goes on in a conversation that is not shown, while another one is asked in."""
+    """An answer continues in a hidden conversation while another conversation asks."""
     page.keyboard.press("Control+k")
     held: list[Any] = []
     page.route("**/api/chat", lambda route: held.append(route), times=1)
@@ -457,7 +456,7 @@ def leave_an_answer(page: Page) -> None:
 
 
 def back_up(page: Page, url: str) -> None:
-    """All conversations as a file, which another browser adds to its own; what is no backup is refused."""
+    """Saves all conversations as a file, which another browser adds to its own; other files are refused."""
     with page.expect_download() as got:
         fill(page, {}, "Save as a file")
     press(page, "Done")
@@ -486,7 +485,7 @@ def back_up(page: Page, url: str) -> None:
 
 
 def lose_the_server(page: Page) -> None:
-    """It is said in words of this page, and can be tried again."""
+    """The page reports a lost server in its own words, and the question can be sent again."""
     page.route("**/api/**", lambda route: route.abort())
     page.reload()
     alert = page.locator("main .notice")
@@ -506,7 +505,7 @@ def lose_the_server(page: Page) -> None:
 
 
 def type_on_a_phone(browser: Browser, url: str) -> None:
-    """Enter is a new line where there is no Shift+Enter, and the switches have their names."""
+    """On a phone, without Shift+Enter, Enter inserts a new line. The switches have names."""
     page = browser.new_context(
         has_touch=True, is_mobile=True, viewport={"width": 390, "height": 844}
     ).new_page()
@@ -524,8 +523,8 @@ def type_on_a_phone(browser: Browser, url: str) -> None:
 
 
 def see(page: Page, url: str) -> None:
-    """A picture goes with the question to a model that reads pictures, as a JPEG. Code has its language, and
-    the gain is a badge, which shows and hides what was drafted.
+    """A picture is sent as a JPEG to a model that reads pictures. Code has its language. The speed-up is a
+    badge that shows and hides drafted tokens.
     """
     models = page.request.get(url + "/api/tags").json()["models"]
     models[0]["capabilities"].append("vision")
@@ -548,7 +547,7 @@ def see(page: Page, url: str) -> None:
 
 
 def change_settings(page: Page) -> None:
-    """Each is in the request, and the page says what the server was started with."""
+    """Every setting is sent with the request, and the page shows the server's defaults."""
     press(page, "Settings")
     expect(page.locator("#in-force")).to_contain_text("a context of 1024 tokens")
     expect(page.get_by_label("Context", exact=True)).to_have_attribute("placeholder", "1024")
@@ -571,7 +570,7 @@ def change_settings(page: Page) -> None:
 
 
 def go_on(page: Page) -> None:
-    """An answer that was cut goes on; one that was edited says what it was told, and what it was stays."""
+    """A cut answer can be continued. An edited answer says so, and its original stays."""
     text = page.locator(".turn.assistant .text")
     cut = text.inner_text()
     with page.expect_request("**/api/chat") as made:
@@ -589,7 +588,7 @@ def go_on(page: Page) -> None:
 
 
 def use_presets(page: Page) -> None:
-    """A preset has the system prompt and the values; each conversation has a system prompt of its own."""
+    """A preset has a system prompt and values; each conversation has its own system prompt."""
     page.keyboard.press("Control+k")
     page.once("dialog", lambda dialog: dialog.accept("Brief"))
     fill(page, {"System prompt": "Be brief.", "Temperature": 0.3}, "Save as …")
@@ -598,7 +597,9 @@ def use_presets(page: Page) -> None:
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}, body
     assert body["options"]["temperature"] == 0.3, body
     page.keyboard.press("Control+k")
-    assert sent(page, "What is len?")["messages"][0]["role"] == "user", "it is the other conversation's"
+    assert sent(page, "What is len?")["messages"][0]["role"] == "user", (
+        "the system prompt is the other conversation's"
+    )
     press(page, "Settings")
     preset = page.get_by_label("Preset", exact=True)
     for name, temperature, system in (("Precise", "0", ""), ("Brief", "0.3", "Be brief.")):
@@ -612,7 +613,7 @@ def use_presets(page: Page) -> None:
 
 
 def use_themes(page: Page) -> None:
-    """Light and dark whatever the system says, in the next visit, too."""
+    """The chosen light or dark theme overrides the system's and is kept for the next visit."""
     page.emulate_media(color_scheme="light")
     back = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(back)
@@ -625,10 +626,10 @@ def use_themes(page: Page) -> None:
 
 
 def use_a_phone(page: Page) -> None:
-    """The list is a drawer, the header is one row, and the field grows with the question."""
+    """On a phone the list is a drawer, the header is one row, and the field grows with the question."""
     page.set_viewport_size({"width": 360, "height": 700})
     page.reload()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "it is as wide as the phone"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "the page is as wide as the phone"
     press(page, "Conversations")
     check(page, "conversations on a phone")
     page.get_by_role("button", name="More for").first.click()
@@ -648,7 +649,7 @@ def use_a_phone(page: Page) -> None:
 
 
 def compare(page: Page, text: str) -> None:
-    """With and without drafting, one after the other: the same text, and the gain as measured."""
+    """Compares answers with and without drafting: the same text, and the measured speed-up."""
     page.get_by_role("switch", name="Side by side").check(force=True)
     press(page, "Regenerate")
     expect(page.get_by_text("the speed without drafting, measured")).to_be_visible(timeout=120_000)
@@ -676,16 +677,16 @@ with serving() as url, sync_playwright() as tools:
     fill(page, {"Temperature": 0, "Strategy": "chain:3"})
     page.evaluate(WATCH)
     ask(page, QUESTION)
-    assert page.evaluate("window.seen"), "an answer is shown while it comes"
+    assert page.evaluate("window.seen"), "an answer is shown while it is generated"
     answer = page.locator(".turn.assistant .text").first
     expect(answer).to_contain_text("Join two or more pathname components")
-    assert answer.locator(".acc").count() == 0, "nobody has asked what was drafted"
+    assert answer.locator(".acc").count() == 0, "drafted tokens are not coloured by default"
     press(page, "Settings")
     page.get_by_label("Show what was drafted").check()
     press(page, "Done")
     n_coloured = answer.locator(".acc").count()
     assert n_coloured > 0, "drafted tokens are in colour"
-    assert page.get_by_text("tokens/s").count() == 1, "one figure says how fast it was"
+    assert page.get_by_text("tokens/s").count() == 1, "one figure shows the speed"
     check(page, "an answer")
     use_keyboard_only(page)
     compare(page, answer.inner_text())
@@ -721,7 +722,7 @@ with serving() as url, sync_playwright() as tools:
     page.set_viewport_size({"width": 1100, "height": 800})
     read_what_was_kept(page)
     repeat(page)
-    faults = [one for one in faults if "ERR_FAILED" not in one]  # of requests that are aborted above
+    faults = [one for one in faults if "ERR_FAILED" not in one]  # of requests that were aborted above
     assert not faults, faults
     strangers = [one for one in asked if not one.startswith((url, "data:", "blob:"))]
     assert not strangers, strangers

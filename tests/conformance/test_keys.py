@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the converter writes and what the native reader knows are the same names."""
+"""The converter writes and the native reader reads the same names."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from eaglecpp.convert import keys
 
-# read by the engine, but copied from the target rather than declared by the converter
+# read by the engine, but copied from the target instead of declared by the converter
 DRAFT = Path(__file__).parents[2] / "native" / "draft"
 FROM_THE_TARGET = {"tokenizer.ggml.token_type"}
 
 
 def native_names() -> set[str]:
-    """Keys that the reader names, and tensors that the graphs ask for."""
+    """Returns the keys that the reader names, and the tensors that the graphs use."""
     text = "".join((DRAFT / name).read_text(encoding="utf-8") for name in ("draft_file.cpp", "graph.cpp"))
     layers = re.findall(r'linear\([^;{]*?"([a-z_{}.]+)"', text)
     return {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")} | set(
@@ -34,6 +34,6 @@ def test_the_reader_knows_every_tensor() -> None:
     assert written == tensors
 
 
-def test_the_reader_asks_for_nothing_the_converter_does_not_write() -> None:
+def test_the_reader_uses_only_keys_that_the_converter_writes() -> None:
     written = {key.name for key in keys.KEYS} | {t.name.replace("{a}", "{i}") for t in keys.TENSORS}
     assert native_names() - written == FROM_THE_TARGET

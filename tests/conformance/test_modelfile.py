@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Modelfiles as Ollama reads them: every case was produced by Ollama's own parser.
+"""Modelfiles are read as Ollama does; every case was produced by Ollama's own parser.
 
-`modelfile.jsonl`, one case per line: `src` (or `src_hex`) the file; `cmds` its commands; `err` why it is
-refused.
+`modelfile.jsonl`, one case per line: `src` (or `src_hex`) the file; `cmds` its commands; `err` the reason of
+a refusal.
 """
 
 from __future__ import annotations

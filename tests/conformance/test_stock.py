@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""llama.cpp itself, in a child process, gets from our `dflash` files what PyTorch gets from the checkpoint,
-estimates and scores included; it loads our `eagle3` ones, and refuses `dflash_ex` and `eagle31`.
+"""llama.cpp itself, in a child process, computes from our `dflash` files the same as PyTorch from the
+checkpoint, including estimates and scores. It loads our `eagle3` files, and refuses `dflash_ex` and
+`eagle31`.
 """
 
 from __future__ import annotations
@@ -103,16 +104,16 @@ SHAPES = {
 
 
 def random_features(width: int) -> np.ndarray[Any, Any]:
-    """`[A, n_rows, H]`."""
+    """Returns random features `[A, n_rows, H]`."""
     return np.random.default_rng(3).normal(size=(3, N_CONTEXT, width)).astype(np.float32)
 
 
 def llama_cpp(
     path: Path, folder: Path, features: Any, mask: int, n_block: int, causal: bool = False, target: Any = ""
 ) -> list[np.ndarray[Any, Any]]:
-    """Of each row of a block behind these features `[A, n_rows, H]`: logits `[V]`, and what llama.cpp's
-    server reads beside them `[H]`: the confidence, over and over, or the ids of DFlash2's candidates `[K]`
-    and their scores `[K before, K]` (src/models/dflash.cpp: its Markov head and its selector).
+    """Returns for each row of a block after these features `[A, n_rows, H]`: logits `[V]`, and the values
+    `[H]` that llama.cpp's server reads: the repeated confidence, or the ids of DFlash2's candidates `[K]` and
+    their scores `[K before, K]` (src/models/dflash.cpp: its Markov head and its selector).
     """
     np.save(folder / "features.npy", np.concatenate(list(features), axis=-1))
     child = run_script(HEAD + RUN, path, folder, mask, n_block, causal, target)
@@ -121,7 +122,7 @@ def llama_cpp(
 
 
 def expected(checkpoint: Path, features: torch.Tensor) -> tuple[np.ndarray[Any, Any], list[int]]:
-    """Logits `[slots, V]` of the greedy chain, and the slots."""
+    """Returns logits `[slots, V]` of the greedy chain, and the slots."""
     drafter = BlockDrafter.load(checkpoint)
     drafter.commit(features)
     done = drafter.run(ANCHOR)
@@ -132,7 +133,7 @@ def expected(checkpoint: Path, features: torch.Tensor) -> tuple[np.ndarray[Any, 
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_llama_cpp_computes_what_the_reference_does(name: str, target: TinyTarget, tmp_path: Path) -> None:
+def test_llama_cpp_computes_the_reference(name: str, target: TinyTarget, tmp_path: Path) -> None:
     shape = SHAPES[name]
     path = shape.gguf(tmp_path, target.gguf)
     features = random_features(64)
@@ -140,18 +141,19 @@ def test_llama_cpp_computes_what_the_reference_does(name: str, target: TinyTarge
     logits, _ = llama_cpp(path, tmp_path, features, MASK_TOKEN, 5, causal)
     rows, slots = expected(tmp_path / "checkpoint", torch.from_numpy(features))
     known = np.isfinite(rows[slots])
-    tolerance = 2e-3 if shape.gemma else 5e-5  # ggml's gelu reads a table
+    tolerance = 2e-3 if shape.gemma else 5e-5  # ggml's gelu uses a table
     np.testing.assert_allclose(logits[slots][known], rows[slots][known], atol=tolerance, rtol=1e-4)
 
 
 def add_confidence(tensors: Tensors) -> None:
-    """The trained drafter has no such head."""
+    """Adds a confidence head, which the trained drafter lacks."""
     tensors["conf_proj.weight"] = np.random.default_rng(5).normal(0, 0.1, (1, 384)).astype(np.float32)
 
 
 def difference(path: Path, logits: np.ndarray[Any, Any], judged: np.ndarray[Any, Any]) -> float:
-    """Between what llama.cpp says and this file here, on ggml's kernels: the largest of the logits of
-    DSpark's confidence along the greedy chain, or of the log-probabilities of all of DFlash2's pairs.
+    """Returns the largest difference between llama.cpp's values and this file on ggml's kernels: of the
+    logits of DSpark's confidence along the greedy chain, or of the log-probabilities of all of DFlash2's
+    pairs.
     """
     options = engine_options(n_ctx=64, draft_type_kv="f32", flash_attn="off", kernels="off")
     table = next(one for one in gguf.GGUFReader(DEMO).tensors if one.name == "token_embd.weight")
@@ -186,9 +188,7 @@ CHANGES = {"dspark": (add_confidence, change_one), "dflash2": (lambda tensors: N
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_llama_cpp_judges_drafts_as_we_do(name: str, tmp_path: Path) -> None:
-    """The trained ones, with the target's embeddings. One other weight, or two rows that change places, are
-    seen.
-    """
+    """The trained drafters, with the target's embeddings. One changed weight or two swapped rows must show."""
     added, mistake = CHANGES[name]
     path = rewrite(FIXTURES / f"demo-{name}.gguf", tmp_path / f"{name}.gguf", added)
     theirs = llama_cpp(path, tmp_path, random_features(320), 1, 8, target=DEMO)
@@ -226,10 +226,10 @@ def test_llama_cpp_loads_plain_eagle3(
     ],
     ids=["anchor first", "layers that differ", "soft cap", "eagle31"],
 )
-def test_llama_cpp_refuses_what_it_would_run_wrong(
+def test_llama_cpp_refuses_files_that_it_would_run_wrong(
     shape: BlockShape | DraftShape, arch: str, target: TinyTarget, tmp_path: Path
 ) -> None:
-    """Whatever has this architecture, see tests/unit/convert."""
+    """Any file with this architecture; tests/unit/convert checks which have it."""
     out = convert_checkpoint(shape.write(tmp_path / "in"), target.gguf, tmp_path / "draft.gguf").out
     child = run_script(HEAD + LOAD, out)
     assert child.returncode == 1, (child.returncode, child.stderr[-2000:])

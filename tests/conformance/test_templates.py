@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Templates as Ollama and Hugging Face render them: every text was produced by the programs of others.
+"""Templates are rendered as Ollama and Hugging Face do; their programs produced every text.
 
 `templates.jsonl`, from Ollama's template package, one case per line: `tmpl`, `msgs` as [role, content], and
-`out` or the line of the `error`. `go_language.jsonl` has the language itself, from Go 1.27's text/template:
-`data` in the first line, then `tmpl` and `out`, or the line of the `error`, of Go's or for what nobody uses.
-`jinja_language.jsonl` is from Jinja 3.1.6 with the settings of transformers' `apply_chat_template`.
+`out` or the line of the `error`. `go_language.jsonl` tests the language itself, from Go 1.27's text/template:
+`data` in the first line, then `tmpl` and `out`, or the line of the `error`, which is Go's or that of a
+feature no template uses. `jinja_language.jsonl` is from Jinja 3.1.6 with the settings of transformers'
+`apply_chat_template`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The installed command, run as users run it: as a process, from an empty directory."""
+"""The installed command, run like a user does: as a process, from an empty directory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from helpers.hub_server import HubServer
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command keeps what belongs to its user: nothing of the real user's is read or written, and
-    nothing is fetched.
-    """
+    """A home folder for the command. The real user's files are not touched, and nothing is downloaded."""
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "home" / "models"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -28,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[HubServer]:
-    """A Hub that the commands find by HF_ENDPOINT, as huggingface_hub does."""
+    """A Hub that the commands find by HF_ENDPOINT, like huggingface_hub."""
     with HubServer() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
@@ -59,7 +57,7 @@ def start(tmp_path: Path) -> Start:
         command = [COMMAND, *(str(arg) for arg in args)]
         pipe = subprocess.PIPE
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        # bufsize 0: what a `read` leaves over must still be there for `communicate`
+        # bufsize 0: bytes that a `read` leaves must remain for `communicate`
         options |= {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "bufsize": 0}
         return subprocess.Popen(command, cwd=tmp_path, env=environment, **options)
 

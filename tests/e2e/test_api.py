@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The Python API in a process of its own, where Ctrl+C is a real signal."""
+"""The Python API in a separate process, where Ctrl+C is a real signal."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ with eaglecpp.Engine.open(sys.argv[1], draft=sys.argv[2], n_ctx=2048, n_threads=
 """
 
 
-def test_ctrl_c_is_a_keyboard_interrupt_and_the_engine_goes_on(models: Models) -> None:
+def test_ctrl_c_is_a_keyboard_interrupt_and_the_engine_continues(models: Models) -> None:
     command = [sys.executable, "-P", "-c", SCRIPT, str(models.target), str(models.draft)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, encoding="utf-8") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        time.sleep(0.1)  # into the generation, which takes seconds
+        time.sleep(0.1)  # during the generation, which takes seconds
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=600)
     assert (out, err, process.returncode) == ("interrupted\nTrue\n", "", 0)

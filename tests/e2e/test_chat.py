@@ -20,11 +20,11 @@ from helpers.command import COMMAND
 from helpers.models import Models
 from helpers.terminal import CTRL_C, CTRL_D, ENTER, TAB, Terminal
 
-# Python warns of forks in processes with threads; the child runs another program at once
+# Python warns about forks in processes with threads; the child runs another program at once
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 Open = Callable[..., Terminal]
-CHAIN = ("--strategy", "chain:3")  # what auto drafts depends on the clock
+CHAIN = ("--strategy", "chain:3")  # the drafts of `auto` depend on the clock
 SHORT = ("--temp", "0", "-t", "1", "--ctx-size", "2048", "--max-repeats", "0")
 
 
@@ -51,7 +51,7 @@ def questions(home: Path) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "user"]
 
 
-def test_a_message_is_answered_saved_when_it_ends_and_gone_on_with(
+def test_an_answered_message_is_saved_and_the_chat_can_be_continued(
     chat: Open, cli: Callable[..., Any], home: Path
 ) -> None:
     with chat() as terminal:
@@ -68,7 +68,7 @@ def test_a_message_is_answered_saved_when_it_ends_and_gone_on_with(
     assert done.stdout == saved_chats(home)[0]["messages"][3]["content"] + "\n"
 
 
-def test_a_pasted_block_is_one_message_whatever_it_begins_with(chat: Open, home: Path) -> None:
+def test_a_pasted_block_is_one_message_whatever_its_first_character(chat: Open, home: Path) -> None:
     block = "\n".join(f"{number} the man" for number in range(200))
     shown = ">>> [pasted 200 lines]"
     program = '"""A module."""  # \U000f0000, an icon of a font\n\nimport os\n'
@@ -82,7 +82,9 @@ def test_a_pasted_block_is_one_message_whatever_it_begins_with(chat: Open, home:
         terminal.leave()
     assert questions(home) == [block, program.strip("\n")]
     assert terminal.text.count(shown) == 1 and "99 the man" not in terminal.text
-    assert "+199 the man" in (home / "history").read_text(encoding="utf-8"), "the up arrow brings all of it"
+    assert "+199 the man" in (home / "history").read_text(encoding="utf-8"), (
+        "the up arrow recalls the whole block"
+    )
 
 
 def test_a_block_pasted_during_an_answer_is_one_message_and_runs_no_command(chat: Open, home: Path) -> None:
@@ -105,7 +107,7 @@ def test_a_block_pasted_during_an_answer_is_one_message_and_runs_no_command(chat
     assert terminal.raw.endswith("\x1b[?2004l"), "the shell gets the terminal back as it was"
 
 
-def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Open, home: Path) -> None:
+def test_ctrl_c_stops_the_answer_and_the_chat_continues(chat: Open, home: Path) -> None:
     with chat("--ignore-eos", n=1900) as terminal:
         terminal.type("tell me everything" + ENTER)
         terminal.wait("tell me everything")
@@ -125,7 +127,7 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Open, home: Path) ->
     assert "^C" not in terminal.text
 
 
-def test_a_killed_chat_can_be_gone_on_with(chat: Open, home: Path) -> None:
+def test_a_killed_chat_can_be_continued(chat: Open, home: Path) -> None:
     with chat("--ignore-eos", n=1900) as terminal:
         terminal.say("/set parameter num_predict 12" + ENTER + "hello", "[ 12 tokens")
         terminal.say("/set parameter num_predict 1900", "'num_predict' to '1900'")

@@ -13,7 +13,7 @@ from typing import Any
 from helpers.command import Cli, Start
 from helpers.models import Models
 
-ONE_THREAD = ("-c", "512", "-t", "1")  # more would wait for each other on a busy machine
+ONE_THREAD = ("-c", "512", "-t", "1")  # several threads would wait for each other on a busy machine
 GREEDY = ("--temp", "0", *ONE_THREAD)
 
 
@@ -30,13 +30,13 @@ def test_json_is_one_object_of_four_keys_and_text_ends_with_one_newline(cli: Cli
     assert list(result) == ["text", "tokens", "finish_reason", "timings"]
     assert (len(result["tokens"]), result["finish_reason"]) == (16, "length")
     assert result["timings"]["plan"]["strategy"] == "auto" and done.stderr == ""
-    drafted = as_json(cli(*same, "--json", "--strategy", "chain:3"))  # auto is the clock's affair
+    drafted = as_json(cli(*same, "--json", "--strategy", "chain:3"))  # auto depends on the clock
     assert drafted["timings"]["draft_n"] > 0 and drafted["tokens"] == result["tokens"]
     done = cli(*same)
     assert (done.stdout, done.stderr) == (result["text"] + "\n", "")
 
 
-def test_the_prompt_comes_from_argument_file_or_stdin_alike(cli: Cli, models: Models, tmp_path: Path) -> None:
+def test_the_prompt_comes_from_argument_file_or_stdin(cli: Cli, models: Models, tmp_path: Path) -> None:
     prompt = "ab \u00fc cd\n"
     (tmp_path / "prompt.txt").write_bytes(prompt.encode())
     same = ("generate", models.target, "-n", 8, "--json", *GREEDY)
@@ -59,7 +59,7 @@ def test_stop_and_grammar_options(cli: Cli, models: Models, tmp_path: Path) -> N
     assert as_json(cli(*same, "--grammar-file", "digits.gbnf"))["text"].isdigit()
 
 
-def test_ctrl_c_prints_what_there_is(start: Start, cli: Cli, models: Models) -> None:
+def test_ctrl_c_prints_the_partial_answer(start: Start, cli: Cli, models: Models) -> None:
     files = (models.target, "--draft", models.draft)
     options = ("generate", *files, "-p", "ab cd", "--ignore-eos", "--temp", "0", "-c", "16384", "-t", "1")
     with start(*options) as process:
@@ -74,7 +74,7 @@ def test_ctrl_c_prints_what_there_is(start: Start, cli: Cli, models: Models) -> 
     assert as_json(cli(*options, "-n", len(text), "--json"))["text"].startswith(text[:-1])
 
 
-def test_a_reader_that_leaves_is_no_error(start: Start, models: Models) -> None:
+def test_a_closed_pipe_is_not_an_error(start: Start, models: Models) -> None:
     with start("generate", models.target, "-p", "ab cd", "-n", "400", "--ignore-eos", *GREEDY) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.read(10)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Grammars, schemas and tools that once killed a server or stopped it for minutes, sent to a real one: it
-answers `/health` and another client's stream meanwhile, and tells the sender what is wrong.
+"""Grammars, schemas and tools that once killed a server or blocked it for minutes, sent to a real one. It
+must answer `/health` and another client's stream meanwhile, and report the problem to the sender.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from helpers.serve_process import QUICK, Bystanders, free_port, start_server
 
 pytestmark = pytest.mark.alone  # measures time
 
-# What a request may hold others up: far above the limit's own 0.1 s on any machine, below what was found.
+# Longest delay that one request may cause: far above the limit's own 0.1 s on any machine, far below the
+# delays before the fix.
 PATIENCE_S = 8.0
 ASK: dict[str, Any] = {
     "model": MODEL,
@@ -55,10 +56,10 @@ def deep(n: int) -> Any:
     return value
 
 
-Server = tuple[str, "subprocess.Popen[bytes]", str]  # its address, and what it says to the bystander
+Server = tuple[str, "subprocess.Popen[bytes]", str]  # its address, and its usual answer to the bystander
 PARTS = {"$defs": {"x": {"const": 1}}, "properties": {"x": {"$ref": "#/$defs/x"}}, "required": ["x"]}
 HUGE = {"type": "string", "pattern": "^a{1,300000}$"}
-# body, statuses, a part of the answer
+# body, statuses, part of the answer
 ATTACKS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "pattern": (schema(HUGE), (200,), ""),
     "min-length": (schema({"type": "string", "minLength": 10**9}), (200,), ""),
@@ -107,7 +108,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_nobody_else_notices(name: str, server: Server) -> None:
+def test_other_clients_do_not_notice(name: str, server: Server) -> None:
     url, process, alone = server
     extra, statuses, text = ATTACKS[name]
     with Bystanders(url, MODEL) as others:

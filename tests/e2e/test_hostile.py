@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Commands in a real terminal, on a model that has escape sequences wherever a model can have text."""
+"""Commands in a real terminal, on a model with escape sequences in every text that a model can have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = ("-n", "3", "--temp", "0", "--ctx-size", "256", "-t", "1")
 
 
 def check(folder: Path, commands: Iterable[tuple[str | Path, ...]], *, fails: bool = False) -> None:
-    """Every character that the terminal gets is text; `owned` is in nothing that is not hostile."""
+    """Checks that the terminal gets only text, and that `owned` appears only in the model's own strings."""
     for command in commands:
         words = command if fails else (COMMAND, *command)
         with Terminal([str(word) for word in words], folder) as terminal:
@@ -34,7 +34,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_hostile_target(tmp_path_factory.mktemp("hostile") / "target.gguf")
 
 
-def test_what_a_hostile_model_says_is_text(hostile: Path, tmp_path: Path) -> None:
+def test_the_answer_of_a_hostile_model_is_shown_as_text(hostile: Path, tmp_path: Path) -> None:
     commands = (
         ("generate", hostile, "-p", "ab", *SHORT),
         ("generate", hostile, "-p", "ab", "--json", *SHORT),
@@ -44,7 +44,7 @@ def test_what_a_hostile_model_says_is_text(hostile: Path, tmp_path: Path) -> Non
     check(tmp_path, commands)
 
 
-def test_what_is_shown_of_a_hostile_model_is_text(hostile: Path, tmp_path: Path) -> None:
+def test_the_metadata_of_a_hostile_model_are_shown_as_text(hostile: Path, tmp_path: Path) -> None:
     words = EVIL.replace("\r", "")  # ends a line of a Modelfile
     (tmp_path / "Modelfile").write_text(
         f"FROM {hostile}\nTEMPLATE {words}{{{{ .Prompt }}}}\nSYSTEM {words}\nLICENSE {words}\n"
@@ -64,7 +64,7 @@ def test_what_is_shown_of_a_hostile_model_is_text(hostile: Path, tmp_path: Path)
 
 
 def test_errors_about_a_hostile_model_are_text(models: Models, tmp_path: Path) -> None:
-    """They quote what is wrong, and so does a traceback."""
+    """Errors quote the faulty value, and so does a traceback."""
     odd = write_hostile_target(tmp_path / "odd.gguf", architecture=f"odd{EVIL}")
     template = "{% if x %}{{ raise_exception('" + EVIL.replace("\r", "") + "') }}"
     broken = write_hostile_target(tmp_path / "broken.gguf", template=template)

@@ -19,11 +19,11 @@ from helpers.lora import write_lora
 from helpers.models import Models
 from helpers.tiny_projector import N_ROWS, make_image, make_projector
 
-CHAIN = ("--strategy", "chain:3")  # what auto drafts depends on the clock
+CHAIN = ("--strategy", "chain:3")  # the drafts of `auto` depend on the clock
 SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")
 
 
-def test_piped_input_goes_first_the_answer_is_on_stdout_and_one_line_of_figures_on_stderr(
+def test_piped_input_comes_first_the_answer_is_on_stdout_and_the_stats_on_stderr(
     cli: Cli, models: Models
 ) -> None:
     from eaglecpp import Engine
@@ -39,7 +39,7 @@ def test_piped_input_goes_first_the_answer_is_on_stdout_and_one_line_of_figures_
     assert (quiet.stdout, quiet.stderr) == (done.stdout, "")
 
 
-def test_a_model_without_template_gets_the_format_its_vocabulary_suggests_and_says_so(
+def test_a_model_without_template_gets_its_vocabularys_format_and_a_note_says_so(
     cli: Cli, base_model: Path
 ) -> None:
     done = cli("run", base_model, "ab cd", *SHORT)
@@ -72,13 +72,13 @@ def test_an_answer_in_a_format_follows_it_and_is_drafted(cli: Cli, models: Model
     assert (wrong.returncode, wrong.stdout) == (2, "") and "xml" in wrong.stderr
 
 
-def test_bytes_that_are_no_utf8_are_replaced_and_that_is_said(cli: Cli, models: Models) -> None:
+def test_invalid_utf8_is_replaced_with_a_note(cli: Cli, models: Models) -> None:
     done = cli("run", models.target, "ab\udcff", *SHORT)
     assert done.returncode == 0
     assert "not valid UTF-8" in done.stderr
 
 
-def test_ctrl_c_ends_the_answer_and_says_so_by_the_exit_status(start: Start, models: Models) -> None:
+def test_ctrl_c_ends_the_answer_and_sets_the_exit_status(start: Start, models: Models) -> None:
     options = ("--ignore-eos", "--temp", "0", "--ctx-size", "2048", "-t", "1")
     with start("run", models.target, "hello", "--draft", models.draft, *CHAIN, *options) as process:
         assert process.stdout is not None
@@ -94,14 +94,14 @@ def test_ctrl_c_ends_the_answer_and_says_so_by_the_exit_status(start: Start, mod
 
 QUICK = [["list"], ["show", "tiny", "--modelfile"], ["cp", "tiny", "b"], ["rm", "b"], ["ps"]]
 SLOW = {"gguf", "llguidance", "huggingface_hub", "requests", "tqdm"}
-"""All modules named here take long to load; llama_cpp itself loads numpy and jinja2."""
+"""Modules that take long to load; llama_cpp itself loads numpy and jinja2."""
 
 
 @pytest.mark.parametrize(
     ("commands", "slow"),
     [
         (QUICK, SLOW | {"numpy", "llama_cpp", "eaglecpp._core"}),
-        # the template here is a Jinja template
+        # this model's template is a Jinja template
         (
             [["run", "tiny", "hello", *SHORT]],
             SLOW | {"prompt_toolkit", "safetensors", "torch", "eaglecpp.chat.go_template"},
@@ -124,14 +124,14 @@ def test_a_command_loads_only_what_it_needs(
     assert done.stdout.splitlines()[-1] == "none 0", done.stderr
 
 
-def test_without_a_saved_chat_there_is_nothing_to_go_on_with(cli: Cli, models: Models) -> None:
+def test_without_a_saved_chat_there_is_nothing_to_continue(cli: Cli, models: Models) -> None:
     for model in ((), (models.target,)):
         done = cli("run", "--continue", *model, input="hello")
         assert (done.returncode, done.stdout) == (1, "")
         assert "no saved chat" in done.stderr
 
 
-def test_doctor_finds_this_installation_in_order_and_says_what_is_broken_in_another(
+def test_doctor_passes_this_installation_and_names_the_fault_of_a_broken_one(
     cli: Cli, tmp_path: Path
 ) -> None:
     done = cli("doctor", "--json")
@@ -150,9 +150,7 @@ def test_doctor_finds_this_installation_in_order_and_says_what_is_broken_in_anot
     assert done.returncode == 1 and "llama-cpp-python cannot be loaded" in problem
 
 
-def test_doctor_predicts_what_drafting_gives_or_measures_it_and_what_is_exact(
-    cli: Cli, models: Models
-) -> None:
+def test_doctor_predicts_or_measures_drafting_and_lists_exact_sizes(cli: Cli, models: Models) -> None:
     same = ("doctor", models.target, "--draft", models.draft, "--json", "--ctx-size", "512", "-t", "1")
     predicted = json.loads(cli(*same).stdout)
     model = predicted["model"]
@@ -175,7 +173,7 @@ def test_doctor_predicts_what_drafting_gives_or_measures_it_and_what_is_exact(
     assert "there is only plain decoding" in text and "Drafting" not in text
 
 
-def test_a_picture_among_the_words_is_shown_to_the_model(cli: Cli, models: Models, tmp_path: Path) -> None:
+def test_an_image_argument_is_shown_to_the_model(cli: Cli, models: Models, tmp_path: Path) -> None:
     picture, projector = tmp_path / "a picture.PNG", make_projector(tmp_path / "mmproj.gguf", 64)
     picture.write_bytes(make_image(1))
     words = ("run", models.target, picture, "what", "is it?", "--json", "-n", "8", "--temp", "0")
@@ -191,7 +189,7 @@ def test_a_picture_among_the_words_is_shown_to_the_model(cli: Cli, models: Model
     assert wrong.returncode == 1 and "is no projector for" in wrong.stderr
 
 
-def test_pictures_named_inside_the_prompt_are_attached_and_missing_ones_noted(
+def test_images_named_in_the_prompt_are_attached_and_missing_ones_noted(
     cli: Cli, models: Models, tmp_path: Path
 ) -> None:
     picture, projector = tmp_path / "a picture.png", make_projector(tmp_path / "mmproj.gguf", 64)
@@ -217,9 +215,7 @@ def test_pictures_named_inside_the_prompt_are_attached_and_missing_ones_noted(
             "note: no such file: cat.png; the model gets only the name"
             in asked("cat.png", "What?", *extra)[1]
         )
-    assert "cat.png" not in asked("Why is cat.png a file?")[1], (
-        "a model without projector is asked about names"
-    )
+    assert "cat.png" not in asked("Why is cat.png a file?")[1], "without a projector, names stay text"
     picture.write_text("no picture")
     assert "an image is not what can be read" in cli("run", models.target, f"What? {picture}", *sees).stderr
 
@@ -257,7 +253,7 @@ def test_llama_cpps_options_for_adapters_templates_and_forms(
         (("--grammar", "x", "--format", "json"), 2, "an answer follows one grammar or schema"),
     ],
 )
-def test_what_such_an_option_cannot_be_is_refused(
+def test_invalid_values_of_these_options_are_refused(
     options: tuple[str, ...], code: int, said: str, cli: Cli, models: Models, tmp_path: Path
 ) -> None:
     (tmp_path / "wrong.png").write_text("no picture")

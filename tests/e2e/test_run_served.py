@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp run` with a server on this machine: answers come from the model that it has in memory."""
+"""`eaglecpp run` with a server on this machine: the server's loaded model answers."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from helpers.terminal import CTRL_C, ENTER, Terminal
 
 Server = subprocess.Popen[bytes]
 ASK = ("run", "tiny", "hello there", "-n", "24", "--strategy", "chain:3")
-# many seconds, to the end of the context
+# takes many seconds, to the end of the context
 ENDLESS = ("run", "tiny", "hello", "--ignore-eos", "--temp", "0", "--no-draft", "--max-repeats", "0")
 
 
 @pytest.fixture
 def server(cli: Cli, start: Start, models: Models, home: Path, tmp_path: Path) -> Iterator[Server]:
-    """A server of the user's models, one of which is stored as `tiny`, with a drafter."""
+    """A server of the user's models; one is stored as `tiny`, with a drafter."""
     (tmp_path / "Modelfile").write_text(
         f"FROM {models.target}\nDRAFT {models.draft}\nPARAMETER num_ctx 65536\nSYSTEM be brief\n"
     )
@@ -60,7 +60,7 @@ def address(home: Path) -> str:
 
 
 @pytest.mark.parametrize("options", [("--temp", "0"), ("--seed", "7"), ("--seed", "7", "--system", "ab cd")])
-def test_the_text_is_the_one_that_a_process_of_its_own_gives(
+def test_the_text_equals_that_of_a_separate_process(
     cli: Cli, server: Server, home: Path, options: tuple[str, ...]
 ) -> None:
     served = cli(*ASK, "--verbose", *options)
@@ -87,7 +87,7 @@ def test_the_model_stays_as_long_as_keepalive_says(cli: Cli, server: Server, hom
     assert loaded() == []
 
 
-def test_ps_asks_the_server_that_a_variable_names_where_none_is_announced(
+def test_ps_asks_the_server_of_the_variable_if_none_is_announced(
     cli: Cli, server: Server, home: Path, tmp_path: Path
 ) -> None:
     env = {**os.environ, "EAGLECPP_HOME": str(tmp_path / "other"), "EAGLECPP_HOST": address(home)}
@@ -96,8 +96,8 @@ def test_ps_asks_the_server_that_a_variable_names_where_none_is_announced(
     assert cli("ps", env=unused).stderr == "no server is running at http://127.0.0.1:1\n"
 
 
-def test_a_model_that_does_not_think_is_asked_without(cli: Cli, server: Server) -> None:
-    """The server refuses to think, as Ollama's does; the answer is the one that `run` gives alone."""
+def test_a_model_without_thinking_is_asked_without(cli: Cli, server: Server) -> None:
+    """The server refuses to think, like Ollama's; the answer equals that of `run` without a server."""
     served = cli(*ASK, "--temp", "0", "--think")
     assert served.stdout == cli(*ASK, "--temp", "0", "--think", "--no-server").stdout
     assert "is opened in this process" not in served.stderr
@@ -105,7 +105,7 @@ def test_a_model_that_does_not_think_is_asked_without(cli: Cli, server: Server) 
 
 
 @pytest.mark.parametrize("option", [("-t", "1"), ("--ctx-size", "256"), ("--json",), ("--draft", "text")])
-def test_what_says_how_to_open_the_model_opens_it_here(
+def test_options_of_opening_open_the_model_here(
     cli: Cli, server: Server, home: Path, option: tuple[str, ...]
 ) -> None:
     done = cli("run", "tiny", "hello", "-n", "4", "--keepalive", "5m", *option)
@@ -136,7 +136,9 @@ def test_a_prompt_that_the_server_refuses_is_answered_here(
 def other_program(
     host: str, port: int = 0, path: str = "", said: str = "", tls: tuple[Path, Path] | None = None
 ) -> Iterator[tuple[int, list[str | None]]]:
-    """Its port, and the keys that it is told. said: what it answers to what is asked of that path"""
+    """Yields the port of another HTTP program, and the keys that it received. said: its answer to requests of
+    `path`.
+    """
     keys: list[str | None] = []
 
     class Other(BaseHTTPRequestHandler):
@@ -158,7 +160,7 @@ def other_program(
         other.shutdown()
 
 
-def test_what_listens_where_a_killed_server_did_is_told_nothing(cli: Cli, server: Server, home: Path) -> None:
+def test_a_program_on_a_killed_servers_port_gets_no_key(cli: Cli, server: Server, home: Path) -> None:
     port = int(address(home).rpartition(":")[2])
     server.kill()
     server.wait()
@@ -167,7 +169,7 @@ def test_what_listens_where_a_killed_server_did_is_told_nothing(cli: Cli, server
         assert (cli(*ASK).returncode, keys) == (0, [])
 
 
-def test_a_key_is_sent_to_a_server_that_it_was_given_for(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_sent_to_the_server_that_it_belongs_to(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EAGLECPP_API_KEY", "secret")
     with other_program("127.0.0.2") as (port, keys):
         for name in ("OLLAMA_HOST", "EAGLECPP_HOST"):
@@ -178,7 +180,7 @@ def test_a_key_is_sent_to_a_server_that_it_was_given_for(cli: Cli, monkeypatch: 
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_an_answer_ends_with_ctrl_c_which_frees_the_place_or_with_its_server_which_is_an_error(
+def test_ctrl_c_ends_an_answer_and_frees_the_slot_and_a_lost_server_is_an_error(
     is_killed: bool, cli: Cli, start: Start, server: Server
 ) -> None:
     with start(*ENDLESS) as process:
@@ -194,7 +196,7 @@ def test_an_answer_ends_with_ctrl_c_which_frees_the_place_or_with_its_server_whi
 
 
 def chat(tmp_path: Path, lines: list[str], *options: str) -> str:
-    """What a terminal showed of a chat in which these lines were typed."""
+    """Returns the terminal's text of a chat in which these lines were typed."""
     with Terminal([COMMAND, "run", "tiny", "-n", "24", *options], tmp_path) as terminal:
         for line in [*lines, "/bye"]:
             terminal.wait_for_prompt()
@@ -221,7 +223,7 @@ def test_a_chat_is_answered_by_the_server(cli: Cli, server: Server, home: Path, 
     assert saved_messages(home) == served
 
 
-def test_what_needs_the_model_here_opens_it_here(server: Server, home: Path, tmp_path: Path) -> None:
+def test_commands_that_need_the_model_open_it_here(server: Server, home: Path, tmp_path: Path) -> None:
     lines = ["/set parameter temperature 0", "/strategy off", "and more", "/show info", "so what"]
     shown = chat(tmp_path, ["hello there", *lines])
     assert "drafting off" in shown
@@ -230,7 +232,7 @@ def test_what_needs_the_model_here_opens_it_here(server: Server, home: Path, tmp
     assert len(saved_messages(home)) == 6
 
 
-def test_a_chat_that_became_the_servers_model_goes_on_here_with_its_own_beginning(
+def test_a_chat_that_switched_to_the_servers_model_continues_here_with_its_first_messages(
     server: Server, home: Path, tmp_path: Path
 ) -> None:
     with Terminal([COMMAND, "run", "tiny", "-n", "8", "--temp", "0"], tmp_path) as terminal:
@@ -246,7 +248,7 @@ def test_a_chat_that_became_the_servers_model_goes_on_here_with_its_own_beginnin
     assert len(saved_messages(home)) == 4
 
 
-def test_ctrl_c_keeps_what_the_server_said_and_the_chat_goes_on_where_it_ends(
+def test_ctrl_c_keeps_the_servers_partial_answer_and_the_chat_continues(
     server: Server, home: Path, tmp_path: Path
 ) -> None:
     with Terminal([COMMAND, *ENDLESS[:2], *ENDLESS[3:]], tmp_path) as terminal:
@@ -266,7 +268,7 @@ def test_ctrl_c_keeps_what_the_server_said_and_the_chat_goes_on_where_it_ends(
     assert question["content"] == "hello there" and len(answer["content"]) > 100 and len(others) == 2
 
 
-def test_a_server_that_is_named_answers_with_a_model_that_is_not_here(
+def test_a_named_server_answers_with_a_model_that_is_not_here(
     cli: Cli, server: Server, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = address(home).removeprefix("http://")
@@ -300,7 +302,7 @@ def test_a_server_that_is_named_answers_with_a_model_that_is_not_here(
         ("chat", '{"done": tr', "ended in the middle"),
     ],
 )
-def test_what_no_server_of_ours_would_say_is_one_error(path: str, body: str, said: str) -> None:
+def test_invalid_answers_of_a_server_are_one_error(path: str, body: str, said: str) -> None:
     with other_program("127.0.0.1", 0, path, body) as (port, _):
         answers = ServerAnswers(f"http://127.0.0.1:{port}", "tiny")
         with pytest.raises(EagleError, match=said):
@@ -308,7 +310,7 @@ def test_what_no_server_of_ours_would_say_is_one_error(path: str, body: str, sai
             list(answers(Conversation("", (), ()), {}))
 
 
-def test_a_connection_is_closed_by_a_refusal_and_notices_a_host_that_vanishes(
+def test_a_refused_connection_is_closed_and_a_vanished_host_is_noticed(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
     with other_program("127.0.0.1") as (port, _):
@@ -323,12 +325,12 @@ def test_a_connection_is_closed_by_a_refusal_and_notices_a_host_that_vanishes(
     assert [one for one in recwarn if one.category is ResourceWarning] == []
 
 
-def test_a_server_elsewhere_is_asked_through_the_proxy_of_the_variables(
+def test_a_remote_server_is_reached_through_the_proxy_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with other_program("127.0.0.1") as (proxy, seen), other_program("127.0.0.1") as (port, keys):
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
-        with pytest.raises(ServerRefusedError, match="status 404"):  # the proxy's
+        with pytest.raises(ServerRefusedError, match="status 404"):  # the proxy's status
             request("http://box.invalid:11434", "GET", "/api/version")
         request(f"http://127.0.0.1:{port}", "GET", "/api/version", key="schl\u00fcssel").close()
         monkeypatch.setenv("no_proxy", "box.invalid")
@@ -381,6 +383,6 @@ def test_a_server_is_named_as_in_ollama_host(text: str, url: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["ftp://box", "box:99999", "box:x"])
-def test_what_names_no_server_is_refused(text: str) -> None:
+def test_an_invalid_server_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidValueError, match=text):
         address_of(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Models by name as users meet them: create, list, show, run, pull, rm, as processes."""
+"""Models by name, from the user's side: create, list, show, run, pull, rm, as processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helpers.command import Cli
 from helpers.hub_server import HubServer
 from helpers.models import Models
 
-CHAIN = ("--strategy", "chain:3")  # what auto drafts depends on the clock
+CHAIN = ("--strategy", "chain:3")  # the drafts of `auto` depend on the clock
 SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")
 
 
@@ -37,7 +37,7 @@ def test_a_stored_pair_runs_by_name_with_its_drafter(cli: Cli, models: Models, t
     assert cli("run", "tiny", "hello").returncode == 1
 
 
-def test_run_fetches_what_is_missing_and_then_needs_no_network(
+def test_run_downloads_a_missing_model_once(
     cli: Cli, models: Models, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.add("me/tiny-GGUF", {"tiny-Q8_0.gguf": models.target.read_bytes()}, token="hf_token")

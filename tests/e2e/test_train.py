@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp train` as a process: from text files to a drafter that the engine accepts from.
+"""`eaglecpp train` as a process: from text files to a drafter whose drafts are accepted.
 
-The tests marked `long` run in the step training of tests/run.py; tests/unit/train has the parts.
+The tests marked `long` run in the step training of tests/run.py; tests/unit/train tests the parts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def texts(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def chats(tmp_path: Path) -> Path:
-    """Conversations that only ask."""
+    """Conversations with only user messages."""
     path = tmp_path / "prompts.jsonl"
     turns = ([{"role": "user", "content": question}] for question in QUESTIONS)
     path.write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
@@ -74,7 +74,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def acceptance_length(cli: Cli, target: Path, draft: Path, question: str, strategy: str = "chain:3") -> float:
-    """Tokens per round, as `run --verbose` tells."""
+    """Returns the tokens per round from `run --verbose`."""
     options = ("--strategy", strategy, "--temp", 0, "-n", 40, "-t", 1, "--verbose")
     done = cli("run", target, question, "--draft", draft, *options)
     assert done.returncode == 0, done.stderr
@@ -91,7 +91,7 @@ def acceptance_length(cli: Cli, target: Path, draft: Path, question: str, strate
         pytest.param(("--family", "eagle1"), marks=pytest.mark.long),
     ],
 )
-def test_what_the_target_said_is_learnt_until_the_engine_accepts_it(
+def test_a_drafter_learns_the_targets_answers_until_drafts_are_accepted(
     more: tuple[str, ...], cli: Cli, models: Models, chats: Path, tmp_path: Path
 ) -> None:
     answering = ("--generate", "--temp", "0", "-n", 40, "--held-out", "0", "--lr", "0.01", *more)
@@ -111,7 +111,7 @@ def test_what_the_target_said_is_learnt_until_the_engine_accepts_it(
     assert (len(record["losses"]), record["loss"]) == (80, "lk" if "lk" in more else "cross-entropy")
 
 
-def test_ctrl_c_saves_and_resume_goes_on(
+def test_resume_continues_after_ctrl_c(
     cli: Cli, start: Start, models: Models, texts: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -144,7 +144,7 @@ def test_a_run_killed_in_its_first_steps_can_be_resumed(
     wait_for(out / "state" / "last.pt", process)
     process.kill()
     process.communicate()
-    (tmp_path / "nothing").mkdir()  # as of one that was killed before it saved anything
+    (tmp_path / "nothing").mkdir()  # like the folder of a run killed before its first save
     for folder, says in (
         (out, "resumed at step 0"),
         (tmp_path / "nothing", "nothing was saved yet, so the training begins with its first step"),
@@ -154,7 +154,7 @@ def test_a_run_killed_in_its_first_steps_can_be_resumed(
 
 
 @pytest.mark.long
-def test_ctrl_c_before_the_first_step_ends_at_once_and_says_what_is_left(
+def test_ctrl_c_before_the_first_step_ends_at_once_and_names_what_remains(
     start: Start, models: Models, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -186,7 +186,7 @@ def test_finetune_keeps_the_form_of_the_drafter(
 def test_a_causal_block_starts_from_an_eagle_drafter(
     cli: Cli, models: Models, texts: Path, tmp_path: Path
 ) -> None:
-    """It reads what that one read, of features as they are, and has its vocabulary and head."""
+    """The block reads the EAGLE drafter's features and has its vocabulary and head."""
     still = ("--steps", 1, "--lr", 1e-12)
     first = result_of(cli(*train_args(models, texts, tmp_path / "a", *still, "--draft-vocab", 200)))
     block = ("--family", "dspark", "--causal-block", "--start-from", first["checkpoint"])
@@ -209,13 +209,13 @@ def test_a_causal_block_starts_from_an_eagle_drafter(
     for one, other in zip(*(file["fc.weight"].split(width, dim=1) for file in (before, after)), strict=True):
         shares = one.flatten() @ other.flatten() / one.norm() / other.norm()
         assert float(shares) == pytest.approx(1.0, abs=0.01)
-    # a block drafter has all its layers, size and mask from one of its own kind
+    # a block drafter takes layers, size and mask from one of the same kind
     for name, family, *size in (("c", "dflash", "--block-size", 5), ("d", "dspark")):
         more = ("--family", family, "--start-from", made["checkpoint"], *size)
         done = cli(*train_args(models, texts, tmp_path / name, *still, *more))
         made = result_of(done)
         assert ": fc, head, hidden_norm, layers.0, layers.1, norm" in done.stderr
-    # not its features' weights where other layers are read
+    # not the weights of its features if it reads other layers
     size = ("--block-size", 5, "--aux-layers", ",".join(str(k + 2) for k in config["target_layer_ids"][:-1]))
     done = cli(*train_args(models, texts, tmp_path / "e", *still, *more[:4], *size))
     assert result_of(done) and ": head, hidden_norm, layers.0, layers.1, norm" in done.stderr
@@ -225,7 +225,7 @@ def test_a_causal_block_starts_from_an_eagle_drafter(
 
 
 @pytest.mark.long
-def test_layers_are_added_to_a_drafter_and_kept(
+def test_layers_can_be_added_to_a_drafter_and_are_kept(
     cli: Cli, models: Models, texts: Path, tmp_path: Path
 ) -> None:
     made = result_of(cli(*train_args(models, texts, tmp_path / "one", "--steps", 2)))
@@ -248,7 +248,7 @@ def test_layers_are_added_to_a_drafter_and_kept(
 
 
 @pytest.mark.long
-def test_without_data_the_target_writes_what_is_learnt(cli: Cli, models: Models, tmp_path: Path) -> None:
+def test_without_data_the_target_writes_the_training_data(cli: Cli, models: Models, tmp_path: Path) -> None:
     out = tmp_path / "out"
     args = ("train", "--target", models.target, "-o", out, "-c", 1024, "-t", 1, "--held-out", 0.2, "--json")
     done = cli(*args, "--conversations", 10, "--sequences", 4, "--steps", 2, "--batch-tokens", 64)
@@ -265,7 +265,7 @@ def test_without_data_the_target_writes_what_is_learnt(cli: Cli, models: Models,
 def test_a_drafter_learns_from_conversations_and_is_used_if_it_is_better(
     family: str, cli: Cli, models: Models, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The random drafter of the tests has everything to learn, and so has a block drafter after two steps."""
+    """Both the random drafter of the tests and a block drafter after two steps have much to learn."""
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
     draft = models.draft
     if family == "dspark":

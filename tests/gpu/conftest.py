@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The device these tests run on, and tiny models.
+"""The device under test, and tiny models.
 
-`python tests/run.py gpu` runs them on each device that can be had without hardware: the counting device
-(tests/native/gpu), ggml's RPC backend on the loopback interface, ggml's Vulkan backend on Mesa's lavapipe.
-Where llama.cpp was installed with a GPU backend, plain `pytest tests/gpu` runs them on that GPU. Elsewhere
-they are skipped: nothing else is a GPU.
+`python tests/run.py gpu` runs these tests on each device that works without hardware: the counting device
+(tests/native/gpu), ggml's RPC backend on the loopback interface, ggml's Vulkan backend on Mesa's lavapipe. If
+llama.cpp was installed with a GPU backend, `pytest tests/gpu` runs them on that GPU. Otherwise they are
+skipped.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SIZES: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_batch": 512, "n_ubatc
 
 @dataclass(frozen=True)
 class Device:
-    """A device that is not the CPU. `is_exact`: it computes with the CPU's own code. `is_slow`: lavapipe, a
-    Vulkan of one's own making: a token takes a hundred times a GPU's, so fewer of them have to do.
+    """A device that is not the CPU. `is_exact`: computes with the CPU's code. `is_slow`: lavapipe, a Vulkan
+    on the CPU, where a token takes a hundred times a GPU's, so that tests use fewer tokens.
     """
 
     name: str
@@ -39,16 +39,16 @@ class Device:
     is_slow: bool
 
     def some(self, all_of_them: Sequence[T]) -> Sequence[T]:
-        """All, or the first where the device is slow."""
+        """Returns all, or only the first on a slow device."""
         return all_of_them[:1] if self.is_slow else all_of_them
 
     @property
     def n_tokens(self) -> int:
-        """How long a text is."""
+        """Length of a text in tokens."""
         return 24 if self.is_slow else 60
 
     def assert_same_text(self, ours: Sequence[int], theirs: eaglecpp.Completion) -> None:
-        """The same tokens up to the first place where the two best are so close, in log-probability, that a
+        """Compares tokens up to the first position where the two best are so close in log-probability that a
         GPU may choose the other.
         """
         for i, (a, b) in enumerate(zip(ours, theirs.tokens, strict=True)):
@@ -60,7 +60,7 @@ class Device:
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[tuple[str, ...]]:
-    """RPC servers, where the tests are asked to run over some."""
+    """Yields RPC servers if the tests run over several."""
     running = [RpcServer() for _ in range(SERVERS)]
     try:
         yield tuple(server.endpoint for server in running)
@@ -77,14 +77,14 @@ def device(servers: tuple[str, ...]) -> Device:
         rpc.connect(servers)
     found = [d for d in system_info()["devices"] if d["kind"] == "gpu"]
     if not found:
-        pytest.skip("no GPU backend here; `python tests/run.py gpu` brings some")
+        pytest.skip("no GPU backend found; `python tests/run.py gpu` builds some")
     name = found[0]["name"]
     return Device(name, name.startswith(("Counting", "RPC")), "llvmpipe" in found[0]["description"])
 
 
 @pytest.fixture
 def greedy(device: Device) -> dict[str, Any]:
-    """Options of a text that has one right answer."""
+    """Returns options with a single right answer."""
     return {"temperature": 0.0, "ignore_eos": True, "max_tokens": device.n_tokens, "n_probs": 2}
 
 
@@ -95,7 +95,7 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> ConvertedPair:
 
 @pytest.fixture(scope="session")
 def open_engine(it: ConvertedPair, device: Device) -> Callable[..., eaglecpp.Engine]:
-    """`open_engine(place, **options)`; `place`: where target and drafter go."""
+    """`open_engine(place, **options)`; `place`: the devices of target and drafter."""
     places: dict[str, dict[str, Any]] = {
         "all": {"n_gpu_layers": -1, "draft_device": device.name},
         "some layers": {"n_gpu_layers": 3, "draft_device": device.name},
@@ -113,7 +113,7 @@ def open_engine(it: ConvertedPair, device: Device) -> Callable[..., eaglecpp.Eng
 
 @pytest.fixture(scope="session")
 def counts(device: Device) -> Callable[[], Counts]:
-    """Reads the counters of the counting device; other devices do not count."""
+    """Reads the counters of the counting device; returns zeros on other devices."""
     if not device.name.startswith("Counting"):
         pytest.skip(f"{device.name} does not count")
     read = ctypes.CDLL(os.environ["GGML_BACKEND_PATH"]).eaglecpp_counts

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters on a device: slots as in PyTorch, the texts of plain decoding, several at a time, and one
-wait a round from graphs that are kept.
+"""Block drafters on a device: slots equal PyTorch's, texts equal target-only decoding, several conversations
+at a time, and one wait per round from graphs that are kept.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS = ["dflash", "dspark", "dflash2"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_texts_are_the_plain_ones(kind: str, device: Device) -> None:
+def test_the_texts_equal_target_only_decoding(kind: str, device: Device) -> None:
     options: dict[str, Any] = SIZES | {"n_sequences": 3, "draft_device": device.name}
     draft = TESTS / "fixtures" / f"demo-{kind}.gguf"
     with eaglecpp.Engine.open(TARGET, draft=draft, **options) as engine:
@@ -49,8 +49,8 @@ def test_the_texts_are_the_plain_ones(kind: str, device: Device) -> None:
                 assert strategy == "auto" or accepted > 0
 
 
-def test_hardly_less_is_accepted_than_on_the_cpu(device: Device) -> None:
-    """What the token before changes about a slot of DSpark's, a device's host knows of 128 tokens."""
+def test_about_as_much_is_accepted_as_on_the_cpu(device: Device) -> None:
+    """For a DSpark slot after the first, the effect of the previous token is known for 128 tokens only."""
     questions = ["os.path.join", "zip", "re.match", "random.choice", "enumerate", "collections.Counter"]
     gains = []
     for place in ("cpu", device.name):
@@ -70,8 +70,8 @@ def test_hardly_less_is_accepted_than_on_the_cpu(device: Device) -> None:
 
 
 class Kept(BlockDrafter):
-    """A device picks 128 tokens of a slot. What the token before changes about a slot of DSpark's but the
-    first it changes about these alone.
+    """A device returns 128 tokens of a slot. For DSpark's slots after the first, the previous token changes
+    only these.
     """
 
     def conditional(self, done: BlockPass, slot: int, token: int) -> torch.Tensor:
@@ -84,7 +84,7 @@ class Kept(BlockDrafter):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget, tmp_path: Path) -> None:
-    """Behind any tokens, and after commits of several sizes."""
+    """After any tokens, and after commits of several sizes."""
     shape = BlockShape(kind=kind, own_tables=True)
     path = shape.gguf(tmp_path, target.gguf)
     options = engine_options(n_ctx=512, draft_type_kv="f32", draft_device=device.name)
@@ -95,7 +95,7 @@ def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget
         anchor, *behind = rng.integers(0, shape.n_vocab, len(reference.slots())).tolist()
         reference.commit(torch.from_numpy(features))
         done = reference.run(anchor)
-        if kind == "dflash2":  # its slots know their likeliest tokens alone
+        if kind == "dflash2":  # its slots return only their most likely tokens
             behind = reference.walk(done)[:-1]
         tokens = [*rng.integers(0, shape.n_vocab, n_rows - 1).tolist(), anchor]
         found = native.block(features, tokens, behind, 4)
@@ -109,9 +109,9 @@ def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget
 def test_a_round_waits_once_and_runs_from_captured_graphs(
     kind: str, counts: Callable[[], Counts], tmp_path: Path
 ) -> None:
-    """One wait more than the target's own, whatever is drafted, also by `auto`: the pass, its heads and their
-    likeliest tokens are one graph. What is built anew, and therefore not captured, is the target's graph
-    where the text has filled another 256 cells of llama.cpp's cache, here twice.
+    """One wait more than the target alone, for every strategy including `auto`: the pass, its heads and their
+    most likely tokens are one graph. Only the target's graph is built anew, and therefore not captured, when
+    the text fills another 256 cells of llama.cpp's cache, twice here.
     """
     target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
     write_target(target)
@@ -124,6 +124,6 @@ def test_a_round_waits_once_and_runs_from_captured_graphs(
         assert n <= 0.5 * plain["rounds"], f"{strategy} hardly drafts"
         assert values["waits"] / n <= plain["waits"] // plain["rounds"] + 1, strategy
         assert values["graphs"] / n <= 2, strategy
-        # `auto` may change its mind once, to another size and back
+        # `auto` may change its size once and change back
         assert values["built"] <= (4 if strategy == "auto" else 2), strategy
         assert values["captured"] >= 0.98 * values["graphs"], strategy

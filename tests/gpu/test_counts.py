@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What a round of an 8B-class target with vocabulary 128256 costs a device: waits, bytes, graphs; with the
-drafter and without. Counted by the counting device, which computes nothing of it (docs/research/gpu.md has
-the figures).
+"""Cost of a round of an 8B-class target with vocabulary 128256 on a device, with and without drafter: waits,
+bytes, graphs. The counting device counts without computing (docs/research/gpu.md has the figures).
 """
 
 from __future__ import annotations
@@ -118,8 +117,8 @@ print(json.dumps(out))
 
 
 def run(program: str, target: Path, draft: Path, *arguments: str) -> dict[str, Any]:
-    """What the program prints. Its C++ code has the counting device's clock, so that the planner finds the
-    same prices every time.
+    """Returns the program's output. Its C++ code has the counting device's clock, so that the planner
+    measures the same costs each time.
     """
     done = subprocess.run(
         [sys.executable, "-P", "-c", BEGIN + program, str(target), str(draft), *arguments],
@@ -136,7 +135,7 @@ def run(program: str, target: Path, draft: Path, *arguments: str) -> dict[str, A
 
 @pytest.fixture(scope="module")
 def large(counts: Callable[[], Counts], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Target and drafter."""
+    """Writes target and drafter."""
     folder = tmp_path_factory.mktemp("sparse")
     target, draft = folder / "target.gguf", folder / "draft.gguf"
     write_target(target)
@@ -152,25 +151,25 @@ def counted(request: pytest.FixtureRequest, large: tuple[Path, Path]) -> dict[st
     return found
 
 
-def test_a_greedy_round_brings_no_logits_back(counted: dict[str, Any]) -> None:
-    """What comes back are the target's features, 48 KiB a row, and a few numbers."""
+def test_a_greedy_round_returns_no_logits(counted: dict[str, Any]) -> None:
+    """The device returns the target's features, 48 KiB a row, and a few numbers."""
     features = 3 * 4 * WIDTH
     assert counted["tree"]["bytes_down"] < features * (counted["tree"]["nodes"] + 1) + 16384
     assert counted["chain"]["bytes_down"] < features * (counted["chain"]["nodes"] + 1) + 16384
     assert counted["off"]["bytes_down"] < features + 4096
 
 
-def test_a_sampled_round_brings_the_likeliest_back(counted: dict[str, Any]) -> None:
-    """64 ids and logits a row settle the default sampler; without a top-k all logits come."""
+def test_a_sampled_round_returns_the_most_likely_tokens(counted: dict[str, Any]) -> None:
+    """64 ids and logits per row are enough for the default sampler; without a top-k all logits are returned."""
     features = 3 * 4 * WIDTH
-    # a tree's come twice where libllama takes another id for a row's first
+    # a tree's come twice if libllama chooses another id for the first of a row
     per_row = features + 2 * 2 * 4 * 64
     assert counted["sampled"]["bytes_down"] < per_row * (counted["sampled"]["nodes"] + 1) + 16384
     assert counted["whole"]["bytes_down"] > 8 * 4 * N_VOCAB
 
 
-def test_the_drafter_waits_once_a_level(counted: dict[str, Any]) -> None:
-    """Three waits more than the target's own for a tree: a commit and two levels."""
+def test_the_drafter_waits_once_per_draft_step(counted: dict[str, Any]) -> None:
+    """A tree takes three waits more than the target alone: a commit and two draft steps."""
     assert counted["tree"]["waits"] - counted["off"]["waits"] <= 3.5
     assert counted["tree"]["graphs"] - counted["off"]["graphs"] <= 3.5
     # a chain is drafted in one graph
@@ -178,9 +177,9 @@ def test_the_drafter_waits_once_a_level(counted: dict[str, Any]) -> None:
     assert counted["chain"]["graphs"] - counted["off"]["graphs"] <= 1.5
 
 
-def test_what_goes_up(counted: dict[str, Any]) -> None:
-    """Features of committed rows and token embeddings in F32, of draft rows, too; the rest is libllama's
-    own: an embedding of F32 and a row of the mask for each of the target's rows.
+def test_bytes_up(counted: dict[str, Any]) -> None:
+    """Features of committed rows and token embeddings in F32, also of draft rows. The rest is libllama's: an
+    embedding in F32 and a row of the mask for each of the target's rows.
     """
     rows = counted["tree"]["nodes"] + 1
     of_target = rows * (4 * WIDTH + 2 * 1280) + 2048
@@ -188,7 +187,7 @@ def test_what_goes_up(counted: dict[str, Any]) -> None:
 
 
 def test_few_graphs_and_none_after_the_first_answer(counted: dict[str, Any]) -> None:
-    """Of a prompt, of trees, of commits with one to four rows, of levels."""
+    """For a prompt, for trees, for commits of one to four rows, for draft steps."""
     assert counted["tree"]["graphs_first"] <= 10
     assert counted["tree"]["graphs_later"] <= 2  # its last tree is smaller
     for name in ("whole", "chain", "off"):
@@ -197,14 +196,14 @@ def test_few_graphs_and_none_after_the_first_answer(counted: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("exact", ["auto", "off"])
 def test_an_answer_of_200_rounds_runs_from_captured_graphs(exact: str, large: tuple[Path, Path]) -> None:
-    """As ggml's CUDA backend captures. llama.cpp builds a graph anew where the text has filled another 256
-    cells of its cache, here twice: the count begins at the tenth round and ends before token 740.
+    """Captures as ggml's CUDA backend does. llama.cpp builds a new graph when the text fills another 256
+    cells of its cache, twice here; the count begins at the tenth round and ends before token 740.
     """
     found = run(LONG, *large, "chain:3 chain:5 auto", exact)
     for strategy, values in found.items():
         print(strategy, values)
         assert values["rounds"] >= 200, strategy
-        # `auto` may change its mind once, to another size and back
+        # `auto` may change its size once and change back
         assert values["built"] <= (4 if strategy == "auto" else 2), strategy
         assert values["captured"] >= 0.98 * values["graphs"], strategy
 
@@ -213,8 +212,8 @@ def test_an_answer_of_200_rounds_runs_from_captured_graphs(exact: str, large: tu
 def test_auto_drafts_in_the_first_round(
     n_layers: int, counts: Callable[[], Counts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs two answers at the default exactness where no batch of several rows is exact: what this device
-    returns for a row depends on the batch. The numbers of layers are those of a 1B, an 8B and a 70B.
+    """Runs two answers at the default exactness on a device where no batch of several rows is exact, since a
+    row's result depends on its batch. The numbers of layers are those of a 1B, an 8B and a 70B.
     """
     monkeypatch.setenv("EAGLECPP_COUNTING_MEMORY", str(64 << 30))
     target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
@@ -226,5 +225,5 @@ def test_auto_drafts_in_the_first_round(
     assert found["first"] == [1, 1]
 
 
-def test_nothing_is_allocated_in_the_middle_of_an_answer(counted: dict[str, Any]) -> None:
+def test_nothing_is_allocated_during_an_answer(counted: dict[str, Any]) -> None:
     assert counted["tree"]["allocations"] == counted["chain"]["allocations"] == 0

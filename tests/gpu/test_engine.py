@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The engine on a device: the CPU's text and acceptance from every placement, and an end to everything.
+"""The engine on a device: every placement gives the CPU's text and acceptance, and every generation ends.
 
-Devices that compute with the CPU's code give the CPU's text. GPUs round otherwise, so theirs may part where
-the two best tokens are nearly alike; how nearly is bounded here.
+Devices that compute with the CPU's code give the CPU's text. GPUs round differently, so their texts may
+differ where the two best tokens are nearly equal; this file bounds how nearly.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def test_every_placement_gives_the_cpus_text(
                     continue
                 theirs = cpu.generate(prompt, strategy=strategy, **greedy)
                 if ours.tokens != theirs.tokens:
-                    continue  # another text may fit the drafter less or more
+                    continue  # another text may suit the drafter better or worse
                 both = n_accepted.setdefault(strategy, {"here": 0, "cpu": 0})
                 both["here"] += ours.timings.draft_n_accepted
                 both["cpu"] += theirs.timings.draft_n_accepted
-    # what is exact differs by device, and with it the trees that are drafted
+    # exact sizes differ by device, and so do the drafted trees
     for strategy in STRATEGIES[:-1] if exact == "off" else []:
         n = n_accepted[strategy]
         assert n["cpu"] > (5 if device.is_slow else 20), strategy
@@ -67,8 +67,8 @@ def test_every_placement_gives_the_cpus_text(
     ],
     ids=["warm", "hot and whole", "more than is picked", "llama-rng", "grammar"],
 )
-def test_samplers_draft_alike(sampling: dict[str, Any], device: Device, open_engine: Open) -> None:
-    """What a device picked must be what the CPU finds in whole rows, whatever the sampler cuts."""
+def test_samplers_draft_like_on_the_cpu(sampling: dict[str, Any], device: Device, open_engine: Open) -> None:
+    """A token chosen on the device must equal the CPU's choice from whole rows, for every sampler."""
     options = {"max_tokens": device.n_tokens, "ignore_eos": True, "strategy": "chain:4", **sampling}
     with open_engine("cpu") as cpu, open_engine("drafter") as engine:
         for seed in device.some((1, 2)):
@@ -83,19 +83,21 @@ def test_samplers_draft_alike(sampling: dict[str, Any], device: Device, open_eng
 def test_tokens_found_on_the_device_are_those_of_the_logits(
     strategy: str, device: Device, open_engine: Open, greedy: dict[str, Any]
 ) -> None:
-    """With `n_probs` the logits come back and the CPU looks for the likeliest; without, the device does."""
+    """With `n_probs` the logits come back and the CPU finds the most likely tokens; otherwise the device
+    does.
+    """
     with open_engine("all") as engine:
         for seed in device.some((1, 2)):
             prompt = prompt_ids(40, seed)
             expected = engine.generate(prompt, strategy=strategy, **greedy)
-            # the same batches again: nothing but where tokens are looked for may differ
+            # the same batches again: only the place of the search may differ
             engine.clear()
             found = engine.generate(prompt, strategy=strategy, **{**greedy, "n_probs": 0})
             assert found.tokens == expected.tokens
             assert engine.generate(prompt, temperature=0.8, seed=1, max_tokens=9).tokens
 
 
-def test_conversations_side_by_side(device: Device, open_engine: Open, greedy: dict[str, Any]) -> None:
+def test_parallel_conversations(device: Device, open_engine: Open, greedy: dict[str, Any]) -> None:
     with open_engine("cpu", draft=False) as cpu, open_engine("all", n_sequences=3) as engine:
         sessions = [engine.session() for _ in range(3)]
         streams = [
@@ -110,7 +112,7 @@ def test_conversations_side_by_side(device: Device, open_engine: Open, greedy: d
             device.assert_same_text(text, cpu.generate(prompt_ids(30 + 9 * i, i + 1), **greedy))
 
 
-def test_a_prefix_is_used_again(device: Device, open_engine: Open, greedy: dict[str, Any]) -> None:
+def test_a_prefix_is_reused(device: Device, open_engine: Open, greedy: dict[str, Any]) -> None:
     with open_engine("cpu", draft=False) as cpu, open_engine("all") as engine:
         system = prompt_ids(200, seed=3)
         for seed in (5, 6, 7):
@@ -121,16 +123,16 @@ def test_a_prefix_is_used_again(device: Device, open_engine: Open, greedy: dict[
 
 
 @pytest.mark.parametrize("exact", ["auto", "off"])
-def test_prices_are_known_before_the_first_answer(
+def test_costs_are_measured_before_the_first_answer(
     exact: str, open_engine: Open, greedy: dict[str, Any]
 ) -> None:
-    """Of the sizes of batches, of a change between them, and of the drafter, whose graphs have run."""
+    """Costs of batch sizes, of a change between them, and of the drafter, whose graphs have run."""
     with open_engine("all", exact=exact) as engine, engine.session():
         report = engine.native.planner_report(0)
     for name, n_rows in (("verify", (1, 2, 3, 4, 5, 8, 16)), ("commit", (1,)), ("level", (1,))):
         n_samples = {n: samples for n, _, samples in report[name]}
         assert all(n_samples[n] > 0 for n in n_rows), (name, n_samples)
-    assert 0.0 <= report["change_ms"] != 3.0  # what is assumed before
+    assert 0.0 <= report["change_ms"] != 3.0  # the assumption before the measurement
 
 
 def test_a_parallel_drafter_of_two_tokens_opens(
@@ -142,10 +144,10 @@ def test_a_parallel_drafter_of_two_tokens_opens(
         assert engine.generate(prompt_ids(40), strategy="chain:2", **greedy).timings.draft_n > 0
 
 
-def test_no_layer_on_the_device_sends_it_nothing(
+def test_without_layers_on_the_device_nothing_is_sent_to_it(
     open_engine: Open, counts: Callable[[], Counts], it: ConvertedPair
 ) -> None:
-    """A prompt's batches of 32 rows and more would go there, weights included."""
+    """llama.cpp would send prompt batches of 32 rows and more there, including weights."""
     with open_engine("cpu", draft=False) as engine:
         before = counts()
         engine.generate(prompt_ids(200), max_tokens=4, temperature=0.0)

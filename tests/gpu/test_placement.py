@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Where target and drafter go: layers, experts, the drafter beside the target's output, and what happens
-where a device has no room.
+"""Placement of target and drafter: layers, experts, the drafter next to the target's output, and devices
+without room.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ EXPERTS = 8 * 3 * 8 * 64 * 128 * 4  # layers, matrices, experts, width, inner wi
 
 
 def held(engine: eaglecpp.Engine, device: str, what: str) -> int:
-    """Bytes of one kind on a device; 0 where it holds nothing."""
+    """Returns the bytes of one kind on a device, 0 if it has none."""
     return sum(int(place[what]) for place in engine.memory_plan if place["device"] == device)
 
 
 def weights_off_the_cpu(engine: eaglecpp.Engine) -> int:
-    """Bytes of the target's weights on all devices."""
+    """Returns the bytes of the target's weights on all devices."""
     return sum(int(place["target_weights"]) for place in engine.memory_plan if place["device"] != "CPU")
 
 
@@ -69,10 +69,10 @@ def test_experts_stay_in_host_memory(
                 assert done.timings.draft_n_accepted > 0
 
 
-def test_the_drafter_goes_where_the_output_layer_is(
+def test_the_drafter_is_placed_with_the_output_layer(
     it: ConvertedPair, device: Device, servers: tuple[str, ...]
 ) -> None:
-    """Not to another machine: its rounds are many short waits."""
+    """Except on another machine: a draft is many short waits."""
     beside = "CPU" if servers else device.name
     for layers, expected in ((-1, beside), (1, beside), (0, "CPU")):
         with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, n_gpu_layers=layers, **OPEN) as engine:
@@ -82,10 +82,10 @@ def test_the_drafter_goes_where_the_output_layer_is(
             assert held(engine, expected, "draft_cache") > 0
 
 
-def test_a_tied_head_is_shared_in_place(
+def test_a_tied_head_is_shared_without_a_copy(
     device: Device, servers: tuple[str, ...], tmp_path: Path, greedy: dict[str, Any]
 ) -> None:
-    """A target whose embeddings serve as its head, a drafter that uses both: nothing is copied."""
+    """A target whose embeddings are also its head, and a drafter that uses both: nothing is copied."""
     if servers:
         pytest.skip("the drafter is not on the servers")
     target = make_target(tmp_path)
@@ -134,7 +134,7 @@ def test_a_drafter_without_room_runs_on_the_cpu(
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    # ggml has a word of its own about what it could not allocate
+    # ggml logs a line of its own about the failed allocation
     lines = [line for line in done.stdout.splitlines() if "alloc_tensor_range" not in line]
     warning, where, drafts = lines
     assert warning.startswith("the drafter runs on the CPU") and expected in warning
@@ -146,7 +146,9 @@ def test_a_drafter_without_room_runs_on_the_cpu(
 def test_verification_stays_where_the_weights_are(
     exact: str, it: ConvertedPair, counts: Callable[[], Counts], device: Device, greedy: dict[str, Any]
 ) -> None:
-    """Three layers on the device: batches of 32 rows and more would bring the weights of the others there."""
+    """With three layers on the device, llama.cpp would send it the other layers' weights for batches of 32
+    rows and more.
+    """
     options = {**OPEN, "n_gpu_layers": 3, "draft_device": "cpu", "n_draft_max": 48, "exact": exact}
     with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, **options) as engine:
         up = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A server that dies in the middle of an answer: one clear error, in a process that lives on."""
+"""A server that dies in the middle of an answer causes one clear error, and the process survives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.tiny_arch import make_head_file, make_with_assistant, make_with_hea
 from .conftest import SERVERS
 
 pytestmark = pytest.mark.skipif(
-    SERVERS == 0, reason="no RPC servers here; `python tests/run.py gpu` starts some"
+    SERVERS == 0, reason="no RPC servers running; `python tests/run.py gpu` starts some"
 )
 
 BEGIN = """
@@ -29,7 +29,7 @@ target, draft = sys.argv[1:3]
 
 
 def run(program: str, target: object, draft: object) -> str:
-    """What the program prints."""
+    """Returns the output of the program."""
     tests = str(Path(__file__).parents[1])
     command = [sys.executable, "-P", "-c", BEGIN + program, str(target), str(draft), tests]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
@@ -86,7 +86,7 @@ print("lived on")
 """
 
 
-def test_a_lost_server_is_one_error_and_the_process_lives_on(
+def test_a_lost_server_is_one_error_and_the_process_survives(
     it: ConvertedPair, servers: tuple[str, ...]
 ) -> None:
     lines = run(PROGRAM, it.pair.target.gguf, it.draft).splitlines()
@@ -113,7 +113,9 @@ print("accepted" if done.timings.draft_n_accepted > 0 else "none")
 
 @pytest.mark.parametrize("kind", ["glm4moe", "qwen35", "hy_v3", "file", "gemma4"])
 def test_heads_draft_for_a_target_on_a_server(servers: tuple[str, ...], tmp_path: Path, kind: str) -> None:
-    """In its own file and beside it, one and two of them, and an assistant that reads the server's cells."""
+    """In the target's file and in a separate one, one head and two, and an assistant that reads the server's
+    cells.
+    """
     draft: Path | str = "mtp"
     if kind == "gemma4":
         target, draft = make_with_assistant(tmp_path)

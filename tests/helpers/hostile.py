@@ -11,7 +11,8 @@ from helpers.tiny_split import rewrite
 from helpers.tiny_tokenizer import Tokenizer, byte_symbols, tiny_tokenizer
 
 EVIL = "\x1b]0;owned\x07\x1b[31m\x1b[2Jowned\x9b31m\r\x7f\u202e"
-"""Sets the title, clears the screen, turns red in two ways, overwrites the line, reverses the text direction."""
+"""Sets the title, clears the screen, turns red in two ways, overwrites the line, reverses the text direction.
+"""
 
 _CONTROLS = ("\x1b]", "\x1b[31m", "\x1b[2J", "\x07", "\x9b", "\x7f", "\u202e", "owned\r")
 

@@ -11,7 +11,8 @@ from helpers.http_server import DRAFT, TARGET
 from helpers.tiny_split import rewrite
 
 TOKENS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>")
-"""Replace the last tokens of the vocabulary, which are rarely used. llama.cpp recognises them by these texts."""
+"""Replace the last tokens of the vocabulary, which are rarely used. llama.cpp recognises them by these texts.
+"""
 
 
 def write_infill_pair(folder: Path, n_tokens: int = len(TOKENS)) -> tuple[Path, Path]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tiny models of the session, converted once, and the native drafter beside its PyTorch reference."""
+"""Tiny models, converted once per session, and the native drafter next to its PyTorch reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from helpers.reference.drafter import Drafter as ReferenceDrafter
 from helpers.reference.gemma import GemmaDrafter
 from helpers.tiny import ConvertedPair, TargetSpec, TinyTarget, converted_pair, tiny_tokenizer, write_gguf
 
-# No half precision anywhere: otherwise near-ties flip now and then, among drafts and sampled tokens alike.
+# No half precision anywhere: otherwise near-ties flip now and then, among drafts and sampled tokens.
 EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "draft_type_kv": "f32", "flash_attn": "off"}
 
 
@@ -37,13 +37,13 @@ class Both:
     head: torch.Tensor | None
 
     def native_of(self, **changes: Any) -> Drafter:
-        """The native drafter with other options."""
+        """Returns the native drafter with other options."""
         tables = [None if x is None else x.numpy() for x in (self.embedding, self.head)]
         return Drafter(str(self.draft), exact_options(**changes), *tables)
 
 
 def exact_options(**changes: Any) -> EngineOptions:
-    """`EXACT` for the low-level classes."""
+    """Returns `EXACT` for the low-level classes."""
     return engine_options(**{"n_ctx": 512, **EXACT, **changes})
 
 
@@ -54,7 +54,7 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def both(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callable[[DraftShape], Both]:
-    """Makes, converts (F32) and loads a drafter; one per shape and session."""
+    """Writes, converts (F32) and loads a drafter; one per shape and session."""
     made: dict[DraftShape, Both] = {}
 
     def make(shape: DraftShape) -> Both:
@@ -82,7 +82,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callab
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], ConvertedPair]:
-    """`pairs(kind, arch)`: target and drafter that guesses right about half the time; one per session."""
+    """`pairs(kind, arch)`: a target and a drafter that guesses right about half the time; one per session."""
     made: dict[tuple[str, str], ConvertedPair] = {}
 
     def make(kind: str = "eagle3", arch: str = "llama") -> ConvertedPair:
@@ -127,7 +127,7 @@ def kernels(request: pytest.FixtureRequest) -> str:
 
 
 def random_rows(shape: DraftShape | BlockShape, n_rows: int, seed: int = 5) -> tuple[np.ndarray, list[int]]:
-    """Features `[n_aux, n_rows, target_hidden]` of different sizes per layer, and the tokens they go with."""
+    """Returns features `[n_aux, n_rows, target_hidden]` of different sizes per layer, and their tokens."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(len(shape.layers), n_rows, shape.n_embd_target))
     features *= np.linspace(0.7, 3.0, len(shape.layers))[:, None, None]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Free-running chains of the engine against the PyTorch loop: the same rounds, the same acceptance per depth.
 
-This sees what teacher-forced parity cannot: the vocabulary map, the commit after a round, the position of
-every row.
+This detects faults that teacher-forced parity cannot: the vocabulary map, the commit after a round, the
+position of every row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ N_TOKENS = 150
 
 @dataclass(frozen=True)
 class Counts:
-    """What one free-running chain did, in whole rounds."""
+    """Counts of one free-running chain, in whole rounds."""
 
     tokens: list[int]
     rounds: int
@@ -36,7 +36,7 @@ class Counts:
 
 
 def count(session: eaglecpp.Session, prompt: list[int]) -> Counts:
-    """Whole rounds until `N_TOKENS` tokens exist, as the reference counts them; then the stream is left."""
+    """Runs whole rounds until `N_TOKENS` tokens exist, counted like the reference; then leaves the stream."""
     tokens: list[int] = []
     accepted: list[int] = []
     options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "strategy": f"chain:{DEPTH}"}
@@ -44,7 +44,7 @@ def count(session: eaglecpp.Session, prompt: list[int]) -> Counts:
         for chunk in stream:
             if not chunk.tokens:
                 continue
-            if tokens:  # the first token is the prefill's
+            if tokens:  # the first token comes from the prefill
                 accepted.append(sum(chunk.accepted))
             tokens += chunk.tokens
             if len(tokens) >= N_TOKENS:
@@ -72,7 +72,7 @@ def reference_run(it: ConvertedPair, prompt: list[int]) -> Counts:
     target = Target(it.pair.target.directory, it.pair.layers)
     drafter = Drafter.load(it.pair.checkpoint, target.embedding, target.head)
     run: ChainRun = generate(target, drafter, prompt, N_TOKENS, DEPTH)
-    assert 0 < run.accepted[1] < run.tried[0], "the pair drafts nothing worth comparing"
+    assert 0 < run.accepted[1] < run.tried[0], "the pair drafts too little to compare"
     return Counts(run.tokens, run.rounds, run.tried, run.accepted)
 
 
@@ -97,14 +97,14 @@ def test_rounds_equal_the_reference(kind: str, arch: str, pairs: Callable[..., C
 
 @pytest.mark.parametrize("kind", ["eagle1", "eagle31"])
 def test_a_prefill_in_small_slices_changes_nothing(kind: str, pairs: Callable[..., ConvertedPair]) -> None:
-    """The drafter's row at the end of a slice needs the first token of the next one."""
+    """The drafter's row at the end of a slice needs the first token of the next slice."""
     it, prompt = pairs(kind, "llama"), prompt_ids(75)
     assert engine_run(it, prompt, n_batch=16, n_ubatch=16) == reference_run(it, prompt)
 
 
 @pytest.mark.parametrize("kind", ["eagle1", "eagle31"])
 def test_a_second_turn_continues_from_true_features(kind: str, pairs: Callable[..., ConvertedPair]) -> None:
-    """After an abandoned stream, what target and drafter reuse is what a fresh prefill would give."""
+    """After an abandoned stream, target and drafter reuse the same rows as after a fresh prefill."""
     it, prompt = pairs(kind, "llama"), prompt_ids(40)
     with open_engine(it) as engine, engine.session() as session:
         first = count(session, prompt)
@@ -114,8 +114,8 @@ def test_a_second_turn_continues_from_true_features(kind: str, pairs: Callable[.
     assert reused >= len(longer) - 2
 
 
-def test_a_wrong_vocabulary_map_is_seen(pairs: Callable[..., ConvertedPair]) -> None:
-    """Negative control: a map that is one entry off gives other rounds."""
+def test_a_wrong_vocabulary_map_is_detected(pairs: Callable[..., ConvertedPair]) -> None:
+    """Negative control: a map with one wrong entry changes the rounds."""
     it, prompt = pairs("eagle3", "llama"), prompt_ids(40)
     target = Target(it.pair.target.directory, it.pair.layers)
     drafter = Drafter.load(it.pair.checkpoint, target.embedding, target.head)

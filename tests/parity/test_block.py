@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Drafters of one pass, DFlash, DSpark, DFlash2 and P-EAGLE: rows of the text and slots as in PyTorch, and
-texts that they leave as they are.
+"""Drafters of one pass, DFlash, DSpark, DFlash2 and P-EAGLE: rows and slots equal PyTorch's, and the texts do
+not change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .steps import gap
 DFLASH = BlockShape(own_tables=True)
 DSPARK = BlockShape(kind="dspark")
 DFLASH2 = BlockShape(kind="dflash2", own_tables=True, block=6)
-# of weights whose drafts depend on the features
+# with weights whose drafts depend on the features
 TARGET_HEAD = replace(DSPARK, target_head=True, seed=12)
 SHAPES = {
     "dflash": DFLASH,
@@ -70,7 +70,7 @@ Part = tuple[np.ndarray, list[int]]
 class Made:
     shape: Any
     gguf: Path
-    head: torch.Tensor  # the target's
+    head: torch.Tensor  # the target's head
 
     def native(self, **options: Any) -> Drafter:
         return Drafter(str(self.gguf), exact_options(**options))
@@ -84,7 +84,7 @@ class Made:
         return isinstance(self.shape, DraftShape)
 
     def ahead(self, native: Drafter, part: Part) -> Any:
-        """Commits these rows; what the pass behind them says."""
+        """Commits these rows; returns the output of the pass after them."""
         return native.commit_ahead(*part, 5).tolist() if self.is_parallel else native.block(*part, [], 4)
 
 
@@ -97,7 +97,7 @@ def make(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Make:
     head = Target(target.directory, [2]).head
 
     def of(shape: BlockShape | DraftShape, **reading: Any) -> Made:
-        name = f"{shape} {reading}"  # with all of the config, which their hash leaves out
+        name = f"{shape} {reading}"  # with the whole config, which the hash leaves out
         if name not in made:
             file = shape.gguf(tmp_path_factory.mktemp("block"), target.gguf, **reading)
             made[name] = Made(shape, file, head)
@@ -107,8 +107,9 @@ def make(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Make:
 
 
 def differences(made: Made, kind: Any = None, **options: Any) -> list[float]:
-    """Of each slot's log-probabilities, its confidence, and last of keys and values. The tokens that are put
-    into the slots are the walk's for DFlash2, which knows no others, and random for the rest.
+    """Returns the differences of each slot's log-probabilities, of its confidence, and last of keys and
+    values. The slots get the tokens of the walk for DFlash2, whose candidates are fixed, and random ones
+    otherwise.
     """
     features, tokens = random_rows(made.shape, N_ROWS)
     reference = made.reference(kind)
@@ -154,12 +155,12 @@ class Window(BlockDrafter):
         return False
 
 
-def test_a_window_can_be_given_when_the_drafter_is_opened(make: Make) -> None:
+def test_a_window_can_be_set_when_the_drafter_is_opened(make: Make) -> None:
     assert max(differences(make(SHAPES["dspark"]), Window, draft_window=7)) < TOLERANCE
 
 
 class RotatedInPart(BlockDrafter):
-    """Rotates the first half of each head, as engines do with partial_rotary_factor 0.5."""
+    """Rotates the first half of each head, like engines with partial_rotary_factor 0.5."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -169,7 +170,7 @@ class RotatedInPart(BlockDrafter):
 
 
 @pytest.mark.parametrize(("reading", "kind"), [("ignored", BlockDrafter), ("applied", RotatedInPart)])
-def test_both_readings_of_heads_rotated_in_part(reading: str, kind: type[BlockDrafter], make: Make) -> None:
+def test_both_variants_of_partly_rotated_heads(reading: str, kind: type[BlockDrafter], make: Make) -> None:
     shape = replace(DSPARK, extra={"partial_rotary_factor": 0.5})
     assert max(differences(make(shape, readings={"partial_rotary": reading}), kind)) < TOLERANCE
 
@@ -186,7 +187,7 @@ def fewer_rows(it: BlockDrafter, anchor: int) -> BlockPass:
 
 
 def changed_context(change: Callable[..., Any]) -> Callable[..., Any]:
-    """A commit whose keys and values are of other rows, or are changed."""
+    """Returns a drafter whose commit reads other rows, or changed ones."""
 
     def commit(it: BlockDrafter, features: torch.Tensor) -> None:
         g = it.fuse(features)
@@ -214,7 +215,7 @@ def with_the_anchors(it: BlockDrafter, anchor: int) -> BlockPass:
 
 
 def of_two_conversations(it: BlockDrafter, anchor: int) -> BlockPass:
-    """Another conversation's block is in the same pass, and no mask between them."""
+    """Adds another conversation's block to the same pass, without a mask between them."""
     both, n = copy(it), it.block
     vars(both).update(
         embedded=lambda token, n_rows: torch.cat([it.embedded(token, n), it.embedded(7, n)]),
@@ -275,7 +276,7 @@ def without_sinks(it: BlockDrafter, anchor: int) -> BlockPass:
     return BlockDrafter.run(it, anchor)
 
 
-# Negative controls: each is a mistake that engines and converters have made.
+# Negative controls: mistakes that engines and converters have made.
 MISTAKES: list[tuple[str, str, Callable[..., Any]]] = [
     ("dflash", "commit", changed_context(of_input_norm)),
     ("dflash", "commit", changed_context(without_key_norm)),
@@ -306,13 +307,13 @@ MISTAKES: list[tuple[str, str, Callable[..., Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "method", "mistake"), MISTAKES)
-def test_a_mistake_is_seen(name: str, method: str, mistake: Callable[..., Any], make: Make) -> None:
+def test_a_mistake_is_detected(name: str, method: str, mistake: Callable[..., Any], make: Make) -> None:
     wrong = type("Mistaken", (BlockDrafter,), {method: mistake})
     assert max(differences(make(SHAPES[name]), wrong)[:-1]) > 100 * TOLERANCE
 
 
 def parallel_differences(made: Made, kind: type[ParallelDrafter] = ParallelDrafter) -> list[float]:
-    """Of each of the six distributions."""
+    """Returns the difference of each of the six distributions."""
     features, tokens = random_rows(made.shape, N_ROWS)
     native = made.native()
     native.append(np.ascontiguousarray(features[:, :N_BEFORE]), tokens[:N_BEFORE])
@@ -333,7 +334,7 @@ def alone(it: ParallelDrafter, n_known: int, n_ahead: int) -> torch.Tensor:
     return seen
 
 
-# zeros, as of a tensor that was never loaded; another token; all masked rows at the place of the first
+# zeros, as from a tensor that was never loaded; another token; all masked rows at the position of the first
 PARALLEL_MISTAKES: list[tuple[str, Callable[..., Any]]] = [
     ("mask_feature", lambda it, n: torch.zeros_like(ParallelDrafter.mask_feature(it, n))),
     ("mask_token", lambda it: ParallelDrafter.mask_token(it) + 1),
@@ -343,8 +344,8 @@ PARALLEL_MISTAKES: list[tuple[str, Callable[..., Any]]] = [
 
 
 @pytest.mark.parametrize(("method", "mistake"), PARALLEL_MISTAKES)
-def test_a_mistake_in_masked_rows_is_seen(method: str, mistake: Callable[..., Any], make: Make) -> None:
-    """The first masked row has none before it: places and views show from the second."""
+def test_a_mistake_in_masked_rows_is_detected(method: str, mistake: Callable[..., Any], make: Make) -> None:
+    """No masked row precedes the first, so mistakes in positions and masks show from the second on."""
     found = parallel_differences(make(PARALLEL), type("Mistaken", (ParallelDrafter,), {method: mistake}))
     assert found[0] < 10 * TOLERANCE
     assert min(found[2:]) > 100 * TOLERANCE
@@ -355,8 +356,8 @@ def test_a_mistake_in_masked_rows_is_seen(method: str, mistake: Callable[..., An
     [DFLASH, DSPARK, DFLASH2, PARALLEL_SHAPES["parallel-two-layers"]],
     ids=["dflash", "dspark", "dflash2", "parallel"],
 )
-def test_a_pass_leaves_nothing_behind(shape: Any, make: Make) -> None:
-    """Nor does what was cut off, and the rows of a text are the same in any parts."""
+def test_a_pass_leaves_no_trace(shape: Any, make: Make) -> None:
+    """Truncated rows leave none either, and a text committed in any parts gives the same rows."""
     made = make(shape)
     features, tokens = random_rows(made.shape, N_ROWS)
 
@@ -375,8 +376,8 @@ def test_a_pass_leaves_nothing_behind(shape: Any, make: Make) -> None:
             np.testing.assert_array_equal(mine, theirs)
 
 
-def test_numbers_that_are_none_end_nothing(make: Make, target: TinyTarget, tmp_path: Path) -> None:
-    """As of weights that overflow: nothing, or anything, is drafted, and the text is the plain one."""
+def test_nan_logits_change_no_text(make: Make, target: TinyTarget, tmp_path: Path) -> None:
+    """As from overflowing weights: the drafts may be anything or empty, but the text is the target's."""
     made = make(DFLASH2)
     draft = rewrite(
         made.gguf, tmp_path / "none.gguf", lambda tensors: tensors["enc.output_norm.weight"].fill(np.nan)
@@ -388,7 +389,7 @@ def test_numbers_that_are_none_end_nothing(make: Make, target: TinyTarget, tmp_p
             assert drafted.tokens == engine.generate(prompt_ids(20), strategy="off", **more).tokens
 
 
-def test_a_short_block_may_be_less_than_a_convolution_reads(make: Make, target: TinyTarget) -> None:
+def test_a_block_may_be_shorter_than_a_convolution(make: Make, target: TinyTarget) -> None:
     made = make(replace(DFLASH2, causal=True, extra={}, taps=4))
     with eaglecpp.Engine.open(target.gguf, draft=made.gguf, n_ctx=256, n_threads=1) as engine:
         drafted = engine.generate(prompt_ids(20), max_tokens=20, temperature=0.0, strategy="chain:1")
@@ -397,7 +398,7 @@ def test_a_short_block_may_be_less_than_a_convolution_reads(make: Make, target: 
 
 @pytest.fixture(scope="module")
 def engine(make: Make, target: TinyTarget) -> Iterator[eaglecpp.Engine]:
-    """Trained block drafters are in e2e/test_trained_pairs.py."""
+    """e2e/test_trained_pairs.py tests trained block drafters."""
     sizes: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_leaves_max": 12, "planner_cache": False}
     with eaglecpp.Engine.open(target.gguf, draft=make(PARALLEL).gguf, **sizes, **EXACT) as opened:
         yield opened
@@ -405,7 +406,9 @@ def engine(make: Make, target: TinyTarget) -> Iterator[eaglecpp.Engine]:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("strategy", ["chain:3", "chain:5", "tree:k=3,depth=4,nodes=12", "auto"])
-def test_the_text_is_the_plain_one(engine: eaglecpp.Engine, strategy: str, temperature: float) -> None:
+def test_the_text_equals_target_only_decoding(
+    engine: eaglecpp.Engine, strategy: str, temperature: float
+) -> None:
     n_drafted = 0
     for seed in range(3):
         more: dict[str, Any] = {
@@ -421,7 +424,7 @@ def test_the_text_is_the_plain_one(engine: eaglecpp.Engine, strategy: str, tempe
 
 
 def drafts(reference: Any, features: torch.Tensor, known: list[int], depth: int) -> list[int]:
-    """The likeliest ones; the last token that is known has no features yet."""
+    """Returns the most likely drafts; the last known token has no features yet."""
     if isinstance(reference, ParallelDrafter):
         return reference.drafts(features, known[1:], depth)
     reference.reset()
@@ -435,11 +438,9 @@ def drafts(reference: Any, features: torch.Tensor, known: list[int], depth: int)
     [(DFLASH, 4), (DSPARK, 5), (TARGET_HEAD, 5), (DFLASH2, 5), (PARALLEL, 6)],
     ids=["dflash", "dspark", "target-head", "dflash2", "parallel"],
 )
-def test_the_engine_drafts_what_the_reference_drafts(
-    shape: Any, depth: int, make: Make, target: TinyTarget
-) -> None:
-    """Every draft is taken, so that the text is the drafts, with one token of the target's own a round.
-    Features of the blocks before or behind give others.
+def test_the_engine_drafts_like_the_reference(shape: Any, depth: int, make: Make, target: TinyTarget) -> None:
+    """All drafts are accepted, so the text consists of drafts and one token of the target per round. Features
+    of the blocks before or after would give other drafts.
     """
     made, prompt = make(shape), prompt_ids(20)
     with (
@@ -462,7 +463,7 @@ def test_the_engine_drafts_what_the_reference_drafts(
         assert all(same) == (shift == 0)
 
 
-def test_what_a_drafter_of_one_pass_cannot_do_is_refused(make: Make) -> None:
+def test_requests_that_a_one_pass_drafter_cannot_serve_are_refused(make: Make) -> None:
     features, tokens = random_rows(DSPARK, N_ROWS)
     native = make(DSPARK).native()
     for call, text in (

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Same seed, same text on unusual caches: a sliding window and latent attention take trees, a recurrent state
-takes chains, whether llama.cpp keeps its past or not.
+takes chains, whether or not llama.cpp can rewind it.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def open_pair(pair: Models, **options: Any) -> eaglecpp.Engine:
     return eaglecpp.Engine.open(pair.target, draft=pair.draft, **sizes, **EXACT, **options)
 
 
-def test_closed_gaps_leave_the_texts(tmp_path: Path) -> None:
-    """Two conversations with a common prefix fill a small cache with rejected nodes, some of whose gaps are
-    closed ten times; afterwards one goes back to what the window has passed.
+def test_closing_gaps_changes_no_text(tmp_path: Path) -> None:
+    """Two conversations with a common prefix fill a small cache with rejected nodes, and some gaps are closed
+    ten times. Then one conversation goes back beyond the window.
     """
     pair, options = (
         make_windowed(tmp_path),
@@ -95,8 +95,8 @@ def test_same_seed_same_tokens(pair: Models, temperature: float) -> None:
                 assert 0.0 < drafted.timings.acceptance_rate < 1.0
 
 
-def test_a_prompt_that_leaves_the_text_is_answered_as_a_new_one(tmp_path: Path) -> None:
-    """llama.cpp goes back to recurrent states that it no longer has, without a word."""
+def test_a_prompt_that_leaves_the_text_is_answered_like_a_new_one(tmp_path: Path) -> None:
+    """llama.cpp rewinds to recurrent states that it has already overwritten, without an error."""
     target, options = make_with_head(tmp_path, "qwen35"), {"strategy": "off", "ignore_eos": True}
     with eaglecpp.Engine.open(target, draft="mtp", n_ctx=512, n_threads=1, **EXACT) as engine:
         for n_back in (2, 3, 12):
@@ -117,7 +117,7 @@ def test_attention_takes_trees(make: Callable[[Path], Models], tmp_path: Path) -
         assert tree.timings.plan["nodes"] > 10
 
 
-def test_a_recurrent_state_takes_chains_and_says_so(hybrid: eaglecpp.Engine) -> None:
+def test_a_recurrent_state_takes_chains_and_the_report_says_so(hybrid: eaglecpp.Engine) -> None:
     wanted = "tree:k=3,depth=4,nodes=12"
     chain = run(hybrid, strategy="chain:4", temperature=0.0, log_plan=True)
     tree = run(hybrid, strategy=wanted, temperature=0.0, log_plan=True)
@@ -133,7 +133,9 @@ def test_a_recurrent_state_takes_chains_and_says_so(hybrid: eaglecpp.Engine) -> 
     assert f"; chains only: {hybrid.chains_only}" in auto.timings.plan["why"]
 
 
-def test_a_tree_asked_for_at_open_is_a_chain_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_recurrent_state_turns_a_tree_into_a_chain_when_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with open_pair(make_hybrid(tmp_path), strategy="tree:k=2,depth=3,nodes=4") as engine:
         assert "chain:3 instead of tree:k=2,depth=3,nodes=4" in caplog.text
         assert run(engine, temperature=0.0).timings.plan["strategy"] == "chain:3"
@@ -145,7 +147,7 @@ def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> Models:
     return made
 
 
-def test_what_went_with_a_rejected_draft_is_run_again_in_a_round_of_its_own(forgetful: Models) -> None:
+def test_tokens_lost_with_a_rejected_draft_are_run_again_in_their_own_round(forgetful: Models) -> None:
     with open_pair(forgetful) as engine:
         done = run(engine, strategy="chain:4", temperature=0.0, log_plan=True)
     rejected, n_again = False, 0
@@ -158,7 +160,9 @@ def test_what_went_with_a_rejected_draft_is_run_again_in_a_round_of_its_own(forg
 
 
 def rounds_of(done: eaglecpp.Completion) -> list[int]:
-    """Tokens of each round: accepted drafts belong to the token behind them. The first is the prompt's."""
+    """Returns the tokens of each round: accepted drafts belong to the token after them. The first is the
+    prompt's.
+    """
     counts, n = [], 0
     for accepted in done.accepted[1:]:
         n += 1
@@ -168,9 +172,9 @@ def rounds_of(done: eaglecpp.Completion) -> list[int]:
     return counts + ([n] if n else [])
 
 
-def test_a_conversation_goes_on_from_where_rows_were_lost(pair: Models) -> None:
-    """Of every length, so that some answers end on a rejected draft. The drafter's rows are right as well: it
-    foresees the same tokens as after a prompt.
+def test_a_conversation_continues_where_rows_were_lost(pair: Models) -> None:
+    """Answers of every length, so that some end on a rejected draft. The drafter's rows must be right as
+    well: it drafts the same tokens as after a prompt.
     """
     options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 30}
     with open_pair(pair) as engine:
@@ -187,7 +191,7 @@ def test_a_conversation_goes_on_from_where_rows_were_lost(pair: Models) -> None:
             assert more.tokens == engine.generate(longer, **options, strategy="off").tokens
 
 
-def test_several_conversations_go_back_each_by_itself(forgetful: Models) -> None:
+def test_several_conversations_go_back_independently(forgetful: Models) -> None:
     prompts = [prompt_ids(30, seed=seed) for seed in range(3)]
     options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 60}
     with open_pair(forgetful, n_sequences=4) as engine:

@@ -58,7 +58,7 @@ def use_other_eps(it: Reference) -> None:
 @pytest.mark.parametrize(
     "mistake", [swap_halves, place_later, feed_the_other_state, shift_ids, use_other_eps]
 )
-def test_a_known_mistake_is_seen(mistake: Callable[[Reference], None], both: MakeBoth) -> None:
+def test_a_known_mistake_is_detected(mistake: Callable[[Reference], None], both: MakeBoth) -> None:
     it = both(CASES["small-features"])
     wrong = Reference.load(it.checkpoint, it.embedding, it.head)
     mistake(wrong)
@@ -83,7 +83,7 @@ def test_fused_attention_equals_the_reference(name: str, kernels: str, both: Mak
 
 
 @pytest.mark.parametrize("name", ["eagle31", "full-then-sliding", "latent-31-yarn"])
-def test_a_window_can_be_given_when_the_drafter_is_opened(name: str, both: MakeBoth) -> None:
+def test_a_window_can_be_set_when_the_drafter_is_opened(name: str, both: MakeBoth) -> None:
     shape = replace(CASES[name], window=13, full_layers=())
     native, it = both(CASES[name]).native_of(draft_window=13), both(shape)
     found = compare_steps(native, it.reference, random_rows(shape, N_ROWS), teacher_forced=False)
@@ -92,7 +92,7 @@ def test_a_window_can_be_given_when_the_drafter_is_opened(name: str, both: MakeB
 
 @pytest.mark.parametrize("name", CASES)
 def test_committed_rows_equal_the_reference(name: str, both: MakeBoth) -> None:
-    """Without output, as of a prompt, the last layer stops early, and so does what only it reads."""
+    """Without output, as in a prompt, the last layer and everything that only it reads stop early."""
     it = both(CASES[name])
     features, tokens = random_rows(it.shape, N_ROWS)
     start = 0
@@ -118,7 +118,7 @@ def test_committed_rows_equal_the_reference(name: str, both: MakeBoth) -> None:
 @pytest.mark.parametrize("n_accepted", range(6))
 @pytest.mark.parametrize("name", REPAIRED)
 def test_rows_after_a_round_equal_a_fresh_prefill(name: str, n_accepted: int, both: MakeBoth) -> None:
-    """Draft rows hold the drafter's own guesses: none of them may survive the commit of true features."""
+    """Draft rows are made from the drafter's own guesses; none may survive the commit of true features."""
     it = both(CASES[name])
     features, tokens = random_rows(it.shape, N_ROWS)
     n_before = 30
@@ -153,7 +153,7 @@ def test_a_tree_equals_the_chains_of_its_paths(name: str, both: MakeBoth) -> Non
     it = both(CASES[name])
     features, tokens = random_rows(it.shape, N_ROWS)
     _, root = it.native.commit(features, tokens)
-    # two roots' children, a node with two children, a node with none, branches of different depth
+    # the root's three children, a node with two children, a leaf, branches of different depth
     levels = [([11, 12, 13], [-1, -1, -1]), ([21, 22, 23, 24], [0, 0, 1, 2]), ([31, 32], [3, 5]), ([41], [7])]
     logits: list[np.ndarray] = []
     states: list[np.ndarray] = []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The same text with and without a drafter in every case of reuse, and what is said where that cannot be.
+"""The same text with and without a drafter in every case of reuse, and a report where that is impossible.
 
 The reference is an engine that was opened without a drafter. Prompts are long enough for the kernels that
-work in tiles, conversations begin alike, are edited, answered anew and gone on with.
+work in tiles. Conversations share beginnings, are edited, answered again and continued.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def plain(q8: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
 
 
 def conversation(engine: eaglecpp.Engine, **options: Any) -> Iterator[tuple[str, eaglecpp.Completion]]:
-    """One conversation in all the ways it can go on; prompts are made from what was said."""
+    """Yields one conversation with all its continuations; prompts are built from the answers."""
     system, more = prompt_ids(200, seed=3), prompt_ids(150, seed=4)
     seeds = itertools.count(1)
 
@@ -63,7 +63,7 @@ def conversation(engine: eaglecpp.Engine, **options: Any) -> Iterator[tuple[str,
 def check_conversation(
     drafted: eaglecpp.Engine, plain: eaglecpp.Engine, strategy: str, temperature: float
 ) -> eaglecpp.Timings:
-    """Whether both say the same in each way to go on; gives what the drafted one did in all."""
+    """Compares both engines in each continuation; returns the summed timings of the drafted one."""
     pairs = zip(
         conversation(drafted, strategy=strategy, temperature=temperature),
         conversation(plain, temperature=temperature),
@@ -81,7 +81,7 @@ def check_conversation(
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("strategy", ["off", *STRATEGIES])
-def test_every_kind_of_reuse_gives_plain_decodings_bits(
+def test_every_kind_of_reuse_gives_the_bits_of_target_only_decoding(
     strategy: str, temperature: float, drafted: eaglecpp.Engine, plain: eaglecpp.Engine
 ) -> None:
     done = check_conversation(drafted, plain, strategy, temperature)
@@ -92,7 +92,7 @@ def test_every_kind_of_reuse_gives_plain_decodings_bits(
 def test_exact_means_exact_for_every_type(
     dtype: str, kernels: str, it: ConvertedPair, quantised: Quantised
 ) -> None:
-    """Whatever the kernels of this machine do: what is said to be exact is, and `on` gives nothing else."""
+    """For any kernels of this machine: sizes reported as exact are exact, and `on` uses only these."""
     path = quantised(it, dtype)
     for exact in ("on", "off", "auto"):
         sizes = {**SIZES, "kernels": kernels}
@@ -120,9 +120,9 @@ def test_exact_means_exact_for_every_type(
                         assert ours.logprobs == theirs.logprobs, (exact, strategy, temperature)
 
 
-def test_a_row_that_was_not_exact_is_remembered_until_it_goes(it: ConvertedPair) -> None:
+def test_an_inexact_row_is_remembered_until_it_is_removed(it: ConvertedPair) -> None:
     with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, exact="off", **SIZES) as engine:
-        engine.native.set_exact_rows([])  # nothing is known to be exact
+        engine.native.set_exact_rows([])  # no size is known to be exact
         options: dict[str, Any] = {"max_tokens": 20, "ignore_eos": True, "temperature": 0.0}
         prompt = prompt_ids(40)
         first = engine.generate(prompt, strategy="chain:4", **options)
@@ -132,7 +132,7 @@ def test_a_row_that_was_not_exact_is_remembered_until_it_goes(it: ConvertedPair)
         assert engine.generate(prompt, strategy="off", **options).timings.exact, "those rows are gone"
 
 
-def test_a_strategy_is_cut_and_says_so(it: ConvertedPair, q8: Path) -> None:
+def test_a_strategy_is_cut_and_the_report_says_so(it: ConvertedPair, q8: Path) -> None:
     with eaglecpp.Engine.open(q8, draft=it.draft, exact="on", strategy="chain:7", **SIZES) as engine:
         engine.native.set_exact_rows([(2, True), (3, True), (4, True), (5, False), (17, False)])
         options: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "temperature": 0.0}
@@ -149,7 +149,7 @@ def test_a_strategy_is_cut_and_says_so(it: ConvertedPair, q8: Path) -> None:
 def test_trees_stay_exact_until_the_context_is_full(
     strategy: str, kernels: str, it: ConvertedPair, q8: Path
 ) -> None:
-    """Rejected nodes leave cells behind, also of answers that were given up: in time, more than there are."""
+    """Rejected nodes leave cells behind, also in cancelled answers: over time more than the cache has."""
     sizes: dict[str, Any] = {**SIZES, "n_ctx": 320, "kernels": kernels}
     with (
         eaglecpp.Engine.open(q8, draft=it.draft, exact="on", n_leaves_max=12, **sizes) as engine,
@@ -166,8 +166,8 @@ def test_trees_stay_exact_until_the_context_is_full(
             assert ours.timings.exact, seed
 
 
-def test_a_drafter_does_not_change_where_a_prompt_is_cut(it: ConvertedPair, q8: Path) -> None:
-    """A tree with more nodes than a batch has rows must not make the batches of prompts larger."""
+def test_a_drafter_does_not_change_where_a_prompt_is_split(it: ConvertedPair, q8: Path) -> None:
+    """A tree with more nodes than a batch has rows must not enlarge the batches of prompts."""
     sizes = {**SIZES, "n_batch": 96, "n_ubatch": 32}
     with eaglecpp.Engine.open(q8, **sizes) as engine:
         plain = engine.generate(prompt_ids(300), max_tokens=20, temperature=0.0, n_probs=3)
@@ -177,14 +177,14 @@ def test_a_drafter_does_not_change_where_a_prompt_is_cut(it: ConvertedPair, q8: 
     assert (ours.tokens, ours.logprobs) == (plain.tokens, plain.logprobs)
 
 
-def test_rows_of_another_conversation_are_not_taken_over_where_bits_may_change(
+def test_rows_of_another_conversation_are_not_shared_where_bits_may_change(
     it: ConvertedPair, q8: Path
 ) -> None:
     prompts = [[*prompt_ids(90), *prompt_ids(4, seed=seed)] for seed in (1, 2)]
 
     def n_reused(exact: str) -> int:
         with eaglecpp.Engine.open(q8, draft=it.draft, exact=exact, n_sequences=2, **SIZES) as engine:
-            engine.native.set_exact_rows([])  # nothing is known to be exact
+            engine.native.set_exact_rows([])  # no size is known to be exact
             _, second = engine.generate_many(prompts, max_tokens=8, temperature=0.0)
             return second.timings.reused_n
 

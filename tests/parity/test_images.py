@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Texts behind images are those of llama.cpp's own reader of images, with drafts and without."""
+"""Texts after images equal those of llama.cpp's own image reader, with and without drafts."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from helpers.tiny_projector import N_ROWS, make_image, make_projector
 KINDS = tuple(N_ROWS)
 N_EMBD = 320  # of the demo target
 SECTIONS = {"qwen2vl": 64, "qwen3vl": 128, "qwen35": 64}
-"""Targets that number an image's rows by line and column (M-RoPE), and how many values of a row they read."""
+"""Targets that number an image's rows by line and column (M-RoPE), and the width of a row's values."""
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 48, "ignore_eos": True}
 STRATEGIES = ("chain:4", "tree:k=3,depth=4,nodes=12", "auto")
 
 
 @dataclass(frozen=True)
 class Seeing:
-    """A target, what drafts for it, and a projector."""
+    """A target, its drafter, and a projector."""
 
     name: str
     target: Path
@@ -89,9 +89,7 @@ def ask(text: str, *images: bytes) -> dict[str, Any]:
 
 
 def said_by_llama_cpp(seeing: Seeing, text: str, images: Sequence[bytes], n: int) -> tuple[list[int], float]:
-    """What greedy decoding gives behind mtmd's own evaluation of the prompt, and the log-probability of the
-    first token.
-    """
+    """Returns greedy tokens after mtmd's own evaluation of the prompt, and the log-probability of the first."""
     import llama_cpp
     from llama_cpp import mtmd_cpp
 
@@ -155,7 +153,7 @@ def test_the_text_is_llama_cpps(seeing: Seeing, open_engine: Callable[..., eagle
 
 @contextmanager
 def counted_encodings() -> Iterator[list[str]]:
-    """The images that readers are asked to encode meanwhile, and "" for each text that they read."""
+    """Yields the images that readers encode meanwhile, and "" for each text that they read."""
     found: list[str] = []
 
     def noted(stream: Any, message: dict[str, Any]) -> None:
@@ -167,7 +165,7 @@ def counted_encodings() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("seeing", ["janus_pro", "qwen2vl"], indirect=True)
-def test_equal_images_are_encoded_once_and_none_that_do_not_fit(
+def test_equal_images_are_encoded_once_and_too_large_prompts_not_at_all(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
     one, other = make_image(1), make_image(2)
@@ -199,7 +197,7 @@ def test_an_image_with_more_rows_than_the_context_is_refused(
     assert not any(sent)
 
 
-def test_what_a_picture_makes_of_memory_is_bounded(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+def test_the_memory_of_an_unpacked_image_is_bounded(open_engine: Callable[..., eaglecpp.Engine]) -> None:
     image = make_image(1)
     at, packed = image.index(b"IDAT"), zlib.compress(bytes(200 << 20), 9)
     bomb = image[: at - 4] + len(packed).to_bytes(4, "big") + b"IDAT" + packed + image[-16:]
@@ -233,13 +231,15 @@ def test_drafts_change_nothing(
 
 
 @every_target
-def test_an_image_is_read_once_and_known_by_its_content(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+def test_an_image_is_read_once_and_recognised_by_its_content(
+    open_engine: Callable[..., eaglecpp.Engine],
+) -> None:
     first, second = make_image(1), make_image(2)
     with open_engine() as engine:
         one = engine.chat([ask("What is len?", first)], **GREEDY)
         again = engine.chat([ask("What is len?", first)], **GREEDY)
         assert again.tokens == one.tokens
-        assert engine.chains_only or again.timings.prompt_n == 1  # a recurrent state does not go back so far
+        assert engine.chains_only or again.timings.prompt_n == 1  # a recurrent state cannot go back that far
         other = engine.chat([ask("What is len?", second)], **GREEDY)
         assert other.timings.reused_n < other.timings.prompt_n
         engine.clear()
@@ -251,8 +251,8 @@ def test_an_image_is_read_once_and_known_by_its_content(open_engine: Callable[..
 
 
 @every_target
-def test_conversations_share_what_they_have_read(open_engine: Callable[..., eaglecpp.Engine]) -> None:
-    """Also while others generate, and out of a cache that was parked."""
+def test_conversations_share_rows_of_images(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+    """Also while others generate, and from a cache that was swapped out."""
     image = make_image(1)
     with open_engine(n_sequences=3) as engine:
         with engine.session() as alone:
@@ -266,7 +266,7 @@ def test_conversations_share_what_they_have_read(open_engine: Callable[..., eagl
             assert engine.chains_only or second.timings.reused_n >= 16
 
 
-def test_what_is_refused(seeing: Seeing, open_engine: Callable[..., eaglecpp.Engine], tmp_path: Path) -> None:
+def test_refusals(seeing: Seeing, open_engine: Callable[..., eaglecpp.Engine], tmp_path: Path) -> None:
     def of_side(n: int, seed: int = 1) -> bytes:
         image = make_image(seed)
         return image[:16] + n.to_bytes(4, "big") * 2 + image[24:]
@@ -313,8 +313,8 @@ def test_images_are_encoded_with_every_core(open_engine: Callable[..., eaglecpp.
         assert engine.vocabulary.projector._start["n_threads"] == system_info()["n_cores"]
 
 
-def test_a_file_that_ends_llama_cpp_ends_no_engine(tmp_path: Path) -> None:
-    """Patches that the image cannot be cut into: an assertion of ggml."""
+def test_a_file_that_ends_llama_cpp_does_not_end_the_engine(tmp_path: Path) -> None:
+    """Patches into which the image cannot be cut: an assertion of ggml."""
     path = make_projector(tmp_path / "odd.gguf", N_EMBD, patch_size=5)
     with (
         pytest.raises((MismatchError, InvalidValueError)),
@@ -330,7 +330,7 @@ def own_reader() -> psutil.Process:
     return reader
 
 
-def test_ctrl_c_ends_no_reader_of_images_and_leaves_no_reply_behind(
+def test_ctrl_c_does_not_end_the_image_reader_or_leave_a_reply_behind(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
     with open_engine() as engine:
@@ -343,12 +343,12 @@ def test_ctrl_c_ends_no_reader_of_images_and_leaves_no_reply_behind(
         assert not reader.is_running()
         assert engine.chat([ask("And max?", make_image(2))], **GREEDY).tokens
         reader = own_reader()
-        reader.send_signal(signal.SIGINT)  # as a terminal sends it to all that it has in front
+        reader.send_signal(signal.SIGINT)  # as a terminal sends it to its whole foreground group
         assert engine.chat([ask("And max?", make_image(3))], **GREEDY).tokens and own_reader() == reader
 
 
-def test_an_image_that_was_pushed_out_is_read_again(open_engine: Callable[..., eaglecpp.Engine]) -> None:
-    """The engine keeps 256 MB of rows: rows of other images, made up here, take their place."""
+def test_an_evicted_image_is_read_again(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+    """The engine keeps 256 MB of rows: fabricated rows of other images evict them."""
     with open_engine() as engine:
         chat = eaglecpp.ChatSession(engine)
         chat.ask("What is len?", images=[make_image(1)], **GREEDY)
@@ -360,7 +360,7 @@ def test_an_image_that_was_pushed_out_is_read_again(open_engine: Callable[..., e
         assert said.tokens and min(again) < min(before) - 280 * 800
 
 
-def test_a_mark_of_the_reader_in_a_text_is_text(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+def test_the_readers_marker_in_a_text_is_text(open_engine: Callable[..., eaglecpp.Engine]) -> None:
     with open_engine() as engine:
         for text in ("<__media__>", "<__me<__media__>dia__>"):
             said = engine.chat([ask(f"What is {text}?", make_image(1))], **GREEDY)
@@ -413,10 +413,10 @@ def test_a_saved_chat_keeps_its_images(open_engine: Callable[..., eaglecpp.Engin
         assert again.retry(**GREEDY).tokens == first.tokens
 
 
-def test_an_image_that_waits_leaves_the_others_their_shared_rounds(
+def test_a_waiting_image_does_not_stop_the_shared_rounds_of_others(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
-    """A long text before it is read a few rows in each round, as if it were not there."""
+    """A long text before it is read a few rows per round, as without the image."""
     image = make_image(1)
     text = list(range(40, 100))
     with open_engine(n_sequences=4, n_batch=64, strategy="chain:4") as engine:
@@ -436,8 +436,10 @@ def test_an_image_that_waits_leaves_the_others_their_shared_rounds(
 
 
 @pytest.mark.parametrize("seeing", ["qwen2vl"], indirect=True)
-def test_rows_that_share_a_position_come_and_go_together(open_engine: Callable[..., eaglecpp.Engine]) -> None:
-    """Read in several batches, left in the middle, parked, and in a cache that trees have filled."""
+def test_rows_that_share_a_position_are_added_and_removed_together(
+    open_engine: Callable[..., eaglecpp.Engine],
+) -> None:
+    """Read in several batches, interrupted in the middle, swapped out, and in a cache filled by trees."""
     options = GREEDY | {"max_tokens": 90}
     with open_engine(n_ctx=256, n_batch=8) as engine, engine.session() as session:
         prompts = [
@@ -463,7 +465,7 @@ def test_rows_that_share_a_position_come_and_go_together(open_engine: Callable[.
         assert again.tokens == expected[0] and again.timings.prompt_n == 1
 
 
-def test_rows_that_are_numbered_in_no_grid_are_refused(tmp_path: Path) -> None:
+def test_unknown_row_numbering_is_refused(tmp_path: Path) -> None:
     projector = make_projector(tmp_path / "hunyuan.gguf", SECTIONS["qwen2vl"], "hunyuanvl")
     target = make_seeing(tmp_path, "qwen2vl").target
     with (

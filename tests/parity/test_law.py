@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Same seed, same tokens, with or without drafting, whatever the sampler.
+"""Same seed, same tokens, with or without drafting, for every sampler.
 
 On a tiny F32 pair whose drafter is right about half the time, so that rounds accept none, some and all
-drafts. With F32 caches and plain attention a batch of several rows gives the logits of single rows to about
-1e-6, and all tokens must be equal. Quantised targets are asked for the same bits with the usual caches.
+drafts. With F32 caches and explicit attention a batch of several rows gives the logits of single rows to
+about 1e-6, and all tokens must be equal. Quantised targets must give the same bits with the default caches.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def engine(request: pytest.FixtureRequest, pairs: Callable[..., ConvertedPair]) 
 
 
 def run(engine: eaglecpp.Engine, prompt: list[int], **options: Any) -> eaglecpp.Completion:
-    # a conversation without a past: prefix reuse would compare other batch shapes
+    # a new conversation: reusing a prefix would compare other batch shapes
     with engine.session() as session:
         return session.generate(prompt, max_tokens=N_TOKENS, ignore_eos=True, seed=1, **options)
 
@@ -75,7 +75,9 @@ def test_same_seed_same_tokens(name: str, engine: eaglecpp.Engine) -> None:
         drafted = run(engine, prompt, strategy=strategy, **sampler)
         assert drafted.tokens == plain.tokens, strategy
         assert drafted.text == plain.text
-        assert drafted.timings.rounds < plain.timings.rounds, "nothing was accepted: the test means nothing"
+        assert drafted.timings.rounds < plain.timings.rounds, (
+            "nothing was accepted, so the test shows nothing"
+        )
         assert 0.0 < drafted.timings.acceptance_rate < 1.0
 
 
@@ -90,9 +92,7 @@ def several(pairs: Callable[..., ConvertedPair]) -> Iterator[eaglecpp.Engine]:
 def test_a_text_depends_on_seed_and_position_alone(
     strategy: str, name: str, several: eaglecpp.Engine
 ) -> None:
-    """Noise is keyed by the index in the text: what was computed before, how, and beside what, is nothing to
-    it.
-    """
+    """Noise depends on the index in the text, not on earlier computations or on other conversations."""
     prompt, options = prompt_ids(40, seed=3), SAMPLERS[name] | {"ignore_eos": True, "seed": 1}
     text = run(several, prompt, strategy="off", **SAMPLERS[name]).tokens[:60]
 
@@ -110,7 +110,7 @@ def test_a_text_depends_on_seed_and_position_alone(
         assert same(session), "after an abandoned stream"
         session.generate(prompt_ids(30, seed=9), max_tokens=9, temperature=0.7, seed=4)
         assert same(session), "after another text"
-        if name != "grammar":  # which begins anew with an answer, and would see another one
+        if name != "grammar":  # a grammar restarts with each answer and would see another text
             assert same(session, [*prompt, *text[:25]]), "continued from its middle"
     with several.session() as one, several.session() as two:
         ours = one.stream(prompt, max_tokens=60, strategy=strategy, **options)
@@ -122,7 +122,7 @@ def test_a_text_depends_on_seed_and_position_alone(
 
 
 def test_llama_cpps_generator_keeps_its_order_of_draws(several: eaglecpp.Engine) -> None:
-    """Its law is weaker: one draw per emitted token of a generation, so a continuation is another text."""
+    """Its guarantee is weaker: one draw per emitted token of a generation, so a continuation differs."""
     prompt, hot = prompt_ids(40, seed=3), SAMPLERS["hot"] | {"rng": "llama"}
     plain = run(several, prompt, strategy="off", **hot).tokens
     assert run(several, prompt, strategy="chain:3", **hot).tokens == plain
@@ -133,9 +133,9 @@ def test_llama_cpps_generator_keeps_its_order_of_draws(several: eaglecpp.Engine)
 def test_quantised_targets_give_the_same_bits(
     dtype: str, pairs: Callable[..., ConvertedPair], quantised: Callable[..., Path]
 ) -> None:
-    """With the options users have on the CPU, fused attention over F16 caches. The prompt is long enough for
-    llama.cpp's other path of a single row, the trees leave cells out of order, and activations rounded to 8
-    bits turn the last bit of anything into a hundredth of a logit.
+    """With the default options on the CPU, fused attention over F16 caches. The prompt is long enough for
+    llama.cpp's other code for a single row, trees leave cells out of order, and rounding activations to 8
+    bits turns a difference in the last bit into a hundredth of a logit.
     """
     it = pairs("eagle31")
     sizes: dict[str, Any] = {"n_ctx": 1024, "n_threads": 2, "n_leaves_max": 12}

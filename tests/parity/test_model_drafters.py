@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Drafters that llama.cpp runs, a small model of the target's family or heads for further tokens (MTP): the
-same text, drafts that are accepted, and what cannot draft refused.
+same text, accepted drafts, and refusals.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ GREEDY: dict[str, Any] = {"ignore_eos": True, "temperature": 0.0}
 
 @dataclass(frozen=True)
 class Family:
-    """accepted: tokens of a round, at least. theirs: drafted and accepted by llama.cpp's own draft-mtp with
-    three tokens; it runs all heads of a file that has several, here the first one drafts.
+    """accepted: minimum tokens per round. theirs: tokens drafted and accepted by llama.cpp's own draft-mtp
+    with three tokens; it runs all heads of a file with several, here the first one drafts.
     """
 
     target: Path
@@ -37,7 +37,7 @@ class Family:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Family:
-    """A target, and the same in 8 bits, which is its small model here."""
+    """A target, and the same in 8 bits as its small model."""
     folder = tmp_path_factory.mktemp("family")
     return Family(make_target(folder).gguf, make_target(folder, dtype="Q8_0").gguf, 3.0)
 
@@ -54,7 +54,7 @@ def family(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
             return Family(make_with_head(folder, "qwen35"), "mtp", theirs=(428, 251))
         case "gemma4":
             return Family(*make_with_assistant(folder), theirs=(574, 201))
-    # in a file of their own
+    # the heads are in a separate file
     return Family(make_with_head(folder, "hy_v3"), make_head_file(folder, "hy_v3"))
 
 
@@ -80,8 +80,8 @@ def test_the_same_text(family: Family, sampling: dict[str, Any]) -> None:
             assert _texts(engine, strategy=strategy, **sampling) == plain, strategy
 
 
-def test_its_drafts_are_those_of_llama_cpp(family: Family) -> None:
-    """As many of the first, and as many of the later ones, which read a head's own states."""
+def test_its_drafts_equal_llama_cpps(family: Family) -> None:
+    """The same number of first drafts, and of later ones, which read a head's own states."""
     n_drafted = n_accepted = 0
     with eaglecpp.Engine.open(family.target, draft=family.draft, strategy=CHAIN, **OPTIONS) as engine:
         kind = "head" if family.accepted < 3.0 else "model"
@@ -97,8 +97,8 @@ def test_its_drafts_are_those_of_llama_cpp(family: Family) -> None:
         assert (n_drafted, n_accepted) == pytest.approx(family.theirs, rel=0.02)
 
 
-def test_a_conversation_goes_on_and_back(family: Family) -> None:
-    """Prompts that share a beginning with what was said before, as the first and as the second turn."""
+def test_a_conversation_continues_and_goes_back(family: Family) -> None:
+    """Prompts that share a beginning with earlier text, as the first and as the second turn."""
     with (
         eaglecpp.Engine.open(family.target, **OPTIONS) as plain,
         eaglecpp.Engine.open(family.target, draft=family.draft, strategy=CHAIN, **OPTIONS) as engine,
@@ -114,8 +114,8 @@ def test_a_conversation_goes_on_and_back(family: Family) -> None:
 
 @pytest.mark.parametrize("n_ctx", [512, 64], ids=["with room", "full"])
 def test_several_conversations(family: Family, n_ctx: int) -> None:
-    """More than there is room for, so some are offloaded in between. An assistant's draft rows need free
-    cells of the target's cache.
+    """More than there is room for, so that some are swapped out in between. An assistant's draft rows need
+    free cells of the target's cache.
     """
     prompts = [prompt_ids(20 + i, seed=i) for i in range(5)]
     options: dict[str, Any] = {**GREEDY, **({"max_tokens": 40} if n_ctx == 512 else {})}
@@ -134,7 +134,7 @@ def test_several_conversations(family: Family, n_ctx: int) -> None:
 
 
 def test_drafts_of_a_small_model_are_accepted(small: Family) -> None:
-    """Eight bits change hardly any of the likeliest tokens, and with shared noise few of the sampled ones."""
+    """Eight bits change hardly any of the most likely tokens, and with shared noise few of the sampled ones."""
     with eaglecpp.Engine.open(small.target, draft=small.draft, strategy="chain:4", **OPTIONS) as engine:
         assert engine.draft_info is not None and engine.draft_info["kind"] == "model"
         for sampling in ({"temperature": 0.0}, {"temperature": 0.8, "seed": 3}):
@@ -144,7 +144,7 @@ def test_drafts_of_a_small_model_are_accepted(small: Family) -> None:
             assert made.timings.rounds < 30, sampling
 
 
-def test_siblings_are_accepted(small: Family) -> None:
+def test_sibling_drafts_are_accepted(small: Family) -> None:
     options: dict[str, Any] = {"ignore_eos": True, "temperature": 1.0, "seed": 5, "rng": "llama"}
     with eaglecpp.Engine.open(small.target, draft=small.draft, n_draft_max=64, **OPTIONS) as engine:
         lengths = []
@@ -155,9 +155,9 @@ def test_siblings_are_accepted(small: Family) -> None:
     assert lengths[1] > lengths[0] + 0.1
 
 
-def test_rows_behind_a_sibling_are_those_of_a_prompt(small: Family) -> None:
-    """Draft rows that the target did not take are no committed rows: what is drafted later is what is drafted
-    behind the same text when it is read anew.
+def test_rows_after_a_sibling_equal_those_of_a_prompt(small: Family) -> None:
+    """Rejected draft rows must not become committed rows: later drafts equal those after reading the same
+    text as a prompt.
     """
     options: dict[str, Any] = {**GREEDY, "strategy": "tree:k=4,depth=4,nodes=30"}
     with eaglecpp.Engine.open(small.target, draft=small.draft, n_draft_max=64, **OPTIONS) as engine:
@@ -172,7 +172,7 @@ def test_rows_behind_a_sibling_are_those_of_a_prompt(small: Family) -> None:
             assert (anew.tokens, anew.accepted[1:]) == (told.tokens[end:], told.accepted[end + 1 :])
 
 
-def test_one_other_token_is_refused(small: Family, tmp_path: Path) -> None:
+def test_a_vocabulary_with_one_other_token_is_refused(small: Family, tmp_path: Path) -> None:
     other = rename_token(small.draft, tmp_path / "other.gguf", 300)
     with pytest.raises(MismatchError) as raised:
         eaglecpp.Engine.open(small.target, draft=other, **OPTIONS)
@@ -190,7 +190,7 @@ def test_a_target_without_heads_is_refused(small: Family, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("tensor", ["nextn.eh_proj.weight", "ffn_gate_inp.weight"])
 def test_an_incomplete_head_is_refused(tmp_path: Path, tensor: str) -> None:
-    """llama.cpp takes such a file, and ends the process when the head runs."""
+    """llama.cpp accepts such a file, and ends the process when the head runs."""
     path = make_with_head(tmp_path, without=tensor)
     with pytest.raises(eaglecpp.EagleError) as raised:
         eaglecpp.Engine.open(path, draft="mtp", **OPTIONS)
@@ -209,7 +209,7 @@ def test_heads_of_another_model_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sizes", [{"n_kv_heads": 1}, {"n_kv_heads": 4}, {"head_dim": 16}, {"head_dim": 64}])
-def test_an_assistant_that_reads_other_keys_is_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
+def test_an_assistant_for_other_keys_is_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
     target, assistant = make_with_assistant(tmp_path, **sizes)
     with pytest.raises(
         MismatchError, match=r"its block 0 reads . keys of .. in a window, the target.s block 6"
@@ -217,8 +217,8 @@ def test_an_assistant_that_reads_other_keys_is_refused(tmp_path: Path, sizes: di
         eaglecpp.Engine.open(target, draft=assistant, **OPTIONS)
 
 
-def test_a_head_of_a_model_that_sees_is_refused(tmp_path: Path) -> None:
-    """llama.cpp's graph of it ends the process on a worker thread."""
+def test_a_head_of_a_vision_model_is_refused(tmp_path: Path) -> None:
+    """llama.cpp's graph for it ends the process on a worker thread."""
     target = make_with_head(tmp_path, "glm4moe", sections=(4, 6, 6, 0))
     with pytest.raises(UnsupportedError, match="cannot rotate in several sections"):
         eaglecpp.Engine.open(target, draft="mtp", **{**OPTIONS, "n_threads": 2})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The arithmetic of readings that trainers disagree about, against PyTorch: each trainer's own convention as
-a reference, and the native drafter converted under the reading that means it.
+"""Checkpoint variants that trainers compute differently, against PyTorch: each trainer's own convention as a
+reference, and the native drafter converted as that variant.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NormedTwice(Reference):
     def layer(self, i: int, h: torch.Tensor, *rest: Any) -> torch.Tensor:
         if i > 0:
             return super().layer(i, h, *rest)
-        # rms(x; w2) of rms(x; w1): the sum with the residual is left to the parent, which norms once
+        # rms(x; w2) of rms(x; w1): the parent norms once and adds the residual
         self.inner = rms(h, self.w["layers.0.input_layernorm.weight"], self.eps)
         return super().layer(i, h, *rest)
 
@@ -49,7 +49,9 @@ class Headless(Reference):
 
 @pytest.fixture
 def differences(target: TinyTarget, tmp_path: Path) -> Callable[..., list[float]]:
-    """`differences(kind, family, shape, edit, *readings)`: the largest of a logit, under each of them."""
+    """`differences(kind, family, shape, edit, *readings)`: the largest difference of a logit under each
+    reading.
+    """
 
     def run(
         kind: type[Reference],
@@ -83,11 +85,11 @@ def test_a_head_without_a_norm_is_exact(differences: Callable[..., list[float]])
     assert none < TOLERANCE < normed
 
 
-def test_two_norms_as_one_are_nearer_to_the_trainer_than_one_of_them(
+def test_two_norms_merged_into_one_are_closer_than_either_alone(
     differences: Callable[..., list[float]],
 ) -> None:
-    """Not exact: the size of a row that the first norm has weighed varies from row to row, the more the
-    narrower it is, and these are 64 wide.
+    """Not exact: the size of a row weighted by the first norm varies between rows, more so for narrow ones,
+    and these are 64 wide.
     """
     twice, once = differences(
         NormedTwice, "modelopt", PLAIN, {}, {"feature_norm": "twice"}, {"feature_norm": "once"}

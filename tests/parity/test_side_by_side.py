@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Conversations side by side: each gets the bits it has alone, whatever is drafted, read, copied or forgotten
-beside it.
+"""Parallel conversations: each gets the bits that it gets alone, whatever the others draft, read, copy or
+forget.
 
-Compared are tokens, their log-probabilities bit for bit, and every round's plan, which follows the drafter's
+Compares tokens, their log-probabilities bit for bit, and every round's plan, which depends on the drafter's
 numbers. The reference is an engine with room for one conversation.
 """
 
@@ -31,7 +31,7 @@ LENGTHS = (3, 150, 40, 9, 70)
 
 @pytest.fixture(scope="module", params=["eagle3-auto", "eagle31-auto", "eagle31-off"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Drafters with our kernels, and one with ggml's, with which prompts share no batch."""
+    """Drafters with our kernels, and one with ggml's, where prompts share no batch."""
     return str(request.param)
 
 
@@ -63,13 +63,15 @@ def made(completion: eaglecpp.Completion) -> tuple[list[int], list[float]]:
 
 
 def check_same(found: eaglecpp.Completion, expected: eaglecpp.Completion, kernels: str) -> None:
-    """With ggml's kernels long prompts beside others are not exact, which is said."""
+    """Compares two completions. With ggml's kernels, long prompts in shared rounds are not exact, and
+    reported so.
+    """
     assert found.timings.exact or kernels == "off"
     assert made(found) == made(expected) or not found.timings.exact
 
 
 def drafts(completion: eaglecpp.Completion) -> list[list[str]]:
-    """What was proposed and what was verified, round by round; not what the planner thought of it."""
+    """Returns proposed and verified drafts round by round, without the planner's estimates."""
     return [re.findall(r"(?:levels|nodes)=\S+", line) for line in completion.plan_log]
 
 
@@ -79,7 +81,7 @@ def alone(engine: eaglecpp.Engine, prompt: list[int], strategy: str, **options: 
 
 
 def read(streams: list[Stream]) -> int:
-    """Steps all until the first one gives a token; how many steps that took."""
+    """Steps all streams until the first one gives a token; returns the number of steps."""
     for n_steps in range(1, 1000):
         chunks = next_chunks(streams)
         assert not any(isinstance(chunk, BaseException) for chunk in chunks)
@@ -90,7 +92,7 @@ def read(streams: list[Stream]) -> int:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_rounds_together_are_those_alone(
+def test_shared_rounds_equal_separate_ones(
     strategy: str, several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str
 ) -> None:
     prompts = [prompt_ids(n, seed=n) for n in LENGTHS]
@@ -98,12 +100,12 @@ def test_rounds_together_are_those_alone(
     for prompt, found in zip(prompts, together, strict=True):
         expected = alone(one, prompt, strategy)
         check_same(found, expected, kernels)
-        if kernels == "auto":  # what fixed strategies are cut to depends on the rows that are exact
+        if kernels == "auto":  # fixed strategies are cut to the exact sizes
             assert drafts(found) == drafts(expected)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_prompt_is_read_beside_the_others_rounds(
+def test_a_prompt_is_read_during_the_others_rounds(
     strategy: str, several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str
 ) -> None:
     first, second = prompt_ids(12, seed=1), prompt_ids(300, seed=2)
@@ -112,7 +114,7 @@ def test_a_prompt_is_read_beside_the_others_rounds(
         next(answering)
         reading = b.stream(second, strategy=strategy, max_tokens=40, **SAMPLED)
         n_steps = read([reading, answering])
-        # a quarter of a slice beside others; a slice where it has its own batch
+        # a quarter of a slice in shared rounds, a whole slice in its own batch
         assert n_steps == -(-300 // (several.native.n_shared_rows if kernels == "auto" else 64))
         rest = [list(reading), list(answering)]
         assert all(rest)
@@ -123,7 +125,7 @@ def test_a_prompt_is_read_beside_the_others_rounds(
 
 
 def test_a_step_reads_a_limited_number_of_prompt_tokens(several: eaglecpp.Engine) -> None:
-    """Short prompts together, longer ones in the order in which they came; nobody waits for all of them."""
+    """Short prompts together, longer ones in order of arrival; none waits for all of them."""
 
     def steps_until_read(n_tokens: int) -> list[int]:
         with several.session() as a, several.session() as b, several.session() as c, several.session() as d:
@@ -174,8 +176,8 @@ GOING_ON: dict[str, Any] = {
 
 
 def check_drafts(session: Session, one: eaglecpp.Engine, prompt: list[int], n_reused: int) -> None:
-    """What is drafted behind rows that were taken over is what is drafted behind those that were read. With
-    ggml's kernels none of another conversation are, and a prompt beside others is not exact.
+    """Drafts after shared rows equal drafts after rows that were read. With ggml's kernels no rows are shared
+    between conversations, and a prompt in a shared round is not exact.
     """
     found = session.generate(prompt, **GOING_ON)
     assert found.timings.reused_n == n_reused
@@ -186,11 +188,11 @@ def check_drafts(session: Session, one: eaglecpp.Engine, prompt: list[int], n_re
         assert drafts(found) == drafts(expected)
 
 
-def test_a_beginning_that_goes_on_otherwise_is_drafted_on_anew(
+def test_a_shared_beginning_with_another_continuation_is_drafted_anew(
     several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str
 ) -> None:
-    """The drafter's last row there embeds the token that followed, and is made again with the new one."""
-    short = COMMON[:17]  # of so few rows each counts
+    """The drafter's last row there embeds the next token, and is computed again with the new one."""
+    short = COMMON[:17]  # few enough that each row counts
     for token in range(40, 56):
         several.clear()
         with several.session() as a, several.session() as b:
@@ -199,10 +201,10 @@ def test_a_beginning_that_goes_on_otherwise_is_drafted_on_anew(
             check_drafts(a, one, [*short, token + 1], 17)
 
 
-def test_what_the_drafter_has_not_read_yet_is_taken_over(
+def test_rows_that_the_drafter_has_not_read_yet_are_shared(
     several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str
 ) -> None:
-    """After a round the features of what was accepted wait for the next one."""
+    """After a round, the features of accepted tokens wait for the next one."""
     several.clear()
     for n_tokens in range(5, 9):
         with several.session() as a, several.session() as b, several.session() as c:
@@ -229,9 +231,9 @@ def two_sessions(
         yield engine, a, b
 
 
-def test_rows_that_are_not_exact_are_not_taken_over(it: ConvertedPair, q8: Path) -> None:
+def test_inexact_rows_are_not_shared(it: ConvertedPair, q8: Path) -> None:
     with two_sessions(it, q8, "auto") as (engine, a, b):
-        engine.native.set_exact_rows([(n, n != 11) for n in range(2, 18)])  # beyond what prompts need
+        engine.native.set_exact_rows([(n, n != 11) for n in range(2, 18)])  # beyond the sizes of prompts
         first = a.generate(COMMON, **GOING_ON | {"strategy": "chain:10", "max_tokens": 40})
         assert not first.timings.exact
         second = b.generate([*COMMON, *first.tokens, 3], **GOING_ON | {"strategy": "off"})
@@ -239,7 +241,7 @@ def test_rows_that_are_not_exact_are_not_taken_over(it: ConvertedPair, q8: Path)
         assert second.timings.reused_n == len(COMMON)
 
 
-def test_a_prompt_beside_rounds_that_are_not_exact_is_not_exact(it: ConvertedPair, q8: Path) -> None:
+def test_a_prompt_in_inexact_rounds_is_not_exact(it: ConvertedPair, q8: Path) -> None:
     with two_sessions(it, q8, "off") as (engine, a, b):
         for points, is_exact in (([(17, True)], True), ([], False)):
             engine.native.set_exact_rows(points)
@@ -252,7 +254,7 @@ def test_a_prompt_beside_rounds_that_are_not_exact_is_not_exact(it: ConvertedPai
             assert reading.completion().timings.exact == is_exact
 
 
-def test_a_prompt_for_which_drafts_leave_no_room_is_read_all_the_same(it: ConvertedPair, q8: Path) -> None:
+def test_a_prompt_is_read_even_if_drafts_leave_no_room(it: ConvertedPair, q8: Path) -> None:
     with two_sessions(it, q8, "auto") as (engine, a, b):
         engine.native.set_exact_rows([(16, True), (17, False)])
         answering = a.stream(COMMON, **GOING_ON | {"strategy": "chain:15", "max_tokens": 400})

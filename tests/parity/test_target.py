@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Features and logits of the native target against PyTorch, for both kinds of tap."""
+"""Features and logits of the native target against PyTorch, for both ways of extracting layers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def native_target(path: Path, options: EngineOptions, layers: list[int] = LAYERS
 
 
 def cut_target(path: Path, n_ubatch: int, layers: list[int]) -> Target:
-    """Computes batches of up to 512 rows in graphs of n_ubatch; a round is short enough to allow that."""
+    """Returns a target that computes batches of up to 512 rows in graphs of n_ubatch, which rounds fit into."""
     options = exact_options(n_batch=512, n_ubatch=n_ubatch, n_draft_max=15)
     it = native_target(path, options, layers)
-    assert it.n_ubatch == n_ubatch, "a round would need larger graphs: nothing is cut"
+    assert it.n_ubatch == n_ubatch, "a round would need larger graphs, so nothing is split"
     return it
 
 
@@ -48,7 +48,7 @@ def latent_reference(layers: list[int]) -> LatentTarget:
     return LatentTarget(LATENT_CONFIG, tensors, 2, layers)
 
 
-# libllama fills layer inputs for llama and qwen3; the others can only be tapped through cb_eval
+# libllama fills layer inputs for llama and qwen3; the others can only be read through cb_eval
 @pytest.mark.parametrize(
     ("arch", "taps", "layers"),
     [
@@ -63,7 +63,7 @@ def latent_reference(layers: list[int]) -> LatentTarget:
 def test_features_and_logits_equal_the_reference(
     arch: str, taps: str, layers: list[int], n_ubatch: int, tmp_path: Path
 ) -> None:
-    """The tolerance tells neighbouring layers apart: an id off by one cannot pass."""
+    """The tolerance distinguishes neighbouring layers, so an id off by one fails."""
     tokens = prompt_ids(N_TOKENS)
     others = [k - 1 for k in layers]
     if arch == "deepseek2":
@@ -77,7 +77,7 @@ def test_features_and_logits_equal_the_reference(
     it = cut_target(path, n_ubatch, layers)
     assert it.taps == taps
     features, _ = it.forward(tokens, want_logits=False)  # in one batch
-    features_of_rounds, logits = it.forward(tokens)  # a batch holds as many rows with logits as a round
+    features_of_rounds, logits = it.forward(tokens)  # a batch has at most as many rows with logits as a round
     assert features.shape == (len(layers), N_TOKENS, TargetSpec().n_embd)
     for found in (features, features_of_rounds):
         for layer, native, right, wrong in zip(layers, found, expected, shifted, strict=True):
@@ -91,7 +91,7 @@ def test_features_and_logits_equal_the_reference(
 def test_the_last_ids_are_the_state_before_and_after_the_final_norm(
     n_ubatch: int, target: TinyTarget
 ) -> None:
-    """With their logits, which come from one batch: all rows have output then."""
+    """With logits, which come from one batch in which all rows have output."""
     last = [target.spec.n_layers, target.spec.n_layers + 1]
     tokens = prompt_ids(N_TOKENS)
     features, logits = cut_target(target.gguf, n_ubatch, last).forward(tokens)
@@ -102,8 +102,8 @@ def test_the_last_ids_are_the_state_before_and_after_the_final_norm(
     assert np.abs(features[0] - features[1]).max() > 1000 * TOLERANCE
 
 
-def test_timed_rows_leave_nothing_behind(target: TinyTarget) -> None:
-    """Rows are taken back after each repeat, and the prefix does not stand in the way of what comes next."""
+def test_timed_rows_leave_no_trace(target: TinyTarget) -> None:
+    """Rows are removed after each repeat, and the prefix does not block later prompts."""
     it = native_target(target.gguf, exact_options(n_ctx=64, n_draft_max=3))
     prefix = prompt_ids(40)
     before = it.forward([*prefix, 30, 31, 32])

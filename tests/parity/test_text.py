@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Drafts from the text itself change no token: alone and in one tree with a drafter's, with our kernels and
-ggml's, in every kind of reuse, sampled and greedy, beside other conversations, on targets that take chains
-only. Texts are made to repeat themselves, and proposals to be wrong now and then.
+ggml's, in every kind of reuse, sampled and greedy, next to other conversations, on targets that only take
+chains. The texts repeat themselves, and some proposals are wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def plain(q8: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
 def drafted(
     request: pytest.FixtureRequest, it: ConvertedPair, q8: Path, kernels: str
 ) -> Iterator[eaglecpp.Engine]:
-    """Drafts from the text alone, and beside a drafter."""
+    """Drafts from the text, with and without a drafter."""
     draft = "text" if request.param == "text" else it.draft
     sizes = {**SIZES, "n_leaves_max": 12, "n_draft_max": 16, "kernels": kernels, "n_sequences": 3}
     with eaglecpp.Engine.open(
@@ -44,16 +44,18 @@ def drafted(
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_kind_of_reuse_gives_plain_decodings_bits(
+def test_every_kind_of_reuse_gives_the_bits_of_target_only_decoding(
     strategy: str, temperature: float, drafted: eaglecpp.Engine, plain: eaglecpp.Engine
 ) -> None:
     stats = check_conversation(drafted, plain, strategy, temperature)
     if drafted.draft_path is None:
         assert stats.text_draft_n == stats.draft_n and stats.text_draft_n_accepted == stats.draft_n_accepted
         if strategy != "auto":
-            assert 0 < stats.draft_n_accepted < stats.draft_n, "nothing was copied, or nothing was wrong"
+            assert 0 < stats.draft_n_accepted < stats.draft_n, (
+                "no proposal was accepted, or none was rejected"
+            )
     elif strategy != "auto":
-        assert stats.text_draft_n == 0, "a fixed strategy is the drafter's alone"
+        assert stats.text_draft_n == 0, "a fixed strategy uses only the drafter"
 
 
 @pytest.mark.parametrize("strategy", ["auto", *STRATEGIES[1:3]])
@@ -87,8 +89,8 @@ def test_the_law_holds_for_every_sampler(
         )
 
 
-def test_an_answer_that_copies_runs_many_tokens_a_round(q8: Path) -> None:
-    """What greedy decoding says twice it says again: an answer that is in the prompt is copied."""
+def test_a_copying_answer_yields_many_tokens_per_round(q8: Path) -> None:
+    """Greedy decoding repeats itself: an answer that is in the prompt is copied."""
     options: dict[str, Any] = {"max_tokens": 64, "ignore_eos": True, "temperature": 0.0}
     with eaglecpp.Engine.open(q8, draft="text", n_leaves_max=1, **SIZES) as engine:
         first = engine.generate(COPY, **options)
@@ -102,7 +104,7 @@ def test_an_answer_that_copies_runs_many_tokens_a_round(q8: Path) -> None:
 def test_states_take_drafts_from_the_text(
     make: Callable[[Path], Models], tmp_path: Path, temperature: float
 ) -> None:
-    """Chains: beside attention a recurrent state goes back by snapshots, alone it has no past."""
+    """Chains: with attention a recurrent state is rewound by snapshots, alone it cannot be."""
     path = make(tmp_path).target
     options: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "temperature": temperature, "seed": 3}
     with eaglecpp.Engine.open(path, n_ctx=512, n_threads=1) as engine:
@@ -121,8 +123,8 @@ def test_states_take_drafts_from_the_text(
         assert "chains only" in drafted.timings.plan["why"]
 
 
-def test_what_a_grammar_forbids_is_not_drafted(it: ConvertedPair, q8: Path) -> None:
-    """Only one text is allowed, and neither drafter nor prompt would say it."""
+def test_tokens_that_a_grammar_forbids_are_not_drafted(it: ConvertedPair, q8: Path) -> None:
+    """The grammar allows a single text, which neither drafter nor prompt would propose."""
     options: dict[str, Any] = {"max_tokens": 40, "temperature": 0.0, "strategy": "chain:3"}
     only = 'root ::= "' + "zq" * 30 + '"'
     for draft in (it.draft, "text"):
@@ -132,6 +134,6 @@ def test_what_a_grammar_forbids_is_not_drafted(it: ConvertedPair, q8: Path) -> N
         assert free.timings.draft_n > free.timings.rounds // 2
         assert ("zq" * 30).startswith(bound.text) and bound.timings.rounds > 5
         if draft == "text":
-            assert bound.timings.acceptance_rate > 0.8, "what is left of the proposals is the text's own"
+            assert bound.timings.acceptance_rate > 0.8, "only proposals that match the text are left"
         else:
             assert bound.timings.draft_n < bound.timings.rounds

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A limit on thinking ends the thought at that token, whatever was drafted, and an answer follows."""
+"""A limit on thinking ends the thought at that token for every draft, and an answer follows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from helpers.tiny_arch import make_hybrid
 
 TURNS = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 OPENED = TURNS + '<think>{{ "\n" }}'  # the prompt opens the thought
-FREE = TURNS + "{% if false %}<think></think>{% endif %}"  # the model opens it, or does not
+FREE = TURNS + "{% if false %}<think></think>{% endif %}"  # the model may open the thought
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]}
 QUESTION = [{"role": "user", "content": "What does os.path.join do?"}]
 
@@ -52,7 +52,7 @@ def test_the_text_is_that_without_drafting(
     assert plain.timings.prompt_n + plain.timings.reused_n == len(plain.prompt_tokens)
 
 
-def test_a_thought_that_is_shorter_is_left_alone(engine: Engine) -> None:
+def test_a_shorter_thought_is_not_changed(engine: Engine) -> None:
     options: dict[str, Any] = {"template": OPENED, "max_tokens": 40, "temperature": 0.0}
     assert chat(engine, think_budget=40, **options).tokens == chat(engine, **options).tokens
     grammar = 'root ::= "ab</think>cd"'
@@ -60,7 +60,7 @@ def test_a_thought_that_is_shorter_is_left_alone(engine: Engine) -> None:
     assert texts[0] == texts[1] == "ab</think>cd"
 
 
-def test_a_thought_that_was_ended_is_learnt_from_as_it_was_read(
+def test_a_closed_thought_is_learnt_from_as_it_was_read(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[Any] = []
@@ -70,8 +70,8 @@ def test_a_thought_that_was_ended_is_learnt_from_as_it_was_read(
 
 
 @pytest.mark.parametrize("closing", ["<|end|>", ""])
-def test_a_mark_of_thinking_in_an_answer_is_text(closing: str) -> None:
-    """gpt-oss's; a model may leave out the end of a message."""
+def test_a_thinking_mark_in_an_answer_is_text(closing: str) -> None:
+    """gpt-oss's marks; a model may leave out the end of a message."""
     text = (
         f"<|channel|>analysis<|message|>ab{closing}<|start|>assistant<|channel|>final<|message|>A thought "
         "begins with <|channel|>analysis<|message|> and ends with an end. That is all there is to say on it."
@@ -90,7 +90,7 @@ def test_no_thinking_begins_the_answer_at_once(engine: Engine) -> None:
 
 @pytest.mark.parametrize("template", [OPENED, FREE])
 @pytest.mark.parametrize("strategy", ["off", "auto"])
-def test_a_form_holds_behind_a_thought_that_was_closed(engine: Engine, template: str, strategy: str) -> None:
+def test_a_form_holds_after_a_closed_thought(engine: Engine, template: str, strategy: str) -> None:
     found = chat(
         engine, template=template, think=True, json_schema=SCHEMA, think_budget=6, max_tokens=200,
         strategy=strategy, seed=5,
@@ -99,7 +99,7 @@ def test_a_form_holds_behind_a_thought_that_was_closed(engine: Engine, template:
     assert len(engine.tokenize(found.message.thinking, add_bos=False)) <= 8
 
 
-def test_a_limit_of_the_answer_comes_first(engine: Engine) -> None:
+def test_a_limit_of_the_answer_takes_precedence(engine: Engine) -> None:
     for n in range(1, 14):
         found = chat(engine, template=OPENED, max_tokens=n, think_budget=5, temperature=0.0)
         assert (len(found.tokens), found.finish_reason) == (n, "length")
@@ -125,7 +125,7 @@ def test_an_answer_does_not_exceed_the_context(engine: Engine, strategy: str) ->
 
 @pytest.mark.parametrize("is_recurrent", [False, True])
 def test_a_prompt_is_read_once(tmp_path: Path, is_recurrent: bool) -> None:
-    """A recurrent state cannot go back over rounds that nobody watched."""
+    """A recurrent state cannot go back over rounds without snapshots."""
     turns = [{"role": "user", "content": " def f(): return 1" * 40}]
     target = make_hybrid(tmp_path).target if is_recurrent else TARGET
     read: list[list[int]] = []

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What holds for every Modelfile: printing is undone by reading, or refused; reading is total and honest."""
+"""Properties of every Modelfile: reading undoes printing, unless printing is refused; reading accepts any
+text or points at the error.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ files = st.lists(st.sampled_from(LINES)).map("".join).map("FROM a\n{}".format)
 
 @settings(max_examples=500)
 @given(commands | pragmas)
-def test_printing_is_undone_by_reading_or_refused(made: Command) -> None:
-    """One at a time: of several, one that cannot be written would refuse them all."""
+def test_reading_undoes_printing_or_it_is_refused(made: Command) -> None:
+    """One message at a time, since a single one that cannot be written would refuse all."""
     is_pragma = made.name in PRAGMAS
     written = [Command("model", "a")] if is_pragma else [Command("model", "a"), made]
     said = [made] if is_pragma else []
@@ -58,7 +60,7 @@ def test_printing_is_undone_by_reading_or_refused(made: Command) -> None:
         | st.sampled_from(' "\n\t#')
     )
 )
-def test_nothing_is_refused_without_need(value: str) -> None:
+def test_only_unprintable_modelfiles_are_refused(value: str) -> None:
     """Only a line that ends in triple quotes, other than the last, cannot be written."""
     closes = any(line.rstrip(" \t").endswith('"""') for line in value.split("\n")[:-1])
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whatever stands in a manifest or a blob, it is a value or an error of ours."""
+"""Any content of a manifest or a blob gives a value or one of our errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LAYERS = st.builds(
 
 
 @given(st.lists(LAYERS, max_size=5), st.none() | LAYERS)
-def test_a_manifest_that_is_written_is_read_back(layers: list[Layer], config: Layer | None) -> None:
+def test_a_written_manifest_is_read_back(layers: list[Layer], config: Layer | None) -> None:
     manifest = Manifest(tuple(layers), config)
     assert Manifest.from_bytes(manifest.to_bytes(), "x") == manifest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whatever text a template is, it is rendered within its bounds, or refused with a TemplateError."""
+"""Any text as a template is rendered within its bounds, or refused with a TemplateError."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ JINJA = [
 
 
 def sources(parts: list[str]) -> st.SearchStrategy[str]:
-    """One of these parts, or some of them, whole and cut, and any text."""
+    """Strategy for one of these parts, or several, whole and cut, and any text."""
     cut = st.builds(lambda part, n: part[:n], st.sampled_from(parts), st.integers(0, 90))
     many = st.lists(st.sampled_from(parts) | cut | st.text(max_size=8), max_size=8).map("".join)
     return st.sampled_from(parts) | many
@@ -64,7 +64,7 @@ def sources(parts: list[str]) -> st.SearchStrategy[str]:
 
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds that a template of a few words can reach."""
+    """Sets bounds that a template of a few words can reach."""
     for name, bound in (("MAX_SECONDS", 1.0), ("MAX_CHARS", 1 << 18), ("MAX_BYTES", 4 << 20)):
         monkeypatch.setattr(bounds, name, bound)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Models of several layers: whatever their names, kinds, digests and order, files appear in the store's views
-only, and nothing outside is touched.
+"""Models of several layers: for any names, kinds, digests and order, files appear only in the store's views,
+and nothing outside changes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LAYERS = st.fixed_dictionaries(
 
 
 @given(st.lists(LAYERS, max_size=4))
-def test_layers_appear_in_views_and_nowhere_else(layers: list[dict[str, Any]]) -> None:
+def test_layers_appear_only_in_views(layers: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name) / "outer" / "store"
         for digest in DIGESTS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Any increasing choice of target tokens survives every way of storing it; any other map is refused."""
+"""Every increasing choice of target tokens survives every form of storage; any other map is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eaglecpp.convert.vocab_map import absolute_ids
 
 @st.composite
 def choices(draw: st.DrawFn) -> tuple[np.ndarray, int]:
-    """Increasing target ids and the size of the target vocabulary, smaller than it."""
+    """Draws increasing target ids and the size of the target vocabulary, smaller than it."""
     n_target = draw(st.integers(2, 200))
     ids = draw(st.sets(st.integers(0, n_target - 1), min_size=1, max_size=n_target - 1))
     return np.array(sorted(ids), np.int64), n_target
@@ -38,8 +38,8 @@ def test_a_mask_with_offsets_with_ids_or_alone(
 
 
 @given(choices())
-def test_a_table_alone_is_read_rightly_or_refused(choice: tuple[np.ndarray, int]) -> None:
-    """Offsets repeat wherever neighbours are kept; without a repeat there may be two readings."""
+def test_a_table_alone_is_read_correctly_or_refused(choice: tuple[np.ndarray, int]) -> None:
+    """Offsets repeat between neighbours; without a repeat two interpretations are possible."""
     ids, n_target = choice
     d2t, _ = stored(ids, n_target)
     ambiguous = ids.size == np.unique(d2t).size
@@ -52,7 +52,7 @@ def test_a_table_alone_is_read_rightly_or_refused(choice: tuple[np.ndarray, int]
 
 
 @given(choices(), st.data())
-def test_a_mask_that_says_otherwise_is_refused(choice: tuple[np.ndarray, int], data: st.DataObject) -> None:
+def test_a_contradicting_mask_is_refused(choice: tuple[np.ndarray, int], data: st.DataObject) -> None:
     ids, n_target = choice
     d2t, t2d = stored(ids, n_target)
     flipped = t2d.copy()
@@ -62,7 +62,7 @@ def test_a_mask_that_says_otherwise_is_refused(choice: tuple[np.ndarray, int], d
 
 
 @given(st.lists(st.integers(-300, 300), min_size=2, max_size=60), st.integers(61, 200))
-def test_what_comes_out_is_always_a_map(table: list[int], n_target: int) -> None:
+def test_the_result_is_always_a_map(table: list[int], n_target: int) -> None:
     d2t = np.array(table, np.int64)
     try:
         found, _ = absolute_ids(d2t, None, d2t.size, n_target)
