@@ -31,7 +31,9 @@ QUESTION = "What is len?"
 
 @contextlib.contextmanager
 def serving(*options: str, model: str = MODEL) -> Iterator[str]:
-    """Yields the address of a server with its own store, which holds `MODEL`. The server ends with the block."""
+    """Yields the address of a server with its own store, which holds `MODEL`. The server ends with
+    the block.
+    """
     port = free_port()
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "EAGLECPP_MODELS": str(Path(home, "models"))}

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""llama_cpp's own server, and the real openai client: answers, streams, cancelled streams, parallel requests."""
+"""llama_cpp's own server, and the real openai client: answers, streams, cancelled streams, parallel
+requests.
+"""
 
 from __future__ import annotations
 

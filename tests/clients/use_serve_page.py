@@ -427,7 +427,9 @@ COLOUR = """async ([text, word]) => {
 
 
 def colour(page: Page) -> None:
-    """Exactly the accepted tokens are coloured, anywhere in the text; lists and tables keep their structure."""
+    """Exactly the accepted tokens are coloured, anywhere in the text; lists and tables keep their
+    structure.
+    """
     for word in (
         "Head", "One", "two", "three", "four", "five", "six", "seven", "eight", "a", "b", "nine", "ten",
         "eleven", "twelve",

@@ -188,7 +188,9 @@ CHANGES = {"dspark": (add_confidence, change_one), "dflash2": (lambda tensors: N
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_llama_cpp_judges_drafts_as_we_do(name: str, tmp_path: Path) -> None:
-    """The trained drafters, with the target's embeddings. One changed weight or two swapped rows must show."""
+    """The trained drafters, with the target's embeddings. One changed weight or two swapped rows
+    must show.
+    """
     added, mistake = CHANGES[name]
     path = rewrite(FIXTURES / f"demo-{name}.gguf", tmp_path / f"{name}.gguf", added)
     theirs = llama_cpp(path, tmp_path, random_features(320), 1, 8, target=DEMO)

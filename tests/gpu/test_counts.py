@@ -160,7 +160,9 @@ def test_a_greedy_round_returns_no_logits(counted: dict[str, Any]) -> None:
 
 
 def test_a_sampled_round_returns_the_most_likely_tokens(counted: dict[str, Any]) -> None:
-    """64 ids and logits per row are enough for the default sampler; without a top-k all logits are returned."""
+    """64 ids and logits per row are enough for the default sampler; without a top-k all logits are
+    returned.
+    """
     features = 3 * 4 * WIDTH
     # a tree's come twice if libllama chooses another id for the first of a row
     per_row = features + 2 * 2 * 4 * 64

@@ -18,7 +18,9 @@ _CONTROLS = ("\x1b]", "\x1b[31m", "\x1b[2J", "\x07", "\x9b", "\x7f", "\u202e", "
 
 
 def raw_controls(raw: str) -> list[str]:
-    """Returns the parts of `EVIL` that reached a terminal. Our own colours and cursor movements do not count."""
+    """Returns the parts of `EVIL` that reached a terminal. Our own colours and cursor movements do
+    not count.
+    """
     return [text for text in _CONTROLS if text in raw]
 
 

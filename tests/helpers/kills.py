@@ -33,7 +33,9 @@ def killed_everywhere(root: Path, operation: Callable[[], object], check: Callab
 
 
 def in_child(root: Path, operation: Callable[[], object], n_allowed: int) -> int:
-    """Returns the exit code of a child that dies at its first file operation below `root` after `n_allowed`."""
+    """Returns the exit code of a child that dies at its first file operation below `root` after
+    `n_allowed`.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads; the child has one
         child = os.fork()

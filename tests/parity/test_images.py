@@ -89,7 +89,9 @@ def ask(text: str, *images: bytes) -> dict[str, Any]:
 
 
 def said_by_llama_cpp(seeing: Seeing, text: str, images: Sequence[bytes], n: int) -> tuple[list[int], float]:
-    """Returns greedy tokens after mtmd's own evaluation of the prompt, and the log-probability of the first."""
+    """Returns greedy tokens after mtmd's own evaluation of the prompt, and the log-probability of
+    the first.
+    """
     import llama_cpp
     from llama_cpp import mtmd_cpp
 

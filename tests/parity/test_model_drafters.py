@@ -134,7 +134,9 @@ def test_several_conversations(family: Family, n_ctx: int) -> None:
 
 
 def test_drafts_of_a_small_model_are_accepted(small: Family) -> None:
-    """Eight bits change hardly any of the most likely tokens, and with shared noise few of the sampled ones."""
+    """Eight bits change hardly any of the most likely tokens, and with shared noise few of the
+    sampled ones.
+    """
     with eaglecpp.Engine.open(small.target, draft=small.draft, strategy="chain:4", **OPTIONS) as engine:
         assert engine.draft_info is not None and engine.draft_info["kind"] == "model"
         for sampling in ({"temperature": 0.0}, {"temperature": 0.8, "seed": 3}):

@@ -30,7 +30,9 @@ def native_target(path: Path, options: EngineOptions, layers: list[int] = LAYERS
 
 
 def cut_target(path: Path, n_ubatch: int, layers: list[int]) -> Target:
-    """Returns a target that computes batches of up to 512 rows in graphs of n_ubatch, which rounds fit into."""
+    """Returns a target that computes batches of up to 512 rows in graphs of n_ubatch, which rounds
+    fit into.
+    """
     options = exact_options(n_batch=512, n_ubatch=n_ubatch, n_draft_max=15)
     it = native_target(path, options, layers)
     assert it.n_ubatch == n_ubatch, "a round would need larger graphs, so nothing is split"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""AsyncEngine: many tasks over one engine thread, each with the text it would have had alone."""
+"""AsyncEngine: many tasks over one engine thread, each with the text that it gets alone."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from helpers.models import Models
 from helpers.script import run_script
 
 PROMPTS = ("ab cd ef", "gh ij", "ab cd kl mn", "op", "ab")
-# two thousand ways to read each a, and to go on behind it
-# a rule that is too wide for the matcher to enter
+# two thousand ways to match each a, each followed by a rule that is too wide for the matcher
 WIDE = '\nwide ::= "(" wide ")" | ' + '"a"? ' * 1200
 TEXT = "ab cd ef gh ij"
 OPTIONS: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 3, "strategy": "chain:3"}
@@ -40,7 +39,7 @@ async def opened(models: Models, **options: Any) -> AsyncEngine:
     return await AsyncEngine.open(models.target, models.draft, **given)
 
 
-def test_an_opening_that_is_cancelled_leaves_neither_engine_nor_thread(
+def test_a_cancelled_opening_leaves_neither_engine_nor_thread(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Engine] = []
@@ -66,7 +65,7 @@ def test_an_opening_that_is_cancelled_leaves_neither_engine_nor_thread(
     assert all(engine.closed for engine in made)
 
 
-def test_chats_are_those_of_an_engine(models: Models) -> None:
+def test_chats_equal_those_of_an_engine(models: Models) -> None:
     messages = [{"role": "user", "content": "hello"}]
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
         alone = engine.chat(messages, **OPTIONS)
@@ -144,7 +143,7 @@ else:
     "what",
     ["engine", "session", "stream", "async", "async stream", "thread", "threads that tokenize", "error"],
 )
-def test_what_was_left_open_ends_quietly_with_the_process(what: str, models: Models) -> None:
+def test_an_open_engine_ends_quietly_with_the_process(what: str, models: Models) -> None:
     for _ in range(3 if what.startswith("thread") else 1):
         done = run_script(LEFT_OPEN, what, models.target)
         lines = done.stderr.splitlines()
@@ -154,12 +153,14 @@ def test_what_was_left_open_ends_quietly_with_the_process(what: str, models: Mod
         assert (done.returncode, done.stdout, lines) == (what == "error", "", [])
 
 
-def test_an_engine_that_is_stuck_does_not_keep_the_process() -> None:
-    """In a call to another machine, say."""
+def test_a_stuck_engine_does_not_keep_the_process() -> None:
+    """Stuck in a call to another machine, for example."""
     assert run_script(LEFT_OPEN, "stuck", "").returncode == 0
 
 
-def test_no_disk_holds_an_engine_up(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_disk_does_not_delay_an_engine(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fetch, look, goes_on, threads = PromptCache._fetch, PromptCache._look, threading.Event(), set[str]()
 
     def slow_fetch(self: PromptCache, *given: Any) -> Any:
@@ -187,7 +188,7 @@ def test_no_disk_holds_an_engine_up(models: Models, tmp_path: Path, monkeypatch:
     assert threads and "eaglecpp-engine" not in threads, threads
 
 
-def test_calls_of_an_engine_that_cannot_be_opened_end() -> None:
+def test_calls_of_an_engine_that_fails_to_open_end() -> None:
     goes_on = threading.Event()
 
     def opener() -> Engine:
@@ -206,8 +207,8 @@ def test_calls_of_an_engine_that_cannot_be_opened_end() -> None:
 
 
 @pytest.mark.parametrize("n_parallel", [3, 2])
-def test_what_prompts_begin_with_is_read_once(n_parallel: int, models: Models) -> None:
-    """Also where they come at the same moment, and where one of them has to wait for a place."""
+def test_a_common_beginning_of_prompts_is_read_once(n_parallel: int, models: Models) -> None:
+    """Also for simultaneous prompts, and if one of them has to wait for a slot."""
     prompts = ["ab cd ef gh " * 6 + end for end in ("ij", "kl mn", "op")]
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
         n_shared = len(engine.tokenize(prompts[0][:-2]))
@@ -230,10 +231,8 @@ def test_what_prompts_begin_with_is_read_once(n_parallel: int, models: Models) -
 
 
 @pytest.mark.parametrize("draft", [True, False])
-def test_a_conversation_that_made_room_goes_on_where_it_was(draft: bool, models: Models) -> None:
-    """With one place and three conversations that take turns; texts and drafts are those of a place of its
-    own.
-    """
+def test_a_swapped_out_conversation_continues_unchanged(draft: bool, models: Models) -> None:
+    """Three conversations share one slot in turns; texts and drafts equal those in a slot of their own."""
     greedy = OPTIONS | {"temperature": 0.0} if draft else {"max_tokens": 24, "temperature": 0.0}
     chosen = models.draft if draft else None
     beginnings = ["ab cd ef gh " * 8 + end for end in ("ij", "kl mn", "op")]
@@ -262,11 +261,11 @@ def test_a_conversation_that_made_room_goes_on_where_it_was(draft: bool, models:
     assert host_cached == 0 and read_again[-1].timings.reused_n < 8
     assert [one.tokens for one in read_again] == [one.tokens for one in own]
     only_one, (host_cached, n_taken) = run(talk(1, n_bytes * 2 // 3))
-    assert host_cached == 1 and n_taken <= n_bytes * 2 // 3, "the one left longest ago goes"
+    assert host_cached == 1 and n_taken <= n_bytes * 2 // 3, "the least recently used conversation is evicted"
     assert [one.tokens for one in only_one] == [one.tokens for one in own]
 
 
-def test_former_names_of_arguments_and_metrics_are_known(models: Models) -> None:
+def test_former_names_of_arguments_and_metrics_are_accepted(models: Models) -> None:
     async def work() -> None:
         former: dict[str, Any] = {"place_s": 7.0, "n_park_bytes": 5}
         async with await AsyncEngine.open(models.target, n_ctx=256, n_threads=1, **former) as engine:
@@ -279,7 +278,7 @@ def test_former_names_of_arguments_and_metrics_are_known(models: Models) -> None
     run(work())
 
 
-def test_what_is_wrong_with_a_request_is_raised_before_it_waits(models: Models) -> None:
+def test_errors_in_a_request_are_raised_before_it_waits(models: Models) -> None:
     async def work() -> None:
         async with await opened(models) as engine:
             with pytest.raises(ContextFullError, match="the context has 256"):
@@ -295,7 +294,7 @@ def test_what_is_wrong_with_a_request_is_raised_before_it_waits(models: Models) 
 
 
 @pytest.mark.parametrize("strategy", ["off", "chain:3"])
-def test_a_request_that_leaves_no_token_ends_alone(strategy: str, models: Models) -> None:
+def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: Models) -> None:
     """Its sampler fails in the middle of a round that it shares with another conversation."""
     options = OPTIONS | {"max_tokens": 200, "ignore_eos": True, "strategy": strategy}
 
@@ -317,15 +316,15 @@ def test_a_request_that_leaves_no_token_ends_alone(strategy: str, models: Models
                 async for _ in victim:
                     pass
                 assert victim.completion().tokens == alone.tokens
-            # both places are as good as new
+            # both slots are usable again
             again = await asyncio.gather(*(engine.generate(PROMPTS[0], **options) for _ in range(2)))
             assert [one.tokens for one in again] == [alone.tokens] * 2
 
     run(work())
 
 
-def test_what_was_said_before_a_grammar_ended_does_not_depend_on_drafts(models: Models) -> None:
-    """Nor on the number of tokens in the round that found it out."""
+def test_text_before_the_failure_of_a_grammar_does_not_depend_on_drafts(models: Models) -> None:
+    """Nor on the number of tokens in the round that detected it."""
 
     def said(strategy: str) -> str:
         with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
@@ -343,7 +342,7 @@ def test_what_was_said_before_a_grammar_ended_does_not_depend_on_drafts(models: 
 
 
 def test_exactness_can_be_chosen_for_each_generation(models: Models) -> None:
-    """An engine that was opened for any batch plans exact ones for who asks for them."""
+    """An engine opened without exact batches still plans them for a request that wants them."""
 
     async def work() -> None:
         async with await opened(models, exact="auto") as engine:
@@ -360,7 +359,7 @@ def test_exactness_can_be_chosen_for_each_generation(models: Models) -> None:
     run(work())
 
 
-def test_leaving_frees_the_place_for_who_waits(models: Models) -> None:
+def test_leaving_frees_the_slot_for_a_waiting_request(models: Models) -> None:
     async def work() -> None:
         async with await opened(models, n_parallel=1, n_ctx=8192) as engine:
             first = engine.stream("ab", max_tokens=-1, ignore_eos=True)
@@ -382,7 +381,9 @@ def test_leaving_frees_the_place_for_who_waits(models: Models) -> None:
     run(work())
 
 
-def test_a_broken_engine_fails_everyone_and_says_so(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_engine_fails_every_request_with_the_reason(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         async with await opened(models) as engine:
 
@@ -413,8 +414,8 @@ def test_a_fault_after_a_round_loses_no_answer(
     assert len(run(work()).tokens) == 4
 
 
-def test_each_task_gets_the_text_it_has_alone_whatever_another_thread_asks(models: Models) -> None:
-    """Embedding and rounds wait for each other; an engine of one's own raises EngineBusyError instead."""
+def test_tasks_get_the_text_they_get_alone_while_another_thread_embeds(models: Models) -> None:
+    """Embedding and rounds wait for each other; a synchronous engine raises EngineBusyError instead."""
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
         alone = [engine.generate(prompt, **OPTIONS).tokens for prompt in PROMPTS]
         vector = engine.embed(TEXT).vector
@@ -448,7 +449,7 @@ def test_calls_run_between_rounds_and_closing_ends_everything(models: Models) ->
     run(work())
 
 
-def test_turns_are_taken_in_the_order_of_asking() -> None:
+def test_turns_are_taken_in_order_of_arrival() -> None:
     lock, order, threads = FairLock(), [], []
     with lock:
         for number in range(5):
@@ -461,7 +462,7 @@ def test_turns_are_taken_in_the_order_of_asking() -> None:
             threads[-1].start()
             while lock._next < number + 2:
                 pass
-        assert not order, "nobody goes in while somebody is inside"
+        assert not order, "one thread at a time"
     for thread in threads:
         thread.join()
     assert order == list(range(5))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp bench`: who is measured, what the plan report says, and the shapes of what comes out."""
+"""`eaglecpp bench`: choice of contestants, the plan report, and the output."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from helpers.models import Models
 SHORT = ["-n", "8", "--seconds", "0", "-t", "1", "-c", "256"]
 
 
-def test_everybody_answers_the_same_prompts_once_a_pass(engine: Engine) -> None:
+def test_all_contestants_answer_the_same_prompts_in_each_pass(engine: Engine) -> None:
     before = engine.timings.predicted_n
     options: Any = {"seconds": 0, "n_tokens": 16, "temperatures": (0.0,), "ignore_eos": True}
     plain, chain, auto = measure(engine, ["off", "chain:2", "auto"], ["ab", "cd ef"], **options)
-    assert engine.timings.predicted_n - before == 3 * 16, "one prompt, when there is no time for more"
+    assert engine.timings.predicted_n - before == 3 * 16, "one prompt if there is no time for more"
     assert [one.strategy for one in (plain, chain, auto)] == ["off", "chain:2", "auto"]
     assert plain.ratios == (1.0,)
     assert len(chain.ratios) == 1
@@ -35,7 +35,7 @@ def test_everybody_answers_the_same_prompts_once_a_pass(engine: Engine) -> None:
     assert chain.tokens_per_second == pytest.approx(1000 / chain.ms)
 
 
-def test_it_keeps_its_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_keeps_to_its_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     set_clock(monkeypatch, "eaglecpp.bench.strategies", monotonic=lambda: clock[0])
     n_answers = 0
@@ -51,7 +51,7 @@ def test_it_keeps_its_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> N
     assert n_answers == 12, "three prompts by two strategies, greedily and sampled, take 36 s"
 
 
-def test_what_was_measured_before_ctrl_c_counts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_before_ctrl_c_count(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(engine: Any, prompt: Any, n: int, strategy: str, options: Any) -> Any:
         left[0] -= 1
         if not left[0]:
@@ -61,7 +61,7 @@ def test_what_was_measured_before_ctrl_c_counts(engine: Engine, monkeypatch: pyt
     monkeypatch.setattr("eaglecpp.bench.strategies.answer", answer)
     left = [10]
     measured = measure(engine, ["off", "chain:2"], ["a"], seconds=9, n_tokens=16)
-    assert [len(one.ratios) for one in measured] == [2, 2, 2, 2], "the half of a pass is left out"
+    assert [len(one.ratios) for one in measured] == [2, 2, 2, 2], "an incomplete pass is left out"
     left = [2]
     with pytest.raises(KeyboardInterrupt):
         measure(engine, ["off", "chain:2"], ["a"], seconds=9, n_tokens=16)
@@ -130,7 +130,7 @@ def test_a_block_to_share_has_no_address(models: Models) -> None:
     assert (block["gpu"], block["drafter"]) == ("RPC", "text")
 
 
-def test_without_a_drafter_only_plain_decoding_is_measured(
+def test_without_a_drafter_only_target_only_decoding_is_measured(
     models: Models, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", str(models.target), *SHORT]) == 0

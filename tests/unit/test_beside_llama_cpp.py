@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One process, llama_cpp and eaglecpp: neither changes what the other computes, whichever comes first."""
+"""llama_cpp and eaglecpp in one process: neither changes the other's results, in either order."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ with Engine.open(target, n_ctx=128, n_threads=1, lora={adapter: 1.0}) as engine:
 
 LORA_ALONE = LORA_AFTER_LLAMA_CPP.replace("\ntheirs =", "\n# theirs =")
 
-# The thread is inside a graph of llama.cpp nearly all the time; the hook comes in the middle of one, and
-# models of either are loaded beside it.
+# The thread runs graphs of llama.cpp almost all the time. The hook is installed in the middle of one, and
+# both libraries load models meanwhile.
 GRAPHS_MEANWHILE = """
 import sys, threading
 import llama_cpp
@@ -73,7 +73,7 @@ def run(script: str, *arguments: Path) -> str:
 
 
 def test_an_adapter_works_where_llama_cpp_loaded_a_model_first(tmp_path: Path) -> None:
-    """An adapter must not follow the weights into a buffer that holds packed matrices only."""
+    """An adapter must not be placed in the weights' buffer, which only holds packed matrices."""
     target, adapter = make_target(tmp_path, dtype="Q8_0").gguf, tmp_path / "adapter.gguf"
     write_lora(adapter, target, size=0.01)
     assert run(LORA_AFTER_LLAMA_CPP, target, adapter) == run(LORA_ALONE, target, adapter)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One way to chat: what `run` and the server know of roles, thinking, tools and room, Python has as well."""
+"""Chats in Python handle roles, thinking, tools and context like `run` and the server."""
 
 from __future__ import annotations
 
@@ -48,13 +48,15 @@ def text_of(engine: Engine, tokens: list[int]) -> str:
 
 
 def said(engine: Engine, text: str) -> Chunk:
-    """An answer with this text."""
+    """Returns an answer with this text."""
     tokens = engine.tokenize(text, add_bos=False)
     return Chunk(text, tokens, [False] * len(tokens), finish_reason="stop")
 
 
 @pytest.mark.parametrize("how", ["Engine.chat", "ChatSession", "generate_many"])
-def test_a_template_that_refuses_system_messages_gets_them_in_the_question(engine: Engine, how: str) -> None:
+def test_a_template_without_system_role_gets_the_system_prompt_in_the_question(
+    engine: Engine, how: str
+) -> None:
     messages = [{"role": "system", "content": "Be brief."}, *HELLO]
     if how == "Engine.chat":
         made = engine.chat(messages, template=NO_SYSTEM, max_tokens=1)
@@ -65,13 +67,13 @@ def test_a_template_that_refuses_system_messages_gets_them_in_the_question(engin
     assert text_of(engine, made.prompt_tokens).endswith("<Be brief.\n\nhello>")
 
 
-def test_a_system_prompt_that_a_template_changes_stands_in_the_prompt_once(engine: Engine) -> None:
+def test_a_system_prompt_that_a_template_changes_is_in_the_prompt_once(engine: Engine) -> None:
     joins = "{% for m in messages %}<{{ m.content | replace(' ', '_') }}>{% endfor %}"
     talk = [{"role": "system", "content": "be kind"}, *HELLO]
     assert text_of(engine, engine.chat_prompt(talk, template=joins)).endswith("|><be_kind><hello>")
 
 
-def test_what_is_no_list_of_messages_is_refused_with_what_is_expected(engine: Engine) -> None:
+def test_an_invalid_list_of_messages_is_refused_with_the_expected_form(engine: Engine) -> None:
     wrong: Any = (
         ("str 'hello'", "hello"),
         ("dict", {"role": "user"}),
@@ -82,7 +84,7 @@ def test_what_is_no_list_of_messages_is_refused_with_what_is_expected(engine: En
             engine.chat(messages)
 
 
-def test_a_completion_of_a_chat_has_a_message_and_others_have_none(engine: Engine) -> None:
+def test_only_a_completion_of_a_chat_has_a_message(engine: Engine) -> None:
     made = engine.chat(HELLO, **GREEDY)
     assert made.message == Message("assistant", made.text)
     again = engine.chat([*HELLO, made.message, {"role": "user", "content": "more"}], **GREEDY)
@@ -91,7 +93,7 @@ def test_a_completion_of_a_chat_has_a_message_and_others_have_none(engine: Engin
         _ = engine.generate("hello", **GREEDY).message
 
 
-def test_a_base_model_chats_with_a_template_that_is_given(base_model: Path) -> None:
+def test_a_base_model_chats_with_a_given_template(base_model: Path) -> None:
     with Engine.open(base_model, n_ctx=64, n_threads=1) as engine:
         assert not engine.has_chat_template
         with pytest.raises(UnsupportedError, match="has no chat template"):
@@ -103,7 +105,7 @@ def test_a_base_model_chats_with_a_template_that_is_given(base_model: Path) -> N
 # Thinking
 
 
-def test_thinking_is_no_part_of_the_message_nor_of_later_prompts(thinker: Path) -> None:
+def test_thinking_is_not_in_the_message_or_in_later_prompts(thinker: Path) -> None:
     with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
         chat = ChatSession(engine)
         first = chat.ask("hello", template=THOUGHTFUL, **GREEDY)
@@ -132,7 +134,7 @@ def test_a_streamed_chat_yields_each_block_once(thinker: Path, is_async: bool) -
     assert [event.index for event in events if event.step == "begin"] == [0, 1]
 
 
-def test_a_thought_that_was_asked_for_comes_before_the_json(thinker: Path) -> None:
+def test_a_requested_thought_comes_before_the_json(thinker: Path) -> None:
     with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
         options: dict[str, Any] = {"template": THOUGHTFUL, "response_format": {"type": "json_object"}}
         made = engine.chat(HELLO, think=True, **options, **GREEDY)
@@ -144,8 +146,8 @@ def test_a_thought_that_was_asked_for_comes_before_the_json(thinker: Path) -> No
         assert unasked.message.thinking == "" and unasked.message.content.startswith("{")
 
 
-def test_a_template_that_always_thinks_is_told_by_the_prompt_that_it_has_thought(thinker: Path) -> None:
-    """QwQ's, for one, knows no way to leave the thought out."""
+def test_a_template_that_always_thinks_gets_an_empty_thought(thinker: Path) -> None:
+    """QwQ's, for example, has no option to leave the thought out."""
     always = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}<|channel>thought{{ '\n' }}"
     with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
         made = engine.chat(HELLO, template=always, response_format={"type": "json_object"}, **GREEDY)
@@ -156,7 +158,7 @@ def test_a_template_that_always_thinks_is_told_by_the_prompt_that_it_has_thought
         assert text_of(engine, engine.chat_prompt(begun, template=always)).endswith("thought\n<channel|>y")
 
 
-# Other files than most
+# Unusual files
 
 
 class _Other(Tokenizer):
@@ -168,19 +170,19 @@ class _Other(Tokenizer):
 
 @pytest.fixture(scope="module")
 def other_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its author wants EOS behind texts."""
+    """A file whose tokenizer adds EOS to texts."""
     path, made = tmp_path_factory.mktemp("other") / "other.gguf", tiny_tokenizer()
     spec, tokenizer = tiny.TargetSpec(n_layers=2), _Other(made.tokens, made.merges)
     tiny.write_gguf(path, spec, tokenizer, tiny.target_weights(spec, tokenizer), "F32")
     return path
 
 
-def test_no_prompt_ends_in_an_end(other_file: Path) -> None:
+def test_no_prompt_ends_with_an_end_token(other_file: Path) -> None:
     with Engine.open(other_file, n_ctx=64, n_threads=1) as engine:
         assert engine.native.add_eos
         for tokens in (engine.chat_prompt(HELLO), engine.tokenize("hello"), engine.prompt_tokens("hello")):
             assert tokens[0] == engine.native.bos and tokens[-1] != engine.native.eos
-        assert engine.tokenize("hello<|endoftext|>")[-1] == engine.native.eos, "which the text itself has"
+        assert engine.tokenize("hello<|endoftext|>")[-1] == engine.native.eos, "the text itself ends with EOS"
         with pytest.raises(ContextFullError):
             engine.generate("a b " * 64, max_tokens=1)
 
@@ -193,11 +195,11 @@ def test_a_stop_string_that_is_a_control_token_stops(tmp_path: Path) -> None:
         stopped = engine.generate("a\n", stop=["<|b|>", "other"], **GREEDY)
         assert (stopped.text, stopped.finish_reason, stopped.stopped_by) == ("we", "stop", "<|b|>")
         own = engine.generate("a\n", stop=["<|endoftext|>"], **GREEDY)
-        assert (own.text, own.stopped_by) == ("weys", None), "the model's own end is none of its texts"
+        assert (own.text, own.stopped_by) == ("weys", None), "the model's own end is not text"
 
 
-def test_a_conversation_goes_on_from_the_tokens_that_were_said(tmp_path: Path) -> None:
-    """Not from those that their text would have."""
+def test_a_conversation_continues_from_its_tokens(tmp_path: Path) -> None:
+    """Not from tokens of its text."""
     path = make_sayer(tmp_path / "sayer.gguf", "\n", [" ", "t", "h"], ("<|a|>", "<|b|>"))
     end = "{{ '<|b|>\n' if m.role == 'user' else '<|a|>' }}"
     template = "{% for m in messages %}{{ m.content }}" + end + "{% endfor %}"
@@ -209,10 +211,10 @@ def test_a_conversation_goes_on_from_the_tokens_that_were_said(tmp_path: Path) -
         assert second.prompt_tokens[: len(known)] == known
 
 
-# Room
+# Context
 
 
-def test_a_conversation_goes_on_when_the_context_is_full_tools_counted(engine: Engine) -> None:
+def test_a_full_context_drops_old_messages_and_counts_tools(engine: Engine) -> None:
     """The description of the tools takes more than half of the context."""
     template = (
         "{{ tools[0].function.description }}{% for m in messages %}<{{ m.role }} {{ m.content }}>{% endfor %}"
@@ -226,7 +228,7 @@ def test_a_conversation_goes_on_when_the_context_is_full_tools_counted(engine: E
     assert 0 < chat.left_out < 11 and len(chat.history) == 12
 
 
-def test_the_messages_of_a_model_are_in_a_prompt_once(models: Models) -> None:
+def test_the_modelfiles_messages_are_in_a_prompt_once(models: Models) -> None:
     from eaglecpp.opening.plan import make_plan
 
     found = found_file(models.target, "SYSTEM Be brief.\nMESSAGE user one\nMESSAGE assistant two\n")
@@ -238,8 +240,8 @@ def test_the_messages_of_a_model_are_in_a_prompt_once(models: Models) -> None:
             assert prompt.count("Be brief.") == 1
 
 
-def test_the_templates_text_says_how_a_model_calls_tools(engine: Engine) -> None:
-    """A template of a request that says nothing about it leaves the model's own way."""
+def test_the_templates_text_determines_how_a_model_calls_tools(engine: Engine) -> None:
+    """A template of the request without tools keeps the model's own form."""
     chat: ChatModel = engine.shared.chat.with_template("<think>{{ messages[0].content }}<tool_call>")
     other = chat.with_template("{{ messages[0].content }}")
     assert other.tags == chat.tags and other.tags is not None
@@ -250,8 +252,8 @@ def test_the_templates_text_says_how_a_model_calls_tools(engine: Engine) -> None
     assert reader.message.tool_calls == (ToolCall("lamp", {"on": False}),)
 
 
-def test_only_what_tokens_say_exactly_is_gone_on_from(engine: Engine) -> None:
-    """A known text is a beginning only where a control token follows: beside other text tokens join."""
+def test_cached_text_is_reused_only_at_token_boundaries(engine: Engine) -> None:
+    """Known text is reused only up to a control token: text tokens may merge."""
     vocabulary = engine.shared.vocabulary
     memory = PromptMemory(vocabulary, lambda: 4096)
     said = engine.generate("hello there", **GREEDY)
@@ -263,7 +265,7 @@ def test_only_what_tokens_say_exactly_is_gone_on_from(engine: Engine) -> None:
     assert memory.continued(Rendered(whole + "s of mine", has_bos=False)) is None
 
 
-def test_an_answer_that_a_stop_string_cut_is_not_gone_on_from(engine: Engine) -> None:
+def test_an_answer_cut_by_a_stop_string_is_not_continued(engine: Engine) -> None:
     memory = PromptMemory(engine.shared.vocabulary, lambda: 4096)
     said = engine.generate("hello there", **GREEDY)
     cut = replace(said, text=said.text[:-1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A conversation that remembers, takes back, and is kept."""
+"""A conversation that remembers, undoes, and is saved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_questions_and_answers_are_remembered(engine: Engine) -> None:
     assert second.timings.reused_n >= len(first.prompt_tokens)
 
 
-def test_an_error_and_a_stream_closed_at_once_leave_the_history(engine: Engine) -> None:
+def test_an_error_and_a_stream_closed_at_once_keep_the_history(engine: Engine) -> None:
     chat = ChatSession(engine)
     with pytest.raises(ValueError, match="top_p"):
         chat.ask("Hi", top_p=2.0)
@@ -48,7 +48,7 @@ def test_an_error_and_a_stream_closed_at_once_leave_the_history(engine: Engine) 
     assert said(chat)[-1][0] == "assistant" and said(chat)[-1][1].startswith(chunk.text)
 
 
-def test_an_error_in_the_middle_leaves_the_history_too(engine: Engine) -> None:
+def test_an_error_in_the_middle_keeps_the_history_too(engine: Engine) -> None:
     chat = ChatSession(engine)
     chat.ask("one", **SHORT)
     before = chat.history
@@ -71,7 +71,7 @@ def test_an_error_in_the_middle_leaves_the_history_too(engine: Engine) -> None:
     assert (chat.history, chat.left_out) == (before, n_before)
 
 
-def test_a_question_ends_the_answer_before_it(engine: Engine) -> None:
+def test_a_question_ends_the_previous_answer(engine: Engine) -> None:
     chat = ChatSession(engine)
     first = chat.stream("one", **SHORT)
     begun = next(first).text
@@ -82,7 +82,7 @@ def test_a_question_ends_the_answer_before_it(engine: Engine) -> None:
     assert [role for role, _ in said(chat)][-2:] == ["user", "assistant"], "nobody holds that stream"
 
 
-def test_pictures_stay_out_of_what_was_typed(models: Models, tmp_path: Path) -> None:
+def test_images_are_not_part_of_the_typed_text(models: Models, tmp_path: Path) -> None:
     projector = make_projector(tmp_path / "mmproj.gguf", 64)
     with Engine.open(models.target, n_ctx=256, n_threads=1, mmproj=str(projector)) as engine:
         chat = ChatSession(engine)
@@ -91,7 +91,7 @@ def test_pictures_stay_out_of_what_was_typed(models: Models, tmp_path: Path) -> 
         assert chat.undo() == "what is it" and chat.history == ()
 
 
-def test_what_was_saved_goes_on(engine: Engine, tmp_path: Path) -> None:
+def test_a_saved_chat_continues(engine: Engine, tmp_path: Path) -> None:
     chat = ChatSession(engine, system="Be brief.")
     chat.ask("Hi", **SHORT)
     path = tmp_path / "talk.json"
@@ -103,7 +103,7 @@ def test_what_was_saved_goes_on(engine: Engine, tmp_path: Path) -> None:
     assert len(ChatSession.load(engine, path).history) == 4
 
 
-def test_a_server_answers_as_well_as_an_engine() -> None:
+def test_a_server_can_replace_the_engine() -> None:
     with TestServer() as server, Engine.open(TARGET, DRAFT, n_ctx=512, n_threads=1) as engine:
         here = ChatSession(engine, system="Be brief.")
         there = ChatSession(ServerAnswers(server.url, MODEL), system="Be brief.")

@@ -32,7 +32,9 @@ def write_model(
     mla: bool = False,
     n_interval: int = 0,
 ) -> Path:
-    """The head of an 8B Llama: 128 KiB of keys and values per token, 1 KiB of the mask, 64 KiB of scores."""
+    """Writes the header of an 8B Llama: 128 KiB of keys and values per token, 1 KiB of the mask, 64 KiB of
+    scores.
+    """
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("big")
     writer.add_tags(["text-generation"])  # an array of strings comes first in files of the Hub
@@ -57,7 +59,7 @@ def write_model(
 
 
 def write_gpt2(path: Path, n_ctx: int) -> Path:
-    """A tiny model of one layer that has a table of positions."""
+    """Writes a tiny model of one layer with a table of positions."""
     rng, tokenizer, n_embd, n_ff = np.random.default_rng(1), tiny_tokenizer(), 64, 128
     writer = gguf.GGUFWriter(path, "gpt2")
     writer.add_context_length(n_ctx)
@@ -91,7 +93,7 @@ F32, Q8_0 = ({"type_k": kind, "type_v": kind} for kind in ("f32", "q8_0"))
         ({}, 8, {}, 8192),
         ({}, 1, {}, 4096),
         ({}, 24, F32, 16384),
-        ({}, 24, {"flash_attn": "off"}, 16384),  # scores are kept, and "auto" is F32
+        ({}, 24, {"flash_attn": "off"}, 16384),  # scores need memory, and "auto" is F32
         ({}, 40, {}, 65536),
         ({}, 40, Q8_0, 131072),
         ({}, 66, {"n_ubatch": 4096}, 65536),
@@ -99,12 +101,12 @@ F32, Q8_0 = ({"type_k": kind, "type_v": kind} for kind in ("f32", "q8_0"))
         ({}, 20, {"n_weights": 10 * GIB}, 16384),
         ({"n_kv_heads": [8] * 16 + [0] * 16}, 40, {}, 131072),
         ({"mla": True}, 40, {}, 131072),  # keeps no values
-        ({"n_interval": 4}, 20, {}, 131072),  # three of four layers have a state
+        ({"n_interval": 4}, 20, {}, 131072),  # three of four layers have a state instead
         *[({"n_train": n}, 100, {}, n) for n in (2048, 4096, 6000, 20000)],
         ({"n_train": None}, 100, {}, 4096),
     ],
 )
-def test_a_quarter_of_the_free_memory_decides_up_to_what_the_model_was_trained_for(
+def test_the_context_takes_a_quarter_of_the_free_memory_up_to_the_training_length(
     tmp_path: Path, model: dict[str, Any], n_free: int, options: dict[str, Any], n_ctx: int
 ) -> None:
     path = write_model(tmp_path / "m.gguf", **model)
@@ -131,7 +133,7 @@ print(system_info()["n_cores"], free_memory() <= 500_000_000)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
 def test_the_limits_of_a_container_hold() -> None:
-    """In a real control group of one CPU's time and 500 MB."""
+    """In a real control group with one CPU and 500 MB."""
     top = Path("/sys/fs/cgroup")
     is_new = (top / "cgroup.controllers").exists()
     groups = {
@@ -145,7 +147,7 @@ def test_the_limits_of_a_container_hold() -> None:
         command = [sys.executable, "-P", "-c", PROGRAM, *map(str, groups)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except OSError as e:
-        pytest.skip(f"no control group can be made here: {e}")
+        pytest.skip(f"cannot create a control group here: {e}")
     finally:
         for folder in groups:
             if folder.exists():
@@ -162,7 +164,7 @@ def test_only_the_cpus_of_this_process_count() -> None:
     assert done.stdout.split()[0] == "1"
 
 
-def test_a_drafters_cache_is_a_part_of_the_context(tmp_path: Path) -> None:
+def test_a_drafters_cache_counts_as_part_of_the_context(tmp_path: Path) -> None:
     target, draft = write_model(tmp_path / "m.gguf"), write_model(tmp_path / "d.gguf")
     assert choose_n_ctx(target, None, {}, 0, 70 * GIB)[0] == 131072
     assert choose_n_ctx(target, draft, {}, 0, 70 * GIB)[0] == 65536
@@ -177,7 +179,7 @@ def test_a_drafters_cache_is_a_part_of_the_context(tmp_path: Path) -> None:
         ({"n_ctx": 262144, "rope_freq_scale": 0.5}, False),
     ],
 )
-def test_a_context_beyond_training_is_told_unless_positions_are_stretched(
+def test_a_context_beyond_training_is_reported_unless_positions_are_scaled(
     tmp_path: Path, options: dict[str, Any], is_said: bool
 ) -> None:
     plan = make_plan(find_here(write_model(tmp_path / "m.gguf")), options=options)
@@ -185,7 +187,7 @@ def test_a_context_beyond_training_is_told_unless_positions_are_stretched(
 
 
 def test_a_context_beyond_a_table_of_positions_is_refused(tmp_path: Path) -> None:
-    """ggml ends the process where a row is looked up that there is not."""
+    """ggml ends the process when a graph looks up a missing row."""
     path = write_gpt2(tmp_path / "m.gguf", n_ctx=32)
     with Engine.open(path, n_ctx=32) as engine:
         assert engine.generate("ab", max_tokens=40, ignore_eos=True).finish_reason == "length"
@@ -193,24 +195,24 @@ def test_a_context_beyond_a_table_of_positions_is_refused(tmp_path: Path) -> Non
         Engine.open(path, n_ctx=33)
 
 
-def test_a_model_that_reads_texts_at_once_keeps_no_cache(tmp_path: Path) -> None:
+def test_an_encoder_model_keeps_no_cache(tmp_path: Path) -> None:
     model = make_bert(tmp_path / "m.gguf", BertSpec(n_ctx=8192))
     assert choose_n_ctx(model, None, {}, 0, 0)[0] == 8192
     assert kv_bytes_per_token(head_keys(model), "f16", "f16") == 0
 
 
 @pytest.mark.parametrize("damage", [b"", b"GGUF", b"notes, no weights" * 9, b"GGUF\3\0\0\0" + b"\xff" * 60])
-def test_a_file_that_is_no_model_is_left_to_the_engine(tmp_path: Path, damage: bytes) -> None:
+def test_an_invalid_file_is_left_to_the_engine(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(damage)
     assert choose_n_ctx(path, None, {}, 0, GIB)[0] == 4096
     assert choose_n_ctx(tmp_path / "missing.gguf", None, {}, 0, GIB)[0] == 4096
 
 
-def test_keys_are_found_before_and_behind_long_lists(tmp_path: Path) -> None:
+def test_keys_are_found_before_and_after_long_lists(tmp_path: Path) -> None:
     """Nearly every file on the Hub begins with lists of strings: its tags and languages."""
     keys = head_keys(write_model(tmp_path / "m.gguf"))
     assert keys["llama.block_count"] == 32
     assert keys["llama.attention.key_length"] == 128
     assert keys["general.name"] == "big"
-    assert "tokenizer.ggml.merges" not in keys, "long lists are passed over"
+    assert "tokenizer.ggml.merges" not in keys, "long lists are skipped"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What we know of one llama.cpp beyond its public headers (docs/internals.md has the list) is still so.
+"""Checks our assumptions about one llama.cpp beyond its public headers (docs/internals.md lists them).
 
-The symbols are looked up in the installed library. The rest needs its sources, in EAGLECPP_LLAMA_SOURCE:
-tests/newest.py gives them; what a compiler can tell is in tests/native/ggml_hook/test_abi.cpp.
+The symbols are looked up in the installed library. The rest needs llama.cpp's sources in
+EAGLECPP_LLAMA_SOURCE, which tests/newest.py sets. tests/native/ggml_hook/test_abi.cpp has the checks that a
+compiler can make.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ def theirs(name: str) -> str:
     return (Path(SOURCES) / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names as GNU's compiler mangles them")
-def test_the_functions_that_are_called_by_name_are_exported() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="names as mangled by GNU's compiler")
+def test_functions_called_by_name_are_exported() -> None:
     import llama_cpp
 
     library = ctypes.CDLL(str(next((Path(llama_cpp.__file__).parent / "lib").glob("libllama.so*"))))
     names = re.findall(r'"(_Z\w+)"', ours("target/llama_bridge.cpp"))
-    names.remove("_Z29llama_internal_get_tensor_mapPK11llama_model")  # of the other standard library
+    names.remove("_Z29llama_internal_get_tensor_mapPK11llama_model")  # libc++ mangles it differently
     assert len(names) == 9
     assert [name for name in names if not hasattr(library, name)] == []
 
@@ -54,21 +55,23 @@ def test_architectures_that_record_layer_inputs() -> None:
     }
     files = {"gpt-oss": "openai-moe", "nemotron_h": "nemotron-h", "hunyuan_vl": "hunyuan-vl"}
     assert recording <= {files.get(name, name) for name in names}, (
-        "a new one can be read without the callback"
+        "a new architecture can be read without the callback"
     )
     inherited = {"qwen3next", "lfm2moe", "hunyuan-dense", "nemotron_h_moe"}
-    assert {files.get(name, name) for name in names - inherited} <= recording, "one records nothing any more"
+    assert {files.get(name, name) for name in names - inherited} <= recording, (
+        "an architecture no longer records them"
+    )
 
 
 @needs_sources
-def test_a_head_needs_what_is_asked_of_its_file() -> None:
-    """An assertion that is new in one of these graphs would end the process where we refuse today."""
+def test_a_head_needs_the_tensors_that_its_file_must_have() -> None:
+    """A new assertion in one of these graphs would end the process where we should refuse the file."""
     (table,) = re.findall(r"rules = \{\n(.*?)\n    \};", ours("target/heads.cpp"), re.S)
     rules = dict(re.findall(r'\{"([\w-]+)", \{(.*?)\}\},?$', table, re.M))
     files = {"glm4moe": "glm4-moe", "hy_v3": "hy-v3", "nemotron_h_moe": "nemotron-h-moe"}
     allowed = {"hparams.n_layer_nextn", "cparams.nextn_layer_offset", "head_norm_w", "head_w"}
     allowed |= {f"layer.nextn.{name}" for name in ("eh_proj", "enorm", "hnorm")}
-    # refused by the loader, or while the context is made, where assertions are caught
+    # refused by the loader, or during the creation of the context, where assertions are caught
     allowed |= {"layer.ffn_gate_inp", "layer.nextn.shared_head_norm", "ext_factor", "hparams.is_mla"}
     allowed |= {"hparams.f_attn_temp_scale", "n_embd_head_qk_nope", "hparams.n_lora_q", "has_split_exps"}
     allowed |= {"layer.ffn_norm", "ubatch.token", "tok_embd_w", "hparams.n_embd_out"}
@@ -85,7 +88,7 @@ def test_a_head_needs_what_is_asked_of_its_file() -> None:
         assert has_equal_sizes == ("n_embd_head == hparams.n_embd_head_k()" in graph), name
         assert has_several == ("n_layer_nextn == 1" not in graph and "nextn_layer_offset" in graph), name
         assert asked - {"n_embd_head"} <= allowed, name
-        # rows without output are dropped before the states are named, always
+        # rows without output are always dropped before the states are named
         before = graph[: graph.rindex("res->t_h_nextn")]
         drops = re.search(r"ggml_get_rows\(ctx0, (cur|flat), +inp_out_ids\)", before)
         assert gives_outputs == (drops is not None and "embeddings_nextn_masked" not in graph), name
@@ -93,7 +96,7 @@ def test_a_head_needs_what_is_asked_of_its_file() -> None:
 
 
 @needs_sources
-def test_a_row_is_added_behind_the_logits_that_samplers_on_a_device_see() -> None:
+def test_a_row_is_added_after_the_logits_for_samplers_on_a_device() -> None:
     graph = theirs("src/llama-graph.cpp")
     assert "ggml_pad(ctx0, res->t_logits, 0, 1, 0, 0)" in graph
     assert re.search(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is imported is declared: an import that only works because something else needs it breaks one day."""
+"""Every imported package is declared: an import that only works because of another package breaks one day."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-# imported where they are asked for, with a way out
+# imported on demand, with a fallback
 OPTIONAL = {"torch", "matplotlib", "openai", "IPython"}
 NAMES = {
     "llama_cpp": "llama-cpp-python",
@@ -22,7 +22,7 @@ NAMES = {
 
 
 def imported() -> dict[str, str]:
-    """Top-level modules by the file that imports them."""
+    """Returns top-level modules by a file that imports them."""
     found = {}
     for path in [*(ROOT / "eaglecpp").rglob("*.py"), *(ROOT / "convert").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -50,8 +50,8 @@ def test_every_import_is_declared() -> None:
     assert missing == {}
 
 
-def test_libraries_whose_private_parts_are_used_have_an_upper_bound() -> None:
-    """The step `lowest` of tests/run.py tries the lower bounds."""
+def test_libraries_with_used_private_parts_have_an_upper_bound() -> None:
+    """The step `lowest` of tests/run.py tests the lower bounds."""
     bounds = {found.name: found.specifier for found in map(Requirement, dependencies())}
     for name in ("httpx", "httpcore", "h11", "uvicorn", "starlette", "jinja2"):
         assert any(bound.operator == "<" for bound in bounds[name]), name

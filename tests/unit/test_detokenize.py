@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Text and stop depend on the bytes alone, not on how they were cut into pieces."""
+"""Text and stop depend on the bytes alone, not on how the bytes are split."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(parts: list[bytes], stop: list[str]) -> tuple[str, str | None]:
 
 
 def expected(data: bytes, stop: list[str]) -> tuple[str, str | None]:
-    """One character at a time, looking at the whole text: slow and plain."""
+    """Checks the whole text after each character: slow and simple."""
     text = data.decode("utf-8", "replace")
     for end in range(1, len(text) + 1):
         done = [one for one in stop if text[:end].endswith(one)]
@@ -50,7 +50,7 @@ def test_text_and_stop_do_not_depend_on_the_split(data: bytes, at: list[int], st
     assert run(pieces(data, at), stop) == expected(data, stop)
 
 
-def test_what_may_become_a_stop_string_is_held_until_it_cannot() -> None:
+def test_a_possible_beginning_of_a_stop_string_is_withheld() -> None:
     detokenizer = Detokenizer(["<end>"])
     assert detokenizer.feed(b"yes<e") == "yes"
     assert detokenizer.feed(b"nd") == ""

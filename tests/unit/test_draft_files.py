@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Drafter files of EAGLE-1 and 2: read as they were written, for one target. Flaws: tests/native/gguf."""
+"""Drafter files of EAGLE-1 and 2: read like they were written, for one target. tests/native/gguf has the
+flaws.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def converted(folder: Path, target: TinyTarget, shape: DraftShape) -> Path:
     return convert_checkpoint(checkpoint, target.gguf, folder / "draft.gguf", type="F32").out
 
 
-def test_an_eagle_file_is_read_as_it_was_written(target: TinyTarget, tmp_path: Path) -> None:
+def test_an_eagle_file_is_read_back(target: TinyTarget, tmp_path: Path) -> None:
     path = converted(tmp_path, target, EAGLE1)
     info = DraftFile(str(rewrite(path, tmp_path / "again.gguf"))).info
     assert info == DraftFile(str(path)).info
@@ -40,7 +42,7 @@ def test_a_target_of_another_depth_does_not_fit(target: TinyTarget, tmp_path: Pa
         eaglecpp.Engine.open(other.gguf, draft=path)
 
 
-def test_keys_that_nothing_computes_with_are_named_at_opening(
+def test_unused_keys_are_named_at_opening(
     target: TinyTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = converted(tmp_path, target, EAGLE1)
@@ -52,10 +54,10 @@ def test_keys_that_nothing_computes_with_are_named_at_opening(
     assert "rope.twice" not in caplog.text
 
 
-def test_a_block_drafter_without_a_head_is_doubted_at_opening(
+def test_a_block_drafter_without_a_head_causes_a_warning_at_opening(
     target: TinyTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """llama.cpp's own file of DeepSpec's drafter of an untied target drafted noise without a word."""
+    """llama.cpp's own file of DeepSpec's drafter for an untied target drafted noise without a warning."""
     caplog.set_level("WARNING", "eaglecpp.native")  # a test of the command line may have changed it
     path = convert_checkpoint(
         BlockShape("dspark").write(tmp_path / "in"), target.gguf, tmp_path / "whole.gguf", type="F32"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Vectors are llama_cpp's, of models for embeddings and of those that generate, and nothing of them shows in
-what is generated beside them.
+"""Vectors equal llama_cpp's, for embedding models and generating ones, and do not change texts that are
+generated meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NUMBERS = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One of each kind of tokenizer."""
+    """Embedding models, one for each kind of tokenizer."""
     folder = tmp_path_factory.mktemp("encoders")
     return {name: make_bert(folder / f"{name}.gguf", tokenizer=name) for name in ("bert", "t5")}
 
@@ -48,7 +48,7 @@ def bert(encoders: dict[str, Path]) -> Iterator[Engine]:
 
 
 def theirs(path: Path, texts: list[str], pooling: str, n_ctx: int) -> list[Any]:
-    """llama_cpp's, of one text at a time: it mixes the texts of a batch up where it does not pool."""
+    """Returns llama_cpp's vectors, one text at a time: without pooling it mixes up the texts of a batch."""
     llama = llama_cpp.Llama(
         str(path), embedding=True, verbose=False, n_ctx=n_ctx, n_batch=n_ctx, n_ubatch=n_ctx, n_threads=1,
         pooling_type=NUMBERS[pooling],
@@ -64,7 +64,7 @@ def cosines(found: Any, expected: Any) -> Any:
 
 @pytest.mark.parametrize("pooling", ["none", "mean", "cls", "last"])
 @pytest.mark.parametrize("name", ["bert", "t5", "llama"])
-def test_vectors_are_llama_cpps(models: Models, encoders: dict[str, Path], name: str, pooling: str) -> None:
+def test_vectors_equal_llama_cpps(models: Models, encoders: dict[str, Path], name: str, pooling: str) -> None:
     path, n_ctx = (models.target, 512) if name == "llama" else (encoders[name], 128)
     with Engine.open(path, n_ctx=n_ctx, n_threads=1) as engine:
         found = engine.embed(TEXTS, pooling=pooling)
@@ -77,7 +77,7 @@ def test_vectors_are_llama_cpps(models: Models, encoders: dict[str, Path], name:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_a_text_that_is_read_in_pieces_has_the_vector_of_the_whole(models: Models, pooling: str) -> None:
+def test_a_text_read_in_pieces_has_the_vector_of_the_whole(models: Models, pooling: str) -> None:
     long = "over and over again, " * 100 + "def main(): return 1, 2, 3 " * 25  # more than a batch has rows
     with Engine.open(models.target, n_ctx=2048, n_threads=1) as engine:
         found = engine.embed(["short", long, "short"], pooling=pooling, normalize=False)
@@ -96,7 +96,7 @@ def test_other_kinds_of_attention_and_states(tmp_path: Path, make: Callable[[Pat
         assert cosines(one.vector, expected) >= 0.9999
 
 
-def test_text_that_is_too_long_is_cut_before_its_end_token_or_refused(bert: Engine) -> None:
+def test_a_too_long_text_is_cut_before_its_end_token_or_refused(bert: Engine) -> None:
     long = "the fox " * 200
     cut = bert.embed(long)
     assert cut.is_truncated and cut.n_tokens == 128
@@ -106,11 +106,11 @@ def test_text_that_is_too_long_is_cut_before_its_end_token_or_refused(bert: Engi
     with pytest.raises(ContextFullError, match=f"input 1 has {len(tokens)} tokens, but at most 128 fit"):
         bert.embed(["x", long], truncate=False)
     assert bert.embedder.embed([long], n_ctx=16)[0].n_tokens == 16
-    huge = bert.embed("fox " * 100_000)  # of which only the beginning is read
+    huge = bert.embed("fox " * 100_000)  # only the beginning is read
     assert huge.n_tokens == 128
 
 
-def test_dimensions_are_the_first_ones_at_a_length_of_1(bert: Engine) -> None:
+def test_dimensions_keep_the_first_values_scaled_to_length_1(bert: Engine) -> None:
     whole, some = bert.embed("a fox").vector, bert.embed("a fox", dimensions=8).vector
     assert some == pytest.approx(whole[:8] / np.linalg.norm(whole[:8]), abs=1e-6)
     for wrong in (0, -1, 65):
@@ -120,9 +120,7 @@ def test_dimensions_are_the_first_ones_at_a_length_of_1(bert: Engine) -> None:
     assert raw / np.linalg.norm(raw) == pytest.approx(whole, abs=1e-6)
 
 
-def test_a_model_that_reads_texts_at_once_generates_nothing_and_says_so(
-    encoders: dict[str, Path], models: Models
-) -> None:
+def test_an_embedding_model_refuses_to_generate(encoders: dict[str, Path], models: Models) -> None:
     turns = [{"role": "user", "content": "x"}]
     with Engine.open(encoders["bert"]) as engine:
         assert engine.only_embeds and engine.n_free == 0 and not engine.has_draft
@@ -175,7 +173,7 @@ def test_a_file_without_the_tokens_around_a_text_is_named(tmp_path: Path, key: s
         engine.embed("x")
 
 
-def test_a_pooling_that_nobody_knows_is_named(tmp_path: Path) -> None:
+def test_an_unknown_pooling_is_named(tmp_path: Path) -> None:
     path = make_bert(tmp_path / "a.gguf")
     data = path.read_bytes()
     at = data.index(b"bert.pooling_type") + len(b"bert.pooling_type") + 4
@@ -196,8 +194,10 @@ def test_conversations_do_not_notice(models: Models) -> None:
             assert stream.completion().tokens == expected.tokens
 
 
-def test_between_two_steps_others_have_their_turn(bert: Engine) -> None:
-    """A lock that counts: each decode takes it anew, and whoever left ends the work at the next one."""
+def test_others_run_between_two_steps(bert: Engine) -> None:
+    """Counts uses of a lock: each decode acquires it anew, and a client that leaves ends the work at the next
+    one.
+    """
 
     class Counted(contextlib.AbstractContextManager[None]):
         n = 0
@@ -205,7 +205,7 @@ def test_between_two_steps_others_have_their_turn(bert: Engine) -> None:
         def __exit__(self, *exc: object) -> None:
             self.n += 1
 
-    texts = ["the fox " * 60] * 12  # 122 tokens each, of which a batch of this model holds one
+    texts = ["the fox " * 60] * 12  # 122 tokens each; a batch of this model holds one text
     lock = Counted()
     assert len(bert.embedder.embed(texts, lock=lock)) == 12
     assert lock.n == 12
@@ -243,7 +243,7 @@ def test_many_tasks_embed_and_generate(models: Models) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
-def test_llama_gives_what_llama_cpp_gives(models: Models, encoders: dict[str, Path], name: str) -> None:
+def test_llama_returns_the_same_as_llama_cpp(models: Models, encoders: dict[str, Path], name: str) -> None:
     path = models.target if name == "llama" else encoders[name]
     given = {"embedding": True, "verbose": False, "n_ctx": 128, "n_threads": 1}
     theirs, ours = llama_cpp.Llama(str(path), **given), eaglecpp.Llama(str(path), **given)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The engine on real tiny models: results, streams, and that nothing leaves it unusable."""
+"""The engine on real tiny models: results and streams, and that no error leaves it unusable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def greedy(engine: Engine, prompt: Any = PROMPT, n: int = 24, **options: Any) ->
 
 @pytest.fixture(scope="module")
 def fresh(models: Models) -> Completion:
-    """What an engine that has never been used gives."""
+    """The result of an unused engine."""
     with Engine.open(models.target, draft=models.draft, n_ctx=N_CTX, n_threads=1) as opened:
         return greedy(opened)
 
@@ -88,9 +88,7 @@ def test_bos_is_added_once_to_text_and_never_to_ids(engine: Engine) -> None:
         (prompt_ids(N_CTX + 10), ContextFullError, f"the context has {N_CTX}"),
     ],
 )
-def test_a_prompt_that_is_none_is_refused(
-    engine: Engine, prompt: Any, error: type[Exception], text: str
-) -> None:
+def test_an_invalid_prompt_is_refused(engine: Engine, prompt: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:
         greedy(engine, prompt)
     assert text in str(caught.value)
@@ -109,7 +107,7 @@ def test_chunks_add_up_to_the_completion(engine: Engine, fresh: Completion) -> N
 
 
 @pytest.mark.parametrize("strategy", ["off", "chain:5"])
-def test_a_stop_string_cuts_text_and_tokens_at_the_same_place(
+def test_a_stop_string_cuts_text_and_tokens_at_the_same_position(
     engine: Engine, fresh: Completion, strategy: str
 ) -> None:
     stop = fresh.text[9:12]
@@ -119,8 +117,8 @@ def test_a_stop_string_cuts_text_and_tokens_at_the_same_place(
     assert result.tokens == fresh.tokens[: len(result.tokens)]
     assert len(result.tokens) < len(fresh.tokens)
     assert stop in engine.detokenize(result.tokens)
-    assert stop not in engine.detokenize(result.tokens[:-1]), "it ends with the token that completed it"
-    assert result.timings.predicted_n == len(result.tokens), "what the round gave beyond is not counted"
+    assert stop not in engine.detokenize(result.tokens[:-1]), "the last token completes the stop string"
+    assert result.timings.predicted_n == len(result.tokens), "later tokens of the round are not counted"
 
 
 @pytest.mark.parametrize("strategy", ["off", "chain:5"])
@@ -138,7 +136,7 @@ def test_stop_when_sees_every_token(engine: Engine, fresh: Completion, strategy:
 
 @pytest.mark.parametrize("strategy", ["off", "chain:4", "auto"])
 @pytest.mark.parametrize(("max_repeats", "n"), [(0.0, 540), (4.0, 512)])
-def test_an_answer_that_only_repeats_itself_ends_at_the_same_token(
+def test_a_repeating_answer_ends_at_the_same_token(
     models: Models, strategy: str, max_repeats: float, n: int
 ) -> None:
     options: dict[str, Any] = {"max_tokens": 540, "ignore_eos": True, "temperature": 0.0}
@@ -158,7 +156,7 @@ def test_an_end_of_generation_token_ends_it_and_is_not_text(engine: Engine) -> N
 
 
 def test_an_end_token_with_text_is_not_shown_either(models: Models, tmp_path: Path) -> None:
-    """Some files name an ordinary token as their end token; llama.cpp then has characters for it."""
+    """Some files use an ordinary token as end token, for which llama.cpp has text."""
     path, plain = tmp_path / "odd.gguf", 100
     shutil.copyfile(models.target, path)
     reader = gguf.GGUFReader(path, "r+")
@@ -170,10 +168,10 @@ def test_an_end_token_with_text_is_not_shown_either(models: Models, tmp_path: Pa
         assert (result.tokens, result.text, result.finish_reason) == ([plain], "", "stop")
 
 
-# A usable engine, whatever happened
+# The engine stays usable
 
 
-def test_a_closed_stream_keeps_what_it_had(engine: Engine, fresh: Completion) -> None:
+def test_a_closed_stream_keeps_its_tokens(engine: Engine, fresh: Completion) -> None:
     stream = engine.stream(PROMPT, max_tokens=24, temperature=0.0)
     first = next(stream)
     stream.close()
@@ -214,8 +212,8 @@ def test_the_beginning_of_the_last_prompt_is_reused(engine: Engine) -> None:
     assert anew.tokens == again.tokens
 
 
-def test_a_new_call_ends_a_stream_that_another_thread_has_open(engine: Engine, fresh: Completion) -> None:
-    """A web framework leaves a generator where it is, and answers the next request in another thread."""
+def test_a_new_call_ends_an_open_stream_of_another_thread(engine: Engine, fresh: Completion) -> None:
+    """A web framework abandons a generator, and answers the next request in another thread."""
     stream = engine.stream("xy zz", max_tokens=24, temperature=0.0)
     next(stream)
     made: list[Completion] = []
@@ -246,9 +244,6 @@ def test_concurrent_calls_are_refused_not_queued(engine: Engine) -> None:
     thread.join()
 
 
-# Chat
-
-
 # Opening and closing
 
 
@@ -261,10 +256,10 @@ def test_wrong_files_are_refused_with_their_names(models: Models, tmp_path: Path
         assert Path(draft or target).name in str(caught.value)
     with pytest.raises(ModelNotFoundError, match="drafter") as missing:
         Engine.open(models.target, tmp_path / "none.gguf")
-    assert len(missing.traceback) > 2  # a log shows where it was looked for
+    assert len(missing.traceback) > 2  # a log shows where the file was looked for
 
 
-def test_a_closed_engine_says_so(models: Models) -> None:
+def test_a_closed_engine_raises(models: Models) -> None:
     engine = Engine.open(models.target, n_ctx=64)
     stream = engine.stream(PROMPT, temperature=0.0)
     next(stream)
@@ -277,7 +272,7 @@ def test_a_closed_engine_says_so(models: Models) -> None:
         engine.generate(PROMPT)
 
 
-def test_sessions_run_side_by_side(engine: Engine, fresh: Completion) -> None:
+def test_parallel_sessions(engine: Engine, fresh: Completion) -> None:
     engine.clear()
     with engine.session() as other:
         streams = [one.stream(PROMPT, max_tokens=24, temperature=0.0) for one in (engine, other)]

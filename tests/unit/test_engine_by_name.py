@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`Engine.open("name")` opens the model as it was created, not its target alone."""
+"""`Engine.open("name")` opens the model with everything that it was created with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def named(named: Create) -> Create:
     return lambda *lines: named("PARAMETER num_ctx 256", "PARAMETER num_thread 1", *lines)
 
 
-def test_the_drafter_and_the_parameters_come_with_it(named: Create) -> None:
+def test_drafter_and_parameters_are_used(named: Create) -> None:
     name = named("PARAMETER temperature 0", "PARAMETER num_predict 9", "#eaglecpp: strategy chain:2")
     with Engine.open(name) as engine:
         result = engine.generate("ab")
@@ -39,9 +39,7 @@ def test_a_pragma_chooses_the_template(named: Create) -> None:
         assert engine.detokenize(engine.chat_prompt(MESSAGES)) == "Hi"
 
 
-def test_adapters_come_with_it_even_under_whole_options(
-    named: Create, models: Models, tmp_path: Path
-) -> None:
+def test_adapters_are_used_even_with_an_options_object(named: Create, models: Models, tmp_path: Path) -> None:
     write_lora(tmp_path / "lora.gguf", models.target)
     name = named("ADAPTER ./lora.gguf")
 
@@ -57,7 +55,7 @@ def test_adapters_come_with_it_even_under_whole_options(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_an_adapted_model_says_the_same_with_and_without_drafts(
+def test_an_adapted_model_gives_the_same_text_with_and_without_drafts(
     temperature: float, named: Create, models: Models, tmp_path: Path
 ) -> None:
     write_lora(tmp_path / "lora.gguf", models.target, size=0.3)
@@ -70,12 +68,12 @@ def test_an_adapted_model_says_the_same_with_and_without_drafts(
     assert answers[1].timings.draft_n_accepted > 0
 
 
-def test_the_drop_in_takes_names_too(named: Create) -> None:
+def test_llama_opens_names_too(named: Create) -> None:
     llm = Llama(named(), n_ctx=256, n_threads=1, strategy="chain:2", verbose=False)
     assert llm("ab", max_tokens=8, temperature=0.0)["timings"]["draft_n"] > 0
     llm.close()
 
 
-def test_what_its_user_should_know_is_logged(named: Create, caplog: pytest.LogCaptureFixture) -> None:
+def test_notes_for_the_user_are_logged(named: Create, caplog: pytest.LogCaptureFixture) -> None:
     Engine.open(named("RENDERER qwen3"), strategy="off").close()
     assert "RENDERER qwen3 is built into Ollama" in caplog.text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The version guard: a llama.cpp the extension was not built for is refused in words."""
+"""The version guard: the extension refuses a llama.cpp that it was not built for, with a clear error."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_a_missing_llama_library_is_one_version_error(tmp_path: Path) -> None:
     assert "LLAMA_CPP_LIB_PATH" in done.stderr.splitlines()[-1] and "pip install" in done.stderr
 
 
-def test_sources_that_hide_the_installed_package_say_so() -> None:
-    """Python without installed packages (-S), started in the checkout: what `import eaglecpp` finds first."""
+def test_sources_that_hide_the_installed_package_are_reported() -> None:
+    """Python without installed packages (-S), started in the checkout, whose `eaglecpp` comes first."""
     command = [sys.executable, "-S", "-c", "import eaglecpp; eaglecpp.Engine"]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Settings that llama.cpp loads, and that end or hang the process as soon as ggml computes with them."""
+"""Settings that llama.cpp loads, although they end or hang the process in ggml's computation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write(path: Path, arch: str, settings: Settings) -> Path:
 
 
 @pytest.mark.parametrize(("arch", "settings"), [("qwen2", {}), ("qwen2vl", SECTIONS)])
-def test_sane_settings_compute(tmp_path: Path, arch: str, settings: Settings) -> None:
+def test_valid_settings_compute(tmp_path: Path, arch: str, settings: Settings) -> None:
     with Engine.open(write(tmp_path / "target.gguf", arch, settings), n_ctx=64) as engine:
         assert len(engine.generate("ab", max_tokens=2).tokens) == 2
 
@@ -60,8 +60,8 @@ def test_hostile_settings_are_refused_at_opening(
 
 
 @pytest.mark.parametrize("number", [-1, 4])
-def test_numbers_of_experts_that_are_not_there_are_refused(tmp_path: Path, number: int) -> None:
-    """ggml would write beside its table."""
+def test_missing_experts_are_refused(tmp_path: Path, number: int) -> None:
+    """ggml would write outside its table."""
     path = tmp_path / "target.gguf"
     writer = gguf.GGUFWriter(path, "deepseek4")
     writer.add_expert_count(4)
@@ -84,10 +84,10 @@ def test_numbers_of_experts_that_are_not_there_are_refused(tmp_path: Path, numbe
         ("glm-dsa", ["indexer.attn_q_b.weight"], "indexer.attn_k.weight"),
     ],
 )
-def test_a_tensor_that_llama_cpp_would_miss_is_asked_for(
+def test_a_tensor_that_llama_cpp_would_miss_is_required(
     tmp_path: Path, arch: str, there: list[str], missing: str
 ) -> None:
-    """Its loader takes these for optional, its graph computes with them."""
+    """llama.cpp's loader treats them as optional, but its graph computes with them."""
     path = tmp_path / "target.gguf"
     writer = gguf.GGUFWriter(path, arch)
     for name in there:
@@ -99,8 +99,8 @@ def test_a_tensor_that_llama_cpp_would_miss_is_asked_for(
 
 @pytest.mark.parametrize("n_parts", [1, 2])
 @pytest.mark.parametrize("name", ["blk.1.attn_norm.weight", "output_norm.weight", "blk.0.attn_q.bias"])
-def test_what_is_added_has_to_be_f32(tmp_path: Path, name: str, n_parts: int) -> None:
-    """On a worker thread ggml ends the process over another type."""
+def test_added_tensors_must_be_f32(tmp_path: Path, name: str, n_parts: int) -> None:
+    """On another type ggml ends the process, on a worker thread."""
     halved = rewrite(
         make_target(tmp_path, SPEC).gguf,
         tmp_path / "half.gguf",
@@ -111,7 +111,7 @@ def test_what_is_added_has_to_be_f32(tmp_path: Path, name: str, n_parts: int) ->
         Engine.open(path, n_ctx=64, n_threads=2)
 
 
-def test_more_tensors_than_any_model_has_are_refused_at_once(tmp_path: Path) -> None:
+def test_too_many_tensors_are_refused_at_once(tmp_path: Path) -> None:
     path = tmp_path / "many.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     for i in range(60_000):
@@ -129,7 +129,7 @@ def test_a_vocabulary_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_a_context_is_counted_by_the_length_of_keys(tmp_path: Path) -> None:
-    """Twice the width of the model divided by its heads, here."""
+    """Twice the model's width divided by its heads, here."""
     spec = TargetSpec(n_layers=2)
     n_ctx = int(1.3 * free_memory() / (2 * 2 * spec.n_layers * spec.n_kv_heads * spec.head_dim))
     with pytest.raises(
@@ -146,7 +146,7 @@ BAD = b"\xff\xfe"
 @pytest.mark.parametrize(
     "name", ["general.architecture", "general.name", "tokenizer.ggml.pre", "tokens", "tensor"]
 )
-def test_bytes_that_are_no_text_end_in_an_error_that_names_the_file(tmp_path: Path, name: str) -> None:
+def test_invalid_text_causes_an_error_that_names_the_file(tmp_path: Path, name: str) -> None:
     data = make_target(tmp_path, SPEC).gguf.read_bytes()
     old = {
         "general.architecture": b"qwen2",

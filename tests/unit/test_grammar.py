@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Each way to ask for a grammar ends in one for llguidance or in a clear error; hostile ones cost little."""
+"""Every form of a grammar becomes one for llguidance or a clear error; hostile ones cost little."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "require
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
     ],
 )
-def test_a_schema_gives_the_same_grammar_wherever_it_stands(arguments: dict[str, Any]) -> None:
+def test_a_schema_gives_the_same_grammar_in_every_option(arguments: dict[str, Any]) -> None:
     assert resolve_grammar(**arguments) == resolve_grammar(json_schema='{"type": "object", "properties": '
         '{"name": {"type": "string"}}, "required": ["name"]}')  # fmt: skip
     assert "name" in (resolve_grammar(**arguments) or "")
@@ -71,15 +71,13 @@ def test_a_schema_gives_the_same_grammar_wherever_it_stands(arguments: dict[str,
         ({"response_format": "json"}, TypeError, "must be a dict"),
     ],
 )
-def test_what_cannot_be_a_grammar_is_refused(
-    arguments: dict[str, Any], error: type[Exception], text: str
-) -> None:
+def test_an_invalid_grammar_is_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:
         resolve_grammar(**arguments)
     assert text in str(caught.value)
 
 
-def test_the_limits_are_the_documented_ones() -> None:
+def test_the_limits_match_the_documentation() -> None:
     text = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
     section = text.partition("## Limits of grammars")[2].partition("\n## ")[0]
     table = {int(number) for row in section.splitlines() if row.startswith("|")
@@ -98,7 +96,7 @@ def chain(n: int) -> str:
 
 
 def endure(grammar: str, target: Target, n: int, seed: int = 5) -> str:
-    """Why a text of n random tokens that the grammar allows ended early; "" where it did not."""
+    """Follows n random tokens that the grammar allows; returns why the text ended early, or ""."""
     rng = random.Random(seed)
     try:
         sampler = make_sampler(target, grammar=resolve_grammar(grammar) or "")
@@ -146,7 +144,7 @@ HOSTILE = {
 @pytest.mark.alone  # measures time
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_grammars_cost_little_or_are_refused(name: str, target: Target) -> None:
-    """Many of them killed the process or held it for minutes with llama.cpp's parser and sampler."""
+    """With llama.cpp's parser and sampler many of them killed the process or blocked it for minutes."""
     grammar, n = HOSTILE[name]
     start = time.process_time()
     endure(grammar, target, n)
@@ -172,7 +170,7 @@ def test_damaged_grammars_are_read_or_refused(target: Target) -> None:
 
 
 def test_a_rule_may_have_any_name_and_any_character(target: Target) -> None:
-    """llguidance's converter knows neither all names nor all escapes of GBNF."""
+    """llguidance's converter lacks some names and escapes of GBNF."""
     text = (
         'root ::= start Start-A startA\nstart ::= "/\\x41\\"\\\\"\n'
         "Start-A ::= [\\-/&~^-]{2}\nstartA ::= [^\\U0001F600a-z]"
@@ -184,11 +182,11 @@ def test_a_rule_may_have_any_name_and_any_character(target: Target) -> None:
     assert next(token for token, may in enumerate(sampler.allowed()) if may) == EOS
 
 
-def test_what_a_grammar_forces_is_drafted_without_a_drafter(models: Models) -> None:
+def test_text_that_a_grammar_forces_is_drafted_without_a_drafter(models: Models) -> None:
     schema = {"type": "object", "properties": {"name_of_the_customer": {"enum": ["a", "b"]}}}
     form = {"json_schema": schema | {"required": ["name_of_the_customer"]}, "max_tokens": 60}
     with Engine.open(models.target, n_ctx=256, n_threads=1) as engine:
-        assert engine.exactness.rows == "1", "nothing is measured before a grammar is asked for"
+        assert engine.exactness.rows == "1", "nothing is measured before the first grammar"
         for temperature in (0.0, 0.8):
             options = {**form, "temperature": temperature, "seed": 1}
             plain = engine.generate("ab cd", strategy="off", **options)
@@ -204,7 +202,7 @@ def test_what_a_grammar_forces_is_drafted_without_a_drafter(models: Models) -> N
 
 
 def test_forced_drafts_wait_until_no_other_answer_runs(models: Models) -> None:
-    """Before the first ones rows are measured, which others would wait for."""
+    """The first forced drafts measure batch sizes, which other answers would wait for."""
     form: dict[str, Any] = {"json_schema": {"const": "a long constant text"}, "strategy": "chain:8"}
     options = {"n_ctx": 256, "n_threads": 1, "n_sequences": 2}
     with Engine.open(models.target, **options) as engine, engine.session() as other:
@@ -216,8 +214,8 @@ def test_forced_drafts_wait_until_no_other_answer_runs(models: Models) -> None:
         assert engine.generate("ab cd", **form).timings.draft_n > 0
 
 
-def test_what_a_grammar_forbids_is_not_drafted(models: Models) -> None:
-    """This drafter thinks of words."""
+def test_tokens_that_a_grammar_forbids_are_not_drafted(models: Models) -> None:
+    """Without the grammar this drafter proposes words."""
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, strategy="chain:1") as engine:
         digits = engine.generate("ab cd", grammar="root ::= [0-9]+", max_tokens=30, temperature=0.0)
         anything = engine.generate("ab cd", max_tokens=30, temperature=0.0)

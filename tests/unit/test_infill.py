@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Prompts whose answer goes between two texts: by the file's tokens, and with drafts."""
+"""Infilling: prompts whose answer goes between two texts, with the file's special tokens, and with drafts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shown(engine: Engine, tokens: list[int]) -> str:
     return engine.detokenize(tokens, special=True)
 
 
-def test_the_layout_is_llama_cpps(engine: Engine) -> None:
+def test_the_layout_equals_llama_cpps(engine: Engine) -> None:
     assert shown(engine, infill(engine, PREFIX, SUFFIX)) == f"{PRE}{PREFIX}{SUF}{SUFFIX}{MID}"
     first = infill(engine, PREFIX, SUFFIX, suffix_first=True)
     assert shown(engine, first) == f"{SUF}{SUFFIX}{PRE}{PREFIX}{MID}"
@@ -58,14 +58,16 @@ def test_special_tokens_in_a_text_stay_text(engine: Engine) -> None:
     assert [t for t in marked if t in special] == [t for t in plain if t in special]
 
 
-def test_files_without_marks_for_files_are_told_apart_by_text(tmp_path: Path) -> None:
+def test_without_file_tokens_files_are_separated_by_text(tmp_path: Path) -> None:
     with Engine.open(write_infill_pair(tmp_path, n_tokens=3)[0], **FAST) as engine:
         tokens = infill(engine, "a", "b", extra=[("a.py", "A = 1\n")])
         assert shown(engine, tokens) == f"\n\n--- snippet ---\n\nA = 1\n{PRE}a{SUF}b{MID}"
 
 
 def test_bos_stands_before_the_prefix(tmp_path: Path) -> None:
-    """As in llama.cpp, behind other files. This vocabulary wants one, and lends two words as marks."""
+    """As in llama.cpp, after the other files. This vocabulary adds BOS, and two of its words serve
+    as marks.
+    """
     with Engine.open(write_spm(tmp_path / "spm.gguf"), **FAST) as engine:
         vocabulary = engine.vocabulary
         vocabulary.__dict__["fim_tokens"] = {"pre": 300, "suf": 301, "mid": 302}
@@ -76,7 +78,7 @@ def test_bos_stands_before_the_prefix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("n_most", [12, 40, 200])
-def test_what_is_far_from_the_gap_is_left_out(engine: Engine, n_most: int) -> None:
+def test_text_far_from_the_gap_is_left_out(engine: Engine, n_most: int) -> None:
     before, behind = "one two three\n" * 200, "four five six\n" * 200
     whole = infill(engine, "two\n", "four\n", extra=[("a", "x " * 500)], n_most=n_most)
     assert len(whole) == n_most and shown(engine, whole).endswith(f"{PRE}two\n{SUF}four\n{MID}")
@@ -88,7 +90,7 @@ def test_what_is_far_from_the_gap_is_left_out(engine: Engine, n_most: int) -> No
     assert shown(engine, infill(engine, "a", behind, n_most=n_most)).startswith(f"{PRE}a{SUF}")
 
 
-def test_what_does_not_fit_is_refused(engine: Engine) -> None:
+def test_too_long_input_is_refused(engine: Engine) -> None:
     for prefix, suffix in (("word " * 5000, ""), ("", "word " * 5000), ("word " * 300, "word " * 300)):
         with pytest.raises(ContextFullError, match="the context has 512"):
             engine.generate(prefix, suffix=suffix)
@@ -104,7 +106,7 @@ def test_drafts_change_nothing(engine: Engine, sampling: dict[str, float]) -> No
     assert engine.generate(PREFIX, strategy="off", **asked).timings.reused_n > 0
 
 
-def test_a_model_without_tokens_is_refused_with_the_keys(tmp_path: Path) -> None:
+def test_a_model_without_the_tokens_is_refused_with_the_keys(tmp_path: Path) -> None:
     with Engine.open(TARGET, **FAST) as engine:
         with pytest.raises(UnsupportedError, match="no prefix and no suffix and no middle token"):
             engine.generate("a", suffix="b")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Importing eaglecpp, and asking the command for help, costs nothing heavy."""
+"""Importing eaglecpp and asking the command for help load nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEAVY = ("numpy", "llama_cpp", "llguidance", "gguf", "torch", "jinja2", "hugging
 
 
 def modules_after(code: str) -> set[str]:
-    """Names of all modules a fresh interpreter has imported once `code` ran."""
+    """Returns the modules that a new interpreter has imported after `code`."""
     script = f"import contextlib, io, sys\nwith contextlib.redirect_stdout(io.StringIO()):\n{code}\n"
     script += "print('\\n'.join(sys.modules))"
     return set(run_script(script).stdout.split())
@@ -36,7 +36,7 @@ def test_nothing_heavy_is_imported(code: str) -> None:
     assert loaded.isdisjoint(HEAVY)
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     assert {"Engine", "pull", "__version__"} <= set(dir(eaglecpp))
     assert not {"Any", "TYPE_CHECKING", "annotations", "importlib", "human"} & set(dir(eaglecpp))
     for name in dir(eaglecpp):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A signal's handler raises between any two instructions: whatever it interrupts, no place is lost."""
+"""A signal handler may raise between any two instructions: no slot is lost, wherever it interrupts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FILES = {module.__file__ for module in (of_engine, native, session)}
 
 
 def interrupted(call: Callable[[], object], at: int) -> bool:
-    """Whether `call` was interrupted before the instruction of that number in our files."""
+    """Interrupts `call` before instruction number `at` in our files; returns False if it ends earlier."""
     left = at
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
         nonlocal left
         if frame.f_code.co_filename not in FILES or frame.f_code.co_name == "__del__":
-            return None  # Python passes over what is raised in __del__
+            return None  # Python ignores exceptions in __del__
         frame.f_trace_opcodes = True
         if event == "opcode":
             left -= 1
@@ -37,7 +37,7 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
                 raise KeyboardInterrupt
         return trace
 
-    gc.disable()  # what other tests left would be closed in here, by a __del__ that calls into our files
+    gc.disable()  # or a leftover of another test could be closed here, by a __del__ that calls into our files
     sys.settrace(trace)
     try:
         call()
@@ -49,7 +49,7 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
     return False
 
 
-def test_a_place_comes_back_wherever_its_opening_was_interrupted(models: Models) -> None:
+def test_a_slot_comes_back_wherever_its_opening_was_interrupted(models: Models) -> None:
     with Engine.open(models.target, n_ctx=64, n_threads=1) as engine:
         n = 1
         while interrupted(engine.session, n):
@@ -58,7 +58,7 @@ def test_a_place_comes_back_wherever_its_opening_was_interrupted(models: Models)
         assert n > 50
 
 
-def test_a_place_comes_back_wherever_its_closing_was_interrupted(models: Models) -> None:
+def test_a_slot_comes_back_wherever_its_closing_was_interrupted(models: Models) -> None:
     with Engine.open(models.target, n_ctx=64, n_threads=1) as engine:
         n = 1
         while interrupted((one := engine.session()).close, n):
@@ -68,7 +68,7 @@ def test_a_place_comes_back_wherever_its_closing_was_interrupted(models: Models)
         assert n > 20
 
 
-def test_a_session_that_is_dropped_gives_its_place_back(models: Models) -> None:
+def test_a_dropped_session_returns_its_slot(models: Models) -> None:
     with Engine.open(models.target, n_ctx=64, n_threads=1) as engine:
         for _ in range(3):
             stream = engine.session().stream("ab", max_tokens=2)
@@ -78,8 +78,8 @@ def test_a_session_that_is_dropped_gives_its_place_back(models: Models) -> None:
             del stream
 
 
-def test_a_call_inside_another_leaves_the_engine_held(models: Models) -> None:
-    """The garbage collector may end a stream inside a call, after which another thread could enter."""
+def test_a_call_inside_another_leaves_the_engine_locked(models: Models) -> None:
+    """The garbage collector may end a stream inside a call; no other thread may enter afterwards."""
     refused = list[bool]()
 
     def other() -> None:
@@ -103,7 +103,7 @@ def test_a_call_inside_another_leaves_the_engine_held(models: Models) -> None:
 
 @pytest.mark.parametrize("phase", ["load", "measure_exact_rows"])
 def test_ctrl_c_ends_an_opening(models: Models, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
-    """It was noticed when weights were loaded and batches measured, minutes later for a large model."""
+    """It used to take effect after loading and measuring, minutes later for a large model."""
     begun = list[str](["load"])
     measure = loading.measure
     monkeypatch.setattr(loading, "measure", lambda *on: begun.append("measure_exact_rows") or measure(*on))

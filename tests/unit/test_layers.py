@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The layer rules of docs/architecture.md, read off the sources: who includes what in native/. Of Python,
-pyproject.toml has them: import-linter the order of imports and that there are no circles, ruff who may print
-and who loads the extension.
+"""The layer rules of docs/architecture.md for native/, checked against its includes. pyproject.toml has those
+of Python: import-linter checks the order of imports and cycles, ruff checks which files print and load the
+extension.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "native"
 
-# each folder may include these folders (and its own)
+# folders that each folder may include, besides itself
 ALLOWED = {
     "base": set(),
     "algo": {"base"},
@@ -27,7 +27,7 @@ ALLOWED = {
     "engine": {"base", "algo", "kernels", "ggml_hook", "gguf", "draft", "target"},
     "bindings": {"base", "algo", "grammar", "kernels", "ggml_hook", "gguf", "draft", "target", "engine"},
 }
-# headers of others, and the folders that may include them
+# headers of libraries, and the folders that may include them
 FOREIGN = {
     "nanobind": {"bindings"},
     "Python.h": set(),

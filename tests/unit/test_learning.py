@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `--learn` keeps and where it goes, and the drafter that learnt: found, undone, forgotten."""
+"""Records of `--learn` and their files, and the trained drafter: found, undone, deleted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def facts() -> dict[str, Any]:
     return {"made": "2026-11-26", "n_texts": 40, "user": found, "general": found}
 
 
-def test_what_is_said_is_kept_only_where_it_is_asked_for(models: Models) -> None:
+def test_conversations_are_recorded_only_on_request(models: Models) -> None:
     texts = []
     for learns in (False, True):
         with Engine.open(models.target, models.draft, learn=learns, n_ctx=256, strategy="chain:4") as engine:
@@ -63,7 +63,7 @@ def test_what_is_said_is_kept_only_where_it_is_asked_for(models: Models) -> None
         assert path.stat().st_mode & 0o077 == 0 and path.parent.stat().st_mode & 0o077 == 0
 
 
-def test_the_oldest_records_go_and_all_can_be_forgotten(tmp_path: Path) -> None:
+def test_the_oldest_records_are_removed_and_all_can_be_deleted(tmp_path: Path) -> None:
     learning = Learning(tmp_path / "one")
     for seed in range(3):
         keep(learning, seed)
@@ -94,8 +94,8 @@ def test_records_are_counted_by_files_too_and_without_a_scan_for_each(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-def test_what_people_said_is_private_and_nothing_is_writable_for_others(home: Path) -> None:
-    """Under the weakest umask, and in folders of earlier versions."""
+def test_records_are_private_and_not_writable_for_others(home: Path) -> None:
+    """Also under the most permissive umask, and in folders of earlier versions."""
     before = os.umask(0)
     try:
         learning = Learning.of(TARGET)
@@ -121,14 +121,14 @@ def test_what_people_said_is_private_and_nothing_is_writable_for_others(home: Pa
         assert is_private or not is_of_people, path
 
 
-def test_a_full_disk_is_said_once_until_answers_are_kept_again(
+def test_a_full_disk_is_reported_once_until_answers_are_recorded_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     learning = Learning(tmp_path / "one")
     for n_said in (1, 2):
         shutil.rmtree(learning.answers, ignore_errors=True)
         learning.folder.mkdir(exist_ok=True)
-        learning.answers.write_text("in the way, which a file on a full disk is, too")
+        learning.answers.write_text("a file in the way fails like a full disk")
         for seed in range(3):
             keep(learning, seed)  # nothing is raised
         assert caplog.text.count("not kept for learning") == n_said
@@ -138,7 +138,7 @@ def test_a_full_disk_is_said_once_until_answers_are_kept_again(
 
 
 def test_no_engine_waits_for_the_disk(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And whoever looks at what was kept waits for it."""
+    """Readers of the records wait for the writer instead."""
     real, writers, may_write = Learning.keep, [], threading.Event()
 
     def keep_slowly(self: Learning, *args: Any) -> None:
@@ -155,7 +155,7 @@ def test_no_engine_waits_for_the_disk(models: Models, monkeypatch: pytest.Monkey
     assert threading.current_thread().name not in writers
 
 
-def test_news_are_what_came_after_the_last_training(tmp_path: Path) -> None:
+def test_new_records_are_those_after_the_last_training(tmp_path: Path) -> None:
     learning = Learning(tmp_path / "one")
     for seed in range(LEAST_TEXTS):
         assert not learning.has_news()
@@ -166,8 +166,8 @@ def test_news_are_what_came_after_the_last_training(tmp_path: Path) -> None:
     assert not learning.has_news()
 
 
-def test_the_drafter_that_learnt_is_used_until_it_is_undone(models: Models, tmp_path: Path) -> None:
-    """In place of the one that comes with the model, not of a file that was asked for."""
+def test_a_trained_drafter_is_used_until_it_is_undone(models: Models, tmp_path: Path) -> None:
+    """It replaces the drafter that comes with the model, not one that the user named."""
     learning = Learning.of(models.target)
     made = tmp_path / "made.gguf"
     shutil.copyfile(models.draft, made)
@@ -194,7 +194,7 @@ def test_the_drafter_that_learnt_is_used_until_it_is_undone(models: Models, tmp_
 
 
 class Replacing:
-    """A drafter "old" that learnt is in use, and "new" is to replace it."""
+    """A trained drafter "old" is in use, and "new" is to replace it."""
 
     def __init__(self, folder: Path) -> None:
         self.learning, self.stock = Learning(folder / "one"), folder / "stock.gguf"
@@ -211,7 +211,7 @@ class Replacing:
         if found is None or told is None:
             return "stock"
         name: str = told["name"]
-        assert found.read_text() == name * 1000, f"half of it, or another one than {name}"
+        assert found.read_text() == name * 1000, f"a partial drafter, or another one than {name}"
         return name
 
 
@@ -299,7 +299,7 @@ time.sleep(600)
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize("state", ["stopped", "running"])
-def test_a_training_ends_with_a_server_that_is_killed(state: str) -> None:
+def test_a_training_ends_with_a_killed_server(state: str) -> None:
     with subprocess.Popen([sys.executable, "-P", "-c", SERVER, state], stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         training = psutil.Process(int(server.stdout.readline()))
@@ -308,8 +308,8 @@ def test_a_training_ends_with_a_server_that_is_killed(state: str) -> None:
     assert wait_for(lambda: not training.is_running() or training.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_an_idle_server_learns_and_stands_still_for_a_request(home: Path) -> None:
-    """Within a round: the process is stopped before the model is asked."""
+def test_an_idle_server_learns_and_pauses_for_a_request(home: Path) -> None:
+    """In the middle of a round: the training process is stopped before the model answers."""
     learning = Learning.of(TARGET)
     for seed in range(LEAST_TEXTS):
         keep(learning, seed)
@@ -318,7 +318,7 @@ def test_an_idle_server_learns_and_stands_still_for_a_request(home: Path) -> Non
         learner = server.server._shared.learner
         assert wait_for(lambda: learner._training is not None)
         process = learner._training.process  # type: ignore[union-attr]
-        learner._idle_s = 1e9  # so that it does not go on before we look
+        learner._idle_s = 1e9  # so that it does not resume before the check
         assert list(server.events("/v1/chat/completions", body | {"max_tokens": 4}))[-1] == "[DONE]"
         assert wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
         learner._idle_s = 0.3
@@ -327,10 +327,10 @@ def test_an_idle_server_learns_and_stands_still_for_a_request(home: Path) -> Non
     assert learning.facts(DRAFT) is None
 
 
-def test_a_training_that_fails_is_begun_again_when_enough_came_since(
+def test_a_failed_training_is_retried_after_enough_new_records(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What trains is this package, not one of its name in the folder where the server was started."""
+    """The training imports this package, not a folder of that name where the server was started."""
     stranger = tmp_path / "eaglecpp" / "__init__.py"
     stranger.parent.mkdir()
     stranger.write_text(f"open({str(tmp_path / 'was here')!r}, 'w'); raise SystemExit(1)")
@@ -353,7 +353,7 @@ def test_a_training_that_fails_is_begun_again_when_enough_came_since(
 
 
 def test_a_training_gives_its_memory_to_a_model_that_needs_it(tmp_path: Path) -> None:
-    """It stands still for requests, which frees none."""
+    """A paused training, as during requests, would not free memory."""
     second = tmp_path / "second.gguf"
     shutil.copyfile(TARGET, second)
     learning = Learning.of(TARGET)
@@ -365,7 +365,7 @@ def test_a_training_gives_its_memory_to_a_model_that_needs_it(tmp_path: Path) ->
         shared = server.server._shared
         (size,) = (one["size"] for one in server.get("/api/ps").json()["models"])
         assert wait_for(lambda: shared.learner.n_bytes > 1 << 22)
-        shared.learner._idle_s = 1e9  # so that it does not begin again before we look
+        shared.learner._idle_s = 1e9  # so that it does not restart before the check
         shared.n_bytes = 2 * size + (1 << 20)
         body = {"model": "second", "prompt": "What is", "stream": False, "options": {"num_predict": 2}}
         assert server.post("/api/generate", body).status_code == 200

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp.Llama` beside `llama_cpp.Llama` on the same file: same shapes, same greedy text."""
+"""`eaglecpp.Llama` and `llama_cpp.Llama` on the same file: same structure, same greedy text."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def theirs(models: Models) -> Iterator[llama_cpp.Llama]:
 
 
 def comparable(result: dict[str, Any]) -> dict[str, Any]:
-    """Without what differs from call to call, and without our own key."""
+    """Returns the result without values that differ between calls, and without our own key."""
     return {name: value for name, value in result.items() if name not in (*VOLATILE, "timings")}
 
 
 def shape(value: Any) -> Any:
-    """Keys and types, in place of values."""
+    """Returns keys and types instead of values."""
     if isinstance(value, dict):
         return {name: shape(entry) for name, entry in value.items()}
     if isinstance(value, list):
@@ -88,8 +88,8 @@ def test_log_probabilities_are_the_same(ours: Llama, theirs: llama_cpp.Llama) ->
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_offsets_of_tokens_are_characters_of_prompt_and_text(ours: Llama, stream: bool) -> None:
-    """Also of a prompt in tokens, and of a character that several tokens have together."""
+def test_token_offsets_count_characters_of_prompt_and_text(ours: Llama, stream: bool) -> None:
+    """Also for a prompt in tokens, and for a character that several tokens share."""
     tokens = ours.tokenize("ab é".encode())
     told = ours(tokens, stream=stream, max_tokens=8, temperature=0.0, grammar='root ::= "漢x"', logprobs=1)
     chunks = [chunk["choices"][0] for chunk in told] if stream else told["choices"]
@@ -137,7 +137,7 @@ def test_a_tool_choice_is_answered_as_a_tool_call(ours: Llama, theirs: llama_cpp
     assert mine["choices"][0]["finish_reason"] == "tool_calls"
 
 
-def test_calls_without_a_seed_follow_from_the_constructors(models: Models) -> None:
+def test_seeds_of_calls_follow_from_the_constructors(models: Models) -> None:
     texts = []
     for _ in range(2):
         llm = Llama(str(models.target), n_ctx=256, n_threads=1, seed=42)
@@ -176,7 +176,9 @@ def test_a_prompt_that_does_not_fit_is_a_value_error(ours: Llama, theirs: llama_
 
 
 def test_no_argument_of_llama_cpp_is_unknown() -> None:
-    """Each of its constructor's arguments is taken or refused with a reason, and its defaults always pass."""
+    """Each argument of its constructor is accepted or refused with a reason; its defaults are always
+    accepted.
+    """
     from eaglecpp.llama.limits import _ONLY, refuse_others
 
     mine = set(inspect.signature(Llama.__init__).parameters)
@@ -214,7 +216,7 @@ def test_methods_take_llama_cpps_arguments(method: str) -> None:
         ({"rope_scaling_type": 2}, "RoPE scaling"),
     ],
 )
-def test_constructor_arguments_that_cannot_be_honoured_are_refused(
+def test_unsupported_constructor_arguments_are_refused(
     models: Models, arguments: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(UnsupportedError) as caught:
@@ -246,7 +248,9 @@ def test_a_logits_processor_sees_every_logit(ours: Llama, theirs: llama_cpp.Llam
     assert "timings" in ours(PROMPT, max_tokens=4), "drafting goes on afterwards"
 
 
-def test_it_is_a_llama_cpp_llama_with_what_frameworks_read(ours: Llama, theirs: llama_cpp.Llama) -> None:
+def test_it_is_a_llama_cpp_llama_with_the_attributes_that_frameworks_read(
+    ours: Llama, theirs: llama_cpp.Llama
+) -> None:
     assert isinstance(ours, llama_cpp.Llama)
     ours(PROMPT, max_tokens=4)
     assert ours.n_tokens > 4
@@ -261,7 +265,7 @@ def test_it_is_a_llama_cpp_llama_with_what_frameworks_read(ours: Llama, theirs: 
 
 @pytest.fixture(scope="module")
 def with_logits(models: Models) -> Iterator[tuple[Llama, llama_cpp.Llama]]:
-    """Both, fresh, with every logit kept."""
+    """Yields both, newly opened, with every logit kept."""
     options: dict[str, Any] = {"n_ctx": 256, "logits_all": True, "verbose": False}
     mine = Llama(str(models.target), draft_model=models.draft, strategy="chain:3", **options)
     other = llama_cpp.Llama(str(models.target), **options)
@@ -271,7 +275,7 @@ def with_logits(models: Models) -> Iterator[tuple[Llama, llama_cpp.Llama]]:
 
 
 def test_no_attribute_of_llama_cpps_instances_is_missing(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:
-    """Whatever a framework reads, by any name: not only what those read that were tried."""
+    """All attributes, not only those of the frameworks that were tried."""
     mine, other = with_logits
     own = {"ctx", "model", "draft_model", "n_threads", "n_threads_batch", "_chat_handlers"}  # of each its own
     for name in dir(other):
@@ -285,8 +289,8 @@ def test_no_attribute_of_llama_cpps_instances_is_missing(with_logits: tuple[Llam
     assert mine.n_threads > 0 and mine.n_threads_batch > 0
 
 
-def test_state_is_that_of_the_last_call_whoever_ran_it(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:
-    """Drafting runs elsewhere; what llama_cpp would hold after it can still be read, and gone on from."""
+def test_state_is_that_of_the_last_call_of_either(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:
+    """After a drafted call, the state that llama_cpp would have can still be read and continued."""
     for llm in with_logits:
         llm(PROMPT, max_tokens=12, temperature=0.0)
     mine, other = with_logits
@@ -317,6 +321,6 @@ def test_a_pickled_model_opens_again_with_its_drafter(with_logits: tuple[Llama, 
 
 
 @pytest.mark.parametrize("arguments", [{"suffix": "x"}, {"tfs_z": 0.5}, {"echo": True, "logprobs": 2}])
-def test_call_arguments_that_cannot_be_honoured_are_refused(ours: Llama, arguments: dict[str, Any]) -> None:
+def test_unsupported_call_arguments_are_refused(ours: Llama, arguments: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError):
         ours(PROMPT, **arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A model reference names a file or says what is wrong with it."""
+"""A model reference finds a file or raises a clear error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_file_is_found_by_path_and_below_home(tmp_path: Path, monkeypatch: pyt
         ("hf", "is a directory; convert it to GGUF"),
     ],
 )
-def test_the_message_says_what_is_there_instead(tmp_path: Path, name: str, text: str) -> None:
+def test_the_message_names_nearby_files(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / "here.gguf").touch()
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "config.json").touch()
@@ -39,7 +39,7 @@ def test_the_message_says_what_is_there_instead(tmp_path: Path, name: str, text:
     assert text in str(caught.value)
 
 
-def test_a_folder_is_not_in_the_way_of_a_stored_name(
+def test_a_folder_does_not_hide_a_stored_name(
     models: Models, tmp_path: Path, create: Callable[..., Any]
 ) -> None:
     (tmp_path / "tiny").mkdir()

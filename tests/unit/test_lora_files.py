@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Adapters of strangers: llama.cpp loads them without a look at their types and ranks, and the process ends
-when ggml computes with them.
+"""Untrusted adapters: llama.cpp loads them without checking types and ranks, and ggml ends the process when
+it computes with them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def reshaped(side: str, *shape: int) -> Change:
 
 
 def refused(lora: Path, target: Path, kind: type[EagleError], text: str) -> None:
-    """By `create` and `check`, and when a model is opened."""
+    """Checks that `create`, `check` and opening a model refuse the adapter."""
     with pytest.raises(kind, match=text):
         core.check_lora(str(lora), str(target))
     with pytest.raises(kind, match=text):
@@ -58,7 +58,7 @@ def refused(lora: Path, target: Path, kind: type[EagleError], text: str) -> None
         (reshaped("lora_a", 2, 4, 128), MismatchError, "is for other experts than the target's 128 x 64"),
     ],
 )
-def test_factors_that_cannot_be_computed_with_are_refused(
+def test_invalid_factors_are_refused(
     change: Change, kind: type[EagleError], text: str, models: Models, tmp_path: Path
 ) -> None:
     write_lora(tmp_path / "lora.gguf", models.target, change=change)
@@ -66,7 +66,7 @@ def test_factors_that_cannot_be_computed_with_are_refused(
 
 
 def transposed(factors: Factors) -> None:
-    """As llama.cpp wants them for embeddings: a row for each token, a row for each value."""
+    """Transposes the factors as llama.cpp expects them for embeddings: a row per token, a row per value."""
     a, b = factors.pop(f"{EMBEDDING}.lora_a"), factors.pop(f"{EMBEDDING}.lora_b")
     factors |= {f"{EMBEDDING}.lora_a": b, f"{EMBEDDING}.lora_b": np.ascontiguousarray(a.T)}
 
@@ -81,8 +81,8 @@ def test_embeddings_are_adapted_where_llama_cpp_can(models: Models, tmp_path: Pa
 
 
 def test_batches_with_an_adapter_are_as_exact_as_without(models: Models, tmp_path: Path) -> None:
-    """Also of F32 factors, which llama.cpp does not mark as weights: rows would depend on who is served
-    with them.
+    """Also with F32 factors, which llama.cpp does not mark as weights: a row would depend on the others in
+    its batch.
     """
     write_lora(lora := tmp_path / "lora.gguf", models.target)
     rows = []

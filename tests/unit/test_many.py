@@ -19,14 +19,14 @@ TALK = [{"role": "user", "content": "Hi"}]
 
 @pytest.fixture(scope="module", params=[1, 3])
 def engine(models: Models, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """Opened for one conversation, or for three."""
+    """An engine opened for one conversation, or for three."""
     with Engine.open(
         models.target, models.draft, strategy="chain:2", n_ctx=1024, n_threads=1, n_sequences=request.param
     ) as one:
         yield one
 
 
-def test_results_are_those_of_one_by_one_in_order(engine: Engine) -> None:
+def test_results_equal_those_of_single_calls_in_order(engine: Engine) -> None:
     engine.clear()
     ids = engine.tokenize("ab cd")
     together = engine.generate_many([*PROMPTS, ids, TALK], **GREEDY)
@@ -36,7 +36,7 @@ def test_results_are_those_of_one_by_one_in_order(engine: Engine) -> None:
     assert [one.prompt_tokens for one in together] == [one.prompt_tokens for one in alone]
     assert together[-1].message == alone[-1].message
     assert all(one.timings.predicted_n == 12 for one in together)
-    assert engine.n_free == engine.model.n_sequences - 1, "only the default conversation keeps its place"
+    assert engine.n_free == engine.model.n_sequences - 1, "only the default conversation keeps its slot"
     assert engine.generate_many([]) == []
 
 
@@ -56,11 +56,11 @@ def test_all_are_checked_before_the_first_one_runs(
     before = engine.timings.predicted_n
     with pytest.raises(error, match=rf"number 2 of the list: .*{expected}"):
         engine.generate_many(["ab", TALK, wrong, "xyz"], **GREEDY)
-    assert engine.timings.predicted_n == before, "answers were made and lost"
+    assert engine.timings.predicted_n == before, "answers were generated and lost"
     assert len(engine.generate_many(["ab", "the", "xyz"], **GREEDY)) == 3
 
 
-def test_what_fails_while_they_run_ends_all_and_frees_the_places(engine: Engine) -> None:
+def test_an_error_ends_all_and_frees_the_slots(engine: Engine) -> None:
     def fails(tokens: list[int]) -> bool:
         if len(tokens) == 3:
             raise OSError("the disk is full")
@@ -72,6 +72,6 @@ def test_what_fails_while_they_run_ends_all_and_frees_the_places(engine: Engine)
     assert engine.generate("ab", **GREEDY).finish_reason == "length"
 
 
-def test_a_list_of_texts_is_no_prompt(engine: Engine) -> None:
+def test_a_list_of_texts_is_not_a_prompt(engine: Engine) -> None:
     with pytest.raises(TypeError, match="generate_many"):
         engine.generate(PROMPTS, **GREEDY)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The plan of opening a model says what each part is, and where it came from."""
+"""The plan of opening a model names each part and its origin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from helpers.models import Models
 Create = Callable[..., str]
 
 
-def test_every_option_knows_where_it_is_from(named: Create) -> None:
+def test_every_option_has_its_origin(named: Create) -> None:
     name = named("PARAMETER num_ctx 256", "#eaglecpp: strategy chain:2", "#eaglecpp: exact off")
     plan = plan_opening(name, options={"n_threads": 1, "top_k": 3}, defaults={"model.n_batch": 64})
     found = {key: (setting.value, setting.origin) for key, setting in plan.settings.items()}
@@ -42,7 +42,7 @@ def test_an_option_object_overrides_all_of_its_kind(named: Create) -> None:
 @pytest.mark.parametrize(
     ("draft", "strategy"), [("off", None), ("none", None), (False, "off"), (None, "none"), (None, "off")]
 )
-def test_every_way_to_say_that_nothing_is_drafted_means_the_same(
+def test_every_way_to_turn_drafting_off_means_the_same(
     named: Create, models: Models, draft: Any, strategy: str | None
 ) -> None:
     plan = plan_opening(named(), draft, strategy=strategy)
@@ -51,14 +51,12 @@ def test_every_way_to_say_that_nothing_is_drafted_means_the_same(
         plan_opening(models.target, "off", strategy="chain:2")
 
 
-def test_the_text_in_place_of_a_drafter(models: Models) -> None:
+def test_the_text_instead_of_a_drafter(models: Models) -> None:
     plan = plan_opening(models.target, "text")
     assert (plan.draft, plan.drafts_text_alone, plan.draft_options().text_drafts) == (None, True, "on")
 
 
-def test_only_a_context_that_nobody_gave_is_chosen_again(
-    models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_default_context_is_chosen_again(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = iter((512, 1024))
     monkeypatch.setattr("eaglecpp.opening.plan.choose_n_ctx", lambda *args: (next(lengths), "free memory"))
     plan = make_plan(find_here(models.target), choose_context=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Options validate themselves, are declared consistently, and strategies survive text and back."""
+"""Options are validated and declared consistently, and strategies survive conversion to text and back."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_shares_are_numbers_in_any_form() -> None:
     ("n_bytes", "said"),
     [(None, "?"), (512, "512 B"), (1000, "1.0 KB"), (98_362_432, "98 MB"), (4_683_073_184, "4.7 GB")],
 )
-def test_a_size_is_said_in_powers_of_1000_and_read_so(n_bytes: int | None, said: str) -> None:
+def test_a_size_is_printed_and_read_in_powers_of_1000(n_bytes: int | None, said: str) -> None:
     assert human_bytes(n_bytes) == said
     assert n_bytes is None or n_bytes_of(said) == pytest.approx(n_bytes, rel=0.01)
     assert [n_bytes_of(text) for text in ("2k", "1.5 MB", "1MiB", "7")] == [2000, 1_500_000, 1 << 20, 7]

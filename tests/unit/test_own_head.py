@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A model's own head for further tokens (MTP): how a Modelfile, `--draft auto`, `drafters` and `bench` name
-it. That it changes no text is shown in `tests/parity/test_model_drafters.py`.
+"""A model's own head for further tokens (MTP) in a Modelfile, `--draft auto`, `drafters` and `bench`.
+`tests/parity/test_model_drafters.py` shows that it changes no text.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_target(tmp_path_factory.mktemp("plain")).gguf
 
 
-def test_a_file_says_whether_it_has_one(target: Path, plain: Path, tmp_path: Path) -> None:
+def test_a_file_states_whether_it_has_a_head(target: Path, plain: Path, tmp_path: Path) -> None:
     assert read_facts([target]).has_head
     assert not read_facts([plain]).has_head
-    assert not read_facts([make_head_file(tmp_path, "glm4moe")]).has_head, "that one drafts for others"
+    assert not read_facts([make_head_file(tmp_path, "glm4moe")]).has_head, (
+        "this file drafts for another model"
+    )
     assert not read_facts([make_with_head(tmp_path, "glm4moe", without="nextn.eh_proj.weight")]).has_head
 
 
@@ -60,18 +62,18 @@ def test_a_modelfile_names_it(create: Create, target: Path, line: str) -> None:
     assert "#eaglecpp: draft mtp" in Stores.open().get(ModelName.parse("own")).modelfile().to_text()
 
 
-def test_a_model_without_one_is_refused(create: Create, plain: Path) -> None:
+def test_a_model_without_a_head_is_refused(create: Create, plain: Path) -> None:
     with pytest.raises(MismatchError, match=r"DRAFT mtp: .*a 'llama', has no head"):
         create(f"FROM {plain}\nDRAFT mtp\n")
 
 
-def test_auto_takes_it_where_no_eagle_drafter_is_known(create: Create, target: Path) -> None:
+def test_auto_uses_it_if_no_eagle_drafter_is_known(create: Create, target: Path) -> None:
     found = fetch(target, "auto")
     assert found.draft == target
     assert found.draft_origin.startswith("auto: its own head, because no drafter is known for ")
 
 
-def test_drafters_says_that_it_has_a_head(create: Create, target: Path, plain: Path) -> None:
+def test_drafters_reports_the_head(create: Create, target: Path, plain: Path) -> None:
     said = [CliRunner().invoke(group, ["drafters", str(model)]).stderr for model in (target, plain)]
     assert ["its own head (`--draft mtp`)" in text for text in said] == [True, False]
     assert all("use `--draft text`" in text for text in said)

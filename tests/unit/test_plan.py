@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the planner tells about a generation, and random acceptance."""
+"""The planner's report on a generation, and random acceptance."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def generate(engine: Engine, n: int = 200, **options: Any) -> Completion:
 # The plan of a generation
 
 
-def test_the_plan_says_what_the_rounds_were(engine: Engine) -> None:
+def test_the_plan_reports_the_rounds(engine: Engine) -> None:
     result = generate(engine, strategy="tree:k=2,depth=3,nodes=5")
     plan, stats = result.timings.plan, result.timings
     assert plan["rounds"] == stats.rounds
-    assert stats.rounds - 1 <= plan["drafted_rounds"] <= stats.rounds, "the last one may have no room"
+    assert stats.rounds - 1 <= plan["drafted_rounds"] <= stats.rounds, "the last round may have no room"
     assert plan["nodes"] == pytest.approx(stats.draft_n / plan["drafted_rounds"])
     assert 1.0 < plan["depth"] <= 3.0
     assert 1.0 < plan["expected_tokens"] < 4.0

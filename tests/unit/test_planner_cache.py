@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the planner learned is there the next time, and nothing on disk can do harm."""
+"""The planner's state is reused by the next engine, and no file on disk can do harm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(models: Models) -> Run:
-    """Opens an engine, generates once, closes it."""
+    """Returns a function that opens an engine, generates once, and closes it."""
 
     def generate(n: int = 64, strategy: str = "auto", **options: Any) -> Completion:
         options = {"n_ctx": 512, "n_threads": 1} | options
@@ -44,7 +44,7 @@ def run(models: Models) -> Run:
 
 @pytest.fixture
 def n_tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by one whenever opening an engine tries what drafting costs."""
+    """Grows by one whenever an engine measures the cost of drafting at opening."""
     tried: list[int] = []
     monkeypatch.setattr(
         "eaglecpp.engine.loading.rehearse", lambda *given: (tried.append(1), rehearse(*given))
@@ -52,15 +52,15 @@ def n_tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return tried
 
 
-def test_the_next_engine_knows_what_steps_cost(run: Run, home: Path, n_tried: list[int]) -> None:
+def test_the_next_engine_knows_the_costs(run: Run, home: Path, n_tried: list[int]) -> None:
     assert run(strategy="chain:2").timings.plan["speedup"] is not None
     assert sorted(path.suffix for path in home.iterdir()) == [".learned"]
     assert run(strategy="chain:2").timings.plan["speedup"] is not None
     assert len(n_tried) == 1
 
 
-def test_an_engine_that_decoded_nothing_changes_no_price(models: Models) -> None:
-    """As `doctor` opens one, the first time with a few steps."""
+def test_an_engine_that_decoded_nothing_changes_no_cost(models: Models) -> None:
+    """As opened by `doctor`, the first time with a few steps."""
 
     def told() -> str:
         with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1, exact="off") as engine:
@@ -70,7 +70,7 @@ def test_an_engine_that_decoded_nothing_changes_no_price(models: Models) -> None
     assert told() == told()
 
 
-def test_what_is_exact_is_measured_once(home: Path, models: Models) -> None:
+def test_exact_sizes_are_measured_once(home: Path, models: Models) -> None:
     def found(**options: Any) -> tuple[str, int]:
         settings = {"n_ctx": 512, "n_threads": 1} | options
         with Engine.open(models.target, draft=models.draft, **settings) as engine:
@@ -80,7 +80,7 @@ def test_what_is_exact_is_measured_once(home: Path, models: Models) -> None:
     assert decodes > 17
     assert found() == (rows, 0)
     assert found(exact="on", n_ctx=511)[1] == decodes, "another context"
-    assert found(exact="on") == (rows, 0), "what it is used for does not matter"
+    assert found(exact="on") == (rows, 0), "the purpose does not matter"
     assert found(n_sequences=4)[1] > 0, "the batches of several conversations are larger"
     assert found(n_sequences=4)[1] == 0
     assert found(type_k="f32")[1] > 17, "other caches, other kernels"
@@ -88,7 +88,7 @@ def test_what_is_exact_is_measured_once(home: Path, models: Models) -> None:
     assert found(planner_cache=False)[1] == decodes
 
 
-def test_what_is_accepted_is_kept_and_other_settings_have_a_file_of_their_own(
+def test_acceptance_is_kept_and_other_settings_have_their_own_file(
     run: Run, home: Path, models: Models
 ) -> None:
     run(n=200, strategy="chain:3")
@@ -101,7 +101,7 @@ def test_what_is_accepted_is_kept_and_other_settings_have_a_file_of_their_own(
 
 
 @pytest.mark.parametrize("damage", [b"", b"[1]", b"{}", b"\xff\x00", None])
-def test_a_damaged_file_is_ignored_said_and_written_anew(
+def test_a_damaged_file_is_ignored_reported_and_rewritten(
     run: Run, home: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(strategy="off")
@@ -120,16 +120,14 @@ def test_an_old_file_is_not_trusted(run: Run, home: Path, n_tried: list[int]) ->
     old = time.time() - 40 * 86400
     for path in home.iterdir():
         os.utime(path, (old, old))
-    (home / "0123.learned").write_text("of a model long gone")
+    (home / "0123.learned").write_text("of a deleted model")
     os.utime(home / "0123.learned", (old, old))
     run(strategy="off")
     assert len(n_tried) == 2
     assert not (home / "0123.learned").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_no_matter(
-    run: Run, home: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unwritable_folder_does_no_harm(run: Run, home: Path, caplog: pytest.LogCaptureFixture) -> None:
     home.parent.mkdir()
     home.write_text("a file where the folder should be")
     caplog.set_level("INFO", "eaglecpp.planner")
@@ -137,9 +135,7 @@ def test_a_folder_that_cannot_be_written_is_no_matter(
     assert "cannot save" in caplog.text
 
 
-def test_it_is_saved_before_the_end_of_a_long_life(
-    models: Models, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_saved_during_a_long_life(models: Models, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1) as engine:
         engine.generate("ab", max_tokens=20, temperature=0.0)
         assert not home.exists()

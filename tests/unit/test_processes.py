@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the system does to a process: forks, and memory that is not there."""
+"""Processes and the system: forks, and lack of memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ engine.clear()
 assert said(engine) == before
 """
 
-# forked while other threads are in native code, of which the child has none
+# forked while other threads are in native code, which the child does not have
 FORK_BESIDE = """
 import os, signal, sys, threading, time
 from eaglecpp import Engine
@@ -80,7 +80,7 @@ if pid == 0:
 assert os.waitpid(pid, 0)[1] == 0
 """
 
-# address space runs out in the middle of opening a context, as memory does on a small machine
+# the address space ends in the middle of opening a context, like memory on a small machine
 MEMORY = """
 import resource, sys
 from pathlib import Path
@@ -105,12 +105,12 @@ def run(script: str, *arguments: Path) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
-def test_a_forked_child_is_told_instead_of_waiting_for_ever(models: Models) -> None:
+def test_a_forked_child_gets_an_error_instead_of_a_hang(models: Models) -> None:
     assert run(FORK, models.target, models.draft) == ""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
-def test_a_child_forked_beside_busy_threads_ends(models: Models) -> None:
+def test_a_child_forked_from_busy_threads_ends(models: Models) -> None:
     assert run(FORK_BESIDE, models.target) == ""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Prompts in files: used after a restart, with the same texts, and never believed."""
+"""Prompts in files: used after a restart, with the same texts, and always verified."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ def files(folder: Path) -> list[Path]:
 
 
 HEADER = struct.Struct("<QIIiiiiiiiiQQ")
-"""Of a blob: checksum, magic, version, n_tokens, n_past, inexact_from, n_draft_rows, n_aux, n_embd, first,
-n_rows, n_draft, n_target."""
+"""Header of a file: checksum, magic, version, n_tokens, n_past, inexact_from, n_draft_rows, n_aux, n_embd,
+first, n_rows, n_draft, n_target.
+"""
 
 
 def saved(blob: bytes, *, is_sealed: bool = True) -> core.SavedSequence:
@@ -71,7 +72,7 @@ def saved(blob: bytes, *, is_sealed: bool = True) -> core.SavedSequence:
 
 
 def state(tokens: list[int], n_bytes: int = 3000) -> core.SavedSequence:
-    """What a conversation might hold."""
+    """Returns the state of a possible conversation."""
     n = len(tokens)
     header = HEADER.pack(0, 0x4C474145, 1, n, n, 2**31 - 1, 5, 2, 8, 3, 2, 40, n_bytes)
     rows = bytes(i * 3 % 251 for i in range(128 + 40 + n_bytes))
@@ -107,7 +108,7 @@ def test_a_prompt_is_not_read_again_after_a_restart(
         assert again.timings.reused_n == N_PROMPT - 1
         assert again.timings.draft_n == plain.timings.draft_n
         assert again.timings.draft_n_accepted == plain.timings.draft_n_accepted
-        # and the text goes on from the answer, or leaves it
+        # the text continues from the answer, or differs from it
         for end in ([*prompt(), *plain.tokens, 50, 51], [*prompt(600), 41, 42, 43]):
             engine.clear()
             assert engine.generate(end, **sampling).timings.reused_n >= 600
@@ -118,7 +119,7 @@ def test_a_prompt_is_not_read_again_after_a_restart(
         assert left.timings.reused_n >= 600 and left.tokens == expected.tokens
 
 
-def test_a_block_drafters_rows_come_back(
+def test_a_block_drafters_rows_are_restored(
     models: Models, opened: Callable[..., Engine], tmp_path: Path
 ) -> None:
     draft = BlockShape(kind="dspark").gguf(tmp_path, models.target)
@@ -131,7 +132,7 @@ def test_a_block_drafters_rows_come_back(
             assert made.timings.draft_n_accepted == plain.timings.draft_n_accepted
 
 
-def test_what_rows_depend_on_decides_whether_they_are_used(
+def test_rows_are_used_only_if_their_dependencies_are_unchanged(
     models: Models, base_model: Path, opened: Callable[..., Engine]
 ) -> None:
     with opened() as engine:
@@ -141,12 +142,12 @@ def test_what_rows_depend_on_decides_whether_they_are_used(
             assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0, options
     with opened(n_ctx=2048) as engine:
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == N_PROMPT - 1, "another length will do"
-    os.utime(models.target)  # written anew, for all that can be told
+    os.utime(models.target)  # like a rewritten file
     with opened() as engine:
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0
 
 
-def test_a_conversation_that_goes_on_has_one_file(opened: Callable[..., Engine], folder: Path) -> None:
+def test_a_continued_conversation_has_one_file(opened: Callable[..., Engine], folder: Path) -> None:
     with opened() as engine:
         assert engine.shared.prompts is not None
         for text in (
@@ -156,7 +157,7 @@ def test_a_conversation_that_goes_on_has_one_file(opened: Callable[..., Engine],
             prompt(start=7),
         ):  # the last leaves the others
             engine.generate(text, **GREEDY)
-            engine.shared.prompts.flush()  # while one is being written, no other is kept
+            engine.shared.prompts.flush()  # only one file is written at a time
     assert len(files(folder)) == 2, "short texts have none"
     with opened() as engine:
         assert engine.generate(prompt(), cache_prompt=False, **GREEDY).timings.reused_n == 0
@@ -165,7 +166,7 @@ def test_a_conversation_that_goes_on_has_one_file(opened: Callable[..., Engine],
 
 
 def test_slots_of_an_async_engine(models: Models, folder: Path) -> None:
-    """More conversations than places: those that make room are in files, and those at the end."""
+    """More conversations than slots: swapped-out ones are in files, and the others at the end."""
     options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "exact": "off", "n_parallel": 2}
     texts = [prompt(start=5 * i) for i in range(4)]
 
@@ -181,7 +182,7 @@ def test_slots_of_an_async_engine(models: Models, folder: Path) -> None:
     assert sum(one.timings.reused_n == N_PROMPT - 1 for one in again) >= 2
 
 
-def test_what_grew_a_little_is_kept_at_the_end(models: Models, folder: Path) -> None:
+def test_a_conversation_that_grew_a_little_is_saved_at_the_end(models: Models, folder: Path) -> None:
     options: dict[str, Any] = {"n_threads": 1, "exact": "off", "n_parallel": 1, "prompt_cache": str(folder)}
     whole = [*prompt(), *prompt(80, start=9)]
 
@@ -193,7 +194,7 @@ def test_what_grew_a_little_is_kept_at_the_end(models: Models, folder: Path) -> 
     assert asyncio.run(reused(whole)) == len(whole) - 1
 
 
-def test_a_slot_that_generates_is_left_alone(models: Models, folder: Path) -> None:
+def test_a_generating_slot_is_not_saved(models: Models, folder: Path) -> None:
     options: dict[str, Any] = {"n_threads": 1, "exact": "off", "n_parallel": 1, "prompt_cache": str(folder)}
 
     async def work() -> None:
@@ -207,7 +208,7 @@ def test_a_slot_that_generates_is_left_alone(models: Models, folder: Path) -> No
     asyncio.run(work())
 
 
-def test_targets_that_cannot_go_back_say_so(
+def test_targets_that_cannot_go_back_are_refused(
     base_model: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Engine.open(
@@ -234,12 +235,12 @@ def written(cache: PromptCache, tokens: list[int], **options: Any) -> Path:
     return new
 
 
-def test_no_damage_is_believed(cache: PromptCache) -> None:
-    """Every byte of the head and many of the rest, and every kind of end."""
+def test_no_damaged_file_is_used(cache: PromptCache) -> None:
+    """Changes every byte of the head and many of the rest, and cuts the file in every kind of position."""
     file = written(cache, prompt(LEAST), n_bytes=300)
     whole = file.read_bytes()
     look = [*prompt(LEAST), 1]
-    # a head of some 2,400 bytes: its MAC is looked at first, so a sample of it is as good as all
+    # a head of some 2,400 bytes: its MAC is checked first, so a sample is enough
     places = {*range(64), *range(64, len(whole) - 600, 97), *range(len(whole) - 600, len(whole), 3)}
     damages = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in sorted(places)]
     damages += [
@@ -256,7 +257,7 @@ def test_no_damage_is_believed(cache: PromptCache) -> None:
     assert cache.fetch(look, 0).result() is not None
 
 
-def test_a_stranger_cannot_make_files(
+def test_a_file_without_the_key_is_refused(
     cache: PromptCache, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "stranger"))
@@ -267,7 +268,7 @@ def test_a_stranger_cannot_make_files(
 
 
 def test_sizes_are_checked_even_with_the_key(opened: Callable[..., Engine]) -> None:
-    """Heads that say more than there is, or what no conversation holds."""
+    """Headers with larger sizes than the file's, or impossible values."""
     good = state(prompt())
     for at, value in [
         (1, 0),
@@ -286,10 +287,10 @@ def test_sizes_are_checked_even_with_the_key(opened: Callable[..., Engine]) -> N
             saved(bytes(good.blob[:end]), is_sealed=False)
     with pytest.raises(ValueError, match="correct checksum"):
         saved(bytes(good.blob[:-1]) + b"\xff", is_sealed=False)
-    # an image's tokens, which another process gave to another picture
+    # an image's tokens, which may belong to another image in the other process
     with pytest.raises(ValueError, match="tokens of images"):
         saved(bytes(good.blob[: HEADER.size]) + b"\xfb\xff\xff\xff" + bytes(good.blob[HEADER.size + 4 :]))
-    # of an engine, into which they would go
+    # the engine that would load them
     with opened(prompt_cache="") as engine:
         engine.generate(prompt(), **GREEDY)
         sequence = engine.default_session.slot
@@ -305,7 +306,7 @@ def test_sizes_are_checked_even_with_the_key(opened: Callable[..., Engine]) -> N
         n_tokens = HEADER.size + 4 * len(own.tokens)
         ids = np.full(len(own.tokens), 2**30, np.int32).tobytes()
         assert not sequence.restore(saved(bytes(own.blob[: HEADER.size]) + ids + bytes(own.blob[n_tokens:])))
-        # bytes that llama.cpp refuses by itself
+        # bytes that llama.cpp itself refuses
         n_target = HEADER.unpack(own.blob[: HEADER.size])[-1]
         noise = np.random.default_rng(1).bytes(n_target)
         assert not sequence.restore(saved(bytes(own.blob[:-n_target]) + noise))
@@ -324,10 +325,10 @@ def test_kills_at_every_moment_leave_the_old_or_the_new(cache: PromptCache, fold
     check()
     assert files(folder) == [path]
     PromptCache(folder, 1 << 20, "this model").close()
-    assert list(folder.iterdir()) == [path], "what killed processes left is removed"
+    assert list(folder.iterdir()) == [path], "files of killed processes are removed"
 
 
-def test_a_full_disk_is_told_once_and_leaves_nothing(
+def test_a_full_disk_is_reported_once_and_leaves_no_file(
     cache: PromptCache, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(path: Path) -> None:
@@ -339,14 +340,14 @@ def test_a_full_disk_is_told_once_and_leaves_nothing(
     assert [record.levelname for record in caplog.records].count("WARNING") == 1
 
 
-def test_the_quota_holds_and_what_was_used_last_stays(folder: Path) -> None:
+def test_the_quota_holds_and_the_last_used_file_stays(folder: Path) -> None:
     a_file = 4096
     cache = PromptCache(folder, 4 * (a_file + 7000), "this model")
     for i in range(4):
         file = written(cache, prompt(start=i), n_bytes=a_file - 200)
         os.utime(file, (i, i))
     assert len(files(folder)) == 4
-    assert cache.fetch([*prompt(start=0), 1], 0).result() is not None, "now it was used last"
+    assert cache.fetch([*prompt(start=0), 1], 0).result() is not None, "now the first file was used last"
     written(cache, prompt(start=9), n_bytes=a_file - 200)
     assert sum(file.stat().st_size for file in files(folder)) <= cache._n_most
     assert cache.fetch([*prompt(start=0), 1], 0).result() is not None
@@ -356,7 +357,7 @@ def test_the_quota_holds_and_what_was_used_last_stays(folder: Path) -> None:
     cache.close()
 
 
-def test_the_key_is_this_users_alone(folder: Path, tmp_path: Path) -> None:
+def test_the_key_is_private_to_the_user(folder: Path, tmp_path: Path) -> None:
     key = tmp_path / "home" / "prompt-cache.key"
     PromptCache(folder, 1 << 20, "this model").close()
     first = key.read_bytes()
@@ -364,7 +365,7 @@ def test_the_key_is_this_users_alone(folder: Path, tmp_path: Path) -> None:
     assert prompt_cache._key() == first
     key.chmod(0o644)
     second = prompt_cache._key()
-    assert second != first, "others may have read it"
+    assert second != first, "other users could have read it"
     key.write_bytes(b"short")
     assert len(prompt_cache._key()) == 32
     assert [path.name for path in key.parent.iterdir()] == [key.name]

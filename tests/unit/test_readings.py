@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The reading under which a checkpoint drafts the target's own text best is found and taken: the trained demo
-pair, written as the checkpoints of trainers whose config says something else than what they did.
+"""The reading under which a checkpoint drafts the target's own text best is found and used: the trained demo
+pair, written like checkpoints of trainers whose config contradicts the training.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ Write = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong here is so wrong that it shows at once."""
+    """Short texts are enough, since the wrong readings here fail at once."""
     monkeypatch.setattr("eaglecpp.readings.N_TOKENS", 64)
 
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-    """The demo drafter as canonical config and tensors: trained with theta 10000 on R_2, R_7 and R_11."""
+    """Returns the demo drafter as canonical config and tensors: trained with theta 10000 on R_2, R_7 and
+    R_11.
+    """
     draft = open_drafter(DRAFT, TARGET)
     spec = draft.spec
     shape = DraftShape(
@@ -66,7 +68,9 @@ def trained() -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
 
 @pytest.fixture
 def write(trained: Any, tmp_path: Path) -> Write:
-    """`write(family, changed, **edit)`: a checkpoint of the demo drafter, with some tensors changed."""
+    """`write(family, changed, **edit)`: writes a checkpoint of the demo drafter, with some tensors
+    changed.
+    """
 
     def run(family: str, changed: dict[str, Any] | None = None, **edit: Any) -> Path:
         config, weights = FAMILIES[family](dict(trained[0]), {**trained[1], **(changed or {})})
@@ -95,7 +99,7 @@ def test_the_theta_of_the_training_is_found(write: Write, tmp_path: Path) -> Non
 
 
 def test_the_command_finds_the_layers_of_the_training(write: Write, tmp_path: Path) -> None:
-    """Post-layer ids in a family that writes boundaries, as its converter leaves them."""
+    """Post-layer ids in a family that writes boundaries, as left by its converter."""
     checkpoint, out = write("speculators", **{IDS: [1, 6, 10]}), tmp_path / "out.gguf"
     args = [str(checkpoint), "--target", str(TARGET), "-o", str(out), "--json"]
     result = CliRunner().invoke(command, args)
@@ -106,18 +110,20 @@ def test_the_command_finds_the_layers_of_the_training(write: Write, tmp_path: Pa
 
 
 def taken(out: Path, name: str) -> str:
-    """The reading of this name, and how it was decided."""
+    """Returns the chosen reading of this name and the reason."""
     (line,) = (line for line in reading(out) if line.startswith(f"{name}="))
     return line.partition(":")[0]
 
 
-def test_what_was_fed_back_in_the_training_is_found(write: Write, tmp_path: Path) -> None:
+def test_the_fed_back_state_of_the_training_is_found(write: Write, tmp_path: Path) -> None:
     report = convert_checkpoint(write("specforge", norm_output=True), TARGET, tmp_path / "out.gguf")
     assert taken(report.out, "feed") == "feed=post (measured"
 
 
-def test_that_the_feature_was_normed_once_is_found(trained: Any, write: Write, tmp_path: Path) -> None:
-    """Norm weights that differ much, undone behind the norm, so that the drafter is the trained one."""
+def test_a_single_norm_of_the_feature_is_found(trained: Any, write: Write, tmp_path: Path) -> None:
+    """Changes the norm weights a lot and undoes that after the norm, so that the drafter is the
+    trained one.
+    """
     _, weights = trained
     n = len(weights["layers.0.input_layernorm.weight"])
     scale = np.where(np.arange(n) % 2, 4.0, 0.25).astype(np.float32)
@@ -133,7 +139,7 @@ def test_that_the_feature_was_normed_once_is_found(trained: Any, write: Write, t
 def test_a_scaling_that_the_training_left_out_is_found(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SpecForge's choice, which its drafters with fc_norm do not have."""
+    """SpecForge's default; its drafters with fc_norm were trained without it."""
     choice = Choice("rope_scaling", ("config", "none"), "")
     monkeypatch.setattr("eaglecpp.convert.dialects.eagle.SpecForge.choices", lambda *_: (choice,))
     scaling = {"rope_type": "linear", "factor": 8.0}
@@ -141,7 +147,7 @@ def test_a_scaling_that_the_training_left_out_is_found(
     assert taken(report.out, "rope_scaling") == "rope_scaling=none (measured"
 
 
-def test_that_heads_are_rotated_whole_is_found(tmp_path: Path) -> None:
+def test_whole_rotation_of_heads_is_found(tmp_path: Path) -> None:
     """In DeepSpec's DSpark, whose slots depend on the tokens before them."""
     draft = open_drafter(FIXTURES / "demo-dspark.gguf", TARGET)
     spec = draft.spec
@@ -174,7 +180,7 @@ def test_that_heads_are_rotated_whole_is_found(tmp_path: Path) -> None:
 
 
 def test_the_head_that_llama_cpps_converter_left_out_is_found(tmp_path: Path) -> None:
-    """The head of the demo target is its embeddings; here the drafter's are an eighth of them."""
+    """The head of the demo target is its embeddings; here the drafter's embeddings are an eighth of them."""
     table = read_tensor(read_gguf(TARGET), "token_embd.weight")
     target = rewrite(
         TARGET, tmp_path / "target.gguf", lambda tensors: tensors.update({"output.weight": table})
@@ -191,7 +197,7 @@ def test_the_head_that_llama_cpps_converter_left_out_is_found(tmp_path: Path) ->
 
 
 def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
-    """As llama.cpp's converter writes DeepSpec's DFlash: nothing says that the anchor's slot drafts."""
+    """llama.cpp's converter writes DeepSpec's DFlash without a key that the anchor's slot drafts."""
     silent, out = tmp_path / "silent.gguf", tmp_path / "out.gguf"
     rewrite(FIXTURES / "demo-dflash.gguf", silent, changed={"dflash_ex.sample_from_anchor": None})
     report = convert_checkpoint(silent, TARGET, out, type="Q4_1")
@@ -199,7 +205,7 @@ def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
     assert reading(out)[0].startswith("slots=anchor-first (measured: ")
 
 
-def test_nothing_is_measured_where_nothing_is_open(write: Write, tmp_path: Path) -> None:
+def test_without_open_choices_nothing_is_measured(write: Write, tmp_path: Path) -> None:
     said: list[str] = []
     convert_checkpoint(write("speculators"), TARGET, tmp_path / "out.gguf", say=said.append)
     given = {"rope_theta": 1e6}
@@ -207,7 +213,7 @@ def test_nothing_is_measured_where_nothing_is_open(write: Write, tmp_path: Path)
     assert said == []
 
 
-def test_a_target_that_does_not_run_leaves_the_default_and_says_why(tmp_path: Path) -> None:
+def test_a_target_that_fails_leaves_the_default_and_the_reason(tmp_path: Path) -> None:
     target = make_target(tmp_path / "target").gguf
     data = target.read_bytes().replace(b"llama.", b"lamma.")  # the keys, and the architecture
     target.write_bytes(data.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0lamma"))
@@ -218,7 +224,7 @@ def test_a_target_that_does_not_run_leaves_the_default_and_says_why(tmp_path: Pa
     assert any("could not be measured" in line and "lamma" in line for line in said), said
 
 
-def test_an_open_choice_that_the_drafts_do_not_decide_is_refused(tmp_path: Path) -> None:
+def test_an_undecided_choice_without_default_is_refused(tmp_path: Path) -> None:
     """Random weights draft nothing under any reading."""
     target = make_target(tmp_path / "target")
     checkpoint = write_checkpoint(tmp_path / "in", "vllm", DraftShape(layers=(2, 5, 7)))
@@ -235,17 +241,17 @@ def test_a_target_of_another_width_is_the_error_and_not_the_layer_ids(tmp_path: 
 
 
 def measured(mean: float, **readings: str) -> Measured:
-    rng = np.random.default_rng(1)  # the same places for all
+    rng = np.random.default_rng(1)  # the same positions for all
     return Measured(dict(readings), rng.uniform(1, 3, 400) + mean)
 
 
-def test_what_is_certain_but_does_not_matter_leaves_the_default() -> None:
+def test_an_insignificant_difference_leaves_the_default() -> None:
     choices = (Choice("feed", ("post", "pre"), ""),)
     default = measured(1.0, feed="post")
     assert choose([default, measured(1.005, feed="pre")], choices) is default
 
 
-def test_of_equals_the_one_nearest_to_the_defaults_is_taken() -> None:
+def test_the_nearest_of_equal_readings_to_the_defaults_is_chosen() -> None:
     choices = (Choice("feed", ("post", "pre"), ""), Choice("rope_theta", ("500000", "10000"), ""))
     noise = np.random.default_rng(2).normal(0, 1, 400)
     best = measured(1.0, feed="pre", rope_theta="10000")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One grammar for everything that names a model, a checkpoint or a data set."""
+"""One grammar for every name of a model, a checkpoint or a data set."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_impossible_names_are_refused(text: str) -> None:
         ModelName.parse(text)
 
 
-def test_what_exists_is_that_file_and_not_a_name(tmp_path: Path) -> None:
+def test_an_existing_file_takes_precedence_over_a_name(tmp_path: Path) -> None:
     (tmp_path / "qwen3").write_bytes(b"GGUF")
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "config.json").write_text("{}")
@@ -68,7 +68,7 @@ def test_what_exists_is_that_file_and_not_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["./m", "../m", "/nowhere/m", "~/nowhere/m", "m.gguf", "m.safetensors", ""])
-def test_what_looks_like_a_path_is_one(text: str, tmp_path: Path) -> None:
+def test_text_like_a_path_is_a_path(text: str, tmp_path: Path) -> None:
     assert is_path_text(text)
     with pytest.raises(FileNotFoundError):
         read_reference(text, tmp_path)

@@ -39,7 +39,7 @@ def test_timings_has_the_documented_names() -> None:
     json.dumps(timings)
 
 
-def test_plain_decoding_has_acceptance_length_one_and_nothing_run_has_none() -> None:
+def test_target_only_decoding_has_acceptance_length_one_and_no_run_has_none() -> None:
     assert Timings(rounds=7).acceptance_length == 1.0
     nothing = Timings()
     assert nothing.acceptance_length == nothing.acceptance_rate == nothing.predicted_per_second == 0.0

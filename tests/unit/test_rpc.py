@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""RPC servers: what is not a server is refused before ggml, which would end the process, hears of it."""
+"""RPC servers: an invalid server is refused before ggml, which would end the process, connects to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Serve = Callable[[bytes], tuple[str, list[bytes]]]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """`serve(answer)`: listens, takes greetings, answers, hangs up; the endpoint and what came in."""
+    """`serve(answer)`: listens, reads greetings, answers, hangs up; returns the endpoint and the received
+    bytes.
+    """
     with contextlib.ExitStack() as servers:
 
         def start(answer: bytes) -> tuple[str, list[bytes]]:
@@ -57,7 +59,9 @@ def answer(major: int, minor: int) -> bytes:
         (None, "cannot be reached"),
     ],
 )
-def test_what_is_no_server_of_this_version_is_refused(said: bytes | None, text: str, serve: Serve) -> None:
+def test_a_server_of_another_version_or_protocol_is_refused(
+    said: bytes | None, text: str, serve: Serve
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         endpoint = f"127.0.0.1:{gone.getsockname()[1]}"
     if said is not None:
@@ -67,7 +71,7 @@ def test_what_is_no_server_of_this_version_is_refused(said: bytes | None, text: 
 
 
 @pytest.mark.parametrize("endpoint", ["", "host", "host:", ":1", "host:x", "host:0", "host:70000", "::1:5"])
-def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
+def test_an_invalid_endpoint_is_refused(endpoint: str) -> None:
     with pytest.raises(ValueError, match="rpc: expected host:port"):
         rpc.connect([endpoint])
 
@@ -105,8 +109,8 @@ def test_a_modelfile_names_servers() -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there is no relay")
-def test_a_lost_server_is_told_of_before_it_is_answered_for(serve: Serve) -> None:
-    """ggml would end the process where an answer fails to come."""
+def test_a_lost_server_is_reported_before_a_substitute_answers(serve: Serve) -> None:
+    """ggml would end the process if an answer did not arrive."""
     endpoint, heard = serve(answer(7, 0))
     relay = rpc.start_relay(endpoint)
     assert heard == [bytes([14]) + (24).to_bytes(8, "little") + bytes(24)], "greeted as llama.cpp does"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The target's sampler alone: our draw has llama.cpp's frequencies behind every combination of its samplers,
-and depends on seed and position only.
+"""The target's sampler alone: our draw has llama.cpp's frequencies after every combination of its samplers,
+and depends only on seed and position.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def params(seed: int = 1, rng: str = "coupled", **options: Any) -> SamplingParam
 
 
 def some_logits(n_vocab: int, seed: int = 5) -> NDArray[np.float32]:
-    """Plain letters first, so that grammars leave some and take some, and a dozen likely tokens."""
+    """Returns logits with a dozen likely tokens, letters among them, so that grammars remove only some."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(0.0, 2.0, n_vocab)
     logits[rng.choice(np.arange(97, 123), 12, replace=False)] += 5.0
@@ -70,13 +70,13 @@ def some_logits(n_vocab: int, seed: int = 5) -> NDArray[np.float32]:
 
 
 def chi2_most(n: int) -> float:
-    """What chi-square with n degrees of freedom exceeds once in a million."""
+    """Returns the value that chi-square with n degrees of freedom exceeds once in a million."""
     a = 2.0 / (9.0 * n)
     return float(n * (1.0 - a + 4.753 * np.sqrt(a)) ** 3)
 
 
 def check_same(first: NDArray[np.float64], second: NDArray[np.float64]) -> None:
-    """Two samples of one distribution; tokens that are rare in both count together."""
+    """Compares two samples of one distribution; tokens that are rare in both count together."""
     both = first + second
     rare = both < 20
     first = np.append(first[~rare], first[rare].sum())
@@ -102,12 +102,12 @@ def test_our_draw_has_the_frequencies_of_llama_cpp(name: str, target: Target) ->
     ours = draws(target, logits, 10, **options)
     theirs = draws(target, logits, 10, rng="llama", **options)
     assert ours.sum() == theirs.sum() == N_DRAWS
-    assert (ours > 0).sum() > 1, "one token only: the test would mean nothing"
+    assert (ours > 0).sum() > 1, "a single token shows nothing"
     check_same(ours, theirs)
 
 
 def test_a_draw_depends_on_seed_and_position_only(target: Target) -> None:
-    """Neither on draws before it nor on their number: rows may be sampled anew, in any order."""
+    """Neither on earlier draws nor on their number: rows may be sampled again, in any order."""
     logits = [some_logits(target.n_vocab, seed) for seed in range(40)]
     for options in (COMBINATIONS["defaults"], OFF, COMBINATIONS["xtc"], COMBINATIONS["grammar"]):
         options = {"temperature": 1.2} | options
@@ -131,7 +131,7 @@ def test_neighbouring_positions_and_seeds_are_independent() -> None:
         assert np.bincount(pair, minlength=16) / len(pair) == pytest.approx(joint, abs=0.008)
 
 
-def test_greedy_is_greedy_whoever_draws(target: Target) -> None:
+def test_greedy_is_greedy_with_either_draw(target: Target) -> None:
     logits = some_logits(target.n_vocab)
     for rng in ("coupled", "llama"):
         assert draws(target, logits, 0, rng=rng, temperature=0.0, n=50)[int(logits.argmax())] == 50
@@ -150,13 +150,13 @@ def test_an_unknown_rng_is_refused() -> None:
         Sampler(params(rng="dice"), 4)
 
 
-def test_a_sampler_without_a_model_refuses_what_needs_one() -> None:
+def test_a_sampler_without_a_model_refuses_options_that_need_one() -> None:
     with pytest.raises(ValueError, match="need a model"):
         Sampler(params(grammar='root ::= "a"'), 4)
 
 
-def test_the_infill_sampler_takes_an_end_that_is_likely_at_all(target: Target, models: Models) -> None:
-    """Among n tokens: from a third of an n-th of what the others have."""
+def test_the_infill_sampler_ends_at_any_likely_end_token(target: Target, models: Models) -> None:
+    """Among n tokens: from a third of an n-th of the others' probability."""
     end = int(GGUFReader(models.target).fields["tokenizer.ggml.eos_token_id"].contents())
     logits = np.full(target.n_vocab, -20.0, dtype=np.float32)
     logits[[97, 98, 99, end]] = 2.0, 2.0, 2.0, 1.0
@@ -170,7 +170,7 @@ def test_the_infill_sampler_takes_an_end_that_is_likely_at_all(target: Target, m
 
 
 def test_a_second_thread_is_refused() -> None:
-    """One thread draws without the GIL; what another one asks meanwhile would change its state."""
+    """One thread draws without the GIL; a call of another thread meanwhile would change its state."""
     sampler, logits = Sampler(sampling_params(), 1000), np.linspace(0, 1, 1000, dtype=np.float32)
     alone = sampler.count(logits, 0, N_DRAWS)
     with ThreadPoolExecutor(1) as pool:

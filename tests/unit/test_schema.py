@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Grammars of JSON schemas have exactly their values or are refused; the cost grows with their text."""
+"""Grammars of JSON schemas match exactly their values or are refused; the cost grows with their text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def target(models: Models) -> Target:
 
 
 def fits(target: Target, schema: Any, text: str) -> bool:
-    """Whether the text, as a whole, follows the schema's grammar, in which a space follows each separator."""
+    """Returns True if the whole text follows the schema's grammar, which has a space after each separator."""
     sampler = make_sampler(target, grammar=resolve_grammar(json_schema=schema) or "")
     spaced = re.sub(r'("(?:\\.|[^"\\])*")|([:,])', lambda found: found[1] or found[2] + " ", text)
     try:
@@ -120,7 +120,7 @@ HALF = {"type": "string", "pattern": "^" + "a" * (PATTERN_CHARS // 2) + "$"}
         ({"type": "string", "pattern": r"^\p{L}$"}, ['"é"'], ['"1"']),
         ({"type": "string", "pattern": r"^(?<year>\d{2})$"}, ['"26"'], ['"2"']),
         ({"type": "string", "pattern": "^(?=a)$"}, ['"b"'], ["1"]),
-        ({"pattern": r"^a($|/)+$"}, ['"b"'], ["1"]),  # no automaton looks around
+        ({"pattern": r"^a($|/)+$"}, ['"b"'], ["1"]),  # an automaton has no look-around
         ({"pattern": r"^a\bc$"}, ['"b"'], ["1"]),
         (
             {"properties": {"a": {"const": 1}}, "required": ["a", "b"]},
@@ -163,7 +163,7 @@ HALF = {"type": "string", "pattern": "^" + "a" * (PATTERN_CHARS // 2) + "$"}
             ['{"age":20}'],
         ),
         ({"type": ["string", "null"], "enum": ["a", None]}, ['"a"', "null"], ['"b"']),
-        (  # of a part with an id, references mean that part
+        (  # references inside a part with an id refer to that part
             {"properties": {"a": {"$id": "t", "$defs": ONE, "$ref": "#/$defs/x"}}, "$defs": TWOS},
             ['{"a":1}'],
             ['{"a":2}'],
@@ -222,14 +222,14 @@ def test_a_range_has_exactly_its_integers(low: int, high: int, target: Target) -
         ({"allOf": [{"multipleOf": 997}, {"multipleOf": -991}]}, "found 988027"),
     ],
 )
-def test_what_cannot_be_a_grammar_is_said_in_words(schema: Any, text: str, target: Target) -> None:
+def test_an_unsupported_schema_is_refused_with_a_reason(schema: Any, text: str, target: Target) -> None:
     with pytest.raises(GrammarError) as caught:
         fits(target, schema, "")
     assert text in str(caught.value)
 
 
 def chained(n: int, one: Any) -> dict[str, Any]:
-    """Schemas that each hold the next one, which `one` makes of a reference."""
+    """Returns nested schemas; `one` wraps a reference."""
     parts = {str(i): one({"$ref": f"#/$defs/{i + 1}"}) for i in range(n)}
     return {"$defs": parts | {str(n): {"type": "string"}}, "$ref": "#/$defs/0"}
 
@@ -292,7 +292,7 @@ def test_joined_and_chained_schemas_cost_little_or_are_refused(schema: Any, targ
         {"type": "string", "pattern": "^(?=a)$"},
     ],
 )
-def test_strict_refuses_what_is_not_enforced(schema: Any, target: Target) -> None:
+def test_strict_refuses_keywords_that_are_not_enforced(schema: Any, target: Target) -> None:
     for strict in (False, True):
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": strict}}
         try:
@@ -332,8 +332,10 @@ def test_strict_refuses_what_is_not_enforced(schema: Any, target: Target) -> Non
         "refs",
     ],
 )
-def test_what_a_schema_costs_grows_with_its_text(schema: Any, target: Target) -> None:
-    """In time (many of these once took minutes, gigabytes or the process) and in the grammar's text."""
+def test_the_cost_of_a_schema_grows_with_its_text(schema: Any, target: Target) -> None:
+    """The cost is time (many of these once took minutes, gigabytes or the process) and the size of the
+    grammar.
+    """
     start = time.process_time()
     text = resolve_grammar(json_schema=schema) or ""
     sampler = make_sampler(target, grammar=text)

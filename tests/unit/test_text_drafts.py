@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Drafts from the text itself: who asks for them, what is said about them,
-and what is refused. That they change no token is shown in `tests/parity/test_text.py`.
+"""Drafts from the text itself: options, reports and refusals. `tests/parity/test_text.py` shows that they
+change no token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIZES = {"n_ctx": 512, "n_threads": 1}
 COPY = "ab cd ef gh ab cd ef gh ab cd ef gh ab cd"
 
 
-def test_the_text_stands_in_for_a_drafter(models: Models) -> None:
+def test_the_text_replaces_a_drafter(models: Models) -> None:
     with Engine.open(models.target, draft="text", **SIZES) as engine:
         assert (engine.has_draft, engine.draft_path) == (True, None)
         assert engine.draft_info is None
@@ -36,7 +36,7 @@ def test_the_text_stands_in_for_a_drafter(models: Models) -> None:
         assert plain.tokens == done.tokens and plain.timings.draft_n == 0
 
 
-def test_beside_a_drafter_it_can_be_left_out(models: Models) -> None:
+def test_text_drafts_can_be_turned_off_with_a_drafter(models: Models) -> None:
     for wanted, drafts in (("auto", True), ("on", True), ("off", False)):
         with Engine.open(models.target, draft=models.draft, text_drafts=wanted, **SIZES) as engine:
             done = engine.generate(COPY, max_tokens=60, temperature=0.0, ignore_eos=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Texts to tokens: llama.cpp's own ids, in linear time, no further than asked for, and without holding up
-other threads of Python.
+"""Texts to tokens: llama.cpp's own ids, in linear time, only as many as requested, and without blocking other
+Python threads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from helpers.vocabularies import SPECIALS, write_bpe, write_spaced_bpe, write_sp
 pytestmark = pytest.mark.alone  # measures time
 
 PRE = ("gpt-2", "default", "qwen2", "llama-bpe", "smollm", "tekken")
-STD_REGEX = ("tekken", "deepseek-v3", "gpt-4o")  # pre-tokenizers for which llama.cpp has no code of its own
+STD_REGEX = ("tekken", "deepseek-v3", "gpt-4o")  # pre-tokenizers without code of their own in llama.cpp
 N_TEXTS = {"tekken": 25}  # it compiles its pattern for every text
 PARTS = (
     *(*SPECIALS, "<|im_", "|>", "<|", "</s>", "<s>", "<unk>", "<|endoftext|", "<|bos|>", "<b", "b>", "_"),
@@ -40,7 +40,7 @@ PARTS = (
 
 
 def some_text(rng: random.Random) -> str:
-    """A mixture; often with much of one thing."""
+    """Returns a mixed text, often with long runs of one kind."""
     parts = rng.choices(PARTS, k=rng.randrange(1, 6))
     return "".join(part * (1 if rng.random() < 0.7 else rng.randrange(2, 20))
                    for part in rng.choices(parts, k=rng.randrange(1, 25)))  # fmt: skip
@@ -60,7 +60,7 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "spaced bpe": lambda folder: write_spaced_bpe(folder / "spaced.gguf"),
     "spm": lambda folder: write_spm(folder / "spm.gguf"),
     "spm, stripping": lambda folder: write_spm(folder / "phi.gguf", "phi-3"),
-    # of one length, one beginning as the other ends: llama.cpp's order is nobody's promise
+    # of equal length, one beginning as the other ends: llama.cpp does not guarantee their order
     "overlapping": lambda folder: write_bpe(folder / "overlap.gguf", "gpt-2", ("aab", "baa")),
 }
 
@@ -72,7 +72,7 @@ def engine_of(name: str, folder: Path) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_ids_are_those_of_llama_cpp_up_to_what_is_asked_for(
+def test_the_ids_equal_llama_cpps_up_to_the_requested_number(
     name: str, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     rng = random.Random(pytestconfig.getoption("--seed"))
@@ -131,8 +131,8 @@ def test_a_long_word_does_not_overflow_the_stack(pre: str, tmp_path: Path) -> No
 
 
 def lets_others_run(work: Callable[[], object]) -> bool:
-    """Whether another thread of Python runs while `work` does. Threads are not switched here: one runs until
-    it gives the interpreter up. The system may need several tries to wake the other one up in time.
+    """Returns True if another Python thread runs during `work`. Thread switching is disabled, so the other
+    one runs only if `work` releases the GIL. The system may need several tries to wake it in time.
     """
     old = sys.getswitchinterval()
     sys.setswitchinterval(1000.0)
@@ -141,7 +141,7 @@ def lets_others_run(work: Callable[[], object]) -> bool:
             gate, ran = threading.Lock(), []
             gate.acquire()
             other = threading.Thread(target=lambda gate=gate, ran=ran: ran.append(gate.acquire()))  # type: ignore[misc]
-            other.start()  # returns when it waits at the gate, or is about to
+            other.start()  # returns once the thread waits at the gate, or is about to
             time.sleep(0.01)
             gate.release()
             work()
@@ -159,7 +159,7 @@ def test_other_threads_run_while_a_long_text_is_tokenised() -> None:
     with Engine.open(TARGET, n_ctx=64, n_threads=1, exact="off") as engine:
         native = engine.native
         tokens = native.tokenize(data, False, True)
-        assert not lets_others_run(lambda: sum(range(10_000))), "it is seen whether they do"
+        assert not lets_others_run(lambda: sum(range(10_000))), "the check can fail"
         assert lets_others_run(lambda: native.tokenize(data, False, True))
         assert lets_others_run(lambda: native.detokenize(tokens, False, False))
 
@@ -173,7 +173,7 @@ def test_other_threads_run_while_a_model_opens_and_closes() -> None:
 
 
 def test_an_engine_may_be_closed_while_a_thread_tokenises() -> None:
-    """The thread gets its tokens; nothing is freed under it."""
+    """The thread gets its tokens, and its engine is not freed under it."""
     data = b"def join(paths): return 1\n" * 40_000
     engine = Engine.open(TARGET, n_ctx=64, n_threads=1, exact="off")
     native, found = engine.native, []

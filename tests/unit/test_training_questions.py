@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""No question that SmolLM2's drafter learnt from is one of those it is measured with."""
+"""The training questions of SmolLM2's drafter contain none of the benchmark's questions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def content(text: str) -> frozenset[str]:
 
 
 def measured() -> Iterator[str]:
-    """What the benchmark asks: all turns, and HumanEval's problems where they are installed."""
+    """Yields the benchmark's questions: all turns, and HumanEval's problems if they are installed."""
     for name in ("chat", "documents"):
         for line in (ROOT / "benchmarks" / "data" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
             yield from json.loads(line)["turns"]
@@ -40,12 +40,12 @@ def measured() -> Iterator[str]:
 
 
 def overlap(one: frozenset[str], other: frozenset[str]) -> float:
-    """Shared words over all words of two questions."""
+    """Returns the shared words over all words of two questions."""
     return len(one & other) / max(len(one | other), 1) if len(one & other) > 1 else 0.0
 
 
 @pytest.mark.parametrize("path", LEARNT, ids=lambda path: path.stem)
-def test_no_question_was_learnt_that_is_measured(path: Path) -> None:
+def test_no_benchmark_question_was_trained_on(path: Path) -> None:
     asked = {question: content(question) for question in measured()}
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines
@@ -54,6 +54,6 @@ def test_no_question_was_learnt_that_is_measured(path: Path) -> None:
         for text in entry.get("turns") or [entry["prompt"]]:
             words = content(text)
             for question, known in asked.items():
-                # follow-ups are a few words that anybody says
+                # follow-ups consist of a few common words
                 enough = len(words & known) > 2
                 assert not enough or overlap(words, known) < 0.5, f"{path.name}: {text!r}, {question!r}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The sentence on what drafting and the kernels give here, and the answers that it is made from."""
+"""The report on the benefit of drafting and kernels on this machine, and the answers that it is based on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUESTION = [{"role": "user", "content": "ab cd"}]
 
 
 def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1.0) -> dict[str, Any]:
-    """As `plan_report`, of chains: ms of so many rows, and tokens of a round with so many nodes."""
+    """Returns a `plan_report` of chains: ms by number of rows, and tokens per round by number of nodes."""
     chains = [
         {"nodes": n, "depth": n, "tokens": t, "ms": rows[n + 1] + draft_ms * n} for n, t in tokens.items()
     ]
@@ -48,11 +48,11 @@ def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1
             {"pays": False, "n_rows": 4, "most": 2.6 - 0.06},
             ("takes 3.0 times as long as one", "it pays below 2.5 times"),
         ),
-        # noise makes no draft faster than its tokens: a batch of four in half the time of one row
+        # noise must not make a draft faster than its tokens: a batch of four in half the time of one row
         ({1: 10.0, 4: 5.0}, {3: 2.3}, 0.0, {"n_rows": 4, "speed": 2.3}, ("takes no longer than one on",)),
     ],
 )  # fmt: skip
-def test_the_best_chain_is_named_with_what_it_costs_and_what_would_break_even(
+def test_the_best_chain_is_named_with_its_cost_and_the_break_even_point(
     rows: dict[int, float],
     tokens: dict[int, float],
     draft_ms: float,
@@ -69,11 +69,11 @@ def test_the_best_chain_is_named_with_what_it_costs_and_what_would_break_even(
 
 
 def answered(n: int, rounds: int, speedup: float | None, **plan: Any) -> Timings:
-    """Counters of an answer of `auto`."""
+    """Returns the counters of an answer of `auto`."""
     return Timings(predicted_n=n, rounds=rounds, plan={"strategy": "auto", "speedup": speedup} | plan)
 
 
-def test_the_gain_is_that_of_all_last_answers_by_kind_and_not_above_the_tokens_of_a_round() -> None:
+def test_the_speed_up_covers_the_last_answers_by_kind_up_to_the_tokens_per_round() -> None:
     answers = Gains()
     answers.add(answered(100, 40, 2.0), 0.0)
     answers.add(answered(100, 50, 1.0), 0.0)
@@ -81,16 +81,16 @@ def test_the_gain_is_that_of_all_last_answers_by_kind_and_not_above_the_tokens_o
     assert answers.gain(greedy=False) is None
     answers.add(answered(90, 45, 39.6), 0.8)
     assert answers.gain(greedy=False) == Gain(1, 2.0, 2.0)
-    answers.add(answered(10, 1, None), 0.8)  # no plain step was measured yet
+    answers.add(answered(10, 1, None), 0.8)  # no target-only step was measured yet
     answers.add(answered(10, 1, 9.0, strategy="chain:5"), 0.8)
     assert answers.gain(greedy=False) == Gain(1, 2.0, 2.0)
     for _ in range(64):
         answers.add(answered(100, 100, 1.0), 0.8)
-    assert answers.gain(greedy=True) is None, "older answers tell of other texts"
+    assert answers.gain(greedy=True) is None, "older answers are of other texts"
 
 
 @pytest.mark.parametrize("wrong", [("n_steps", 0), ("n_steps", "x"), ("n_rounds", None), ("n_tokens", -5)])
-def test_no_answer_on_disk_is_believed_that_cannot_be(wrong: tuple[str, Any]) -> None:
+def test_impossible_answers_on_disk_are_ignored(wrong: tuple[str, Any]) -> None:
     good = {"n_tokens": 100, "n_rounds": 40, "n_steps": 60.0, "is_greedy": True}
     assert msgspec.convert(good, Answered) == Answered(100, 40, 60.0, True)
     with pytest.raises(msgspec.ValidationError):
@@ -104,7 +104,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_doctor_run_and_bench_say_the_same(
+def test_doctor_run_and_bench_report_the_same(
     models: Models, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("eaglecpp.bench.strategies._STEADY", 1e9)  # this machine may be busy
@@ -134,7 +134,7 @@ def test_doctor_run_and_bench_say_the_same(
 @pytest.mark.parametrize(
     "llama", [[LlamaPlain(9.0), LlamaPlain(20.0)], [LlamaPlain(40.0, True), LlamaPlain(40.0, True)]]
 )
-def test_kernels_are_not_measured_while_others_take_the_processor(
+def test_kernels_are_not_measured_while_other_programs_use_the_processor(
     llama: list[LlamaPlain], models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = list(llama)

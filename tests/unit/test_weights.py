@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What counts as a line of code."""
+"""Definition of a line of code."""
 
 from __future__ import annotations
 
