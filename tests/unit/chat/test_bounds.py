@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""No template takes more time, memory or output than it is given, neither to compile nor to render."""
+"""No template takes more time, memory or output than allowed, neither to compile nor to render."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ COSTLY = {
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sixteenth of the memory, so that reaching a limit is quick."""
+    """Allows a sixteenth of the memory, so that a limit is reached quickly."""
     for name in ("MAX_CHARS", "MAX_PRODUCT", "MAX_VALUE", "MAX_BYTES"):
         monkeypatch.setattr(bounds, name, getattr(bounds, name) // 16)
 
@@ -110,7 +110,7 @@ def test_nothing_grows_at_once_or_in_a_loop(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", TOO_LONG.values(), ids=TOO_LONG.keys())
-def test_what_is_too_long_is_not_compiled(text: str) -> None:
+def test_too_long_templates_are_not_compiled(text: str) -> None:
     started = time.thread_time()
     with pytest.raises(TemplateError, match=r"more than|at most|nested too deeply"):
         JinjaTemplate(text)
@@ -118,8 +118,10 @@ def test_what_is_too_long_is_not_compiled(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", COSTLY.values(), ids=COSTLY.keys())
-def test_what_may_be_compiled_takes_its_share_at_most(text: str) -> None:
-    """A quarter of what is allowed takes a quarter of some 4 s; slow machines take several times as long."""
+def test_compiling_takes_no_more_than_its_share(text: str) -> None:
+    """A quarter of the allowed size takes a quarter of about 4 s; slow machines take several times
+    as long.
+    """
     started = time.thread_time()
     with contextlib.suppress(TemplateError):  # Python may find it nested too deeply, at the end
         JinjaTemplate(text)
@@ -127,7 +129,7 @@ def test_what_may_be_compiled_takes_its_share_at_most(text: str) -> None:
 
 
 @pytest.mark.parametrize("body", ["{% if s in t %}{% endif %}", "{% if t is eq(s) %}{% endif %}"])
-def test_time_is_limited_where_nothing_is_made(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_limited_where_no_output_grows(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(bounds, "MAX_SECONDS", 0.2)
     begin = "{% set s = 'a' * 1000000 ~ 'b' %}{% set t = 'a' * 1000000 ~ 'c' %}"
@@ -137,7 +139,7 @@ def test_time_is_limited_where_nothing_is_made(body: str, monkeypatch: pytest.Mo
     assert time.thread_time() - started < 3
 
 
-def test_a_long_conversation_is_no_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_conversation_is_not_an_attack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     messages = [{"role": "user", "content": "é" * 2000}] * 700
     text = (
@@ -151,7 +153,7 @@ def test_a_long_conversation_is_no_attack(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(JinjaTemplate(text).render({"messages": messages})) == 700 * 2000 + 699 * 26
 
 
-def test_what_would_show_or_nest_what_is_not_measured() -> None:
+def test_output_that_would_escape_the_limits_is_counted() -> None:
     spaces = "{% set n = namespace(x='y') %}{{ [n, n.x] }}"
     assert JinjaTemplate(spaces).render({}) == "[<Namespace>, 'y']"
     loops = (
@@ -174,7 +176,7 @@ def test_what_would_show_or_nest_what_is_not_measured() -> None:
         "{% set _ = messages.append(1) %}",
     ],
 )
-def test_whatever_a_template_raises_is_its_own_error(text: str) -> None:
+def test_any_error_of_a_template_is_a_template_error(text: str) -> None:
     with pytest.raises(TemplateError, match=r"chat_template:[12]: .") as raised:
         JinjaTemplate(text).render({"messages": [1]})
     assert raised.value.line == 1 + text.count("\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What goes into the next prompt, and what is left out of it when the context is full."""
+"""Messages in the next prompt, and messages left out when the context is full."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.tiny_projector import make_image
 
 
 def talked(n_exchanges: int, words: int = 10, **options: object) -> Conversation:
-    """A conversation in which every message has `words` words."""
+    """Returns a conversation in which every message has `words` words."""
     conversation = Conversation(**options)  # type: ignore[arg-type]
     for index in range(n_exchanges):
         conversation.ask(" ".join([f"q{index}"] * words))
@@ -32,19 +32,21 @@ def texts(messages: Sequence[Message]) -> list[str]:
     return [message.content.split()[0] for message in messages]
 
 
-def test_the_oldest_exchanges_go_and_are_returned_and_half_of_the_context_becomes_free() -> None:
+def test_the_oldest_exchanges_are_removed_and_returned_until_half_of_the_context_is_free() -> None:
     conversation = talked(10, system="S")
     conversation.ask("last question")
     left_out = conversation.fit(words, n_ctx=200, room=20)
     assert texts(left_out) == [name for i in range(6) for name in (f"q{i}", f"a{i}")]
     assert words(conversation.prompt()) <= 100
     assert texts(conversation.prompt()) == ["S", "q6", "a6", "q7", "a7", "q8", "a8", "q9", "a9", "last"]
-    assert conversation.fit(words, n_ctx=200, room=20) == [], "not again before it is full again"
+    assert conversation.fit(words, n_ctx=200, room=20) == [], (
+        "nothing more is removed before the context is full again"
+    )
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.integers(10, 400), st.integers(1, 100))
 @example([5, 5, 60], 90, 22)
-def test_what_stays_fits_or_is_the_last_question_and_what_goes_is_told(
+def test_the_rest_fits_or_is_the_last_question_and_removed_messages_are_returned(
     sizes: list[int], n_ctx: int, room: int
 ) -> None:
     room = min(room, n_ctx // 4) or 1
@@ -61,7 +63,7 @@ def test_what_stays_fits_or_is_the_last_question_and_what_goes_is_told(
     assert words(prompt) + room <= n_ctx or prompt == everything[-1:]
 
 
-def test_questions_that_become_one_keep_what_is_attached_before_what_is_typed() -> None:
+def test_merged_questions_keep_attachments_before_typed_text() -> None:
     one, two = make_image(1), make_image(2)
     conversation = Conversation()
     conversation.ask("first", [one], ["a:\n\nA"])
@@ -77,7 +79,7 @@ def test_questions_that_become_one_keep_what_is_attached_before_what_is_typed() 
     assert not Conversation().edit("none")
 
 
-def test_taking_back() -> None:
+def test_undo() -> None:
     conversation = talked(2, words=1)
     assert conversation.drop_answer()
     assert texts(conversation.messages) == ["q0", "a0", "q1"]
@@ -88,7 +90,7 @@ def test_taking_back() -> None:
     assert not conversation.drop_answer()
 
 
-def test_no_more_goes_than_must_where_half_of_the_context_cannot_become_free() -> None:
+def test_no_more_is_removed_than_needed_if_half_of_the_context_cannot_become_free() -> None:
     conversation = Conversation()
     for size in (10, 4):
         conversation.ask("q " * size)

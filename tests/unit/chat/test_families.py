@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What docs/templates.md says of each family: its template's own marks, and answers forced on its reader.
+"""The statements of docs/templates.md about each family: its template's marks, and forced answers through its
+reader.
 
-The templates are in tests/templates. A family's answers are written as its models write them, behind the
-prompt that its template makes; their marks are control tokens, as in the models' files.
+The templates are in tests/templates. A family's answers are written like its models write them, after the
+prompt of its template; their marks are control tokens, as in the models' files.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ HERMES = '<tool_call>\n{"name": "lamp", "arguments": {"on": true}}\n</tool_call>
 
 @dataclass(frozen=True)
 class Family:
-    """An answer with a call, in the family's form.
+    """A family's template, and an answer with a call in its form.
 
-    thinks: an answer that thinks "hm" and says "yes"; "" for models that do not think
-    late:   how such an answer goes on to a form, where it is not `thinks` without "yes"
+    thinks: an answer that thinks "hm" and says "yes"; "" for models that do not think. late: the beginning of
+    such an answer before a form, if it is not `thinks` without "yes".
     """
 
     file: str
@@ -122,7 +123,7 @@ MARK = re.compile(
     r"<\|\w+\|?>|\]<\]\w+\[>\[|</?mm:think>|<\w+\|>|<｜[\w▁]+｜>|</?(?:think|tool_call)>|\[TOOL_CALLS\]|｜DSML｜"
 )
 MARKS = {mark for one in FAMILIES.values() for mark in MARK.findall(one.call + one.thinks)}
-MARKS |= {"<|return|>"}  # without which llama.cpp takes <|end|> for the end of an answer
+MARKS |= {"<|return|>"}  # otherwise llama.cpp takes <|end|> for the end of an answer
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def target(engine: Engine) -> Target:
-    """Its vocabulary, for a sampler alone."""
+    """The target's vocabulary, for a sampler alone."""
     return open_target(engine.target_path)
 
 
@@ -154,7 +155,7 @@ def chat_of(engine: Engine, family: Family) -> ChatModel:
 
 
 def said(engine: Engine, text: str) -> Chunk:
-    """An answer of these tokens, whose text lacks those that are control tokens."""
+    """Returns an answer of these tokens; its text lacks control tokens."""
     tokens = engine.tokenize(text, add_bos=False)
     shown = engine.detokenize(tokens)
     assert engine.detokenize(tokens, special=True) == text
@@ -168,7 +169,7 @@ def message(chat: ChatModel, prompt: ChatPrompt, answer: Chunk) -> Message:
 
 
 def answered(engine: Engine, family: Family, text: str, options: PromptOptions, *turns: Message) -> Message:
-    """The message that a family's answer to a question is."""
+    """Returns the message of a family's answer to a question."""
     chat = chat_of(engine, family)
     return message(chat, prompt_of(chat, options, *turns), said(engine, text))
 
@@ -178,7 +179,7 @@ def prompt_of(chat: ChatModel, options: PromptOptions, *turns: Message) -> ChatP
     return ChatPrompt(rendered, [], options.tools, taken.describes, options.has_form)
 
 
-def test_thinking_is_told_apart(engine: Engine, family: Family) -> None:
+def test_thinking_is_separated(engine: Engine, family: Family) -> None:
     if family.thinks:
         made = answered(engine, family, family.thinks, PromptOptions(think=True))
         assert (made.thinking, made.content) == ("hm", "yes")
@@ -197,11 +198,11 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
             engine, family, family.call.replace("</think>", ""), PromptOptions([LAMP], think=True)
         )
         assert (made.thinking, [call.name for call in made.tool_calls]) == ("hm", [ON.name])
-    # a token that ends answers in some families, and stands around calls in their templates
+    # a token that ends answers in some families, and surrounds calls in their templates
     ended = answered(engine, family, family.call + "<|im_end|>", PromptOptions([LAMP, BELL], think=True))
     assert "<|im_end|>" not in ended.content
     assert not answered(engine, family, family.call, PromptOptions(think=True)).tool_calls, (
-        "of tools it was not given"
+        "of tools that were not offered"
     )
 
 
@@ -219,16 +220,16 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
         ("Functionary 3.2", "all\n>>> lamp\n{}", None),
     ],
 )  # fmt: skip
-def test_what_is_said_before_a_call(engine: Engine, family: str, text: str, content: str | None) -> None:
-    """A call is read in a message of its own, for families that have those."""
+def test_text_before_a_call_is_kept(engine: Engine, family: str, text: str, content: str | None) -> None:
+    """For families with messages, the call is read in a separate message."""
     made = answered(engine, FAMILIES[family], text, PromptOptions([LAMP, BELL], think=True))
     assert [call.arguments for call in made.tool_calls] == ([] if content is None else [{"on": True}])
     if content is not None:
         assert made.content.strip() == content
 
 
-def test_json_in_the_final_channel_is_no_call(engine: Engine) -> None:
-    """Unless the answer has to be one: then it is the form that a grammar gave it."""
+def test_json_in_the_final_channel_is_not_a_call(engine: Engine) -> None:
+    """If the answer must be a call, a grammar makes it JSON, and it is one."""
     text, options = '{"name": "bell", "arguments": {}}', PromptOptions([LAMP, BELL], think=True)
     shown = "<|channel|>final<|message|>" + text
     made = answered(engine, FAMILIES["gpt-oss"], shown, options)
@@ -238,7 +239,7 @@ def test_json_in_the_final_channel_is_no_call(engine: Engine) -> None:
 
 
 def allowed(engine: Engine, target: Target, grammar: str, text: str) -> bool:
-    """Whether a grammar allows all of a text, and its end there."""
+    """Returns True if a grammar allows a whole text, and its end there."""
     sampler = make_sampler(target, grammar=Lark(grammar))
     for token in [*engine.tokenize(text, add_bos=False), engine.native.eos]:
         if not sampler.allowed()[token]:
@@ -248,7 +249,7 @@ def allowed(engine: Engine, target: Target, grammar: str, text: str) -> bool:
 
 
 def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) -> None:
-    """Without a thought, unless one was asked for; then it comes before the form."""
+    """Without a thought, unless thinking was requested; then the thought comes before the form."""
     chat = chat_of(engine, family)
     form = resolve_grammar(response_format={"type": "json_object"})
     assert form is not None
@@ -266,14 +267,14 @@ def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) ->
     grammar = chat.grammar(prompt, form, True)
     assert allowed(engine, target, grammar, late)
     close = chat.tags.close if chat.tags is not None else ""
-    begun = "".join(close[:n] for n in range(1, len(close))) + close  # each beginning of it before the next
+    begun = "".join(close[:n] for n in range(1, len(close))) + close  # each prefix of it before the next
     assert allowed(engine, target, grammar, late.replace(close, begun)), (
         "the thought ends with all of its tag"
     )
     assert not allowed(engine, target, grammar, late + " and more"), "the form still holds"
 
 
-def test_an_answer_that_was_begun_goes_on(engine: Engine, family: Family) -> None:
+def test_a_started_answer_is_continued(engine: Engine, family: Family) -> None:
     for think in (None, True):
         chat = chat_of(engine, family)
         prompt = prompt_of(chat, PromptOptions(think=think), Message("assistant", "Su"))
@@ -282,7 +283,7 @@ def test_an_answer_that_was_begun_goes_on(engine: Engine, family: Family) -> Non
         assert (made.thinking, made.content) == ("", "re.")
 
 
-def test_a_thought_that_was_begun_goes_on(engine: Engine, family: Family) -> None:
+def test_a_started_thought_is_continued(engine: Engine, family: Family) -> None:
     if not family.thinks:
         return
     chat = chat_of(engine, family)
@@ -299,7 +300,7 @@ def test_a_thought_that_was_begun_goes_on(engine: Engine, family: Family) -> Non
         assert (made.thinking, made.content) == ("m", "yes")
 
 
-# What comes back
+# Results of calls
 
 
 CALLED = Message("assistant", "", "", (ToolCall("lamp", {"on": True}, "call_0123abcd"),
@@ -318,11 +319,11 @@ def test_parallel_calls_and_results_come_back(engine: Engine, family: Family) ->
     assert told == sorted(told)
     behind = text[told[0] :]
     assert "lamp" in behind and "bell" in behind and behind.lower().count("true") == 1
-    assert rendered(engine, family, CALLED, *RESULTS, tools=()), "also where the tools are gone"
+    assert rendered(engine, family, CALLED, *RESULTS, tools=()), "also without the tools"
 
 
 def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_lost(engine: Engine) -> None:
-    """Nemo's template puts it into the last message, where that is a question."""
+    """Nemo's template puts it into the last message if that is a question."""
     chat = chat_of(engine, FAMILIES["Mistral Nemo"])
     head = Message("system", "be brief")
     plain, taken = chat.render([head, *QUESTION])
@@ -341,7 +342,7 @@ def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_los
         [("system", "one")],
     ],
 )
-def test_everything_that_was_said_is_read_in_order(
+def test_all_messages_are_in_the_prompt_in_order(
     engine: Engine, family: Family, turns: list[tuple[str, str]]
 ) -> None:
     if turns == [("system", "one")] and family.file == "Qwen3.5-4B":
@@ -358,7 +359,7 @@ def test_everything_that_was_said_is_read_in_order(
         assert found == sorted(found)
 
 
-def test_the_docs_say_what_is(engine: Engine) -> None:
+def test_the_docs_match_the_families(engine: Engine) -> None:
     lines = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     rows = {row[0]: row[1:] for row in cells if row[0] in FAMILIES}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Go templates beyond Ollama's cases: tools, thinking, the cut of older templates, and every bound."""
+"""Go templates beyond Ollama's cases: tools, thinking, where older templates are cut, and all limits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def render(template: str, *messages: Message, **conversation: Any) -> str:
     return Template.parse(template).render(messages, **conversation)
 
 
-def test_tools_print_as_json_in_ollamas_order_behind_what_is_said_of_thinking() -> None:
+def test_tools_print_as_json_in_ollamas_order_after_the_thinking_values() -> None:
     template = (
         "{{ range .Messages }}{{ end }}{{ .Think }} {{ .ThinkLevel }} {{ .IsThinkSet }} "
         "{{ range .Tools }}{{ . }}|{{ .Function }}|{{ json . }}{{ end }}{{ .Tools }}"
@@ -84,7 +84,7 @@ def test_tool_calls_and_results() -> None:
         ),
     ],
 )
-def test_where_the_older_form_is_cut(template: str, prompt: str) -> None:
+def test_older_templates_are_cut_at_the_response(template: str, prompt: str) -> None:
     assert render(template, Message("user", "q")) == prompt
 
 
@@ -104,7 +104,7 @@ EXPLOSIONS = {
 
 
 @pytest.mark.parametrize("template", EXPLOSIONS.values(), ids=EXPLOSIONS.keys())
-def test_a_template_that_would_explode_is_stopped(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exploding_template_is_stopped(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_SECONDS", 0.3)
     for name in ("MAX_CHARS", "MAX_BYTES"):
         monkeypatch.setattr(bounds, name, getattr(bounds, name) // 16)
@@ -133,7 +133,7 @@ def test_a_template_that_would_explode_is_stopped(template: str, monkeypatch: py
         ("x" * (300 << 10), "at most 262144"),
     ],
 )
-def test_what_is_refused(template: str, problem: str) -> None:
+def test_refusals(template: str, problem: str) -> None:
     with pytest.raises(TemplateError, match=problem):
         render(template, Message("user", "x"))
 

@@ -70,7 +70,7 @@ IMAGES = {
 
 
 @pytest.mark.parametrize(("data", "problem"), IMAGES.values(), ids=IMAGES)
-def test_images_are_of_a_kind_and_size_that_are_read(data: bytes, problem: str) -> None:
+def test_images_of_supported_kind_and_size_are_accepted(data: bytes, problem: str) -> None:
     if problem:
         with pytest.raises(InvalidValueError, match=problem):
             checked_image(data)
@@ -79,7 +79,7 @@ def test_images_are_of_a_kind_and_size_that_are_read(data: bytes, problem: str) 
 
 
 def png(n: int, depth: int, color: int, interlaced: int = 0) -> bytes:
-    """A PNG of 33 x 35 pixels whose data unpacks to n bytes, in two pieces."""
+    """Returns a PNG of 33 x 35 pixels whose data unpacks to n bytes, in two pieces."""
     head, packed = struct.pack(">IIBBBBB", 33, 35, depth, color, 0, 0, interlaced), zlib.compress(bytes(n), 9)
     parts = (
         (b"IHDR", head),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Pieces of a stream: which characters were drafted, which are thinking."""
+"""Pieces of a stream: drafted characters, and thinking."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eaglecpp.results import Chunk, Piece
 def read(
     tokens: list[bytes], accepted: list[bool], sizes: list[int], stop: tuple[str, ...] = ()
 ) -> tuple[AnswerReader, list[Piece]]:
-    """Streams tokens (id = index) in rounds of the given sizes, as `Stream` does."""
+    """Streams tokens (id = index) in rounds of the given sizes, like `Stream`."""
     detokenizer = Detokenizer(stop)
     reader = AnswerReader(tokens.__getitem__)
     pieces: list[Piece] = []
@@ -38,12 +38,12 @@ def read(
 
 
 def drafted(pieces: list[Piece]) -> list[tuple[str, bool]]:
-    """Runs of characters with the same origin."""
+    """Returns runs of characters with the same origin."""
     chars = [(char, piece.is_accepted) for piece in pieces for char in piece.text]
     return [("".join(c for c, _ in run), key) for key, run in groupby(chars, key=lambda c: c[1])]
 
 
-def test_a_character_over_two_tokens_belongs_to_the_one_that_completes_it() -> None:
+def test_a_character_of_two_tokens_belongs_to_the_second() -> None:
     euro = "\u20ac".encode()
     _, pieces = read([b"x", euro[:2], euro[2:] + b"y"], [False, False, True], [1, 1, 1])
     assert drafted(pieces) == [("x", False), ("\u20acy", True)]
@@ -54,7 +54,7 @@ def test_a_character_over_two_tokens_belongs_to_the_one_that_completes_it() -> N
     st.lists(st.integers(1, 4), max_size=12),
     st.lists(st.sampled_from(["ab", "a", "\ufffd", "xyz"]), max_size=2),
 )
-def test_what_is_shown_is_the_text_of_the_stream(
+def test_the_pieces_add_up_to_the_text_of_the_stream(
     tokens: list[tuple[bytes, bool]], sizes: list[int], stop: list[str]
 ) -> None:
     pieces_of, accepted = [t for t, _ in tokens], [a for _, a in tokens]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Conversations on disk: whole or not there, private, and never overwritten by another process."""
+"""Conversations on disk: complete or absent, private, and never overwritten by another process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> ChatFolder:
     return ChatFolder(tmp_path / "data" / "chats")
 
 
-def test_a_conversation_comes_back_as_it_was(folder: ChatFolder) -> None:
+def test_a_conversation_is_read_back(folder: ChatFolder) -> None:
     chat = replace(
         new_chat("/m.gguf", "/d.gguf"),
         system="S",
@@ -37,7 +37,7 @@ def test_a_conversation_comes_back_as_it_was(folder: ChatFolder) -> None:
     assert (found.parameters, found.strategy) == (chat.parameters, "chain:4")
 
 
-def test_the_one_saved_last_is_the_last_one(folder: ChatFolder) -> None:
+def test_the_conversation_saved_last_is_the_last_one(folder: ChatFolder) -> None:
     first = folder.save(new_chat("/a.gguf"))
     time.sleep(0.01)
     folder.save(new_chat("/b.gguf"))
@@ -47,7 +47,7 @@ def test_the_one_saved_last_is_the_last_one(folder: ChatFolder) -> None:
     assert folder.latest() == again
     assert folder.latest("/c.gguf") is None
     (folder.directory / "damaged.json").write_text("{")
-    assert folder.find(first.id) == again, "nobody else's file is read"
+    assert folder.find(first.id) == again, "files of others are not read"
     assert folder.find(f"../{folder.directory.name}/{first.id}") is None
 
 
@@ -57,7 +57,7 @@ def test_only_the_owner_can_read_it(folder: ChatFolder) -> None:
     assert folder.directory.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_chat_that_another_process_went_on_with_gets_a_file_of_its_own(folder: ChatFolder) -> None:
+def test_a_chat_that_another_process_continued_is_saved_to_a_new_file(folder: ChatFolder) -> None:
     chat = folder.save(replace(new_chat("/m.gguf"), messages=TURNS[:1]))
     elsewhere = read_chat(folder.path(chat))
     ours = folder.save(replace(chat, messages=TURNS))
@@ -68,7 +68,7 @@ def test_a_chat_that_another_process_went_on_with_gets_a_file_of_its_own(folder:
     assert [m.content for m in read_chat(folder.path(theirs)).messages] == ["other"]
 
 
-def test_removing_takes_only_what_we_wrote(folder: ChatFolder) -> None:
+def test_removing_deletes_only_our_files(folder: ChatFolder) -> None:
     chat = folder.save(new_chat("/m.gguf"))
     newer = folder.save(replace(chat, messages=TURNS))
     folder.remove(chat)
@@ -83,7 +83,7 @@ def test_removing_takes_only_what_we_wrote(folder: ChatFolder) -> None:
      {"messages": [{"role": "user"}, 3]}, {"messages": [{"role": "user", "content": "x", "attached": 2}]},
      {"parameters": {"top_k": "x"}}, {"parameters": {"nope": 1}}],
 )  # fmt: skip
-def test_a_file_that_is_no_conversation_is_named_and_left_out(
+def test_an_invalid_file_is_named_and_left_out(
     folder: ChatFolder, content: str | dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = folder.path(folder.save(replace(new_chat("/m.gguf"), messages=TURNS)))
@@ -103,7 +103,7 @@ def test_a_pipe_among_the_conversations_is_named(
     assert folder.latest() is None and "expected a file, found a named pipe" in caplog.text
 
 
-def test_a_disk_that_refuses_is_named_and_nothing_is_left_behind(
+def test_a_disk_error_is_reported_and_leaves_no_file(
     folder: ChatFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = folder.save(replace(new_chat("/m.gguf"), messages=TURNS))

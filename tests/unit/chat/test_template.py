@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which chat template is used and why, BOS, and started answers."""
+"""The choice of the chat template and its reason, BOS, and started answers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_choice_is_described(arguments: dict[str, Any], language: str, descr
     assert (template.language, template.describe()) == (language, described)
 
 
-def test_chatml_is_known_by_its_tokens_and_noted() -> None:
+def test_chatml_is_recognised_by_its_tokens_and_noted() -> None:
     template = ChatTemplate.choose(has_token={"<|im_start|>", "<|im_end|>"}.__contains__)
     assert "no chat template; ChatML is used" in template.notices[0]
     assert template.render(conversation("user", "Hi")).text.endswith("Hi<|im_end|>\n<|im_start|>assistant\n")
@@ -76,11 +76,11 @@ def test_impossible_choices_are_refused(choice: str, problem: str) -> None:
         ("{% for i in a %}{{- range(3) }}{{ with + block }}{% endfor %}", True),
     ],
 )
-def test_languages_are_told_apart(text: str, expected: bool) -> None:
+def test_languages_are_distinguished(text: str, expected: bool) -> None:
     assert is_jinja(text) is expected
 
 
-def test_bos_is_seen() -> None:
+def test_bos_is_detected() -> None:
     for text, has_bos in (("{{ bos_token }}x", True), ("x{{ bos_token }}", False)):
         template = ChatTemplate.choose(gguf=text, bos_text="<s>")
         assert template.render(conversation("user", "Hi")).has_bos is has_bos
@@ -114,7 +114,7 @@ def test_jinja_gets_tools_thinking_and_tokens() -> None:
         ("{% if m.content is none %}{{ c.function.arguments ~ '' }}{% endif %}", '{"a": "é"}'),  # R1-Distill
     ],
 )
-def test_a_call_reaches_a_template_in_the_form_it_takes(line: str, expected: str) -> None:
+def test_a_call_reaches_a_template_in_the_form_that_it_needs(line: str, expected: str) -> None:
     text = (
         "{% for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}["
         + line

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Thinking and answer are told apart, however the text is cut."""
+"""Thinking and answer are separated, however the text is split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TAGS = Layout("<think>", "</think>")
 
 
 def split(texts: list[str], tags: Layout | None = TAGS, begins: Begins = "any") -> dict[str, str]:
-    """Everything of each kind, joined."""
+    """Returns everything of each kind, joined."""
     parts = parts_of(Reader(tags, begins, (HERMES,), {"f": {}}), texts)
     calls = ",".join(call.name for part in parts for call in part.calls)
     kinds = {
@@ -47,7 +47,7 @@ CASES = [
     ("<think>a <tool_call> is due</think>so", {"thinking": "a <tool_call> is due", "answer": "so"}),
     ("<think>ends in a tag </thi", {"thinking": "ends in a tag </thi"}),
     ("<thi", {"answer": "<thi"}),
-    ("</think>\n\nso", {"answer": "so"}),  # as MiniMax M3 begins an answer without one
+    ("</think>\n\nso", {"answer": "so"}),  # MiniMax M3 begins an answer without a thought like this
     ("", {}),
 ]
 
@@ -125,7 +125,7 @@ MESSAGES = {
 }
 
 
-CALLS = {  # as templates print them
+CALLS = {  # as printed by templates
     GPT_OSS.open: 'to=functions.\0<|message|>{"probe_key": "\0"}<|call|>',
     "<|open|>think<|sep|>": '<|open|>tools<|sep|><|open|>call tool="\0" index="1"<|sep|><|open|>argument '
     'key="probe_key" type="string"<|sep|>\0<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
@@ -137,7 +137,7 @@ CALLS = {  # as templates print them
 @pytest.mark.parametrize("sign", MESSAGES)
 @given(st.data())
 def test_messages_in_any_order_and_pieces(sign: str, data: st.DataObject) -> None:
-    """Also what no model should write is split once, in order, and in the same way however it is cut."""
+    """Even text that no model should write is split once, in order, and independently of the pieces."""
     call = formats_of("", CALLS[sign])[0].write([ToolCall("f", {})])
     parts = st.sampled_from([sign, *MESSAGES[sign], call, " x", "\n"])
     text = "".join(data.draw(st.lists(parts, max_size=8)))

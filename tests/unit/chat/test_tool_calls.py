@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tool calls in the forms that templates teach, however the text is cut into pieces."""
+"""Tool calls in the forms that templates teach, however the text is split."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.alone  # measures time
 
 @dataclass(frozen=True)
 class Around:
-    """What is around a call in an answer: a text before it, and the ends of the message to the tool."""
+    """Text before a call in an answer, and the ends of the message to the tool."""
 
     layout: Layout | None = None
     said: str = "hm "
@@ -52,7 +52,7 @@ def reader(formats: Sequence[CallFormat], tools: Tools) -> Reader:
 
 
 def parts_of(one: Reader, text: str, size: int) -> tuple[str, list[ToolCall]]:
-    """The text and the calls of an answer that is read in pieces."""
+    """Returns the text and the calls of an answer that is read in pieces."""
     parts = [part for at in range(0, len(text), size) for part in one.feed(text[at : at + size])]
     parts += one.finish()
     assert "".join(part.text for part in parts) == text, "each character comes out once, in order"
@@ -98,7 +98,7 @@ FUNCTIONARY = '>>>\0\n{"probe_key": "\0"}<|eot_id|>'
 
 
 def forms(template: str) -> tuple[CallFormat, ...]:
-    """The forms of a template that mentions a mark, or prints a call."""
+    """Returns the forms of a template that mentions a mark, or prints a call."""
     said = "<|message|><|message_sep|>\n\nassistant<|role_sep|>\n"
     return formats_of("", template, said) if "\0" in template else formats_of(template)
 
@@ -119,7 +119,7 @@ FORMS = {
                  '```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>', [F1]),
     "Gemma 4": ("<|tool_call>",
                 "<|tool_call>call:f{a:1}<tool_call|><|tool_call>call:g{}<tool_call|>", [F1, G]),
-    "Qwen coder, its beginning forgotten":
+    "Qwen coder without the opening mark":
         (QWEN, "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\n"
          "<tool_call>\n<function=g>\n</function>\n</tool_call>", [F1, G]),
     "Kimi K2": ("<|tool_calls_section_begin|>", "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
@@ -128,7 +128,7 @@ FORMS = {
                 [ToolCall("f", {"a": 1}, "functions.f:0"), ToolCall("g", {}, "functions.g:1")]),
     "gpt-oss": ("to=functions.", 'to=functions.f <|constrain|>json<|message|>{"a": 1}<|end|>'
                 "to=functions.g<|channel|>commentary json<|message|>{}<|call|>", [F1, G]),
-    "GLM, a tool that takes nothing": (GLM, "<tool_call>g</tool_call>", [G]),
+    "GLM, a tool without parameters": (GLM, "<tool_call>g</tool_call>", [G]),
     "Seed-OSS": ("<seed:tool_call>", "<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>"
                  "\n</seed:tool_call><seed:tool_call><function=g></function></seed:tool_call>", [F1, G]),
     "MiniCPM5": ('<function name="', '<function name="f"><param name="a">1</param></function>\n'
@@ -158,9 +158,9 @@ LEARNED = {  # a call as a template prints it, with "\0" for its name and argume
 
 
 @pytest.mark.parametrize("form", LEARNED)
-def test_marks_are_learned_from_what_a_template_prints(form: str) -> None:
+def test_marks_are_learned_from_the_printed_template(form: str) -> None:
     called, text = LEARNED[form]
-    # what it mentions counts less, and what every answer has is no mark
+    # printed marks count more than mentioned ones, and text of every answer is not a mark
     marks = formats_of("<tool_call>", "<|assistant|>" + called + "<|end|>", "<|assistant|>\0<|end|>")
     assert read("hm " + text, marks, 1) == ("hm", [F1, G])
     assert read("<|assistant|>", marks) == ("<|assistant|>", [])
@@ -192,13 +192,13 @@ def glm(**values: str) -> str:
 
 
 @pytest.mark.parametrize(("write", "printed"), [(qwen, QWEN), (glm, GLM)])
-def test_values_without_quotes_are_what_the_schema_says(write: Callable[..., str], printed: str) -> None:
+def test_values_without_quotes_have_the_schemas_type(write: Callable[..., str], printed: str) -> None:
     for values, meant in (
         ({"text": "3"}, {"text": "3"}),
         ({"text": '{"a": 1}'}, {"text": '{"a": 1}'}),
         ({"text": "    if x:\n        pass\n"}, {"text": "    if x:\n        pass\n"}),
         ({"n": "3", "on": "true", "kind": "1"}, {"n": 3, "on": True, "kind": "1"}),
-        ({"n": "None", "list": "['a', True]"}, {"n": None, "list": ["a", True]}),  # as Python writes them
+        ({"n": "None", "list": "['a', True]"}, {"n": None, "list": ["a", True]}),  # in Python's syntax
         ({"on": "{1}", "list": "['a"}, {"on": "{1}", "list": "['a"}),
         ({"any": "3", "other": "x"}, {"any": 3, "other": "x"}),
     ):
@@ -215,7 +215,7 @@ def test_values_without_quotes_are_what_the_schema_says(write: Callable[..., str
         ("<tool_call>", '<tool_call>{"name": "save", "arguments": {"text": "rm -rf /'),
     ],
 )
-def test_a_call_that_was_cut_off_is_none(template: str, text: str) -> None:
+def test_a_call_that_was_cut_off_is_ignored(template: str, text: str) -> None:
     said, calls = read_typed(text, template)
     assert calls == [] and said.split() == text.split()
 
@@ -248,7 +248,7 @@ def test_values_of_gemma_are_read_to_any_depth() -> None:
      "see [f(x)", "[1, 2]", "<tool_call><function=f>a: 1</function></tool_call>",
      '<tool_call>{"name": 7}</tool_call>', '{"name": "f"', "```json\n[]\n```"],
 )  # fmt: skip
-def test_what_is_no_call_comes_out_as_it_is(text: str) -> None:
+def test_text_that_is_not_a_call_comes_out_unchanged(text: str) -> None:
     assert read(text) == (text, [])
 
 
@@ -268,14 +268,14 @@ ALL = (*KNOWN, *(form for printed in TEMPLATES for form in forms(printed)))
      "<tool_call:a>a", "call:a{", "a(", 'a{"a":1,', " ", "\\", '"', "[a]("],
 )  # fmt: skip
 @pytest.mark.parametrize("start", ["", "a<arg_key>", "call:a{", "["])
-def test_what_an_answer_repeats_takes_a_time_in_proportion(start: str, piece: str) -> None:
+def test_repeated_text_takes_time_in_proportion(start: str, piece: str) -> None:
     """A model that repeats itself must not delay the answers of others."""
     in_proportion(lambda text: [form.calls(start + text, {"a": {}}) for form in ALL], piece)
 
 
 @pytest.mark.parametrize("form", ALL)
 @pytest.mark.parametrize("end", ["", "</parameter>", "</function>"])
-def test_marks_that_an_open_value_repeats_take_a_time_in_proportion(form: CallFormat, end: str) -> None:
+def test_repeated_marks_of_an_open_value_take_time_in_proportion(form: CallFormat, end: str) -> None:
     start = around((form,)).before + form.open + "\n<function=save>\n<parameter=text>\n"
 
     def read_all(text: str) -> None:
@@ -296,10 +296,10 @@ def in_proportion(work: Callable[[str], object], piece: str) -> None:
             times.append(time.thread_time() - started)
         return min(times)
 
-    assert seconds(160_000) < 3 * 8 * max(seconds(20_000), 0.002)  # the square would be 64
+    assert seconds(160_000) < 3 * 8 * max(seconds(20_000), 0.002)  # quadratic time would be 64
 
 
-def test_ends_without_a_call_are_left_out_however_many() -> None:
+def test_any_number_of_ends_without_a_call_is_left_out() -> None:
     text = "<function=g></function>" + "</tool_call>" * 5000
     assert read(text, forms(QWEN), len(text)) == ("", [G])
 
@@ -308,7 +308,7 @@ TEXTS = ("x", "\nx\n", " a ", "3", "null", '{"a": 1}', 'it\'s "q" \\n', "<functi
 
 
 @pytest.mark.parametrize("form", [*KNOWN, *(forms(printed)[0] for printed in TEMPLATES)])
-def test_calls_of_the_history_are_written_as_they_are_read(form: CallFormat) -> None:
+def test_calls_of_the_history_are_written_like_they_are_read(form: CallFormat) -> None:
     tree = {"a": [[1, 2], [{"b": "x"}]], "c": {"c": {"d": False}}}
     arguments = [*({"text": text} for text in TEXTS), {"n": 3, "on": True, "list": ["a", 1], "any": tree}]
     calls = [ToolCall("save", one) for one in (*arguments, {}, {"text": "", "n": None})]
@@ -330,7 +330,7 @@ def test_a_number_of_any_length_is_read() -> None:
     ["<", "</", ">", "a", "\0", "probe_key", '"', "{", ":", "(", "=", "to=functions.", "call:", '<|"|>', "\n",
      "[", "<x>", "</x>", "<|t|>"]
 ), max_size=14))  # fmt: skip
-def test_whatever_a_template_prints_is_a_form_or_none(printed: list[str]) -> None:
+def test_any_printed_template_gives_a_form_or_none(printed: list[str]) -> None:
     for form in formats_of("", "".join(printed)):
         form.calls("<x>a</x>", {})
 
@@ -368,13 +368,13 @@ MARKS |= {
 
 @pytest.mark.parametrize("family", WRITTEN)
 def test_marks_of_every_family_in_a_value_are_its_text(family: str) -> None:
-    """A model may quote any page; nothing in it may become a call or end the value."""
+    """A model may quote any page; its text must neither become a call nor end the value."""
     printed, written = WRITTEN[family]
     for mark in sorted(MARKS):
         value = f"a {mark} b"
         whole = written.replace("\1", value).replace("\2", json.dumps(value))
         assert read_typed(whole, printed, 7) == ("", [{"text": value}]), mark
-        for at in range(1, len(whole)):  # an answer that was cut is this call or none
+        for at in range(1, len(whole)):  # a cut answer is this call or no call
             assert read_typed(whole[:at], printed, 64)[1] in ([], [{"text": value}]), (mark, at)
 
 
@@ -400,12 +400,12 @@ def test_a_schema_that_refers_to_itself_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_a_number_that_json_does_not_have_reaches_no_client(number: str) -> None:
+def test_numbers_outside_json_reach_no_client(number: str) -> None:
     text = f'<tool_call>{{"name": "f", "arguments": {{"a": {number}}}}}</tool_call>'
     assert read(text) == (text, [])
 
 
-def test_python_calls_may_hold_any_text() -> None:
+def test_python_calls_may_contain_any_text() -> None:
     lfm2 = forms("<|tool_call_start|>")
     for inner, arguments in (
         ('s="weather in Paris (France)"', {"s": "weather in Paris (France)"}),
@@ -417,7 +417,7 @@ def test_python_calls_may_hold_any_text() -> None:
         assert read(text, lfm2) == ("Checking it.", [ToolCall("get-docs", arguments)])
 
 
-def test_an_answer_of_json_that_is_no_call_is_not_held_back() -> None:
+def test_a_json_answer_that_is_not_a_call_is_not_withheld() -> None:
     one = reader((HERMES,), {"f": {}})
     assert one.feed('{"answer') and one.feed('": 1')
     assert reader((HERMES,), {"f": {}}).feed('json{"name": "f"')
@@ -425,12 +425,12 @@ def test_an_answer_of_json_that_is_no_call_is_not_held_back() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", "null", "{}", "[]", None, {}])
-def test_a_call_without_arguments_is_taken_however_it_is_written(arguments: object) -> None:
+def test_a_call_without_arguments_is_accepted_in_any_form(arguments: object) -> None:
     call = {"id": "c", "function": {"name": "now", "arguments": arguments}}
     assert ToolCall.from_dict(call) == ToolCall("now", {}, "c")
 
 
-def test_an_end_whose_beginning_was_forgotten_is_left_out_and_what_follows_it_is_said() -> None:
+def test_an_end_without_a_beginning_is_left_out_and_the_text_after_it_is_shown() -> None:
     marks = forms(QWEN)
     said, calls = read("<function=g></function>\n</tool_call>\nso", marks)
     assert (said.strip(), calls) == ("so", [G])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Conversations in the form that a template takes."""
+"""Conversations in the form that a template accepts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def told(messages: list[Message]) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in messages]
 
 
-def test_what_a_template_takes_is_left_as_it_is() -> None:
+def test_an_accepted_conversation_is_not_changed() -> None:
     messages = [
         Message("system", "s"),
         Message("user", "a"),
@@ -67,7 +67,7 @@ def test_results_belong_to_calls_by_id_by_name_and_in_order() -> None:
     assert len(set(ids)) == 3 and all(ids)
 
 
-def test_calls_one_by_one_keep_their_results_and_what_was_said() -> None:
+def test_single_calls_keep_their_results_and_text() -> None:
     takes = Takes(calls=Calls(several=False, thinking=False))
     calls = (ToolCall("f", {}, "1"), ToolCall("g", {}, "2"))
     results = [Message("tool", text, tool_call_id=id) for text, id in (("b", "2"), ("a", "1"), ("x", "9"))]
@@ -76,10 +76,10 @@ def test_calls_one_by_one_keep_their_results_and_what_was_said() -> None:
         ("assistant", "", ["f"]), ("tool", "a", []), ("assistant", "", ["g"]), ("tool", "b", []),
         ("tool", "x", []),
     ]  # fmt: skip
-    assert taken[0].thinking == "thought\n\nsaid", "both may not stand beside a call"
+    assert taken[0].thinking == "thought\n\nsaid", "neither may be printed with a call"
 
 
-def test_ids_are_short_where_they_must_be_and_the_same_everywhere() -> None:
+def test_ids_are_short_where_required_and_the_same_everywhere() -> None:
     calls = (ToolCall("f", {}, "call_0123abcd"), ToolCall("f", {}, "abc123def"))
     messages = [Message("assistant", tool_calls=calls), Message("tool", "r", tool_call_id="call_0123abcd")]
     taken = accepted(messages, (), Takes(calls=Calls(short_ids=True))).messages
@@ -87,7 +87,7 @@ def test_ids_are_short_where_they_must_be_and_the_same_everywhere() -> None:
     assert second == "abc123def" and len(first) == 9 and first.isalnum() and taken[1].tool_call_id == first
 
 
-def test_a_described_call_is_read_as_it_is_written() -> None:
+def test_a_described_call_is_read_like_it_is_written() -> None:
     call = ToolCall("f", {"x": "é"}, "1")
     messages = [Message("user", "q"), Message("assistant", "said", tool_calls=(call,)), Message("tool", "r")]
     taken = accepted(messages, [F], replace(ALL, tools=False))
@@ -101,7 +101,7 @@ def test_a_described_call_is_read_as_it_is_written() -> None:
     assert taken.messages[3].content == '<tool_response>\n{"name": "f", "content": "r"}\n</tool_response>'
 
 
-def test_calls_are_written_where_a_template_has_no_form_of_calls() -> None:
+def test_calls_are_written_as_text_for_a_template_without_calls() -> None:
     messages = [Message("user", "q"), Message("assistant", tool_calls=(ToolCall("f", {}, "1"),))]
     taken = accepted(messages, (), replace(ALL, calls=None), ())
     assert taken.messages[1].content == HERMES.write(messages[1].tool_calls)
@@ -111,8 +111,8 @@ def template(text: str) -> ChatTemplate:
     return ChatTemplate("jinja", text, "a test")
 
 
-def test_a_template_that_refuses_the_simplest_gets_everything_as_it_is() -> None:
-    """Whatever it is for, its own error says more than ours."""
+def test_a_template_that_refuses_the_simplest_message_gets_everything_unchanged() -> None:
+    """Its own error says more than ours."""
     takes = template("{{ raise_exception('only for documents') if not documents }}").takes
     messages = [Message("system", "s"), Message("user", "q"), Message("user", "r")]
     assert accepted(messages, [F], takes).messages == messages

@@ -24,7 +24,7 @@ SHORT = {"n_threads": 1, "max_tokens": 12, "temperature": 0.0, "n_ctx": 512}
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test sees or changes the models and chats of whoever runs it, and none fetches anything."""
+    """Hides the user's models and chats from every test, and disables downloads."""
     folder = tmp_path / "home"
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("EAGLECPP_HOME", str(folder))
@@ -41,9 +41,9 @@ def folder(home: Path) -> ChatFolder:
 
 @pytest.fixture
 def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
-    """`talk("hello", "/bye")`: types these lines into a chat, then Ctrl+D; returns it as it is at the end.
+    """`talk("hello", "/bye")`: types these lines into a chat, then Ctrl+D; returns the chat.
 
-    An exception among the lines is raised. A callable gets the line's beginning and gives the line.
+    Exceptions among the lines are raised. A callable gets the beginning of the line and returns the line.
     """
     opened: list[Chat] = []
 
@@ -52,7 +52,7 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
         source: ModelFiles | None = None,
         options: dict[str, Any] | None = None,
         saved: SavedChat | None = None,
-        strategy: str | None = "chain:3",  # auto would depend on the clock
+        strategy: str | None = "chain:3",  # the drafts of `auto` depend on the clock
         **settings: Any,
     ) -> Chat:
         rest = list(lines)

@@ -32,7 +32,7 @@ def said(chat: Chat) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in chat.conversation.messages]
 
 
-# As in Ollama
+# Same as Ollama
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_ollamas_answers(talk: Talk, capsys: Capture, line: str, answer: str) ->
     assert capsys.readouterr().out == f"{answer}\n"
 
 
-def test_parameters_reach_the_answer_and_a_longer_context_reads_the_model_again(
+def test_parameters_reach_the_answer_and_a_longer_context_reloads_the_model(
     talk: Talk, capsys: Capture
 ) -> None:
     lines = ["/set parameter num_predict 3", "hello", "/set parameter num_ctx 1024"]
@@ -72,7 +72,7 @@ def test_parameters_reach_the_answer_and_a_longer_context_reads_the_model_again(
     assert "e" not in chat.conversation.messages[3].content
 
 
-def test_a_model_that_cannot_think_is_known_before_it_answers(talk: Talk, capsys: Capture) -> None:
+def test_a_model_that_cannot_think_is_noted_before_it_answers(talk: Talk, capsys: Capture) -> None:
     talk("hello", "/set think")
     assert "note: the template of target-f32 has no marks of thinking" in capsys.readouterr().err
 
@@ -114,7 +114,7 @@ def test_a_saved_chat_is_opened_in_a_chat(
     assert saved is not None and len(saved.messages) == 4
 
 
-def test_a_damaged_chat_is_left_out_and_the_others_go_on(
+def test_a_damaged_chat_is_left_out_and_the_others_continue(
     talk: Talk, folder: ChatFolder, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
     talk("of whales")
@@ -148,7 +148,7 @@ def test_json_answers(talk: Talk) -> None:
     assert isinstance(any_json, dict) and list(by_schema) == ["n"]
 
 
-def test_show_tells_what_the_model_is(talk: Talk, models: Models, capsys: Capture) -> None:
+def test_show_describes_the_model(talk: Talk, models: Models, capsys: Capture) -> None:
     text = (
         "SYSTEM Be brief.\nPARAMETER top_k 7\nPARAMETER stop end\nLICENSE Free.\n"
         "MESSAGE user shown\nMESSAGE assistant first\n"
@@ -199,7 +199,7 @@ def test_a_saved_chat_is_a_model_that_begins_with_it(
     assert folder.latest("mine:latest") is not None
 
 
-# Ours
+# Not in Ollama
 
 
 def test_regen_answers_again_with_another_seed(talk: Talk) -> None:
@@ -211,7 +211,7 @@ def test_regen_answers_again_with_another_seed(talk: Talk) -> None:
     assert said(talk("hello", "/regen", options=options)) == said(chat), "and is repeatable"
 
 
-def test_an_edit_keeps_what_is_attached_and_offers_what_was_typed(
+def test_an_edit_keeps_attachments_and_offers_the_typed_text(
     talk: Talk, tmp_path: Path, folder: ChatFolder, capsys: Capture
 ) -> None:
     notes, picture = tmp_path / "notes.txt", tmp_path / "one.png"
@@ -241,9 +241,7 @@ def test_an_edit_keeps_what_is_attached_and_offers_what_was_typed(
     assert again.conversation.messages[0].content == f"{mark}{file}{file}two of them"
 
 
-def test_pictures_are_attached_by_their_paths_in_a_message(
-    talk: Talk, tmp_path: Path, capsys: Capture
-) -> None:
+def test_images_are_attached_by_their_paths_in_a_message(talk: Talk, tmp_path: Path, capsys: Capture) -> None:
     picture = tmp_path / "my picture.png"
     picture.write_bytes(make_image(1))
     dragged = str(picture).replace(" ", "\\ ")
@@ -263,7 +261,7 @@ def test_pictures_are_attached_by_their_paths_in_a_message(
     assert f"note: {picture} is not attached: " in capsys.readouterr().err
 
 
-def test_a_name_that_a_model_has_is_given_only_if_the_user_says_so(talk: Talk, capsys: Capture) -> None:
+def test_an_existing_model_name_is_reused_only_after_confirmation(talk: Talk, capsys: Capture) -> None:
     talk("hello", "/save smollm2", "", "/save mine", "/save mine")
     talk("more", "/save mine", "", "/save smollm2", "y", "/save mine", "yes")
     said = [line for line in capsys.readouterr().out.splitlines() if "model '" in line or "saved." in line]
@@ -275,7 +273,7 @@ def test_a_name_that_a_model_has_is_given_only_if_the_user_says_so(talk: Talk, c
 @pytest.mark.parametrize(
     "strategy", ["chain:2", "chain:24", "tree:k=2,depth=3,nodes=6", "tree:k=4,depth=6,nodes=40"]
 )
-def test_a_strategy_changes_how_and_not_what(talk: Talk, strategy: str, capsys: Capture) -> None:
+def test_a_strategy_changes_the_drafts_and_not_the_text(talk: Talk, strategy: str, capsys: Capture) -> None:
     plain = talk("/strategy off", "hello", options={"max_tokens": 30})
     chat = talk(f"/strategy {strategy}", "hello", options={"max_tokens": 30})
     assert said(chat) == said(plain)
@@ -284,7 +282,7 @@ def test_a_strategy_changes_how_and_not_what(talk: Talk, strategy: str, capsys: 
     assert f"Strategy: {strategy} (asked for)" in capsys.readouterr().out
 
 
-def test_a_drafter_left_out_at_first_is_loaded_when_it_is_wanted(talk: Talk, models: Models) -> None:
+def test_a_drafter_left_out_at_first_is_loaded_on_demand(talk: Talk, models: Models) -> None:
     source = found_file(models.target, "#eaglecpp: strategy off\n", models.draft)
     chat = talk("hello", "/strategy chain:2", "more", source=source, strategy=None)
     assert chat.model.engine.timings.draft_n > 0
@@ -296,7 +294,7 @@ def test_every_command_is_in_the_documentation() -> None:
     assert [name for name, word in names if f"`{name}" not in page and f"`{word}`" not in page] == []
 
 
-def test_what_cannot_be_done_is_said_and_the_chat_goes_on(
+def test_errors_are_shown_and_the_chat_continues(
     talk: Talk, models: Models, tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "broken.gguf").write_text("no weights")
@@ -337,7 +335,7 @@ def test_what_cannot_be_done_is_said_and_the_chat_goes_on(
 # Turns
 
 
-def test_old_messages_are_left_out_loudly_and_stay_saved(
+def test_old_messages_are_left_out_with_a_note_and_stay_saved(
     talk: Talk, folder: ChatFolder, capsys: Capture
 ) -> None:
     long = "the man and the dog say one thing to all of us and then they go out " * 3
@@ -352,7 +350,7 @@ def test_old_messages_are_left_out_loudly_and_stay_saved(
     assert len(saved.messages) == 16, "nothing of the conversation itself is lost"
 
 
-# What a model brings along
+# The model's Modelfile
 
 
 def test_the_models_own_messages_are_shown_and_stay(talk: Talk, models: Models, capsys: Capture) -> None:
@@ -365,7 +363,7 @@ def test_the_models_own_messages_are_shown_and_stay(talk: Talk, models: Models, 
     ]  # fmt: skip
 
 
-def test_options_of_the_command_line_beat_the_models_and_set_beats_both(models: Models) -> None:
+def test_command_line_options_override_the_models_and_set_overrides_both(models: Models) -> None:
     modelfile = "PARAMETER top_k 7\nPARAMETER top_p 0.5\nPARAMETER num_ctx 256\n"
     source = found_file(models.target, modelfile, models.draft)
     model = RunModel(source, {"top_k": 9, "n_threads": 1})
@@ -373,12 +371,12 @@ def test_options_of_the_command_line_beat_the_models_and_set_beats_both(models: 
     assert model.sampling.min_p == 0.0, "Ollama's default, not llama.cpp's"
     assert not model.set_parameter("top_k", 3)
     assert model.sampling.top_k == 3
-    assert model.set_parameter("num_ctx", 128), "the model has to be loaded again"
+    assert model.set_parameter("num_ctx", 128), "the model must be loaded again"
     assert model.engine.n_ctx == 128
     model.close()
 
 
-def test_a_drafter_of_the_models_own_that_does_not_fit_is_left_out_loudly(
+def test_a_models_own_drafter_that_does_not_fit_is_left_out_with_a_note(
     models: Models, base_model: Path, capsys: Capture, talk: Talk
 ) -> None:
     chat = talk("hello", source=found_file(base_model, "", models.draft))
@@ -390,7 +388,7 @@ def test_a_drafter_of_the_models_own_that_does_not_fit_is_left_out_loudly(
 # Saving
 
 
-def test_every_turn_is_saved_and_can_be_gone_on_with(talk: Talk, folder: ChatFolder) -> None:
+def test_every_turn_is_saved_and_can_be_continued(talk: Talk, folder: ChatFolder) -> None:
     seen: list[int] = []
 
     def look(default: str) -> str:
@@ -421,18 +419,18 @@ def test_nohistory_saves_nothing(talk: Talk, folder: ChatFolder, lines: list[str
     assert (folder.latest() is not None) is is_saved
 
 
-def test_a_disk_that_refuses_does_not_end_the_chat(talk: Talk, folder: ChatFolder, capsys: Capture) -> None:
+def test_a_disk_error_does_not_end_the_chat(talk: Talk, folder: ChatFolder, capsys: Capture) -> None:
     folder.directory.parent.mkdir(parents=True, exist_ok=True)
     folder.directory.write_text("a file where the folder should be")
     assert len(said(talk("hello", "more"))) == 4
     assert "error: " in capsys.readouterr().err
 
 
-def test_a_picture_that_cannot_be_read_is_said_and_left_behind(talk: Talk, tmp_path: Path) -> None:
+def test_an_unreadable_image_is_reported_and_not_attached(talk: Talk, tmp_path: Path) -> None:
     good, damaged = tmp_path / "good.png", tmp_path / "damaged.png"
     good.write_bytes(make_image(1))
     damaged.write_bytes(make_image(1)[:200])
-    chat = talk(f"/read {good}", "hello there")  # no projector: nothing to go with the message
+    chat = talk(f"/read {good}", "hello there")  # no projector: nothing is attached to the message
     assert chat.images == [] and len(chat.conversation.messages) == 2
     mmproj = {"mmproj": str(make_projector(tmp_path / "mmproj.gguf", 64))}
     seeing = talk(
@@ -446,7 +444,7 @@ def test_a_picture_that_cannot_be_read_is_said_and_left_behind(talk: Talk, tmp_p
     ("pragma", "given", "n"),
     [("", {}, 512), ("#eaglecpp: max_repeats 0\n", {}, 530), ("", {"max_repeats": 0.0}, 530)],
 )
-def test_an_answer_that_only_repeats_itself_ends_unless_model_or_user_say_otherwise(
+def test_a_repeating_answer_ends_unless_model_or_user_disable_that(
     talk: Talk, models: Models, capsys: Capture, pragma: str, given: dict[str, Any], n: int
 ) -> None:
     source = found_file(models.target, pragma, models.draft)

@@ -9,7 +9,7 @@ from eaglecpp.cli.chat.input import is_command, is_open, read_block
 
 
 def typed(*lines: str) -> str:
-    """What `read_block` makes of lines typed one after the other; the prompts are checked."""
+    """Returns the result of `read_block` for lines typed one after the other; checks the prompts."""
     rest = list(lines)
 
     def ask(prompt: str, default: str) -> str:
@@ -34,7 +34,7 @@ def typed(*lines: str) -> str:
         (["pasted\nblock\n"], "pasted\nblock\n"),
     ],
 )
-def test_a_block_goes_on_until_its_quotes_are_closed(lines: list[str], text: str) -> None:
+def test_a_block_continues_until_its_quotes_are_closed(lines: list[str], text: str) -> None:
     assert typed(*lines) == text
     assert not is_open(text)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A damaged GGUF is one line that names it and exit code 1, whichever command meets it."""
+"""A damaged GGUF gives one line that names it and exit code 1, in every command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMANDS = ("run", "generate", "inspect", "create", "generate --draft")
 
 
 def refused_alone(args: list[str]) -> tuple[int, str]:
-    """In a process of its own, whose allocator and logs a server changes."""
+    """Runs the command in a separate process: a server changes the allocator and logs."""
     command = [sys.executable, "-P", "-m", "eaglecpp", *args]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return ended.returncode, ended.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Options and drafters on the pages are those of the program; commands on every page exist."""
+"""Options and drafters on the pages match the program; commands on every page exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BLOCKS = re.compile(r"^```(?:\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The `eaglecpp ...` commands that a reader would copy from a page."""
+    """Returns the `eaglecpp ...` commands that a reader would copy from a page."""
     found = []
     for block in BLOCKS.findall(page.read_text(encoding="utf-8")):
         for line in block.replace("\\\n", " ").splitlines():
@@ -37,7 +37,7 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def examples() -> list[list[str]]:
-    """Those in the help texts."""
+    """Returns the commands in the help texts."""
     found = []
     for name in group.list_commands(click.Context(group)):
         lines = [line for line, _ in getattr(group.get_command(click.Context(group), name), "examples", ())]
@@ -63,12 +63,12 @@ def load(name: str) -> ModuleType:
         ("hardware", "benchmarks.md"),
     ],
 )
-def test_what_is_generated_on_a_page_is_fresh(script: str, page: str) -> None:
+def test_generated_parts_of_a_page_are_fresh(script: str, page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     assert load(f"generate_{script}").filled(text) == text, f"run: python docs/generate_{script}.py"
 
 
-def test_charts_are_those_of_the_tables() -> None:
+def test_charts_match_the_tables() -> None:
     charts = load("generate_charts")
     for name, chart in charts.CHARTS.items():
         assert (DOCS / name).read_text(encoding="utf-8") == charts.drawn(chart), f"{name} is stale"

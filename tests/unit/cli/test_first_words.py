@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What somebody sees who has just installed it, and mistypes."""
+"""Output for a new user who mistypes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eaglecpp.cli.doctor import native_facts
 from helpers.models import Models
 
 
-def test_the_command_alone_says_what_is_here_and_what_to_type_next(
+def test_the_command_alone_shows_what_is_installed_and_the_next_command(
     models: Models, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
@@ -40,7 +40,7 @@ def test_doctor_shows_the_memory_that_a_container_leaves(monkeypatch: pytest.Mon
     assert native_facts()["memory"]["available"] == 123 << 20
 
 
-def test_the_command_alone_says_what_is_broken(
+def test_the_command_alone_reports_a_broken_installation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = {"eaglecpp": "0.1.0", "problems": ["the extension does not load"]}
@@ -68,7 +68,7 @@ def test_the_command_alone_says_what_is_broken(
         (["bench", "one", "-m", "two"], "two models: 'one' and -m 'two'"),
     ],
 )
-def test_a_word_that_does_not_exist_is_answered_with_one_that_does(
+def test_a_mistyped_word_is_answered_with_an_existing_one(
     args: list[str], hint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "a.png").touch()
@@ -85,7 +85,7 @@ def test_help_is_a_command(topic: list[str], capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("said", ["--draft off", "--draft none", "--no-draft", "--strategy none"])
-def test_nothing_is_drafted_however_that_is_said(
+def test_every_spelling_that_turns_drafting_off(
     said: str, named: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["generate", named(), "-p", "ab cd", "-n", "2", "--json", *said.split()]
@@ -112,26 +112,26 @@ def test_llama_cpps_spellings_mean_the_same() -> None:
 
 
 @pytest.mark.parametrize("typed", ["--host", "--port", "--warmup", "--simple-io"])
-def test_far_fetched_options_are_not_suggested(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_distant_options_are_not_suggested(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "m.gguf", typed]) == 2
     assert capsys.readouterr().err == f"error: no such option: {typed} (see `eaglecpp bench --help`)\n"
 
 
 @pytest.mark.parametrize("name", ["run", "generate", "serve", "bench", "doctor", "train"])
-def test_help_shows_the_usual_options_and_says_how_to_see_all(
+def test_help_shows_the_usual_options_and_how_to_see_all(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main([name, "--help"]) == 0
     usual = capsys.readouterr().out
     monkeypatch.setenv("COLUMNS", "60")
     assert main([name, "--help"]) == 0
-    assert not re.search("^ {40}", capsys.readouterr().out, re.M), "too narrow for words as they are"
+    assert not re.search("^ {40}", capsys.readouterr().out, re.M), "too narrow for whole words"
     places = [usual.index(word) for word in ("Usage:", "\nExamples:", "\nOptions:", "--help-all")]
     assert places == sorted(places)
     assert len(re.findall(r"^  -", usual[places[2] :], re.M)) in (11, 12), "ten, and both kinds of help"
 
 
-def test_examples_come_first_and_the_engines_options_last_under_headings_of_their_own(
+def test_examples_come_first_and_engine_options_last_under_their_own_headings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in COMMANDS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The frame around every command: exit codes, one-line errors, the table of commands."""
+"""Common parts of all commands: exit codes, one-line errors, the table of commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eaglecpp.errors import GgufError, InvalidValueError
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
-    """Runs a command that raises what it is given; returns the exit code."""
+    """Runs a command that raises the given exception; returns the exit code."""
 
     def run(error: BaseException) -> int:
         @click.command()

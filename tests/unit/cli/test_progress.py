@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Bars of downloads: one per file, with size, rate and time left; nothing where nobody watches."""
+"""Bars of downloads: one per file, with size, rate and time left; none without a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def download(bars: Bars, file: str, start: int = 0) -> None:
 @pytest.mark.parametrize(
     ("where", "disabled"), [("terminal", ""), ("notebook", ""), ("terminal", "1"), ("pipe", "")]
 )
-def test_a_bar_has_size_rate_and_time_left_where_somebody_watches(
+def test_a_bar_has_size_rate_and_time_left_on_a_terminal(
     where: str, disabled: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", disabled)
@@ -43,4 +43,4 @@ def test_a_bar_has_size_rate_and_time_left_where_somebody_watches(
         first = [line for line in lines if line.startswith("pulling target.gguf")][-1]
         assert "100%" in first and "105 MB of 105 MB, " in first and "B/s" in first and " left" in first
         resumed = next(line for line in lines if line.startswith("pulling draft.gguf"))
-        assert " 60%" in resumed, "what was there already is not counted as fetched now"
+        assert " 60%" in resumed, "earlier bytes do not count as downloaded now"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""An answer on the screen: styles, wrapping, thinking; and nothing of that in a pipe."""
+"""An answer on the screen: styles, wrapping, thinking; and the same text unstyled in a pipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GREY, GREEN, RESET = "\x1b[90m", "\x1b[32m", "\x1b[0m"
 
 @pytest.fixture(autouse=True)
 def columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The terminal, where there is one, has 30 columns and shows colours."""
+    """Sets a terminal of 30 columns with colours."""
     for name in ("NO_COLOR", "CLICOLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -44,7 +44,7 @@ def wrapped(texts: list[str], width: int = 30) -> str:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("    indented code stays as it is", "    indented code stays as it\nis"),
+        ("    indented code is unchanged", "    indented code stays as it\nis"),
         ("quick brown foxes jump on lazy dogs", "quick brown foxes jump on lazy\ndogs"),
         ("a\n\nb", "a\n\nb"),
         ("x" * 70, "x" * 70),
@@ -115,7 +115,7 @@ MARKED = "Thinking...\nhm\n...done thinking.\n\n"
         ({"is_terminal": False}, [thought("hm"), drafted(LONG)], f"{LONG}\n"),
     ],
 )
-def test_what_is_shown_of_thinking_and_control_characters_and_in_a_pipe(
+def test_thinking_and_control_characters_on_a_screen_and_in_a_pipe(
     options: dict[str, bool], pieces: list[Piece], out: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     screen = Screen(**{"is_terminal": True} | options)

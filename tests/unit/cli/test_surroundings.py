@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What a command finds around it: closed streams, homes that nobody has, words that are no paths, full disks,
-Ctrl+C before it has begun.
+"""The environment of a command: closed streams, missing homes, words that are too long for paths, full disks,
+Ctrl+C during the start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def nothing_typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    """Status, stdout and stderr of a command."""
+    """Returns status, stdout and stderr of a command."""
     code = main(args)
     out, err = capsys.readouterr()
     return code, out, err
@@ -94,12 +94,12 @@ def test_ctrl_c_before_a_command_has_begun_is_silent(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-# Places
+# Folders
 
 
 @posix
 @pytest.mark.parametrize("variable", ["EAGLECPP_HOME", "EAGLECPP_MODELS", "OLLAMA_MODELS", "LLAMA_CACHE"])
-def test_a_home_that_nobody_has_is_named(
+def test_an_unknown_home_is_named(
     variable: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if variable == "EAGLECPP_HOME":
@@ -114,7 +114,7 @@ def test_a_home_that_nobody_has_is_named(
     )
 
 
-# Words that are no paths
+# Words that look like paths
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_home_that_nobody_has_is_named(
         (("run", f"./{LONG}.gguf", "hi"), "no such file"),
     ],
 )
-def test_a_word_that_is_too_long_for_a_path_is_no_path(
+def test_a_word_that_is_too_long_for_a_path_is_not_a_path(
     args: tuple[str, ...], expected: str, models: Models, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = told(capsys, *(arg.format(target=models.target) for arg in args))
@@ -154,7 +154,7 @@ def test_any_part_of_a_split_file_names_the_whole(
 # Disks
 
 
-def test_a_full_disk_is_said_with_its_place_and_what_to_do(
+def test_a_full_disk_is_reported_with_its_folder_and_a_remedy(
     models: Models,
     tmp_path: Path,
     home: Path,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The lines of figures, and Ctrl+C as a request."""
+"""The line of stats, and Ctrl+C as a request."""
 
 from __future__ import annotations
 
@@ -50,13 +50,15 @@ def test_the_line_after_an_answer(
 
 
 def test_the_planners_reasons_are_known_by_name() -> None:
-    """They were looked for in a sentence that the planner makes, and its "waiting" was another reason's."""
+    """The names were once searched in a sentence of the planner, where "waiting" was part of
+    another reason.
+    """
     assert list(core.plan_reasons) == list(PlanReason)
     said = not_drafted({"reason": "over_budget", "why": "off: any other words"})
     assert said == "not drafted: it did not pay a moment ago, and is tried again soon"
 
 
-def test_the_line_claims_no_gain_from_a_loop_and_says_that_there_is_no_drafter() -> None:
+def test_the_line_claims_no_speed_up_from_repetition_and_says_that_no_drafter_was_used() -> None:
     looping = stats_line(replace(STATS, loops=True), has_draft=True, speedup=3.1)
     assert looping == "[ 298 tokens · 76 tokens/s · the answer repeats itself ]"
     assert stats_line(Timings(), has_draft=False) == "[ 0 tokens · no drafter ]"
@@ -82,7 +84,7 @@ def test_the_first_ctrl_c_asks_and_the_second_interrupts() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_text_that_was_held_back_is_shown_after_ctrl_c(models: Models) -> None:
+def test_withheld_text_is_shown_after_ctrl_c(models: Models) -> None:
     with Engine.open(models.target, n_ctx=128, n_threads=1, temperature=0.0) as engine:
         whole = engine.generate("ab cd", max_tokens=8)
         watch, shown = Watch(), list[str]()
@@ -98,7 +100,7 @@ def test_text_that_was_held_back_is_shown_after_ctrl_c(models: Models) -> None:
     assert len(result.text) > 1 and "".join(shown) == result.text
 
 
-def test_what_is_too_long_for_a_terminal_goes_on_below_and_a_command_stays_whole(
+def test_long_text_wraps_and_a_command_stays_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")

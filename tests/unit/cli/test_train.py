@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp train`: what it refuses, and that it refuses before anything is made."""
+"""`eaglecpp train`: refusals, before any file is written."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_bad_input_is_one_line(
     assert not list(tmp_path.glob("out/*"))
 
 
-def test_a_folder_with_a_training_is_not_overwritten_and_one_of_several_processes_is_refused(
+def test_a_folder_with_a_training_is_not_overwritten_and_parallel_processes_are_refused(
     models: Models,
     text: Path,
     tmp_path: Path,
@@ -71,7 +71,7 @@ def test_a_folder_with_a_training_is_not_overwritten_and_one_of_several_processe
     args = ["train", "--target", str(models.target), "--data", str(text), "-t", "1", "-o"]
     assert main([*args, str(tmp_path)]) == 1
     assert "already contains a training (config.json)" in capsys.readouterr().err
-    assert sys.float_info.min / 2 > 0, "the process goes on without denormal numbers"
+    assert sys.float_info.min / 2 > 0, "the process continues without denormal numbers"
     assert (tmp_path / "config.json").read_text() == "{}"
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main([*args, str(tmp_path / "out")]) == 1

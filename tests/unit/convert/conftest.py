@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One tiny target for all converter tests, and a short way to convert a checkpoint against it."""
+"""One tiny target for all converter tests, and a fixture that converts a checkpoint against it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.tiny import TinyTarget
 
 @pytest.fixture
 def convert(target: TinyTarget, tmp_path: Path) -> Callable[..., ConvertReport]:
-    """`convert(checkpoint, **options)` against the tiny target, F32 unless said otherwise."""
+    """`convert(checkpoint, **options)`: converts against the tiny target, to F32 by default."""
 
     def run(checkpoint: Path, **options: Any) -> ConvertReport:
         options = {"target": target.gguf, "out": tmp_path / "out.gguf", "type": "F32", **options}

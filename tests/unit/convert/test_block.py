@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters: every layout of a drafter becomes the same file; slots, layers and masks are what its
-family means by them; llama.cpp gets only what it runs right, and the rest is refused by name.
+"""Block drafters: every layout of a drafter becomes the same file. Slots, layers and masks follow the
+conventions of its family. Files that llama.cpp runs correctly get its architecture name, and the rest is
+refused by name.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _TOLD = ("mask_token_id", "target_layer_ids")
 
 
 def keys(path: Path) -> Config:
-    """Of the drafter's architecture, named without it."""
+    """Returns the keys of the drafter's architecture, without its prefix."""
     return {
         name.partition(".")[2]: field.contents()
         for name, field in gguf.GGUFReader(path).fields.items()
@@ -67,7 +68,7 @@ def early_specforge(config: Config, weights: Config) -> tuple[Config, Config]:
 
 
 def speculators(config: Config, weights: Config) -> tuple[Config, Config]:
-    """Of any kind: the layer's config nested, boundary ids."""
+    """speculators, any kind: nested layer config, boundary ids."""
     kind = "dflash2" if "candidate_selector.hidden_projection.weight" in weights else "dflash"
     kind = "dspark" if "markov_rank" in config else kind
     top = {"speculators_model_type": kind, "architectures": ["DSparkSpeculator"]}
@@ -83,7 +84,7 @@ def speculators(config: Config, weights: Config) -> tuple[Config, Config]:
 
 
 def liquid(config: Config, weights: Config) -> tuple[Config, Config]:
-    """What rotates lies in neighbouring pairs."""
+    """Liquid: rotated values in neighbouring pairs."""
 
     def paired(value: NDArray[F32]) -> NDArray[F32]:
         return value.reshape(-1, 2, 8, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
@@ -108,7 +109,7 @@ def nemotron(config: Config, weights: Config) -> tuple[Config, Config]:
 
 
 def model_optimizer(config: Config, weights: Config) -> tuple[Config, Config]:
-    """DSpark as Model Optimizer exports it."""
+    """DSpark as exported by Model Optimizer."""
     nested = {key: config[key] for key in ("markov_rank", "markov_head_type", *_TOLD)}
     nested |= {"projector_type": "dspark", "shift_label": True, "use_confidence_head": True, "causal": False}
     weights = {
@@ -120,7 +121,7 @@ def model_optimizer(config: Config, weights: Config) -> tuple[Config, Config]:
 
 
 def torchspec(config: Config, weights: Config) -> tuple[Config, Config]:
-    """num_target_layers is the number of features."""
+    """TorchSpec: num_target_layers is the number of features."""
     return config | {"num_target_layers": 3, "target_num_hidden_layers": 8}, weights
 
 
@@ -189,7 +190,9 @@ def test_slots_and_architecture(
     convert: Convert,
     tmp_path: Path,
 ) -> None:
-    """By class, unless the config says; and what llama.cpp would get wrong is not called by its name."""
+    """By class, unless the config says otherwise. A file that llama.cpp would run wrong does not get its
+    name.
+    """
     report = convert(shape.write(tmp_path / "in"))
     block = report.spec.block
     assert block is not None
@@ -219,7 +222,7 @@ def test_slots_and_architecture(
         (replace(DFLASH, window=6, extra={"sliding_window_non_causal": True}), (False, False)),
     ],
 )  # fmt: skip
-def test_what_a_row_sees_of_its_block(
+def test_visible_rows_of_a_block(
     shape: BlockShape, causal: tuple[bool, ...], convert: Convert, tmp_path: Path
 ) -> None:
     report = convert(shape.write(tmp_path / "in"))
@@ -227,9 +230,7 @@ def test_what_a_row_sees_of_its_block(
     assert report.spec.block.causal == causal
 
 
-def test_speculators_say_otherwise_of_slots_and_of_layers_that_slide(
-    convert: Convert, tmp_path: Path
-) -> None:
+def test_speculators_has_its_own_slots_and_sliding_layers(convert: Convert, tmp_path: Path) -> None:
     """DSpark drafts from the anchor on, DFlash2's rows see their whole block, DFlash does neither."""
     for i, (shape, anchor_first, causal) in enumerate(
         ((DFLASH, False, True), (DSPARK, True, True), (DFLASH2, False, False))
@@ -242,10 +243,10 @@ def test_speculators_say_otherwise_of_slots_and_of_layers_that_slide(
         assert (block.anchor_first, set(block.causal)) == (anchor_first, {causal})
 
 
-def test_speculative_tokens_decide_which_slot_of_speculators_dspark_drafts_first(
+def test_speculative_tokens_decide_the_first_slot_of_speculators_dspark(
     convert: Convert, target: TinyTarget, tmp_path: Path
 ) -> None:
-    """Nothing said is a choice whose default is the unused anchor's slot of the first release."""
+    """Without a value it is a choice; the default is the unused anchor's slot of the first release."""
     config, weights = speculators(DSPARK.config(), DSPARK.weights())
     size, both = config["block_size"], ("in-place", "anchor-first")
     for i, (tokens, values, anchor_first) in enumerate(
@@ -265,12 +266,12 @@ def test_speculative_tokens_decide_which_slot_of_speculators_dspark_drafts_first
 
 
 def test_a_nested_window_wins(convert: Convert, tmp_path: Path) -> None:
-    """As in vLLM and llama.cpp, also without use_swa."""
+    """Same as in vLLM and llama.cpp, also without use_swa."""
     shape = replace(DFLASH, window=9, extra=dflash_config(swa_window_size=6))
     assert convert(shape.write(tmp_path / "in")).spec.sliding_window == 6
 
 
-def test_a_missing_block_size_is_asked_for(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
+def test_a_missing_block_size_must_be_given(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
     checkpoint = replace(DFLASH, extra={"block_size": None}).write(tmp_path / "in")
     (choice,) = open_choices(checkpoint, target.gguf)
     assert (choice.name, choice.is_open) == ("block_size", True)
@@ -282,7 +283,7 @@ def test_a_missing_block_size_is_asked_for(convert: Convert, target: TinyTarget,
         convert(checkpoint, readings={"block_size": 5.5})
 
 
-def test_heads_rotated_in_part_are_a_choice(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
+def test_partly_rotated_heads_are_a_choice(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
     """DeepSpec copies the key from Qwen3.5 and 3.6; its class rotates whole heads, vLLM a part."""
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
             "mrope_section": [2, 1, 1], "mrope_interleaved": True}  # fmt: skip
@@ -301,7 +302,7 @@ def test_heads_rotated_in_part_are_a_choice(convert: Convert, target: TinyTarget
 def test_a_file_without_the_head_that_its_converter_left_out(
     convert: Convert, target: TinyTarget, tmp_path: Path
 ) -> None:
-    """llama.cpp's converter drops DeepSpec's copy of the head, and llama.cpp then takes the embeddings."""
+    """llama.cpp's converter drops DeepSpec's copy of the head, and llama.cpp then uses the embeddings."""
     whole = convert(DSPARK.write(tmp_path / "in"))
     silent = rewrite(
         whole.out,
@@ -323,7 +324,7 @@ def test_a_file_without_the_head_that_its_converter_left_out(
     [
         ({}, (2, 4, 5), "post+1"),
         ({"target_layer_ids": [-1, 3, 4]}, (0, 4, 5), "post+1"),
-        ({"target_layer_ids": [2, 4, 5]}, (3, 5, 6), "post+1"),  # which EAGLE's default looks like
+        ({"target_layer_ids": [2, 4, 5]}, (3, 5, 6), "post+1"),  # looks like EAGLE's default
         ({"target_layer_ids": [1, 3, 7]}, (2, 4, 8), "post+1"),
         ({"target_layer_ids": None, "num_hidden_layers": 3}, (2, 4, 6), "post+1"),
         (
@@ -352,7 +353,7 @@ def test_layer_ids_can_be_given(convert: Convert, tmp_path: Path) -> None:
         convert(checkpoint, readings={"feed": "post"})
 
 
-def test_a_confidence_head_without_the_markov_part_reads_zeros_of_it(
+def test_a_confidence_head_without_the_markov_part_gets_zeros_for_it(
     convert: Convert, tmp_path: Path
 ) -> None:
     weights = DSPARK.weights()
@@ -406,7 +407,7 @@ PUBLISHED: dict[str, tuple[BlockShape, Config]] = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_keys_without_effect_change_nothing(name: str, convert: Convert, tmp_path: Path) -> None:
-    """The keys of published configs, which engines ignore or which only repeat what the tensors say."""
+    """Keys of published configs that engines ignore or that only repeat the shapes of tensors."""
     shape, edit = PUBLISHED[name]
     report = convert(replace(shape, extra=edit).write(tmp_path / "in"))
     reference = convert(shape.write(tmp_path / "ref"), out=tmp_path / "ref.gguf")
@@ -427,7 +428,9 @@ def test_keys_without_effect_change_nothing(name: str, convert: Convert, tmp_pat
 def test_an_unknown_key_is_refused(
     layout: Layout | None, edit: Config, convert: Convert, tmp_path: Path
 ) -> None:
-    """At the top level, in dflash_config, transformer_layer_config and rope_parameters; null is absent."""
+    """At the top level, in dflash_config, transformer_layer_config and rope_parameters; null counts as
+    absent.
+    """
     config, weights = {**DFLASH.config(), **edit}, DFLASH.weights()
     key, value = list(edit.items())[-1]
     key, value = list(value.items())[-1] if isinstance(value, dict) else (key, value)
@@ -521,7 +524,7 @@ def test_refused_by_name(
     convert: Convert,
     tmp_path: Path,
 ) -> None:
-    """change: tensors that are added, or taken out where they are None."""
+    """change: tensors to add, or to remove if None."""
     weights = {name: value for name, value in {**shape.weights(), **change}.items() if value is not None}
     checkpoint = write_files(tmp_path / "in", {**shape.config(), **edit}, weights)
     with pytest.raises(error, match=message):
@@ -529,7 +532,7 @@ def test_refused_by_name(
     assert [path.name for path in tmp_path.iterdir()] == ["in"], "something was left behind"
 
 
-def test_a_mask_vector_of_its_own_is_refused(convert: Convert, tmp_path: Path) -> None:
+def test_a_separate_mask_vector_is_refused(convert: Convert, tmp_path: Path) -> None:
     checkpoint = DFLASH.write(tmp_path / "in")
     (checkpoint / "mask_embedding.pt").write_bytes(b"")
     with pytest.raises(errors.UnsupportedError, match=r"mask_embedding\.pt.*MiMo"):

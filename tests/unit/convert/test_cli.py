@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The commands: what they print where, and exit codes."""
+"""The commands' output and exit codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(checkpoint: Path, target: TinyTarget, *args: str) -> Result:
     return CliRunner().invoke(convert, [str(checkpoint), "--target", str(target.gguf), *args])
 
 
-def test_convert_says_what_it_recognised(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
+def test_convert_reports_the_recognised_drafter(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
     result = run(checkpoint, target, "-o", str(tmp_path / "x.gguf"))
     assert result.exit_code == 0
     assert result.stderr.startswith("to use it: `eaglecpp run ")
@@ -66,7 +66,9 @@ def test_inspect_a_drafter(checkpoint: Path, target: TinyTarget, tmp_path: Path)
     assert sum(t["tensors"] for t in facts["types"].values()) == facts["n_tensors"]
 
 
-def test_inspect_a_target_shows_what_fits_it(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
+def test_inspect_a_target_shows_fitting_drafters(
+    checkpoint: Path, target: TinyTarget, tmp_path: Path
+) -> None:
     run(checkpoint, target, "-o", str(tmp_path / "x.gguf"))
     theirs = json.loads(CliRunner().invoke(inspect, [str(target.gguf), "--json"]).stdout)
     ours = json.loads(CliRunner().invoke(inspect, [str(tmp_path / "x.gguf"), "--json"]).stdout)

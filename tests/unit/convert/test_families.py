@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every layout of the same drafter becomes the same file, whatever it is stored in."""
+"""Every layout of the same drafter becomes the same file, in any storage format."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_eagle_31_switches_survive_in_every_family_that_has_them(
         ("PeagleQwen3ForCausalLM", DraftShape(n_parallel=6, qk_norm=True)),
     ],
 )
-def test_what_vllm_runs_with_its_llama_and_qwen3_code_is_the_same_drafter(
+def test_drafters_that_vllm_runs_with_its_llama_and_qwen3_code_are_the_same(
     name: str, shape: DraftShape, convert: Convert, tmp_path: Path
 ) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "vllm", shape, edit={"architectures": [name]})
@@ -69,7 +69,7 @@ EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
 
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "LlamaForCausalLMEagle", "Qwen2ForCausalLMEagle"])
 @pytest.mark.parametrize("save", [None, save_bin], ids=["safetensors", "bin"])
-def test_eagle_1_is_a_file_of_its_own(
+def test_eagle_1_has_its_own_file(
     name: str, save: Callable[[Path, dict[str, Any]], None] | None, convert: Convert, tmp_path: Path
 ) -> None:
     shape = replace(EAGLE1, fc_bias=True, attention_bias=True)
@@ -92,7 +92,7 @@ def test_eagle_1_is_a_file_of_its_own(
 
 
 @pytest.mark.parametrize("option", [{"aux_layers": [2]}, {"readings": {"feed": "pre"}}])
-def test_what_eagle_1_has_no_choice_in_is_refused(
+def test_readings_that_eagle_1_does_not_have_are_refused(
     option: dict[str, Any], convert: Convert, tmp_path: Path
 ) -> None:
     with pytest.raises(LayerIdError, match="are for EAGLE-3"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The GGUF reader agrees with the gguf package on sound files and answers damage with one GgufError."""
+"""The GGUF reader agrees with the gguf package on valid files and answers damage with one GgufError."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tensor(name: str, dims: list[int], kind: int = 0, offset: int = 0) -> bytes:
     return string(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, offset)
 
 
-def test_it_reads_what_the_gguf_package_reads(target: TinyTarget) -> None:
+def test_it_reads_the_same_as_the_gguf_package(target: TinyTarget) -> None:
     ours, theirs = read_gguf(target.gguf), gguf.GGUFReader(target.gguf)
     names = [name for name in theirs.fields if not name.startswith("GGUF.")]
     assert list(ours.fields) == names
@@ -98,7 +98,7 @@ def test_damage_is_one_clear_error(data: bytes, message: str, tmp_path: Path) ->
     assert str(path) in str(caught.value)
 
 
-def test_a_type_newer_than_the_table_reaches_to_the_next_tensor(tmp_path: Path) -> None:
+def test_a_type_newer_than_the_table_extends_to_the_next_tensor(tmp_path: Path) -> None:
     head = header(n_tensors=2) + tensor("new", [32], kind=999) + tensor("old", [8], offset=64)
     path = tmp_path / "x.gguf"
     path.write_bytes(head + bytes(-len(head) % 32) + bytes(96))
@@ -113,8 +113,10 @@ def test_absent_files_and_directories(tmp_path: Path) -> None:
             inspect_file(path)
 
 
-def test_random_damage_never_does_anything_but_raise_gguf_error(target: TinyTarget, tmp_path: Path) -> None:
-    """Bytes flipped and cut at random in the head of a real file; the seed is fixed, so a failure repeats."""
+def test_random_damage_raises_only_gguf_error(target: TinyTarget, tmp_path: Path) -> None:
+    """Bytes flipped and cut at random in the header of a real file; the seed is fixed, so a failure
+    repeats.
+    """
     whole = target.gguf.read_bytes()
     end = min(info.offset for info in read_gguf(target.gguf).tensors.values())
     rng = random.Random(3)
@@ -134,8 +136,8 @@ def test_random_damage_never_does_anything_but_raise_gguf_error(target: TinyTarg
     assert time.thread_time() - start < 30
 
 
-def test_the_quick_reader_and_the_whole_one_agree(tmp_path: Path) -> None:
-    """Whether a list lies inside one block of the file, across two, or is passed over."""
+def test_the_quick_reader_and_the_full_one_agree(tmp_path: Path) -> None:
+    """For lists inside one block of the file, across two, and skipped."""
     from eaglecpp.convert.gguf_head import read_keys
 
     path = tmp_path / "x.gguf"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A draft head gathered by the wrong rows is recognised by its likeness to the target's head."""
+"""A draft head with wrong rows is detected by its similarity to the target's head."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Convert = Callable[..., ConvertReport]
 def with_head(
     tmp_path: Path, target: TinyTarget, rows: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> Path:
-    """A drafter whose head is the target's at `rows(offsets, ids)`, with a little training noise."""
+    """Returns a drafter whose head is the target's at `rows(offsets, ids)`, with a little training noise."""
     shape = DraftShape()
     offsets = shape.weights()["d2t"]
     head = target.weights["lm_head.weight"][rows(offsets, offsets + np.arange(shape.n_draft_vocab))]

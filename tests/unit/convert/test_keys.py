@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`keys.py` is the list of truth: files, documentation and the table agree."""
+"""`keys.py` is the reference: files, documentation and the table agree."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ BOUNDARY, POST = {"readings": {"layer_ids": "boundary"}}, {"readings": {"layer_i
         (None, {"aux_layers": [1, 3, 4], **POST}, (2, 4, 5), "given"),
     ],
 )
-def test_ids_where_the_family_does_not_say_how_it_counts(
+def test_ids_of_families_without_a_convention(
     ids: list[int] | None,
     given: dict[str, Any],
     expected: tuple[int, ...],
@@ -56,7 +56,7 @@ def test_ids_where_the_family_does_not_say_how_it_counts(
         ((2, 4, 5), None, {"aux_layers": [2, 4]}, "expected 3, one per feature of fc.weight, found 2"),
     ],
 )
-def test_ids_that_cannot_be_are_refused(
+def test_impossible_ids_are_refused(
     layers: tuple[int, ...],
     ids: list[int] | None,
     given: dict[str, Any],
@@ -70,7 +70,7 @@ def test_ids_that_cannot_be_are_refused(
 
 
 @pytest.mark.parametrize("ids", [(1, 3, 4), (1, 3, 6)])
-def test_ids_of_speculators_are_boundaries_whatever_they_look_like(
+def test_ids_of_speculators_are_always_boundaries(
     ids: tuple[int, ...], convert: Convert, tmp_path: Path
 ) -> None:
     report = convert(write_checkpoint(tmp_path / "in", "speculators", DraftShape(layers=ids)))
@@ -86,7 +86,7 @@ def test_ids_of_speculators_are_boundaries_whatever_they_look_like(
             "torchspec",
             (1, 3, 6),
             {IDS: [1, 3, 6]},
-        ),  # in two places: boundary ids where both conventions agree
+        ),  # both keys agree: boundary ids under both conventions
         ("speculators", (1, 3, 5, 7), {"num_aux_hidden_states": 3}),  # counted from fc
     ],
 )
@@ -98,7 +98,9 @@ def test_families_with_a_convention_need_no_flag(
 
 
 @pytest.mark.parametrize("family", ["eagle", "vllm", "automodel"])
-def test_families_without_one_are_refused_until_told(family: str, convert: Convert, tmp_path: Path) -> None:
+def test_families_without_a_convention_are_refused_without_a_reading(
+    family: str, convert: Convert, tmp_path: Path
+) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", family, DraftShape(layers=(1, 3, 6)))
     rewrite_config(checkpoint, eagle_aux_hidden_state_layer_ids=[1, 3, 6])
     with pytest.raises(LayerIdError, match="ambiguous"):
@@ -111,7 +113,7 @@ def test_families_without_one_are_refused_until_told(family: str, convert: Conve
     ("ids", "expected"),
     [((2, 5, 7), None), ((2, 4, 5), (2, 4, 5)), ((1, 3, 4), (2, 4, 5)), ((1, 3, 8), (1, 3, 8))],
 )
-def test_torchspecs_layers_0_of_kimi_is_told_apart_by_its_ids_or_refused(
+def test_torchspecs_layer_0_of_kimi_is_recognised_by_its_ids_or_refused(
     ids: tuple[int, ...], expected: tuple[int, ...] | None, convert: Convert, tmp_path: Path
 ) -> None:
     """Its export for vLLM writes boundaries there, and exports since June 2026 the blocks before them."""
@@ -130,7 +132,7 @@ def test_torchspecs_layers_0_of_kimi_is_told_apart_by_its_ids_or_refused(
     assert convert(checkpoint, readings={"layer_ids": "post"}).spec.aux_layers == tuple(k + 1 for k in ids)
 
 
-def test_ids_in_two_places_that_disagree_are_refused(convert: Convert, tmp_path: Path) -> None:
+def test_contradicting_ids_in_two_keys_are_refused(convert: Convert, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "torchspec", edit={IDS: [1, 3, 4]})
     with pytest.raises(LayerIdError, match="given twice"):
         convert(checkpoint)

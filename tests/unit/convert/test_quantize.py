@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Every type round-trips within its error, the table offers what ggml can make, nothing is stored wrong."""
+"""Every type round-trips within its error, the table offers every type that ggml can write, and no tensor is
+stored in a wrong type.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from helpers.random_drafter import DraftShape
 
 Convert = Callable[..., ConvertReport]
 
-# Relative RMS error of normal values, a third above what ggml's quantiser reaches today.
+# Relative RMS error of normal values, a third above that of ggml's quantiser today.
 LIMITS = {
     "F32": 0.0, "F16": 3e-4, "BF16": 3e-3, "Q8_0": 8e-3, "Q6_K": 0.03, "Q5_K": 0.05,
     "Q5_1": 0.06, "Q5_0": 0.06,
@@ -61,7 +63,7 @@ def test_the_number_of_threads_does_not_matter(name: str, values: np.ndarray) ->
     assert encoded(values, Q[name], 1)[0] == encoded(values, Q[name], 7)[0]
 
 
-def test_the_table_holds_every_type_ggml_makes_without_an_importance_matrix() -> None:
+def test_the_table_has_every_type_ggml_writes_without_an_importance_matrix() -> None:
     readable = {kind for kind in Q if kind in gguf.quants._type_traits} | {Q.F32, Q.F16}
     assert set(TYPES) == {k.name for k in readable if not ggml().ggml_quantize_requires_imatrix(k) & 1}
 
@@ -111,7 +113,7 @@ def test_other_types_are_refused_with_the_list(name: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_values_that_are_not_finite_are_refused(bad: float, values: np.ndarray) -> None:
+def test_nan_and_infinity_are_refused(bad: float, values: np.ndarray) -> None:
     with pytest.raises(TensorError, match="tensor t: contains NaN or infinite"):
         encoded(np.where(np.arange(512) == 7, np.float32(bad), values).astype(np.float32), Q.Q8_0)
 

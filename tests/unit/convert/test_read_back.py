@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A drafter's GGUF is read as a checkpoint: converted again it is the same file, and what cannot be read back
-is refused by name.
+"""A drafter's GGUF is read as a checkpoint: converting it again gives the same file, and unsupported files
+are refused by name.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Convert = Callable[..., ConvertReport]
 Change = Callable[[Any], object]
 ORIGIN = ("source", "source.sha256", "family", "layer_ids")
 SOURCE = ("general.name", *(f"eaglecpp.{name}" for name in ORIGIN))
-"""Keys that say where a file is from."""
+"""Keys that describe the file's origin."""
 
 
 def contents(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Keys, without those that say where it is from, and tensors as they lie in the file."""
+    """Returns the keys, without those of the origin, and the tensors in their stored form."""
     file, data = read_gguf(path), path.read_bytes()
     keys = {name: field.value for name, field in file.fields.items() if name not in SOURCE}
     return keys, {name: data[t.offset : t.offset + t.n_bytes] for name, t in file.tensors.items()}
@@ -56,20 +56,20 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def make(convert: Convert, tmp_path: Path) -> Make:
-    """`make(name)`: the file of one of `DRAFTERS`."""
+    """`make(name)`: writes the file of one of `DRAFTERS`."""
     return lambda name, type="F32": convert(DRAFTERS[name].write(tmp_path / "in"), type=type).out
 
 
 @pytest.mark.parametrize("type", ["F32", "Q8_0"])
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_converted_again_it_is_the_same_file(
+def test_converting_it_again_gives_the_same_file(
     name: str, type: str, make: Make, convert: Convert, tmp_path: Path
 ) -> None:
     first = make(name, type)
     assert contents(convert(first, out=tmp_path / "again.gguf", type=type).out) == contents(first)
 
 
-def test_a_file_that_does_not_say_which_slot_drafts_first_leaves_a_choice(
+def test_a_file_without_the_first_drafting_slot_leaves_a_choice(
     make: Make, convert: Convert, target: TinyTarget, tmp_path: Path
 ) -> None:
     """llama.cpp's converter writes no such key for a drafter without a Markov head."""
@@ -96,7 +96,7 @@ def test_a_held_out_measurement_survives(convert: Convert, tmp_path: Path) -> No
     assert read_gguf(again).get("eaglecpp.held_out_rates") == rates
 
 
-def test_rows_are_read_from_anywhere(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
+def test_rows_are_read_from_any_offset(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
     """A large matrix is read in parts that may begin in the middle of a head."""
     shape = DraftShape(fc_norm=True)
     ours = open_drafter(convert(write_checkpoint(tmp_path / "in", "vllm", shape)).out, target.gguf).sources
@@ -120,7 +120,7 @@ def test_rows_are_read_from_anywhere(convert: Convert, target: TinyTarget, tmp_p
     ],
     ids=["latent", "window", "logit_scale", "linear", "llama3"],
 )
-def test_what_cannot_be_read_back_is_refused(
+def test_unreadable_drafters_are_refused(
     shape: DraftShape, config: dict[str, Any], what: str, convert: Convert, tmp_path: Path
 ) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "vllm", shape)
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_back_is_refused(
     assert not (tmp_path / "again.gguf").exists()
 
 
-def test_a_target_is_no_drafter(convert: Convert, target: TinyTarget) -> None:
+def test_a_target_is_not_a_drafter(convert: Convert, target: TinyTarget) -> None:
     with pytest.raises(EagleError, match=r"expected an EAGLE-3 drafter .*, found 'llama'"):
         convert(target.gguf)
 
@@ -141,7 +141,7 @@ def with_tensor(name: str, change: Callable[[Any], Any]) -> Change:
 
 
 def retyped(name: str, dtype: Any) -> Change:
-    """ggml has no conversion for some; calling it anyway would end the process."""
+    """ggml has no conversion for some types; calling it anyway would end the process."""
     return with_tensor(name, lambda values: values.astype(dtype))
 
 
@@ -185,10 +185,10 @@ NO_FLOATS = "does not turn this type into floats"
         (with_tensor("d2t", lambda ids: np.where(np.arange(160) == 1, (1 << 63) - 1, ids)), "d2t"),
     ],
 )
-def test_a_files_own_word_is_checked(
+def test_a_files_own_values_are_checked(
     change: dict[str, Any] | Change, message: str, make: Make, convert: Convert, tmp_path: Path
 ) -> None:
-    """One error that names the file."""
+    """Raises one error that names the file."""
     is_block = not callable(change) and any(key.startswith("dflash") for key in change)
     first, path, out = make("dflash" if is_block else "eagle31"), tmp_path / "bad.gguf", tmp_path / "again"
     rewrite(first, path, change) if callable(change) else rewrite(first, path, changed=change)
@@ -206,7 +206,7 @@ def test_a_copy_keeps_licence_author_and_name(make: Make, convert: Convert, tmp_
     file = read_gguf(again.out)
     assert {key: file.text(key, "") for key in said} == said
     assert file.text("eaglecpp.source", "") == "d"
-    assert any("weights are as F32 stores them" in note for note in again.notes)
+    assert any("weights are stored in F32" in note for note in again.notes)
 
 
 def test_numbers_keep_all_digits_of_their_type(make: Make, convert: Convert, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What checkpoints leave open, by family: which readings there are, which is the default, what a given one
-changes in the file, and what is recorded. The arithmetic of each is compared with PyTorch in tests/parity.
+"""Ambiguities of checkpoints by family: the possible readings, the default, the effect of a given reading on
+the file, and the recorded reasons. tests/parity compares the arithmetic of each with PyTorch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BOTH = ("500000", "10000")
         ("vllm", PLAIN, {"rope_theta": 1e4}, {}),
         ("specforge", PLAIN, THETA, {"rope_theta": BOTH}),
         ("specforge", PLAIN, LLAMA3, {"rope_theta": BOTH, "rope_scaling": ("config", "none")}),
-        ("specforge", PLAIN, {"fc_norm": False, **THETA}, {}),  # younger than the mend
+        ("specforge", PLAIN, {"fc_norm": False, **THETA}, {}),  # older than the fix
         ("specforge", NEW, THETA, {"feed": ("post", "pre")}),
         ("specforge", PLAIN, {"norm_output": False}, {"head_norm": ("yes", "no")}),
         ("speculators", PLAIN, THETA, {}),
@@ -60,7 +60,7 @@ BOTH = ("500000", "10000")
         ("modelopt", PLAIN, {}, {"feature_norm": ("twice", "once")}),
         ("modelopt", DraftShape(norm_before_fc=True), {}, {"feature_norm": ("once", "twice")}),
         ("modelopt", PLAIN, UNSIGNED, {"feature_norm": ("once", "twice")}),
-        ("torchspec", PLAIN, {"eaglecpp": {}, "rope_scaling": YARN, **THETA}, {}),  # our own trainer's
+        ("torchspec", PLAIN, {"eaglecpp": {}, "rope_scaling": YARN, **THETA}, {}),  # from our own trainer
     ],
 )  # fmt: skip
 def test_the_choices_of_each_family(
@@ -76,14 +76,14 @@ def test_the_choices_of_each_family(
     assert not any(choice.is_open for choice in choices)
 
 
-def test_what_is_given_is_no_choice_any_more(target: TinyTarget, tmp_path: Path) -> None:
+def test_a_given_reading_is_not_a_choice_any_more(target: TinyTarget, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "specforge", edit=LLAMA3)
     names = [choice.name for choice in open_choices(checkpoint, target.gguf, readings={"rope_theta": 10000})]
     assert names == ["rope_scaling"]
 
 
 @pytest.mark.parametrize("family", ["eagle", "eagle1"])
-def test_a_theta_that_trainer_and_engines_read_differently_in_any_case_has_no_default(
+def test_a_theta_that_trainer_and_engines_always_read_differently_has_no_default(
     family: str, convert: Convert, target: TinyTarget, tmp_path: Path
 ) -> None:
     shape = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367) if family == "eagle1" else PLAIN
@@ -124,7 +124,7 @@ def test_readings_and_their_reasons_are_in_the_file(convert: Convert, tmp_path: 
     )
 
 
-def test_an_unmeasured_choice_is_said(convert: Convert, tmp_path: Path) -> None:
+def test_an_unmeasured_choice_is_reported(convert: Convert, tmp_path: Path) -> None:
     (note,) = (
         n for n in convert(write_checkpoint(tmp_path / "in", "eagle", edit=THETA)).notes if "theta" in n
     )
@@ -141,7 +141,7 @@ def test_an_unmeasured_choice_is_said(convert: Convert, tmp_path: Path) -> None:
         ({"rope_theta": "nan"}, "expected a positive number"),
     ],
 )
-def test_unknown_readings_are_a_misuse(
+def test_unknown_readings_are_a_usage_error(
     readings: dict[str, str], message: str, convert: Convert, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -156,7 +156,7 @@ def test_readings_that_exclude_each_other_are_refused(convert: Convert, tmp_path
         convert(write_checkpoint(tmp_path / "one", shape=shape), readings={"feature_norm": "twice"})
 
 
-def test_a_head_without_a_norm_has_none_in_the_file(convert: Convert, tmp_path: Path) -> None:
+def test_a_head_without_a_norm_has_no_norm_in_the_file(convert: Convert, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "specforge", edit={"norm_output": False})
     report = convert(checkpoint, readings={"head_norm": "no"})
     assert report.spec.architecture == "eagle31"

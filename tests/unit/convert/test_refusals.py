@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What must never be converted silently: one row per check, every message names the thing and the cure."""
+"""Checkpoints that must never be converted silently: one row per check, and every message names the fault and
+the remedy.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 
 @dataclass(frozen=True)
 class Bad:
-    """A damaged checkpoint and what the refusal must say."""
+    """A damaged checkpoint and its expected error message."""
 
     id: str
     error: type[errors.EagleError]
@@ -286,7 +288,9 @@ def test_all_differences_come_in_one_message(convert: Convert, tmp_path: Path) -
         assert part in str(caught.value)
 
 
-def test_a_directory_of_something_else_is_refused_by_what_it_lacks(convert: Convert, tmp_path: Path) -> None:
+def test_another_kind_of_directory_is_refused_by_the_missing_tensors(
+    convert: Convert, tmp_path: Path
+) -> None:
     target = make_target(tmp_path, TargetSpec(n_layers=2))
     with pytest.raises(
         errors.UnsupportedError, match="not an EAGLE or block drafter: expected tensors such as"
@@ -309,7 +313,9 @@ def test_a_target_that_does_not_fit(convert: Convert, tmp_path: Path, spec: Targ
 
 @pytest.mark.parametrize("n_draft", [160, 367], ids=["some of the tokens", "all tokens"])
 def test_rows_above_the_targets_tokens_are_left_out(convert: Convert, tmp_path: Path, n_draft: int) -> None:
-    """Gemma 3's checkpoints have 262,208 rows, its GGUFs 262,144 tokens, and drafters' configs say either."""
+    """Gemma 3's checkpoints have 262,208 rows, its GGUFs 262,144 tokens, and drafters' configs have
+    either.
+    """
 
     def save(directory: Path, weights: dict[str, Any]) -> None:
         padded = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rope settings of a draft config, and the numbers that make ggml's rope compute the same angles."""
+"""Rope settings of a draft config, and the values that make ggml's rope compute the same angles."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_mrope_is_plain_rope_with_a_note() -> None:
         ({"attn_factor": 2.0}, 2 * (0.1 * math.log(4) + 1)),
     ],
 )
-def test_yarn_multiplies_cos_and_sin_by_what_the_checkpoint_wants(
+def test_yarn_multiplies_cos_and_sin_by_the_checkpoints_factor(
     extra: dict[str, Any], multiplier: float
 ) -> None:
     rope, _ = parse_rope({"rope_scaling": {**YARN, **extra}})
@@ -58,7 +58,7 @@ def test_yarn_multiplies_cos_and_sin_by_what_the_checkpoint_wants(
     assert (rope.scaling, rope.factor, rope.original_context) == ("yarn", 4.0, 4096)
 
 
-def test_an_mscale_that_trainers_and_engines_read_differently_is_mentioned() -> None:
+def test_an_mscale_that_trainers_and_engines_read_differently_is_noted() -> None:
     _, note = parse_rope({"rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.0}})
     assert "mscale 0.707 has no effect without mscale_all_dim" in note
     for harmless in ({"mscale": 1.0, "mscale_all_dim": 0}, {"mscale": 0.7, "mscale_all_dim": 0.7}, {}):

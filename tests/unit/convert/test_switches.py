@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Each switch of a drafter reaches its key and tensors; what llama.cpp would run wrong is `eagle31`."""
+"""Each switch of a drafter reaches its key and tensors; drafters that llama.cpp would run wrong become
+`eagle31`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Convert = Callable[..., ConvertReport]
 
 
 class Written:
-    """A converted file, keys without their architecture prefix."""
+    """A converted file, with keys without their architecture prefix."""
 
     def __init__(self, path: Path) -> None:
         reader = gguf.GGUFReader(path)
@@ -76,7 +78,7 @@ def test_switches_that_llama_cpp_knows_stay_plain(written: Callable[..., Written
     ids=str,
 )
 def test_everything_else_is_eagle31(written: Callable[..., Written], switches: Any, key: str) -> None:
-    """The arithmetic that comes of it is compared with PyTorch in tests/parity."""
+    """tests/parity compares the resulting arithmetic with PyTorch."""
     file = written(DraftShape(**switches), options={"readings": {"layer_ids": "boundary"}})
     assert file.arch == "eagle31" and (not key or file.keys[key])
     always = {"fc_norm", "norm_output", "norm_before_fc", "norm_before_residual", "rope.type"}
@@ -102,13 +104,13 @@ LATER, TIED = "layers.1.input_layernorm.weight", {"edit": {"tie_word_embeddings"
     ],
     ids=["map of the mask", "own head", "tied head", "later norm"],
 )
-def test_where_a_tensor_comes_from(
+def test_the_source_of_each_tensor(
     shape: DraftShape, changes: Any, name: str, expected: Any, written: Callable[..., Written]
 ) -> None:
     np.testing.assert_array_equal(written(shape, **changes).tensors[name], expected)
 
 
-def test_latent_attention_is_told(convert: Convert, tmp_path: Path) -> None:
+def test_latent_attention_is_reported(convert: Convert, tmp_path: Path) -> None:
     report = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape(latent=LatentShape())))
     assert inspect_file(report.out)["latent_attention"] == {
         "kv_rank": 32, "q_rank": 24, "key_length": 20, "value_length": 16,
@@ -137,7 +139,7 @@ def test_latent_attention_is_told(convert: Convert, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_a_config_says_otherwise_is_noted(
+def test_contradicting_config_values_are_noted(
     family: str, shape: DraftShape, edit: dict[str, Any], note: str, convert: Convert, tmp_path: Path
 ) -> None:
     report = convert(write_checkpoint(tmp_path / "in", family, shape, edit=edit))
@@ -145,7 +147,7 @@ def test_what_a_config_says_otherwise_is_noted(
     assert report.spec.n_layers == 1 and not any(report.spec.sliding_layers)
 
 
-def test_the_last_boundary_is_plain_only_where_llama_cpp_has_it(convert: Convert, tmp_path: Path) -> None:
+def test_the_last_boundary_is_plain_only_if_llama_cpp_has_it(convert: Convert, tmp_path: Path) -> None:
     report = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape(layers=(2, 4, 8))))
     assert (report.spec.layer_ids_rule, report.spec.architecture) == ("boundary", "eagle31")
 
@@ -161,13 +163,13 @@ def test_the_tokenizer_of_the_target_is_copied(convert: Convert, tmp_path: Path,
         assert ours.fields[name].types == theirs.fields[name].types
 
 
-def test_what_its_training_measured_goes_with_it(written: Callable[..., Written]) -> None:
+def test_the_measured_rates_of_the_training_are_kept(written: Callable[..., Written]) -> None:
     file = written(DraftShape(), edit={"eaglecpp": {"held_out": {"length": 2.0, "rates": [0.75, 0.5, 1]}}})
     assert file.keys["eaglecpp.held_out_rates"] == [0.75, 0.5, 1.0]
     assert "eaglecpp.held_out_rates" not in written(DraftShape(), edit={"eaglecpp": {"held_out": None}}).keys
 
 
 @pytest.mark.parametrize("rates", ["high", [1.5], [None], {}])
-def test_rates_that_are_none_are_refused(written: Callable[..., Written], rates: Any) -> None:
+def test_invalid_rates_are_refused(written: Callable[..., Written], rates: Any) -> None:
     with pytest.raises(ConvertError, match=r"eaglecpp\.held_out\.rates: expected numbers from 0 to 1"):
         written(DraftShape(), edit={"eaglecpp": {"held_out": {"rates": rates}}})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Targets: what is read from their GGUF, and what is none."""
+"""Targets: the values that are read from their GGUF, and refused files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_prediction_layers_are_not_blocks_of_the_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arch", ["eagle3", "eagle31", "dflash", "clip"])
-def test_a_drafter_or_projector_is_no_target(arch: str, tmp_path: Path) -> None:
+def test_a_drafter_or_projector_is_not_a_target(arch: str, tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=f"expected a target model, found architecture '{arch}'"):
         open_target(head_only(tmp_path / "x.gguf", arch, block_count=1, embedding_length=8))
 
@@ -41,7 +41,7 @@ def test_a_target_without_sizes(keys: dict[str, int], tmp_path: Path) -> None:
         open_target(head_only(tmp_path / "x.gguf", "llama", **keys))
 
 
-def test_nothing_that_exists(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="expected the target as a GGUF file"):
         open_target(tmp_path / "none.gguf")
     with pytest.raises(SourceError, match="found a folder"):

@@ -57,7 +57,7 @@ def test_parameters_views_and_state_dict_metadata_are_understood(tmp_path: Path)
 
 
 class Attack:
-    """Unpickled by an open unpickler, this would create a file."""
+    """Creates a file if an unrestricted unpickler reads it."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -83,7 +83,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path) -> None:
 
 
 class Tensors(pickle.Pickler):
-    """Writes tensors the way torch.save does, so that single fields can be wrong."""
+    """Writes tensors like torch.save, so that single fields can be wrong."""
 
     def persistent_id(self, obj: Any) -> Any:
         return obj.pid if isinstance(obj, Storage) else None
@@ -116,7 +116,7 @@ def pickled(**fields: Any) -> bytes:
     return out.getvalue()
 
 
-def test_the_hand_made_pickle_is_valid_when_nothing_is_wrong(tmp_path: Path) -> None:
+def test_the_hand_made_pickle_is_valid_without_changes(tmp_path: Path) -> None:
     archive(tmp_path / "x.bin", pickled(), data__0=np.arange(6, dtype="<f4").tobytes())
     np.testing.assert_array_equal(
         torch_zip.read_index(tmp_path / "x.bin")["w"].read(), np.arange(6).reshape(2, 3)
@@ -230,9 +230,7 @@ def test_a_broken_config_is_one_error(text: str, convert: Convert, tmp_path: Pat
     ],
     ids=["digits", "exponent", "text", "lists"],
 )
-def test_a_number_that_is_none_is_one_short_error(
-    value: str, shown: str, convert: Convert, tmp_path: Path
-) -> None:
+def test_nan_or_infinity_is_one_short_error(value: str, shown: str, convert: Convert, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "eagle")
     path = checkpoint / "config.json"
     path.write_text(path.read_text().replace("10000.0", value))
@@ -246,7 +244,7 @@ def test_a_number_that_is_none_is_one_short_error(
 
 
 def peak_of(test: Callable[[], None]) -> int:
-    """Bytes of Python's memory at the most while `test` runs."""
+    """Returns the peak of Python's memory in bytes while `test` runs."""
     tracemalloc.start()
     try:
         test()
@@ -269,7 +267,7 @@ def test_a_config_of_many_values_is_not_parsed(convert: Convert, tmp_path: Path)
 
 
 def test_a_directory_of_many_entries_is_not_read(tmp_path: Path) -> None:
-    """zipfile makes an object of some 500 bytes of each 46."""
+    """zipfile allocates an object of some 500 bytes for an entry of 46."""
     archive(tmp_path / "x.bin", pickled(), data__0=bytes(24))
     whole = (tmp_path / "x.bin").read_bytes()
     entry = struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
@@ -282,7 +280,9 @@ def test_a_directory_of_many_entries_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="without named pipes")
 @pytest.mark.parametrize("name", ["x.safetensors", "x.bin", "x.gguf"])
 @pytest.mark.parametrize("is_in_a_folder", [False, True])
-def test_a_pipe_is_no_weight_file(name: str, is_in_a_folder: bool, convert: Convert, tmp_path: Path) -> None:
+def test_a_pipe_is_not_a_weight_file(
+    name: str, is_in_a_folder: bool, convert: Convert, tmp_path: Path
+) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "eagle")
     (checkpoint / "model.safetensors").unlink()
     os.mkfifo(checkpoint / name)
@@ -314,7 +314,7 @@ def test_a_compressed_entry_is_not_unpacked(entry: str, tmp_path: Path) -> None:
     refused(path, f"{entry} is compressed")
 
 
-def test_an_entry_that_is_large_by_its_own_word_is_not_read(tmp_path: Path) -> None:
+def test_an_entry_with_a_large_declared_size_is_not_read(tmp_path: Path) -> None:
     archive(tmp_path / "x.bin", pickled(), byteorder=b"little" + b" " * 64, data__0=bytes(24))
     refused(tmp_path / "x.bin", "byteorder is 70 bytes")
 
@@ -324,7 +324,7 @@ def test_an_entry_that_is_large_by_its_own_word_is_not_read(tmp_path: Path) -> N
     [
         (b"\x80\x02" + b"}" * 3_000_000 + b".", "data.pkl is 3000003 bytes"),
         (b"\x80\x02" + b"}" * 1_000_000 + b"K\x01.", "found int"),
-        (b"\x80\x02}r\xff\xff\xff\x7f.", ""),  # a memo of 2^31 places
+        (b"\x80\x02}r\xff\xff\xff\x7f.", ""),  # a memo of 2^31 entries
         (b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".", "data.pkl"),  # a bytearray of a terabyte
         (b"\x80\x05" + b"\x8f" * 10 + b".", "an instruction that"),
         (b"\x80\x02}(" + b")\x85" + b"2\x86" * 40 + b"K\x01u.", "an instruction that"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A conversion either replaces the output completely or leaves everything as it was."""
+"""A conversion either replaces the output completely or leaves everything unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Convert = Callable[..., ConvertReport]
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, links and permissions")
 
 
-def test_two_that_write_the_same_file_leave_each_others_alone(tmp_path: Path) -> None:
+def test_two_writers_of_the_same_file_do_not_disturb_each_other(tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     with writer.replace_file(out) as first:
         first.write_bytes(b"first")
@@ -37,7 +37,7 @@ def _interrupt(progress: Progress) -> None:
         raise KeyboardInterrupt
 
 
-def test_an_error_or_interrupt_in_the_middle_leaves_the_old_file_and_no_other(
+def test_an_error_or_interrupt_in_the_middle_leaves_only_the_old_file(
     convert: Convert, tmp_path: Path
 ) -> None:
     (tmp_path / "out.gguf").write_bytes(b"the old drafter")
@@ -52,7 +52,7 @@ def test_an_error_or_interrupt_in_the_middle_leaves_the_old_file_and_no_other(
 
 @posix
 @pytest.mark.parametrize("which", ["source", "target"])
-def test_a_file_that_is_read_is_never_overwritten(
+def test_an_input_file_is_never_overwritten(
     which: str, convert: Convert, target: TinyTarget, tmp_path: Path
 ) -> None:
     checkpoint = write_checkpoint(tmp_path / "in")
@@ -66,7 +66,7 @@ def test_a_file_that_is_read_is_never_overwritten(
     assert victim.read_bytes() == before
 
 
-def test_unwritable_places(convert: Convert, tmp_path: Path) -> None:
+def test_unwritable_folders(convert: Convert, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "in")
     with pytest.raises(errors.WriteError, match="does not exist"):
         convert(checkpoint, out=tmp_path / "none" / "x.gguf")

@@ -30,12 +30,12 @@ def test_examples_run(example: str) -> None:
     exec(compile(example, "docs/modelfile.md", "exec"), {})
 
 
-def test_the_modelfile_at_the_top_is_sound() -> None:
+def test_the_modelfile_at_the_top_is_valid() -> None:
     (text,) = re.findall(r"```modelfile\n(.*?)```", PAGE, re.DOTALL)
     assert Modelfile.from_text(text).notices == ()
 
 
-def test_the_parameter_table_is_the_one_in_the_code() -> None:
+def test_the_parameter_table_matches_the_code() -> None:
     rows = [line for line in PAGE.splitlines() if re.match(r"\| `\w+` \| (int|float|bool|strings) \|", line)]
     assert rows == [row(parameter) for parameter in PARAMETERS.values()]
 

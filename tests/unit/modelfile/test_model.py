@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a Modelfile says once its commands are checked: repeats, types, pragmas, inheritance, printing."""
+"""The checked content of a Modelfile: repeats, types, pragmas, inheritance, printing."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def test_refusals_name_file_and_line(line: str, message: str) -> None:
         ("PARAMETER top_k -1", "M:2: parameter top_k is -1; the range is 0 and up, using 0"),
     ],
 )
-def test_what_is_ignored_or_moved_is_noted(line: str, notice: str) -> None:
+def test_ignored_and_changed_values_are_noted(line: str, notice: str) -> None:
     modelfile = Modelfile.from_text(f"FROM a\n{line}\n", file="M")
     assert [str(one) for one in modelfile.notices] == [notice]
     assert modelfile.parameters == ({"top_k": -1} if "top_k" in line else {})
     assert modelfile.engine_options()["sampling.top_k"] == (0 if "top_k" in line else 40)
 
 
-def test_pragmas_reach_the_engine_over_parameters() -> None:
+def test_pragmas_override_parameters() -> None:
     modelfile = Modelfile.from_text(
         "FROM a\nPARAMETER draft_num_predict 3\nPARAMETER temperature 1\n"
         "#eaglecpp: strategy off\n#eaglecpp: temperature 0.5\n#eaglecpp: PARAMETER cache_type_v q8_0\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The PARAMETER table: Go's number syntax, ranges, defaults, and options that the engine really has."""
+"""The PARAMETER table: Go's number syntax, ranges, defaults, and options that the engine has."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHER_TEXTS = {
 
 
 @pytest.mark.parametrize("kind", NUMBERS)
-def test_number_syntax_is_gos(kind: str) -> None:
+def test_number_syntax_equals_gos(kind: str) -> None:
     assert {text: parse_number(kind, text) for text in NUMBERS[kind]} == NUMBERS[kind]
     for text in OTHER_TEXTS[kind]:
         with pytest.raises(ParameterError, match=rf"invalid {kind} value \["):
@@ -44,7 +44,7 @@ def test_number_syntax_is_gos(kind: str) -> None:
 
 @pytest.mark.parametrize("parameter", PARAMETERS.values(), ids=lambda p: p.name)
 @pytest.mark.parametrize("wild", [-(10**6), 0, 10**6])
-def test_fitted_values_are_taken_by_the_engine(parameter: Any, wild: int) -> None:
+def test_fitted_values_are_accepted_by_the_engine(parameter: Any, wild: int) -> None:
     value = {"int": wild, "float": float(wild), "bool": True, "strings": ("x",)}[parameter.kind_name]
     options = engine_options({parameter.name: value})
     for group, cls in GROUPS.items():

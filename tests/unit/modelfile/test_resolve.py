@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""From a Modelfile and a directory to the files and references that it means."""
+"""A Modelfile and a directory give files and references."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAME = "DRAFT must not reference the same local path as FROM"
 
 
 def write_gguf(path: Path, architecture: str = "llama", kind: str = "target") -> Path:
-    """A GGUF that is nothing but its head: enough to tell what it is."""
+    """Writes a GGUF with only a header, which is enough to recognise its kind."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, architecture)
     if kind == "target":
@@ -63,7 +63,7 @@ def test_paths_are_relative_to_the_modelfile(directory: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("text", ["me/m", "hf.co/u/Repo-GGUF:IQ3_M"])
-def test_references_that_are_looked_up_later(directory: Path, text: str) -> None:
+def test_references_that_are_resolved_later(directory: Path, text: str) -> None:
     found = plan(directory, f"FROM {text}\nDRAFT {text}\n")
     assert found.target == found.draft == ModelName.parse(text)
 
@@ -98,7 +98,7 @@ def test_refusals_name_line_and_path(directory: Path, text: str, message: str) -
     assert refusal(directory, text).startswith(message.format(directory))
 
 
-def test_a_directory_is_sorted_by_what_its_files_are(directory: Path) -> None:
+def test_a_directory_is_sorted_by_the_kind_of_its_files(directory: Path) -> None:
     write_gguf(directory / "mmproj.gguf", "clip", "mmproj")
     write_gguf(directory / "lora.gguf", "llama", "adapter")
     for text in ("FROM .\n", "".join(f"FROM ./{file.name}\n" for file in sorted(directory.iterdir()))):
@@ -152,7 +152,7 @@ def test_the_pragma_beats_draft(directory: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="without named pipes")
 @pytest.mark.parametrize("line", ["DRAFT ./pipe.gguf", "ADAPTER ./pipe.gguf", "#eaglecpp: draft ./pipe.bin"])
-def test_a_pipe_is_no_file(directory: Path, line: str) -> None:
+def test_a_pipe_is_not_a_file(directory: Path, line: str) -> None:
     for suffix in ("gguf", "bin"):
         os.mkfifo(directory / f"pipe.{suffix}")
     for text in ("FROM ./pipe.gguf\n", f"FROM ./target.gguf\n{line}\n"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reading and printing Modelfiles: places of errors, dropped characters, pragmas, what can be written."""
+"""Reading and printing Modelfiles: positions of errors, dropped characters, pragmas, unprintable content."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_encodings(encoding: str) -> None:
         assert parse(written) == [Command("model", "é")]
 
 
-def test_pragmas_are_no_commands() -> None:
+def test_pragmas_are_not_commands() -> None:
     text = "#eaglecpp: strategy chain:4\nFROM a\n  # eaglecpp: PARAMETER type_k q8_0\n# plain\n"
     document = read(text)
     assert document.commands == (Command("model", "a"),)
@@ -78,7 +78,7 @@ def test_a_file_that_is_too_long_is_refused_at_once(line: str, message: str) -> 
     assert time.thread_time() - started < 3
 
 
-def test_a_file_is_read_no_further_than_it_may_be_long(tmp_path: Path) -> None:
+def test_a_file_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "Modelfile"
     with path.open("wb") as stream:
         stream.truncate(1 << 40)
