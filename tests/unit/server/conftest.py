@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One server for the tests that do not need one of their own, with a store of its own."""
+"""One server, with its own store, for the tests that do not need a separate one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers.http_server import TestServer, store
 
 @pytest.fixture(scope="session")
 def store_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty store, whatever the user who runs the tests has."""
+    """An empty store, independent of the user's."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
@@ -33,7 +33,7 @@ def server(store_root: Path) -> Iterator[TestServer]:
 
 @pytest.fixture
 def slow_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However fast the machine, a long answer is still under way when others come."""
+    """Slows rounds down, so that a long answer is still running when others arrive, on any machine."""
     step = Scheduler.step
 
     def slow_step(self: Scheduler) -> Any:
@@ -45,7 +45,7 @@ def slow_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def thinker(server: TestServer) -> Iterator[str]:
-    """A stored model whose template has a place for thinking. Other modules find no model in the store."""
+    """A stored model whose template supports thinking. Other modules find no model in the store."""
     template = (
         "{{ range .Messages }}{{ .Role }}: {{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}"
         "{{ .Content }}{{ range .ToolCalls }} [{{ .Function.Name }}]{{ end }}\n{{ end }}assistant: "

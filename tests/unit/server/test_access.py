@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Who may use the server: names of this machine, pages, keys, and which servers requests may name."""
+"""Access to the server: host names, web pages, keys, and the servers that requests may name."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from helpers.hub_server import HubServer
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[HubServer]:
-    """A registry with a model, and its address as a stranger would name it."""
+    """A registry with a model, and its address as an untrusted client would name it."""
     with HubServer() as hub:
         hub.publish("library/tiny:1b", {"model": TARGET.read_bytes()})
         yield hub
 
 
-def test_pages_of_strangers_are_refused(server: TestServer) -> None:
+def test_pages_of_other_sites_are_refused(server: TestServer) -> None:
     evil = {"Origin": "https://evil.example"}
     assert server.get("/api/tags", headers=evil).status_code == 403
     assert "access-control-allow-origin" not in server.get("/api/tags", headers=evil).headers
@@ -54,11 +54,9 @@ def test_pages_of_strangers_are_refused(server: TestServer) -> None:
         ("host.docker.internal:11434", 403), ("localhost.evil.example", 403), (":11434", 403),
     ],
 )  # fmt: skip
-def test_names_that_strangers_gave_this_machine_are_refused(
-    named: TestServer, host: str, status: int
-) -> None:
-    """A page of evil.example that points its own name to this machine is not a page of this server. An
-    address is nobody's to point.
+def test_foreign_host_names_of_this_machine_are_refused(named: TestServer, host: str, status: int) -> None:
+    """A page of evil.example that points its own name to this machine is not a page of this server. An IP
+    address cannot be redirected like that.
     """
     headers = {"Host": host, "Origin": f"http://{host}"}
     assert named.get("/api/tags", headers={"Host": host}).status_code == status
@@ -67,7 +65,9 @@ def test_names_that_strangers_gave_this_machine_are_refused(
 
 @pytest.fixture(scope="module")
 def named(store_root: Path) -> Iterator[TestServer]:
-    """As on a network, where names are checked, too; only the address it listens on is this machine's own."""
+    """A server as on a network, where names are checked, too; only its listening address counts as this
+    machine's.
+    """
     with TestServer(host="own.example", hosts=("eagle.lan",)) as running:
         yield running
 
@@ -81,10 +81,12 @@ def named(store_root: Path) -> Iterator[TestServer]:
         ("/", "cross-site", "no-cors", 403), ("/metrics", "cross-site", "no-cors", 403),
     ],
 )  # fmt: skip
-def test_what_a_page_elsewhere_loads_without_an_origin_is_refused(
+def test_requests_without_origin_from_other_pages_are_refused(
     server: TestServer, path: str, site: str, mode: str, status: int
 ) -> None:
-    """<img src="http://127.0.0.1:11434/props?model=large"> would load a model. A link to the page is fine."""
+    """<img src="http://127.0.0.1:11434/props?model=large"> would load a model. A link to the page
+    is allowed.
+    """
     assert server.get(path, headers={"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}).status_code == status
 
 
@@ -108,7 +110,7 @@ def test_a_key_is_read_as_clients_send_it(keyed: TestServer, headers: dict[str, 
     assert keyed.get("/health").status_code == 200
 
 
-def test_no_count_tells_what_the_prompt_of_another_key_was(keyed: TestServer) -> None:
+def test_no_count_reveals_the_prompt_of_another_key(keyed: TestServer) -> None:
     def ask(key: str, digit: int) -> tuple[Any, ...]:
         text = f"The number of the safe is 7351{digit}, and nobody else may know it. What is len?"
         body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 2}
@@ -142,7 +144,7 @@ def keyed(store_root: Path) -> Iterator[TestServer]:
 
 
 def test_a_body_has_one_length(server: TestServer) -> None:
-    """What the server and a proxy before it read differently is where one request hides in another."""
+    """If the server and a proxy read a length differently, one request can hide in another."""
     client = http.client.HTTPConnection(*server.listener.getsockname(), timeout=30)
     client.putrequest("POST", "/api/show")
     client.putheader("Content-Length", "4")
@@ -175,7 +177,7 @@ def test_a_server_open_to_a_network_does_not_start_by_mistake(
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("place", ["{0.host}", "http://{0.host}", "localhost:{0.port}"])
-def test_requests_do_not_make_this_server_ask_others(
+def test_requests_do_not_make_this_server_contact_others(
     server: TestServer, registry: HubServer, place: str, stream: bool
 ) -> None:
     name = f"{place.format(registry)}/library/tiny:1b"
@@ -184,7 +186,7 @@ def test_requests_do_not_make_this_server_ask_others(
     assert registry.log == []
 
 
-def test_a_registry_that_the_owner_allows_is_asked(store_root: Path, registry: HubServer) -> None:
+def test_an_allowed_registry_is_contacted(store_root: Path, registry: HubServer) -> None:
     with TestServer(insecure=True, registries=(registry.host,)) as own:
         name = f"http://{registry.host}/library/tiny:1b"
         assert own.post("/api/pull", {"model": name, "insecure": True, "stream": False}).status_code == 200

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Adapters that a request chooses: the text of an engine that was opened so, and nobody else's changes."""
+"""Adapters chosen by a request: the text of an engine opened with them, without effect on other requests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def text(server: TestServer, lora: Any = None, **rest: Any) -> str:
 
 
 def of_engine(*lora: tuple[Path, float]) -> str:
-    """What an engine says that is opened with these."""
+    """Returns the text of an engine that is opened with these adapters."""
     options = FAST | {"lora": tuple((str(path), scale) for path, scale in lora)}
     with Engine.open(TARGET, strategy="off", **options) as engine:
         return engine.generate(PROMPT, max_tokens=N, temperature=0).text
@@ -56,7 +56,7 @@ def of_engine(*lora: tuple[Path, float]) -> str:
 CHOICES = [None, [], [(0, 1.0)], [(1, 1.0)], [(0, 0.5), (1, 1.0)]]
 
 
-def test_texts_are_those_of_engines_that_were_opened_so(
+def test_texts_equal_those_of_engines_opened_with_the_adapters(
     server: TestServer, adapters: tuple[Path, Path]
 ) -> None:
     first, second = adapters
@@ -71,14 +71,14 @@ def test_texts_are_those_of_engines_that_were_opened_so(
     assert server.told("/completion", body([(1, 1.0)], draft=False))["content"] == told["content"]
 
 
-def test_requests_with_other_adapters_at_the_same_time_keep_their_texts(server: TestServer) -> None:
+def test_parallel_requests_with_other_adapters_keep_their_texts(server: TestServer) -> None:
     alone = [text(server, lora) for lora in CHOICES]
     with ThreadPoolExecutor() as pool:
         for _ in range(2):
             assert list(pool.map(lambda lora: text(server, lora), CHOICES)) == alone
 
 
-def test_they_are_listed_and_are_nobodys_for_all(server: TestServer) -> None:
+def test_adapters_are_listed_and_no_request_sets_them_for_all(server: TestServer) -> None:
     listed = server.get("/lora-adapters?model=adapted").json()
     assert listed == [
         {"id": 0, "path": "first.gguf", "scale": 1.0},
@@ -99,7 +99,7 @@ def test_they_are_listed_and_are_nobodys_for_all(server: TestServer) -> None:
      ({"lora": [{"id": 0, "scale": 1e9}]}, "lora"), ({"lora": "first.gguf"}, "lora"),
      ({"lora": [{"id": 0, "scale": 1}, {"id": 0, "scale": 0}]}, "named twice")],
 )  # fmt: skip
-def test_what_is_not_there_is_refused(server: TestServer, wrong: dict[str, Any], said: str) -> None:
+def test_a_missing_adapter_is_refused(server: TestServer, wrong: dict[str, Any], said: str) -> None:
     refused = server.post("/completion", body() | wrong)
     assert refused.status_code == 400 and said in refused.json()["error"]["message"], refused.text
 

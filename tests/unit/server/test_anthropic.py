@@ -25,7 +25,7 @@ def whole(server: TestServer, body: dict[str, Any], path: str = "/v1/messages") 
     return server.told(path, body)
 
 
-def test_messages_stream_and_whole_say_the_same(server: TestServer) -> None:
+def test_messages_stream_and_whole_are_equal(server: TestServer) -> None:
     body = ask([{"type": "text", "text": QUESTION}], system="You help.")
     told = whole(server, body)
     (block,) = told["content"]
@@ -50,7 +50,7 @@ def test_messages_call_tools(server: TestServer) -> None:
     assert (block["type"], block["input"], told["stop_reason"]) == ("tool_use", {"city": "Paris"}, "tool_use")
 
 
-def test_a_text_at_which_the_request_stops_is_the_reason(server: TestServer) -> None:
+def test_a_stop_sequence_is_the_reason(server: TestServer) -> None:
     assert whole(server, ask(QUESTION))["content"][0]["text"].startswith("os.path.join(a")
     body = ask(QUESTION, stop_sequences=["never", ".join("])
     told = whole(server, body)
@@ -92,7 +92,7 @@ def test_blocks_are_read_as_their_text(server: TestServer, thinker: str, place: 
 
 
 def same_prompt(server: TestServer, model: str, mine: list[Any], other: list[Any]) -> None:
-    """Two conversations are one prompt: the second finds all of the first's in the cache."""
+    """Checks that two conversations give one prompt: the second finds the whole first one in the cache."""
     told = [whole(server, ask("", model=model, max_tokens=8, messages=one)) for one in (mine, other)]
     first, second = (one["usage"] for one in told)
     n_prompt = first["input_tokens"] + first["cache_read_input_tokens"]
@@ -104,7 +104,7 @@ def same_prompt(server: TestServer, model: str, mine: list[Any], other: list[Any
 def test_a_client_header_that_changes_with_each_request_keeps_the_prompt(
     server: TestServer, before: str
 ) -> None:
-    """Claude Code's system prompt begins with such a header. Elsewhere it is text like any other."""
+    """Claude Code's system prompt begins with such a header. At other positions it is ordinary text."""
     text = "You help with code. " * 20
     usages = []
     for value in ("a1b2c", "d3e4f"):

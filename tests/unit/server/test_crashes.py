@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is left when something goes wrong at the worst moment: a killed server, a full disk during a pull."""
+"""State after a failure at the worst moment: a killed server, a full disk during a pull."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from helpers.hub_server import HubServer
 from helpers.serve_process import QUICK, free_port, start_server
 
 REPO = "user/demo-GGUF"
-FILE = TARGET.read_bytes() + bytes(32)  # that no other test has put into the store
+FILE = TARGET.read_bytes() + bytes(32)  # not stored by any other test
 
 
 @pytest.fixture
@@ -59,15 +59,15 @@ def test_ctrl_c_in_the_middle_of_an_answer_logs_no_traceback(
         for _ in range(n_signals):
             process.send_signal(signal.SIGINT)
             time.sleep(0.3)
-        assert process.wait(60) in (0, -signal.SIGINT)  # the second may come when Python ends
+        assert process.wait(60) in (0, -signal.SIGINT)  # the second signal may come when Python ends
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_a_server_killed_in_the_middle_of_an_answer_leaves_its_port(store_root: Path) -> None:
+def test_a_server_killed_during_an_answer_frees_its_port(store_root: Path) -> None:
     port = free_port()
     body = {"model": "demo-target", "prompt": "def", "options": {"ignore_eos": True}}
-    for _ in range(2):  # the second one comes up at once, on the same port
+    for _ in range(2):  # the second one starts at once, on the same port
         process = start_server(TARGET, port, "--draft", str(DRAFT), *QUICK)
         try:
             url = f"http://127.0.0.1:{port}/api/generate"
@@ -81,9 +81,9 @@ def test_a_server_killed_in_the_middle_of_an_answer_leaves_its_port(store_root: 
             process.wait()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="Windows has no SIGTERM that a program hears")
-def test_a_server_that_is_told_to_end_ends_well(tmp_path: Path) -> None:
-    """And nobody looks for it any more. Lines of its log have the time."""
+@pytest.mark.skipif(os.name != "posix", reason="Windows programs cannot handle SIGTERM")
+def test_a_server_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
+    """It also removes its announcement. Lines of its log have the time."""
     home, log = tmp_path / "home", tmp_path / "log"
     environment = {**os.environ, "EAGLECPP_HOME": str(home)}
     with log.open("wb") as file:
@@ -91,7 +91,7 @@ def test_a_server_that_is_told_to_end_ends_well(tmp_path: Path) -> None:
     try:
         assert (home / "server.json").exists()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) in (0, -signal.SIGINT)  # the second may come when Python ends
+        assert process.wait(60) in (0, -signal.SIGINT)  # the second signal may come when Python ends
         assert not (home / "server.json").exists()
         assert re.search(
             r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO GET /health 200 ", log.read_text(), re.MULTILINE

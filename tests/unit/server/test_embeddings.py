@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Vectors over HTTP: each API's form, its errors, and that nobody waits for another's texts."""
+"""Embeddings over HTTP: each API's form, its errors, and fair turns between requests."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_text_that_does_not_fit_has_openais_code(running: TestServer) -> None:
     assert (error["code"], error["type"]) == ("context_length_exceeded", "invalid_request_error")
 
 
-def test_an_embedding_model_says_that_it_generates_nothing(running: TestServer) -> None:
+def test_an_embedding_model_refuses_to_generate(running: TestServer) -> None:
     error = running.told("/v1/completions", {"model": "bert", "prompt": "x"}, 400)["error"]
     assert "bert.gguf is an embedding model" in error["message"]
     assert running.told("/api/show", {"model": "bert"})["capabilities"] == ["embedding"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whose fault an error is: hostile bodies at every endpoint, faults of ours, faults of files and servers."""
+"""Attribution of errors: hostile bodies at every endpoint, internal errors, errors of files and servers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ HOSTILE: dict[str, Any] = {
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every value inside, by its keys and indices."""
+    """Yields the path of every value inside, as keys and indices."""
     entries = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )
@@ -138,7 +138,7 @@ def changed(body: dict[str, Any], place: tuple[Any, ...], value: Any) -> bytes:
 
 
 def message_of(answer: requests.Response, path: str) -> str:
-    """The text of an error in the form of the API that `path` belongs to."""
+    """Returns the text of an error in the form of the API that `path` belongs to."""
     answer.content.decode("utf-8")
     body = answer.json()
     if not path.startswith("/v1/"):
@@ -154,10 +154,10 @@ def message_of(answer: requests.Response, path: str) -> str:
 @pytest.mark.parametrize(
     ("method", "path", "body"), BODIES, ids=[f"{p}-{i}" for i, (_, p, _) in enumerate(BODIES)]
 )
-def test_no_body_is_our_fault(
+def test_no_body_causes_an_internal_error(
     server: TestServer, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: dict[str, Any]
 ) -> None:
-    """Each hostile value in each place of a body: answered, or refused in the form of the API."""
+    """Each hostile value at each position of a body is answered, or refused in the form of the API."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     session, faults = requests.Session(), []
     for place in places(body):
@@ -179,7 +179,7 @@ ASKS: dict[str, dict[str, Any]] = {
     "/v1/responses": {"model": MODEL, "input": "x"}, "/v1/embeddings": {"model": MODEL, "input": "x"},
     "/infill": {"model": MODEL, "input_prefix": "", "input_suffix": ""},
 }  # fmt: skip
-"""What is answered; anything else is {"model": MODEL, "prompt": "x"}."""
+"""Endpoints and their valid bodies; the default is {"model": MODEL, "prompt": "x"}."""
 PROMPTED = ("/completion", "/v1/completions")
 PICTURE = {"type": "image_url", "image_url": {"url": "x"}}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
@@ -224,7 +224,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/responses", {"tools": [{"type": "function", **STRICT}]}, '["not"]'),
     ("/v1/responses", {"text": {"format": {"type": "json_schema", **LOOSE}}}, '["not"]'),
     *((path, {"messages": [{"role": "user", "content": "x " * 2000}]}, said) for path, said in (
-        ("/v1/chat/completions", "exceeds the available context size"),  # programs know these words
+        ("/v1/chat/completions", "exceeds the available context size"),  # clients look for these words
         ("/v1/messages", "prompt is too long"),
     )),
     *(("/v1/responses", {name: "x"}, f"{name}: ") for name in ("conversation", "prompt", "truncation")),
@@ -269,9 +269,7 @@ REFUSED: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("path", "wrong", "said"), REFUSED, ids=range(len(REFUSED)))
-def test_what_is_wrong_is_told_in_the_form_of_the_api(
-    server: TestServer, path: str, wrong: Any, said: str
-) -> None:
+def test_errors_are_in_the_form_of_the_api(server: TestServer, path: str, wrong: Any, said: str) -> None:
     usual = ASKS.get(path, {"model": MODEL, "prompt": "x"})
     answer = server.post(path, wrong if isinstance(wrong, bytes) else usual | wrong)
     assert answer.status_code == 400 and said in message_of(answer, path), answer.text
@@ -286,9 +284,7 @@ def test_what_is_wrong_is_told_in_the_form_of_the_api(
     ids=range(10),
 )  # fmt: skip
 @pytest.mark.parametrize("path", sorted({path for method, path, _ in BODIES if method == "POST"}))
-def test_what_is_hardly_json_is_refused_in_the_form_of_the_api(
-    server: TestServer, path: str, data: bytes
-) -> None:
+def test_malformed_json_is_refused_in_the_form_of_the_api(server: TestServer, path: str, data: bytes) -> None:
     answer = server.post(path, data)
     assert 400 <= answer.status_code < 500, answer.text
     assert message_of(answer, path)
@@ -297,13 +293,15 @@ def test_what_is_hardly_json_is_refused_in_the_form_of_the_api(
 @pytest.mark.parametrize("path", ["/v1/models/%ED%A0%80", "/v1/models/..%2Fx", "/v1/models/a%00b",
                                   "/v1/models/" + "x" * 5000, "/static/%00",
                                   "/static/..%2Ferrors.py", "/%ED%A0%80"])  # fmt: skip
-def test_no_path_is_our_fault(server: TestServer, path: str) -> None:
+def test_no_path_causes_an_internal_error(server: TestServer, path: str) -> None:
     answer = server.get(path)
     assert 400 <= answer.status_code < 500 and message_of(answer, path)
 
 
-def test_half_a_character_is_read_as_ollama_reads_it(server: TestServer) -> None:
-    """A client that cuts a text within an emoji sends a lone surrogate: U+FFFD, as Go's decoder has it."""
+def test_half_a_character_is_read_like_in_ollama(server: TestServer) -> None:
+    """A client that cuts a text within an emoji sends a lone surrogate. It becomes U+FFFD, as in Go's
+    decoder.
+    """
     for body in (b'{"model": "\\ud83d", "prompt": "x"}', b'{"model": "\xed\xa0\xbd", "prompt": "x"}'):
         answer = server.post("/api/generate", body)
         assert (answer.status_code, "\ufffd" in answer.json()["error"]) == (404, True), answer.text
@@ -320,7 +318,7 @@ OWN_FAULT = "'NoneType' object is not subscriptable"
     ("POST", "/v1/chat/completions", {"model": "made", "messages": TURNS}),
     ("POST", "/v1/messages", {"model": "made", "messages": TURNS[1:2], "max_tokens": 1}),
 ])  # fmt: skip
-def test_a_fault_of_ours_is_a_500_that_only_the_log_explains(
+def test_an_internal_error_is_a_500_that_only_the_log_explains(
     server: TestServer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -344,7 +342,7 @@ def test_a_fault_of_ours_is_a_500_that_only_the_log_explains(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_fault_of_ours_within_an_answer_ends_it_and_is_logged(
+def test_an_internal_error_during_an_answer_ends_it_and_is_logged(
     server: TestServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
     def broken(*arguments: Any) -> Any:
@@ -358,13 +356,15 @@ def test_a_fault_of_ours_within_an_answer_ends_it_and_is_logged(
     assert [one for one in caplog.records if one.exc_info]
     failed, last = list(server.events("/v1/responses", {"model": MODEL, "input": "x"}))[-2:]
     assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
-    assert failed["response"]["error"]["message"] == last["error"]["message"], "each kind of client knows one"
+    assert failed["response"]["error"]["message"] == last["error"]["message"], (
+        "each kind of client knows one kind of ending"
+    )
 
 
 @pytest.mark.parametrize(
     "path", [*PROMPTED, "/api/generate", *(sorted(ASKS.keys() - {"/v1/embeddings", "/infill"}))]
 )
-def test_an_answer_that_ends_in_a_new_way_is_no_success(
+def test_an_unknown_ending_is_not_a_success(
     server: TestServer, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     usual = {"max_tokens": 1} | ASKS.get(path, {"model": MODEL, "prompt": "x"})
@@ -374,13 +374,13 @@ def test_an_answer_that_ends_in_a_new_way_is_no_success(
     assert "internal error" in last, last
 
 
-def test_every_api_knows_every_ending_of_a_whole_answer() -> None:
-    """The others are errors, in the one function that all APIs read answers from."""
+def test_every_api_knows_every_ending_of_a_complete_answer() -> None:
+    """The others are errors, raised by the one function from which all APIs read answers."""
     for api in (anthropic, llama_server, ollama, openai, responses):
         assert set(api.ENDINGS) == {*get_args(FinishReason), "tool_calls"} - {"cancelled"}, api.__name__
 
 
-def test_a_client_that_leaves_while_it_sends_is_no_fault_of_ours(
+def test_a_client_that_leaves_while_it_sends_is_not_an_internal_error(
     server: TestServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "eaglecpp.server"):
@@ -391,7 +391,9 @@ def test_a_client_that_leaves_while_it_sends_is_no_fault_of_ours(
     assert told.startswith("POST /api/chat 499"), told
 
 
-def test_a_broken_model_file_is_told_and_is_not_the_clients_fault(store_root: Path, tmp_path: Path) -> None:
+def test_a_broken_model_file_is_reported_and_is_not_the_clients_error(
+    store_root: Path, tmp_path: Path
+) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(TARGET.read_bytes()[:2000])
     with TestServer(files={"broken": broken}, draft=None) as own:
@@ -405,13 +407,13 @@ def test_a_broken_model_file_is_told_and_is_not_the_clients_fault(store_root: Pa
 
 
 @pytest.mark.parametrize("value", ["\ud800", {"\udfff": float("inf")}, ["a\ud83d", "\ude00b"], float("nan")])
-def test_what_is_written_is_json_in_utf_8(value: Any) -> None:
+def test_output_is_json_in_utf_8(value: Any) -> None:
     json.loads(dump(value).decode("utf-8"), parse_constant=lambda text: pytest.fail(text))
 
 
 @pytest.mark.parametrize("char", ["\x85", "\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x1e"])
-def test_a_line_that_is_written_is_one_line_for_every_reader(char: str) -> None:
-    """httpx, with which many clients read streams, splits lines as `str.splitlines` does."""
+def test_a_written_line_is_one_line_for_every_reader(char: str) -> None:
+    """httpx, with which many clients read streams, splits lines like `str.splitlines`."""
     line = dump({f"a{char}b": f"c{char}d"}).decode()
     assert len(line.splitlines()) == 1
     assert json.loads(line) == {f"a{char}b": f"c{char}d"}
@@ -426,7 +428,7 @@ def test_a_line_that_is_written_is_one_line_for_every_reader(char: str) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_every_error_of_ours_is_told_with_whose_fault_it_is(error: Exception, status: int) -> None:
+def test_every_error_of_ours_has_its_status(error: Exception, status: int) -> None:
     told = as_api_error(error)
     assert told.status == status and "x" in told.message
 
@@ -446,7 +448,9 @@ USUAL: dict[str, Any] = {
 
 @pytest.fixture
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of the operator's with a drafter and a text, next to the working directory, and a Hub."""
+    """Yields a folder with a drafter and a text that only the operator may read, next to the working
+    directory, and a Hub.
+    """
     folder = tmp_path / "private"
     folder.mkdir()
     shutil.copyfile(DRAFT, folder / "secret.gguf")
@@ -461,7 +465,7 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def openings(files: list[Path]) -> Iterator[bytes]:
-    """Watches files; each further item is what the kernel reported since: b"" if nothing touched them."""
+    """Watches files; yields the kernel's reports since the last item, b"" if no file was touched."""
     libc = ctypes.CDLL(None)
     handle = libc.inotify_init1(os.O_NONBLOCK)
     try:
@@ -477,7 +481,7 @@ def openings(files: list[Path]) -> Iterator[bytes]:
 
 
 def body_types(server: TestServer, patch: pytest.MonkeyPatch) -> Iterator[tuple[Route, str, type]]:
-    """Every route that reads a body, its method, and the type of the body."""
+    """Yields every route that reads a body, its method, and the type of the body."""
     converted, read = bodies._converted, list[type]()
 
     def record(given: Any, kind: type) -> Any:
@@ -499,7 +503,7 @@ def url(server: TestServer, route: Route, value: str = "0") -> str:
 
 
 def forms(kind: type, sample: dict[str, Any], value: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Each text inside a body, and each field that takes a text or holds texts, with `value` in it."""
+    """Yields the body with `value` in each text, and in each field that takes a text or a list of texts."""
     for place in places(sample):
         if isinstance(functools.reduce(operator.getitem, place, sample), str):
             yield place, value
@@ -549,7 +553,7 @@ def test_a_path_in_any_text_of_any_body_opens_nothing(
       for kind, name in (("url", "url"), ("file", "file_id"), ("base64", "data"))),
     ("/v1/responses", {"content": [{"type": "input_image", "image_url": "PATH", "file_id": "PATH"}]}),
 ])  # fmt: skip
-def test_a_picture_is_never_read_from_a_path(
+def test_an_image_is_never_read_from_a_path(
     server: TestServer, private: Path, path: str, turn: dict[str, Any]
 ) -> None:
     touched = openings([private, *private.iterdir(), Path("notes")])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Images over HTTP: the forms of three APIs give one answer, and what is refused says why."""
+"""Images over HTTP: the forms of three APIs give one answer, and refusals give the reason."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_three_apis_show_the_same_image(seeing: TestServer) -> None:
 
 
 def test_results_of_tools_have_images(seeing: TestServer) -> None:
-    """In Anthropic's form, as in Ollama's."""
+    """In Anthropic's form and in Ollama's."""
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": {}}}
     turns = [
         {"role": "user", "content": TEXT},
@@ -91,7 +91,7 @@ def test_results_of_tools_have_images(seeing: TestServer) -> None:
     assert same["usage"]["cache_read_input_tokens"] == told["prompt_eval_count"] - 1
 
 
-def test_ids_of_images_that_others_sent_are_refused(seeing: TestServer) -> None:
+def test_image_ids_of_other_clients_are_refused(seeing: TestServer) -> None:
     seeing.post("/api/generate", ollama(prompt=TEXT, images=[CODED]))
     rows = list(range(-2, -2 - 64, -1))
     for path, body in (
@@ -102,7 +102,7 @@ def test_ids_of_images_that_others_sent_are_refused(seeing: TestServer) -> None:
         assert told.status_code == 400 and "token id -2" in told.text, path
 
 
-def test_a_projector_is_for_the_model_that_was_named(seeing: TestServer) -> None:
+def test_a_projector_belongs_to_the_named_model(seeing: TestServer) -> None:
     assert "vision" not in seeing.post("/api/show", {"model": "other"}).json()["capabilities"]
     messages = [{"role": "user", "content": TEXT}]
     assert seeing.post("/api/chat", ollama(model="other", messages=messages)).status_code == 200
@@ -111,10 +111,10 @@ def test_a_projector_is_for_the_model_that_was_named(seeing: TestServer) -> None
     assert told.status_code == 400 and "--mmproj" in told.json()["error"]
 
 
-def test_a_stored_model_brings_its_projector(
+def test_a_stored_model_includes_its_projector(
     projector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Ollama has it: a second FROM."""
+    """Like in Ollama: a second FROM."""
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
     store("eyes", files=f"FROM {TARGET}\nFROM {projector}")
     with TestServer(engine=FAST) as own:
@@ -131,7 +131,7 @@ def test_a_slot_with_an_image_is_not_saved(
     with TestServer({MODEL: TARGET}, preload=MODEL, model=MODEL, engine=engine) as server:
         server.post("/api/generate", ollama(prompt=TEXT, images=[CODED]))
         told = server.post("/slots/0?action=save", {"filename": "mine"})
-    # another process numbers its own images alike, and would take these rows for them
+    # another process numbers its own images and would mistake these rows for them
     assert told.status_code == 400 and "images" in told.text
     assert not list((tmp_path / "prompts").iterdir())
 

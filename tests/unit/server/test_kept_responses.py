@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`/v1/responses` that go on from a kept one: the same answer as for the whole conversation, bounded, and
-nobody else's.
+"""`/v1/responses` that continue a kept one: the same answer as for the whole conversation, with limits, and
+private to its key.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def ask(server: TestServer, given: Any, **rest: Any) -> dict[str, Any]:
     return server.told("/v1/responses", body(given, **rest))
 
 
-def test_what_goes_on_is_answered_as_the_whole_conversation(keeping: TestServer) -> None:
+def test_a_continued_response_equals_that_of_the_whole_conversation(keeping: TestServer) -> None:
     first = ask(keeping, QUESTION, instructions="Be brief.")
     *_, last = keeping.events("/v1/responses", body(QUESTION, instructions="Be brief."))
     assert (
@@ -52,7 +52,7 @@ def test_what_goes_on_is_answered_as_the_whole_conversation(keeping: TestServer)
 
 
 def is_kept(server: TestServer, id: str, **options: Any) -> bool:
-    """Whether a request may go on from it, which is a use of it."""
+    """Returns True if a request can continue the response; this also counts as a use."""
     asked = body("x", previous_response_id=id)
     return server.post("/v1/responses/input_tokens", asked, **options).status_code == 200
 
@@ -69,11 +69,11 @@ def test_responses_are_bounded_in_number_and_bytes(keeping: TestServer) -> None:
     assert large["store"] is True and is_kept(keeping, large["id"])
     assert [is_kept(keeping, id) for id in made].count(True) < 3
     items[0]["unread"] += "y" * 5_000
-    assert ask(keeping, items)["store"] is False, "it is larger than all that may be kept"
+    assert ask(keeping, items)["store"] is False, "it is larger than the limit for all kept ones"
     assert is_kept(keeping, large["id"])
 
 
-def test_nobody_reads_or_drives_out_the_responses_of_another_key(store_root: Path) -> None:
+def test_another_key_can_neither_read_nor_evict_the_responses(store_root: Path) -> None:
     with TestServer(n_responses=1, keys=(ANN, BOB), preload=MODEL) as server:
 
         def post(key: str, given: dict[str, Any]) -> requests.Response:
@@ -87,14 +87,14 @@ def test_nobody_reads_or_drives_out_the_responses_of_another_key(store_root: Pat
         assert is_kept(server, of_ann, headers={"X-Api-Key": ANN})
 
 
-def test_a_conversation_does_not_grow_beyond_a_body(store_root: Path) -> None:
+def test_a_conversation_does_not_grow_beyond_the_limit_of_a_body(store_root: Path) -> None:
     with TestServer(n_responses=9, n_body=4_000, preload=MODEL) as server:
         made = ask(server, [{"role": "user", "content": "x", "unread": "y" * 3_700}])
         refused = server.post("/v1/responses", body("x", previous_response_id=made["id"]))
         assert refused.status_code == 413 and "at most 4000" in refused.json()["error"]["message"]
 
 
-def test_input_tokens_are_those_of_the_answer(keeping: TestServer) -> None:
+def test_input_tokens_equal_those_of_the_answer(keeping: TestServer) -> None:
     asked = body(QUESTION, instructions="Be brief.", tools=[TOOL])
     made = keeping.told("/v1/responses", asked)
     counted = keeping.told("/v1/responses/input_tokens", asked)

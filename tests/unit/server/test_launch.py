@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp launch`: a program with an agent's name is run, asks the server that it is given, and leaves.
+"""`eaglecpp launch`: runs a program with an agent's name, which sends a request to the given server and
+exits.
 
-The agents themselves are run by tests/clients.
+tests/clients runs the real agents.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from helpers.command import COMMAND
 from helpers.http_server import TARGET, TestServer, store
 
 BODY = {"max_tokens": 4, "messages": [{"role": "user", "content": "What is len?"}]}
-# What each agent sends its first request to, with what it is given.
+# First request of each agent, with the settings that it receives.
 CLAUDE = """
 url, model = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", os.environ["ANTHROPIC_MODEL"]
 """
@@ -66,14 +67,14 @@ EACH = pytest.mark.parametrize(
 
 
 @EACH
-def test_an_agent_is_given_a_server_of_its_own(agent: str, store_root: Path) -> None:
+def test_an_agent_gets_its_own_server(agent: str, store_root: Path) -> None:
     words = [COMMAND, "launch", agent, str(TARGET), "-c", "1024", "--", json.dumps(BODY)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 3 and "tokens" in done.stdout, done.stderr
 
 
 @EACH
-def test_an_agent_is_given_the_server_that_runs(
+def test_an_agent_gets_the_running_server(
     agent: str, server: TestServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("eaglecpp.cli.launch.find_server", lambda: server.url)
@@ -89,14 +90,14 @@ def test_an_agent_is_given_the_server_that_runs(
 
 @pytest.mark.parametrize("agent", [("codex", CODEX)], indirect=True)
 @pytest.mark.parametrize("keys", ["", "one two", "two"])
-def test_an_agent_is_given_one_key_of_its_server(
+def test_an_agent_gets_one_key_of_its_server(
     agent: str,
     keys: str,
     store_root: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Of two keys in the variable both were sent as one."""
+    """Two keys in the variable used to be sent as one."""
     monkeypatch.setenv("EAGLECPP_API_KEY", keys)
     with TestServer(keys=("one", "two")) as server:
         monkeypatch.setattr("eaglecpp.cli.launch.find_server", lambda: server.url)
@@ -106,7 +107,7 @@ def test_an_agent_is_given_one_key_of_its_server(
     assert code == 3 if keys else "set EAGLECPP_API_KEY to one of its keys" in said.err, said
 
 
-# Answers a signal late, after a question to its server.
+# Reacts late to a signal, after a request to its server.
 WAITS = (
     CODEX
     + """
@@ -124,10 +125,10 @@ time.sleep(60)
 
 @pytest.mark.parametrize("agent", [("codex", WAITS)], indirect=True)
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_is_the_agents_and_leaves_no_server(
+def test_a_signal_goes_to_the_agent_and_leaves_no_server(
     agent: str, name: str, store_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EAGLECPP_HOST", "203.0.113.1")  # that of `eaglecpp serve`
+    monkeypatch.setenv("EAGLECPP_HOST", "203.0.113.1")  # a setting of `eaglecpp serve`
     words = [COMMAND, "launch", agent, str(TARGET), "-c", "1024"]
     done = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert done.stdout is not None
@@ -143,13 +144,13 @@ def test_a_signal_is_the_agents_and_leaves_no_server(
         urllib.request.urlopen(url)
 
 
-def test_a_name_is_written_as_toml_has_it() -> None:
+def test_a_name_is_quoted_for_toml() -> None:
     name = 'm\U0001f999"\\'
     config = AGENTS["codex"].setup("http://127.0.0.1:1", "key", name, 1024).files["config.toml"]
     assert tomllib.loads(config)["model"] == name
 
 
-def test_what_would_be_set_is_printed_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_the_settings_and_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "codex", "m", "-c", "2048", "--print", "--", "exec", "fix it"]) == 0
     config, _, lines = capsys.readouterr().out.partition("\nexport ")
     assert tomllib.loads(config)["model_context_window"] == 2048

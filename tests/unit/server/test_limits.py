@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What one client may hold: connections, unfinished requests, bytes of bodies, lines of the log, time by a
-text that is slow to read. An innocent one is asked beside each.
+"""Limits per client: connections, unfinished requests, bytes of bodies, lines of the log, and time for slow
+input. In each test an ordinary client is served meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ N_HELD = 3 << 20
 
 @pytest.fixture(scope="module")
 def strict(store_root: Path) -> Iterator[TestServer]:
-    """Limits so low that a test reaches them at once."""
+    """A server with limits so low that a test reaches them at once."""
     with TestServer(
         preload=MODEL, n_connections=N_CONNECTIONS, head_s=SHORT_S, body_s=SHORT_S, n_body=8 << 20
     ) as running:
@@ -49,7 +49,7 @@ def is_served(server: TestServer) -> bool:
 
 
 def answer_of(connection: socket.socket) -> bytes:
-    """Everything until the server closes."""
+    """Returns all bytes until the server closes."""
     data = b""
     try:
         while part := connection.recv(1 << 16):
@@ -62,7 +62,7 @@ def answer_of(connection: socket.socket) -> bytes:
 @pytest.mark.parametrize(
     "data", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-A:"]
 )  # fmt: skip
-def test_a_head_that_does_not_come_is_not_waited_for(strict: TestServer, data: bytes) -> None:
+def test_an_incomplete_head_times_out(strict: TestServer, data: bytes) -> None:
     with strict.connect(data) as made:
         answer_of(made)
 
@@ -70,7 +70,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(strict: TestServer, data: b
 @pytest.mark.parametrize(
     "data", [b"GET / HTTP/1.1\r\nX-A:", head("/api/show", "Content-Length: 100") + b'{"mod']
 )  # fmt: skip
-def test_who_opens_too_many_connections_loses_the_oldest(store_root: Path, data: bytes) -> None:
+def test_a_client_with_too_many_connections_loses_the_oldest(store_root: Path, data: bytes) -> None:
     limits = {"n_connections": N_CONNECTIONS, "head_s": 600.0, "body_s": 600.0}
     with TestServer(preload=MODEL, **limits) as own, ExitStack() as stack:
         opened = [stack.enter_context(own.connect(data)) for _ in range(10 * N_CONNECTIONS)]
@@ -85,14 +85,14 @@ def test_who_opens_too_many_connections_loses_the_oldest(store_root: Path, data:
 @pytest.mark.parametrize(
     ("path", "line"), [("/api/chat", "Content-Length: 1000"), ("/api/show", "Transfer-Encoding: chunked")]
 )
-def test_a_body_that_does_not_come_is_not_waited_for(strict: TestServer, path: str, line: str) -> None:
+def test_a_missing_body_times_out(strict: TestServer, path: str, line: str) -> None:
     with strict.connect(head(path, line) + b"5\r\n{abcd\r\n") as made:
         answer = answer_of(made)
         assert answer.startswith(b"HTTP/1.1 408 ") and b"too slowly" in answer
 
 
-def test_a_body_has_its_time_for_each_megabyte(store_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its whole may take longer."""
+def test_a_body_has_time_for_each_megabyte(store_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole body may take longer."""
     monkeypatch.setattr("eaglecpp.server.http._STEP", 1000)
     with TestServer(body_s=4.0) as own, own.connect(head("/api/show", "Content-Length: 4000")) as made:
         for _ in range(4):
@@ -101,13 +101,13 @@ def test_a_body_has_its_time_for_each_megabyte(store_root: Path, monkeypatch: py
         assert made.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
-def test_the_rest_of_a_body_that_nobody_wants_is_not_read_for_ever(strict: TestServer) -> None:
+def test_the_rest_of_a_refused_body_is_read_for_a_limited_time(strict: TestServer) -> None:
     with strict.connect(head("/nowhere", "Content-Length: 1000000000") + b"x" * 1000) as made:
         assert answer_of(made).startswith(b"HTTP/1.1 404 ")
 
 
-def test_large_bodies_share_a_limit_and_small_ones_go_on(store_root: Path) -> None:
-    """Two of these three fit. Whose bytes come last is refused, whichever that is."""
+def test_large_bodies_share_a_limit_that_small_ones_do_not_count_against(store_root: Path) -> None:
+    """Two of these three fit. The one whose bytes arrive last is refused."""
     with TestServer(preload=MODEL, n_body=2 << 20, n_held=N_HELD) as own:
         with ExitStack() as stack:
             data = head("/api/show", "Content-Length: 2000000") + b"x" * 1_400_000
@@ -119,11 +119,11 @@ def test_large_bodies_share_a_limit_and_small_ones_go_on(store_root: Path) -> No
             assert answer.status == 503 and b"large requests" in answer.read()
             assert is_served(own)
         large = {"model": "nobody", "x": "x" * 1_000_000}
-        until(lambda: own.post("/api/show", large).status_code != 503)  # what they held is given back
+        until(lambda: own.post("/api/show", large).status_code != 503)  # the memory is released
 
 
 def test_bodies_in_very_small_chunks_are_refused(server: TestServer) -> None:
-    """Each takes as long to read as a large one."""
+    """Each takes as long to read as a large chunk."""
     url, few = f"{server.url}/api/show", b'{"model": "nobody"}' + b" " * 5000
     assert requests.post(url, data=iter([b"%c" % b for b in few]), timeout=60).status_code == 404
     with server.connect(head("/api/show", "Transfer-Encoding: chunked")) as made:
@@ -143,7 +143,7 @@ def test_as_many_files_as_the_user_may_open() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_what_is_logged_again_and_again_is_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_messages_are_logged_rarely(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("asyncio")
     seldom = Seldom()
     log.addFilter(seldom)
@@ -184,10 +184,10 @@ SLOW = "1" * 60_000 + "x"
     ],
     ids=lambda value: "".join(value) if isinstance(value, str) else "-".join(value),
 )  # fmt: skip
-def test_a_long_value_is_refused_at_once_and_in_a_line(
+def test_a_long_value_is_refused_at_once_with_a_short_message(
     server: TestServer, path: str, body: dict[str, Any]
 ) -> None:
-    """Whatever is in it: no expression is slow over it, and the error does not send it back."""
+    """For any content: no regular expression is slow on it, and the error does not repeat it."""
     started = time.process_time()  # of this process, in which the server runs
     answer = server.post(path, body | {"stream": False})
     assert 400 <= answer.status_code < 500, answer.text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""llama-server's own endpoints, and a server that was started on one file."""
+"""llama-server's own endpoints, and a server that was started with one file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from helpers.infill import write_infill_pair
 MODEL = "coder"
 PREFIX, SUFFIX = "def main():\n    ", "\n    return 0\n"
 LINES = {"grammar": r'root ::= "  a\n" "  b\n" "c\n" "d"', "n_predict": 40, "ignore_eos": False}
-"""Whatever the model would like to say."""
+"""Forces a text, whatever the model would generate."""
 SHORT = {"temperature": 0, "n_predict": 8, "seed": 1, "ignore_eos": True}
 
 
@@ -48,7 +48,9 @@ def tokens_of(server: TestServer, text: str, **options: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["gpt-3.5-turbo", "", "/models/x.gguf", "a b", "hf.co/a/b:Q4_0", None])
-def test_a_server_of_one_file_answers_to_any_name_with_its_own(coder: TestServer, name: str | None) -> None:
+def test_a_server_of_one_file_accepts_any_name_and_answers_with_its_own(
+    coder: TestServer, name: str | None
+) -> None:
     named = {} if name is None else {"model": name}
     turns = [{"role": "user", "content": "x"}]
     for path, body in (
@@ -68,7 +70,7 @@ def test_a_server_of_one_file_answers_to_any_name_with_its_own(coder: TestServer
     assert coder.metric("eaglecpp_model_loads_total") == 1
 
 
-def test_a_server_of_many_models_still_tells_names_apart(server: TestServer) -> None:
+def test_a_server_of_many_models_still_distinguishes_names(server: TestServer) -> None:
     body = {"prompt": "x", "max_tokens": 1}
     assert server.post("/v1/completions", {**body, "model": "gpt-3.5-turbo"}).status_code == 404
     nameless = server.post("/v1/completions", body)
@@ -144,7 +146,7 @@ def test_how_an_answer_ended(coder: TestServer) -> None:
     assert (told["stop_type"], told["stopping_word"]) == ("eos", "")
 
 
-def test_samplers_that_are_not_named_do_nothing(coder: TestServer) -> None:
+def test_unnamed_samplers_are_off(coder: TestServer) -> None:
     """The list of llama.vim has no temperature, which is then 1."""
     body = {"prompt": "x", "temperature": 0, "top_k": 1, "n_predict": 24}
     greedy = whole(coder, "/completion", body)["content"]
@@ -171,8 +173,8 @@ def test_a_json_schema_is_obeyed(coder: TestServer) -> None:
 # Infill
 
 
-def test_infill_asks_with_the_tokens_of_the_file(coder: TestServer) -> None:
-    """The form in which llama.vim and llama.vscode ask."""
+def test_infill_uses_the_files_tokens(coder: TestServer) -> None:
+    """The form that llama.vim and llama.vscode send."""
     body = {
         "input_prefix": "def main():\n",
         "input_suffix": SUFFIX,
@@ -227,7 +229,7 @@ def test_texts_to_tokens_and_back(coder: TestServer) -> None:
     assert b"".join(parts).decode() == text
 
 
-def test_names_of_older_clients_are_known(coder: TestServer) -> None:
+def test_endpoints_of_older_clients_are_known(coder: TestServer) -> None:
     assert coder.get("/v1/health").json()["status"] == "ok"
     body = {"prompt": "def main():", "n_predict": 4, "temperature": 0}
     first, second = (coder.told(path, body)["content"] for path in ("/completion", "/completions"))
@@ -238,7 +240,7 @@ def test_names_of_older_clients_are_known(coder: TestServer) -> None:
     assert len(coder.told("/embedding", {"content": ["a", [1, 2]]})) == 2
 
 
-def test_slots_say_which_are_running(coder: TestServer, slow_rounds: None) -> None:
+def test_slots_show_which_are_running(coder: TestServer, slow_rounds: None) -> None:
     idle = coder.get("/slots").json()
     assert [one["is_processing"] for one in idle] == [False, False]
     assert {**idle[0]} == {"id": 0, "n_ctx": 512, "speculative": True, "is_processing": False}
@@ -258,7 +260,7 @@ def test_the_template_alone(coder: TestServer) -> None:
     assert chat["usage"]["prompt_tokens"] == len(tokens_of(coder, text, add_special=True))
 
 
-def test_properties_are_what_a_request_that_says_nothing_gets(coder: TestServer, server: TestServer) -> None:
+def test_properties_are_the_defaults_of_a_request(coder: TestServer, server: TestServer) -> None:
     told = coder.get("/props").json()
     assert told["total_slots"] == 2 and told["model_alias"] == MODEL and told["model_path"].endswith(".gguf")
     defaults = told["default_generation_settings"]
@@ -276,7 +278,7 @@ def test_properties_are_what_a_request_that_says_nothing_gets(coder: TestServer,
     assert server.get("/props").status_code == 400
 
 
-def test_openais_endpoint_takes_fields_for_sampling(coder: TestServer) -> None:
+def test_openais_endpoint_accepts_sampling_fields(coder: TestServer) -> None:
     body = {"messages": [{"role": "user", "content": "What is len? " * 3}], "max_tokens": 4, "temperature": 0}
     unknown = {"return_progress": True, "reasoning_format": "auto", "dynatemp_range": "0", "top_k": 40.0}
     first = coder.post("/v1/chat/completions", body | unknown).json()
@@ -287,7 +289,7 @@ def test_openais_endpoint_takes_fields_for_sampling(coder: TestServer) -> None:
     assert refusal.status_code == 400 and "xtc_probability" in refusal.text
 
 
-def test_slots_are_saved_where_there_is_a_folder(
+def test_slots_are_saved_if_there_is_a_folder(
     coder: TestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why = refused(coder, "/slots/0?action=save", {"filename": "mine.bin"}, 501)["message"]

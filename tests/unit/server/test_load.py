@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Many slow requests at a time take the server from nobody: one stream goes on, `/health` answers and a new
-chat is begun and ended while they are under way.
+"""Many slow requests at a time do not block the server: one stream continues, `/health` answers, and a new
+chat begins and ends meanwhile.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LONG = {"model": MODEL, "prompt": "What", "draft": False, "options": {"num_predi
 
 @contextmanager
 def asked(server: TestServer, n: int, path: str, body: Any) -> Iterator[list[http.client.HTTPConnection]]:
-    """Clients that have sent the same request and wait; they leave at the end."""
+    """Opens clients that have sent the same request and wait; they leave at the end."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     address = server.listener.getsockname()
     clients = [http.client.HTTPConnection(*address, timeout=120) for _ in range(n)]
@@ -58,7 +58,7 @@ def leave(client: http.client.HTTPConnection) -> None:
 
 
 def others_are_served(server: TestServer) -> None:
-    """Three at a time, as the module says."""
+    """Runs these three clients at a time."""
     lines = server.lines("/api/generate", LONG)
     assert not next(lines)["done"]
     assert server.get("/health").json()["status"] == "ok"
@@ -67,14 +67,16 @@ def others_are_served(server: TestServer) -> None:
     lines.close()
 
 
-def test_hosts_that_say_nothing_hold_nobody_up(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as may be asked at a time; one more is told so."""
+def test_silent_hosts_do_not_block_other_requests(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the maximum number of downloads; one more is refused."""
     goes_on, begun = threading.Event(), []
 
     def pull(name: Any, report: Any, **options: Any) -> None:
         begun.append(name)
         assert goes_on.wait(120)
-        while True:  # until it is told that nobody waits
+        while True:  # until it reports that no request waits
             report(Status("pulling"))
             time.sleep(0.01)
 
@@ -92,8 +94,8 @@ def test_hosts_that_say_nothing_hold_nobody_up(server: TestServer, monkeypatch: 
     until(lambda: downloads._free._value == 8)
 
 
-def test_long_bodies_wait_for_each_other_alone(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And are read beside the loop."""
+def test_long_bodies_wait_only_for_each_other(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read outside the event loop."""
     goes_on, on_the_loop, n_begun = threading.Event(), [], 0
     real = Message.from_dict.__func__  # type: ignore[attr-defined]
 
@@ -119,10 +121,10 @@ def test_long_bodies_wait_for_each_other_alone(server: TestServer, monkeypatch: 
         goes_on.set()
 
 
-def test_many_prompts_of_one_request_leave_places_to_others(
+def test_many_prompts_of_one_request_leave_slots_to_others(
     server: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are prepared when it is their turn. The last one here is not before the chat has its answer."""
+    """They are prepared one by one. The last one is not prepared before the chat has its answer."""
     goes_on, real = threading.Event(), answer.resolve
 
     def resolve(model: Any, request: ServedRequest) -> Any:
@@ -148,7 +150,7 @@ def test_many_prompts_of_one_request_leave_places_to_others(
     )
 
 
-def test_who_finds_the_queue_full_has_nothing_prepared(
+def test_a_request_that_finds_the_queue_full_is_not_prepared(
     store_root: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, real = threading.Event(), Scheduler.step
@@ -164,13 +166,15 @@ def test_who_finds_the_queue_full_has_nothing_prepared(
             patch.setattr(ChatModel, "render", lambda *args, **options: pytest.fail("it is prepared"))
             refused = own.post("/v1/chat/completions", CHAT)
             assert refused.status_code == 503 and refused.json()["error"]["code"] == "queue_full"
-            assert own.get(f"/props?model={MODEL}").status_code == 200, "who watches is no part of the queue"
+            assert own.get(f"/props?model={MODEL}").status_code == 200, (
+                "a watching client does not count in the queue"
+            )
             goes_on.set()
         until(lambda: own.post("/v1/chat/completions", CHAT).status_code == 200)
 
 
-def test_requests_for_vectors_take_turns(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first turn of many texts lasts until the other request is there; it has the second."""
+def test_embedding_requests_take_turns(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first turn of many texts lasts until the other request arrives, which gets the second."""
     model = next(one for one in server.server._shared.models.values() if one.name == MODEL)
     turns, real = list[int](), Embedder.embed
 
@@ -207,7 +211,7 @@ def test_the_port_is_open_while_a_model_loads(store_root: Any, monkeypatch: pyte
         server.__exit__()
 
 
-def test_a_full_queue_keeps_no_pinned_model_from_loading(
+def test_a_full_queue_does_not_keep_a_pinned_model_from_loading(
     store_root: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_load = threading.Event()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The log of requests: one line each, with what an operator asks about."""
+"""The log of requests: one line each, with the fields that an operator needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def line_of(caplog: pytest.LogCaptureFixture, answer: requests.Response) -> str:
-    """The one line of a request."""
+    """Returns the one line of a request."""
 
     def found() -> list[str]:
         lines = [one.getMessage() for one in caplog.records]
@@ -41,7 +41,7 @@ def line_of(caplog: pytest.LogCaptureFixture, answer: requests.Response) -> str:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_line_says_what_a_request_had(
+def test_a_line_describes_a_request(
     server: TestServer, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
     answer = server.post("/v1/chat/completions", CHAT | {"stream": stream})
@@ -64,11 +64,11 @@ def test_answers_of_one_request_are_one_line(server: TestServer, caplog: pytest.
     assert line_of(caplog, embedded).endswith(f"{MODEL} prompt {n_prompt} (0 cached)")
 
 
-def test_what_is_refused_has_a_line_and_no_path_makes_two(
+def test_a_refusal_has_a_line_and_no_path_makes_two(
     server: TestServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert server.get("/static/page.js").status_code == 200
     answer = server.get("/x%0a2026-11-28 INFO POST /made/up 200")
     assert answer.status_code == 404 and " 404 " in line_of(caplog, answer)
-    assert "/static/" not in caplog.text, "files of the page are not requests that anybody asks about"
+    assert "/static/" not in caplog.text, "files of the page are not logged"
     assert 'path="/static/{name:path}"' in server.get("/metrics").text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ollama's API: the shapes its clients read, and the traps that broke them elsewhere."""
+"""Ollama's API: the structures that its clients read, and pitfalls that broke them with other servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def error(server: TestServer, path: str, body: Any, status: int = 400) -> str:
     return str(answer["error"])
 
 
-def test_the_root_is_what_clients_look_for_and_a_page_for_browsers(server: TestServer) -> None:
+def test_the_root_answers_clients_and_shows_browsers_the_page(server: TestServer) -> None:
     assert server.get("/").text == "Ollama is running"
     page = server.get("/", headers={"Accept": "text/html,*/*"})
     assert "<title>eaglecpp</title>" in page.text
@@ -46,7 +46,7 @@ def test_show_has_what_editors_need(server: TestServer, key: str) -> None:
     )
 
 
-def test_lists_say_what_a_model_can_do_and_how_large_it_is(server: TestServer, thinker: str) -> None:
+def test_lists_show_capabilities_and_size_of_a_model(server: TestServer, thinker: str) -> None:
     info = server.post("/api/show", {"model": MODEL}).json()
     context = info["model_info"][f"{info['model_info']['general.architecture']}.context_length"]
     tags = {one["name"]: one for one in server.get("/api/tags").json()["models"]}
@@ -62,13 +62,13 @@ def test_lists_say_what_a_model_can_do_and_how_large_it_is(server: TestServer, t
     assert data[MODEL]["size"] == tags[MODEL]["size"] > 0
 
 
-def test_a_request_says_in_any_word_that_nothing_is_drafted(server: TestServer) -> None:
+def test_a_request_turns_drafting_off_in_any_spelling(server: TestServer) -> None:
     for word in (False, "off", "none"):
         timings = whole(server, ask(draft=word, options={"num_predict": 4}))["timings"]
         assert (timings["plan"]["strategy"], timings["draft_n"]) == ("off", 0)
     assert "draft: expected true, false, off or none, found 'x'" in error(server, "/api/chat", ask(draft="x"))
     (loaded,) = server.get("/api/ps").json()["models"]
-    assert loaded["drafter"] == "eagle31", "in the words of `list`"
+    assert loaded["drafter"] == "eagle31", "in the format of `list`"
 
 
 def test_an_answer_streams_line_by_line(server: TestServer) -> None:
@@ -97,7 +97,7 @@ def test_drafting_can_be_chosen_for_each_request_and_changes_no_text(server: Tes
     assert exact["timings"]["exact"] is True and exact["message"] == plain["message"]
 
 
-def test_the_page_sees_which_text_was_drafted(server: TestServer) -> None:
+def test_the_page_gets_the_drafted_parts_of_a_text(server: TestServer) -> None:
     lines = list(server.lines("/api/chat", ask(strategy="chain:3", show_drafts=True)))
     pieces = [piece for line in lines[:-1] for piece in line["drafts"]["pieces"]]
     assert "".join(text for text, _, _ in pieces) == "".join(line["message"]["content"] for line in lines)
@@ -113,7 +113,7 @@ def test_json_and_schemas_are_obeyed(server: TestServer) -> None:
     assert told["message"]["content"].lstrip().startswith(("{", "["))
 
 
-def test_a_prompt_that_goes_on_is_found_in_the_cache(server: TestServer) -> None:
+def test_a_continued_prompt_is_found_in_the_cache(server: TestServer) -> None:
     first = whole(server, ask("Explain math.sqrt."))
     turns = [
         {"role": "user", "content": "Explain math.sqrt."},
@@ -134,7 +134,7 @@ def test_generate_takes_prompts_with_and_without_a_template(server: TestServer) 
     assert whole(server, other, "/api/generate")["prompt_eval_count"] != told["prompt_eval_count"]
 
 
-def test_a_raw_prompt_is_cut_as_in_ollama_and_the_answer_says_so(server: TestServer) -> None:
+def test_a_raw_prompt_is_cut_like_in_ollama_and_the_answer_says_so(server: TestServer) -> None:
     options = {"temperature": 0, "num_predict": 4}
     body = {"model": MODEL, "prompt": "len counts. " * 400, "raw": True, "options": options}
     told = whole(server, body, "/api/generate")
@@ -144,7 +144,7 @@ def test_a_raw_prompt_is_cut_as_in_ollama_and_the_answer_says_so(server: TestSer
     assert "the context has 512" in error(server, "/api/generate", everything)
 
 
-def test_old_messages_make_room_and_the_answer_says_so(server: TestServer) -> None:
+def test_old_messages_are_dropped_and_the_answer_says_so(server: TestServer) -> None:
     turns = []
     for i in range(30):
         turns += [
@@ -159,7 +159,7 @@ def test_old_messages_make_room_and_the_answer_says_so(server: TestServer) -> No
 
 
 @pytest.mark.parametrize(("n_first", "n_ctx"), [(128, 256), (320, 320)])
-def test_a_loaded_model_keeps_the_context_that_its_first_request_has_at_least(
+def test_a_loaded_model_keeps_at_least_the_context_of_its_first_request(
     store_root: object, n_first: int, n_ctx: int
 ) -> None:
     with TestServer(engine=FAST | {"n_ctx": 256}) as own:
@@ -169,7 +169,7 @@ def test_a_loaded_model_keeps_the_context_that_its_first_request_has_at_least(
         assert own.metric("eaglecpp_model_loads_total") == 1
 
 
-def test_unknown_models_are_404_and_paths_are_none(server: TestServer) -> None:
+def test_unknown_models_and_paths_are_404(server: TestServer) -> None:
     assert "'nobody' not found" in error(server, "/api/chat", ask(model="nobody"), 404)
     for path in ("/etc/passwd", "../demo-target.gguf", "./x", "~/x", "C:\\x.gguf"):
         assert "not found" in error(server, "/api/chat", ask(model=path), 404)
@@ -199,5 +199,5 @@ def test_how_long_a_model_stays(said: object, seconds: float | None) -> None:
     assert keep_alive(said) == seconds
 
 
-def test_a_model_with_a_place_for_thinking_may_be_asked_to(server: TestServer, thinker: str) -> None:
+def test_a_template_with_thinking_allows_it(server: TestServer, thinker: str) -> None:
     assert whole(server, ask(model=thinker, think=True))["done"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One model in memory whatever its name is spelt like, and lists that read no model to answer."""
+"""A model is loaded once under all spellings of its name, and lists are answered without reading a model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPELLINGS = ("pair", "pair:latest", "PAIR", "library/pair:latest", "registry.oll
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestServer]:
-    """A server with a store of its own, in which is the model `pair`."""
+    """A server with its own store, which holds the model `pair`."""
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
     make("pair", PARAMETERS)
     with TestServer(files={}, draft=None) as running:
@@ -47,7 +47,7 @@ def loaded(server: TestServer) -> list[str]:
     return [one["name"] for one in server.get("/api/ps").json()["models"]]
 
 
-def test_a_name_means_what_it_stands_for_now(own: TestServer) -> None:
+def test_a_name_means_its_current_model(own: TestServer) -> None:
     assert say(own, "pair").json()["eval_count"] == 2
     make("pair", "PARAMETER num_predict 3")
     assert say(own, "Pair").json()["eval_count"] == 3
@@ -55,8 +55,8 @@ def test_a_name_means_what_it_stands_for_now(own: TestServer) -> None:
     assert loaded(own) == []
 
 
-def test_a_model_is_made_of_a_stored_one_and_copied(own: TestServer) -> None:
-    """As Open WebUI's model builder and `ollama.create` ask for it."""
+def test_a_model_is_created_from_a_stored_one_and_copied(own: TestServer) -> None:
+    """With the requests of Open WebUI's model builder and `ollama.create`."""
     system = 'Answer.\n"""\nDRAFT /etc/hostname\n#eaglecpp: learn on'
     body = {
         "model": "mine", "from": "Pair", "system": system, "template": "{{ .System }}|{{ .Prompt }}",
@@ -88,7 +88,7 @@ def test_a_model_is_made_of_a_stored_one_and_copied(own: TestServer) -> None:
     ],
     ids=lambda one: "-".join(one) if isinstance(one, dict) else "",
 )  # fmt: skip
-def test_what_cannot_be_made_is_refused(own: TestServer, wrong: dict[str, Any], said: str) -> None:
+def test_an_invalid_model_is_refused(own: TestServer, wrong: dict[str, Any], said: str) -> None:
     answer = own.post("/api/create", {"model": "mine", "from": "pair", "stream": False} | wrong)
     assert 400 <= answer.status_code < 500 and said in answer.json()["error"].lower(), answer.text
     assert own.post("/api/copy", {"source": "mine", "destination": "x"}).status_code == 404
@@ -98,7 +98,7 @@ def test_what_cannot_be_made_is_refused(own: TestServer, wrong: dict[str, Any], 
 def test_a_model_that_is_removed_while_it_loads_is_not_lost(
     own: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was, with its memory, for as long as the process ran."""
+    """It used to stay in memory for as long as the process ran."""
     opened = models.open_fitting
 
     def removing(*given: Any) -> Any:
@@ -111,9 +111,7 @@ def test_a_model_that_is_removed_while_it_loads_is_not_lost(
     assert loaded(own) == ["pair:latest"]
 
 
-def test_a_server_that_ends_closes_the_model_that_loads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopping_server_closes_a_loading_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, engines, is_loading = models.open_fitting, list[Any](), threading.Event()
 
     def slow(*given: Any) -> Any:
@@ -131,8 +129,8 @@ def test_a_server_that_ends_closes_the_model_that_loads(
         until(lambda: [engine.closed for engine in engines] == [True])
 
 
-def test_a_server_that_ends_cancels_the_model_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited for the load to end, and then loaded the model again for the second request."""
+def test_a_stopping_server_cancels_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used to finish the load, and then loaded the model again for the second request."""
     loads = list[str]()
 
     def endless(*given: Any) -> Any:
@@ -183,7 +181,7 @@ def test_every_spelling_of_a_name_is_one_model(own: TestServer) -> None:
         assert loaded(own) == [], name
 
 
-def test_what_a_request_says_stands_over_the_authors_pragma(own: TestServer) -> None:
+def test_a_requests_options_override_the_authors_pragmas(own: TestServer) -> None:
     make("short", "PARAMETER temperature 0\n#eaglecpp: max_tokens 2\n#eaglecpp: ignore_eos true\n")
     assert say(own, "short").json()["eval_count"] == 2
     assert say(own, "short", options={"num_predict": 5}).json()["eval_count"] == 5
@@ -209,7 +207,7 @@ def test_another_modelfile_on_the_same_weights_is_another_model(own: TestServer,
 
 
 class Opened:
-    """The files that the process opens while `is_on`. An audit hook cannot be taken away."""
+    """Records the files that the process opens while `is_on`. An audit hook cannot be removed."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -221,7 +219,7 @@ class Opened:
             self.paths.append(str(arguments[0]))
 
 
-def test_what_is_asked_for_often_reads_no_model(own: TestServer) -> None:
+def test_frequent_requests_read_no_model(own: TestServer) -> None:
     """Parsing a vocabulary takes long."""
     calls = [("GET", "/api/ps", None), ("GET", "/api/tags", None), ("GET", "/v1/models", None),
              ("POST", "/api/show", {"model": "pair"})]  # fmt: skip

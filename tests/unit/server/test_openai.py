@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""OpenAI's chats, completions and models: shapes of answers, streams and errors."""
+"""OpenAI's chats, completions and models: structure of answers, streams and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_models_are_listed(server: TestServer) -> None:
     assert (told["has_more"], told["first_id"]) == (False, told["data"][0]["id"])
 
 
-def test_a_whole_answer(server: TestServer) -> None:
+def test_a_complete_answer(server: TestServer) -> None:
     told = whole(server, ask())
     (choice,) = told["choices"]
     assert SAID in choice["message"]["content"] and choice["finish_reason"] in ("stop", "length")
@@ -44,7 +44,7 @@ def test_a_whole_answer(server: TestServer) -> None:
     assert told["object"] == "chat.completion"
 
 
-def test_a_stream_has_the_shape_that_clients_insist_on(server: TestServer) -> None:
+def test_a_stream_has_the_structure_that_clients_require(server: TestServer) -> None:
     *chunks, done = server.events("/v1/chat/completions", ask(stream_options={"include_usage": True}))
     assert done == "[DONE]"
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
@@ -60,7 +60,7 @@ def test_a_stream_has_the_shape_that_clients_insist_on(server: TestServer) -> No
     assert text == whole(server, ask())["choices"][0]["message"]["content"]
 
 
-def test_a_schema_beside_the_messages_is_llama_servers(server: TestServer) -> None:
+def test_a_schema_next_to_the_messages_is_llama_servers(server: TestServer) -> None:
     told = whole(server, ask("Hello", json_schema=CITY))
     assert json.loads(told["choices"][0]["message"]["content"]) == {"city": "Paris"}
 
@@ -70,7 +70,7 @@ ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED, ALLOWED])
-def test_a_tool_that_must_be_called_is_called(server: TestServer, choice: Any) -> None:
+def test_a_required_tool_is_called(server: TestServer, choice: Any) -> None:
     forced = ask("Hello", tools=[OTHER, WEATHER], tool_choice=choice, max_tokens=100)
     (choice,) = whole(server, forced)["choices"]
     (call,) = choice["message"]["tool_calls"]
@@ -91,7 +91,7 @@ def test_a_tool_that_must_be_called_is_called(server: TestServer, choice: Any) -
 
 @pytest.mark.parametrize("kind", ["json_schema", "strict", "json_object"])
 def test_an_answer_is_a_call_or_has_the_form(server: TestServer, kind: str) -> None:
-    """Agents send both. Each token that may begin the one or the other is forbidden in turn."""
+    """Agents send both. Each test forbids the tokens that may begin one of them."""
     server.told("/models/load", {"model": MODEL})
     (model,) = (one for one in server.server._shared.models.values() if one.name == MODEL)
     pieces = [model.engine.engine.token_to_piece(i) for i in range(model.engine.engine.n_vocab)]
@@ -108,8 +108,8 @@ def test_an_answer_is_a_call_or_has_the_form(server: TestServer, kind: str) -> N
         assert "tool_calls" in messages["<"] or json.loads(messages["<"]["content"]) == {"city": "Paris"}
 
 
-def test_calls_without_a_mark_leave_the_form(server: TestServer) -> None:
-    """As Llama 3 writes them."""
+def test_calls_without_a_mark_do_not_break_the_form(server: TestServer) -> None:
+    """Calls as written by Llama 3."""
     call = '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'
     turns = "{% for m in messages %}{% for c in m.tool_calls or [] %}" + call
     store("bare", f'TEMPLATE """{turns}{{% endfor %}}{{{{ m.content }}}}\n{{% endfor %}}{{{{ tools }}}}"""')
@@ -130,10 +130,10 @@ def test_log_probabilities(server: TestServer) -> None:
     ended = whole(server, ask("What is len?", logprobs=True, max_tokens=100))["choices"][0]
     assert ended["finish_reason"] == "stop"
     text = "".join(one["token"] for one in ended["logprobs"]["content"])
-    assert text == ended["message"]["content"], "the token that ends it is no text"
+    assert text == ended["message"]["content"], "the end token is not text"
 
 
-def test_completions_have_no_template(server: TestServer) -> None:
+def test_completions_use_no_template(server: TestServer) -> None:
     body = {"model": MODEL, "prompt": "The function", "max_tokens": 8, "temperature": 0, "logprobs": 1}
     told = whole(server, body, "/v1/completions")
     choice = told["choices"][0]
@@ -162,7 +162,7 @@ def test_a_seed_of_any_size_is_fixed(server: TestServer, seed: int, used: int) -
     assert server.post("/api/generate", body).json()["timings"]["seed"] == used
 
 
-def test_several_choices_are_as_many_requests_with_other_seeds(server: TestServer) -> None:
+def test_several_choices_equal_requests_with_other_seeds(server: TestServer) -> None:
     body = ask("Say something about lists and dicts, please", max_tokens=12, temperature=1.2, seed=7)
     body["stream_options"] = {"include_usage": True}
     alone = [whole(server, body | {"seed": 7 + i}) for i in range(3)]
@@ -184,7 +184,7 @@ def test_several_choices_are_as_many_requests_with_other_seeds(server: TestServe
 
 
 @pytest.mark.parametrize("stop", [None, [], "", [""]])
-def test_the_stops_of_a_model_stay_where_a_request_has_none(
+def test_the_stops_of_a_model_apply_if_a_request_has_none(
     server: TestServer, thinker: str, stop: Any
 ) -> None:
     store("stopper", "PARAMETER stop e", f"FROM {thinker}")

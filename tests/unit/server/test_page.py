@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The page's branches in Node: what is edited or answered again can be shown as it was before; and its
-libraries, which are those that npm has. tests/clients/use_serve_page.py
-is the page in a browser.
+"""The page's code in Node: branches, which keep messages that are edited or answered again, and its
+libraries, which equal npm's. tests/clients/use_serve_page.py tests the page in a browser.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ BRANCHES = STATIC / "branches.js"
 NODE = shutil.which("node")
 
 
-def test_libraries_are_what_the_manifest_says() -> None:
-    """docs/vendor_page.py made both."""
+def test_libraries_match_the_manifest() -> None:
+    """docs/vendor_page.py writes both."""
     folder = STATIC / "vendor"
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     wanted = {name: sha for one in manifest.values() for name, sha in one["files"].items()}
@@ -35,19 +34,19 @@ def test_libraries_are_what_the_manifest_says() -> None:
     icons = (folder / "icons.svg").read_text(encoding="utf-8")
     named = re.findall(r'(?:icon|Icon} name)="([\w-]+)"|step\("([\w-]+)"', page)
     assert named and all(f'id="{one or other}"' in icons for one, other in named), named
-    assert all(f'"{one}"' in page for one in re.findall(r'id="([\w-]+)"', icons)), "none is shown by nobody"
+    assert all(f'"{one}"' in page for one in re.findall(r'id="([\w-]+)"', icons)), "an icon is unused"
     for name in wanted:
         assert name.startswith("LICENSE-") or f"vendor/{name}" in page, name
 
 
 def run(script: str) -> Any:
-    """What the script's `told` is at its end, saved and read again as the browser's storage does after each
-    step.
+    """Returns the views that the script noted. The conversation is saved and read again after each step, like
+    in the browser's storage.
     """
     head = f"""
         import {{ addTurn, isTree, shown, showTurn, versions }} from {json.dumps(BRANCHES.as_uri())};
         let chat = {{ turns: [] }};
-        const told = [];
+        const views = [];
         const say = (index, ...texts) => {{
             for (const text of texts) addTurn(chat, index++, {{ content: text }});
             chat = JSON.parse(JSON.stringify(chat));
@@ -57,14 +56,14 @@ def run(script: str) -> Any:
             showTurn(chat, all[all.indexOf(turn) + step]);
             chat = JSON.parse(JSON.stringify(chat));
         }};
-        const tell = () => told.push(isTree(chat) && shown(chat).map((one) => {{
+        const tell = () => views.push(isTree(chat) && shown(chat).map((one) => {{
             const all = versions(chat, one);
             const at = all.indexOf(one) + 1;
             return all.length > 1 ? `${{one.content}} ${{at}}/${{all.length}}` : one.content;
         }}).join(" "));
     """
     assert NODE is not None
-    command = [NODE, "--input-type=module", "-e", f"{head}{script}; console.log(JSON.stringify(told));"]
+    command = [NODE, "--input-type=module", "-e", f"{head}{script}; console.log(JSON.stringify(views));"]
     made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert made.returncode == 0, made.stderr
     return json.loads(made.stdout)
@@ -75,14 +74,14 @@ def run(script: str) -> Any:
     ("script", "told"),
     [
         ('say(0, "q", "a", "r", "b"); tell()', ["q a r b"]),
-        # an edited question keeps the conversation that it began
+        # an edited question keeps its old conversation
         ('say(0, "q", "a", "r", "b"); say(0, "Q", "A"); tell(); turn(0, -1); tell(); turn(0, 1); tell()',
          ["Q 2/2 A", "q 1/2 a r b", "Q 2/2 A"]),
-        # branches are in the order in which they were made
+        # branches are in the order of creation
         ('say(0, "one", "1"); say(0, "two", "2"); turn(0, -1); say(0, "three", "3"); tell(); turn(0, -1);'
          "tell(); turn(0, -1); tell(); turn(0, 1); turn(0, 1); tell()",
          ["three 3/3 3", "two 2/3 2", "one 1/3 1", "three 3/3 3"]),
-        # a branch has branches of its own
+        # a branch has its own branches
         ('say(0, "q", "a", "r", "b"); say(1, "A"); tell(); say(2, "s", "c"); say(2, "t"); tell();'
          'turn(1, -1); tell(); say(0, "Q"); turn(0, -1); turn(1, 1); tell(); turn(2, -1); tell()',
          ["q A 2/2", "q A 2/2 t 2/2", "q a 1/2 r b", "q 1/2 A 2/2 t 2/2", "q 1/2 A 2/2 s 1/2 c"]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`serve --models FILE`: several models by name, some of which stay in memory; loading and unloading."""
+"""`serve --models FILE`: several models by name, some of them pinned in memory; loading and unloading."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def say(server: TestServer, model: str, **rest: Any) -> dict[str, Any]:
     return server.told("/api/generate", body | rest)
 
 
-def test_each_is_served_as_the_file_says(server: TestServer) -> None:
-    assert list(loaded(server)) == ["drafted"], "only what is pinned is loaded at the start"
+def test_each_model_has_the_settings_of_the_file(server: TestServer) -> None:
+    assert list(loaded(server)) == ["drafted"], "only pinned models are loaded at the start"
     answers = {name: say(server, name) for name in ("drafted", "plain", "stored", "plain:latest")}
     assert len({one["response"] for one in answers.values()}) == 1
     assert say(server, "drafted", strategy="chain:3")["timings"]["draft_n"] > 0
@@ -88,7 +88,7 @@ def test_each_is_served_as_the_file_says(server: TestServer) -> None:
     assert server.post("/api/generate", {"model": "other", "prompt": "x"}).status_code == 404
 
 
-def test_a_pinned_model_stays_whatever_requests_say(server: TestServer) -> None:
+def test_a_pinned_model_stays_loaded_for_any_request(server: TestServer) -> None:
     say(server, "plain")
     say(server, "stored")
     until(lambda: set(loaded(server)) == {"drafted", "stored:latest"})
@@ -99,7 +99,7 @@ def test_a_pinned_model_stays_whatever_requests_say(server: TestServer) -> None:
     assert "drafted" in loaded(server) and server.metric("eaglecpp_model_loads_total") == 3
 
 
-def test_what_has_no_room_beside_pinned_models_is_refused(tmp_path: Path) -> None:
+def test_a_model_without_room_beside_pinned_ones_is_refused(tmp_path: Path) -> None:
     with serving(tmp_path, n_models=1) as own:
         refused = own.post("/api/generate", {"model": "plain", "prompt": "x"})
         assert refused.status_code == 503 and "the 1 of 1 that are pinned" in refused.json()["error"]
@@ -136,7 +136,7 @@ def test_models_are_loaded_and_unloaded_by_requests(server: TestServer) -> None:
         (f"[a]\npath = '{'x' * 5000}'", "[a]: "),
     ],
 )  # fmt: skip
-def test_a_file_that_says_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(PresetError) as error:
         read_presets(listed(tmp_path, text))
     told = str(error.value)

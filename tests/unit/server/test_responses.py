@@ -22,7 +22,7 @@ def whole(server: TestServer, body: dict[str, Any]) -> dict[str, Any]:
     return server.told("/v1/responses", body)
 
 
-def test_responses_stream_and_whole_say_the_same(server: TestServer) -> None:
+def test_responses_stream_and_whole_are_equal(server: TestServer) -> None:
     body = ask(QUESTION, store=True)
     told = whole(server, body)
     (item,) = told["output"]
@@ -119,7 +119,7 @@ TOLD = {"role": "tool", "content": "sun", "tool_call_id": "c1"}
 def test_items_of_one_turn_are_one_message(
     server: TestServer, thinker: str, items: list[Any], messages: list[Any]
 ) -> None:
-    """The same prompt as Ollama's API makes of the same conversation."""
+    """The prompt equals that of Ollama's API for the same conversation."""
     options = {"temperature": 0, "num_predict": 8}
     other = server.told(
         "/api/chat",
@@ -132,7 +132,7 @@ def test_items_of_one_turn_are_one_message(
 
 
 def test_a_tool_in_a_namespace_is_called_in_it(server: TestServer) -> None:
-    """Codex has one for every MCP server."""
+    """Codex uses a namespace for every MCP server."""
     space = {"type": "namespace", "name": "sky", "tools": [TOOL, {"type": "web_search"}]}
     body = ask("Hello", tools=[space], tool_choice="required", max_output_tokens=100)
     told = whole(server, body)
@@ -144,7 +144,7 @@ def test_a_tool_in_a_namespace_is_called_in_it(server: TestServer) -> None:
 
 
 def test_a_custom_tool_is_called_with_a_text(server: TestServer) -> None:
-    """Codex patches files by one."""
+    """Codex patches files with such a tool."""
     grammar = {"type": "grammar", "syntax": "lark", "definition": "start: PATCH"}
     tool = {"type": "custom", "name": "apply_patch", "description": "Patches.", "format": grammar}
     call = json.dumps({"name": "apply_patch", "arguments": {"input": "- a"}})
@@ -164,13 +164,13 @@ def test_a_custom_tool_is_called_with_a_text(server: TestServer) -> None:
     assert n_with["input_tokens"] > n_without["input_tokens"], "the model reads the grammar"
 
 
-def test_what_runs_in_the_background_is_refused(server: TestServer) -> None:
-    """A client would ask for it later, and this server does not keep it."""
+def test_background_requests_are_refused(server: TestServer) -> None:
+    """The client would fetch the answer later, but this server does not keep it."""
     answer = server.post("/v1/responses", ask("Hello", background=True))
     assert answer.status_code == 400 and "background" in answer.json()["error"]["message"]
 
 
-def test_a_conversation_is_truncated_where_the_request_says_so(server: TestServer) -> None:
+def test_a_conversation_is_truncated_on_request(server: TestServer) -> None:
     turns = [{"role": "user", "content": "word " * 600}, USER]
     told = whole(server, ask(turns, truncation="auto", metadata={"a": "b"}))
     assert told["timings"]["messages_left_out"] == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One request cannot take the server from the others: `/health` is asked while it is served."""
+"""No request blocks the server for others: `/health` is asked meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from helpers.http_server import FAST, MODEL, TARGET, TestServer, until
 
 pytestmark = pytest.mark.alone  # measures time
 
-BOUND_S = 8.0  # of an answer to /health, on a busy machine; what these tests guard against takes minutes
+BOUND_S = 8.0  # for an answer to /health on a busy machine; these faults took minutes
 BURNS = "{% for a in range(300) %}{% for b in range(300) %}{% set x = a * b %}{% endfor %}{% endfor %}"
 QUESTION = {"role": "user", "content": "What is len?"}
 
@@ -35,7 +35,7 @@ def chat(**rest: Any) -> dict[str, Any]:
 
 
 def slowest_health(server: TestServer, path: str, body: Any) -> tuple[float, Any]:
-    """The longest wait for /health while a request is served, and its answer."""
+    """Returns the longest wait for /health while a request is served, and the request's answer."""
     slowest = 0.0
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(server.post, path, body)
@@ -68,10 +68,10 @@ def test_a_prompt_that_cannot_fit_is_refused_at_once(server: TestServer, path: s
         ("/v1/messages/count_tokens", {}, 200),
     ],
 )
-def test_templates_are_rendered_beside_the_loop(
+def test_templates_are_rendered_outside_the_loop(
     server: TestServer, path: str, more: dict[str, Any], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request's own template is compiled, rendered and probed in a thread without a loop of asyncio."""
+    """A request's own template is compiled, rendered and probed in a thread without an event loop."""
     original, on_the_loop = JinjaTemplate.render, []
 
     def render(self: JinjaTemplate, variables: Mapping[str, Any]) -> str:
@@ -87,7 +87,7 @@ def test_templates_are_rendered_beside_the_loop(
 
 
 def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Making room renders a conversation many times, beside the probes that one prompt takes, too. The clock
+    """Dropping messages renders a conversation many times, in addition to the probes of a template. The clock
     here is the number of renderings.
     """
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
@@ -125,7 +125,7 @@ def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPa
          f"dry_sequence_breakers: 1000 characters in all, at most {limits.DRY_CHARS}"),
     ],
 )  # fmt: skip
-def test_what_is_too_much_is_refused_with_the_limit(
+def test_too_large_fields_are_refused_with_the_limit(
     server: TestServer, field: str, value: Any, told: str
 ) -> None:
     slowest, answer = slowest_health(server, "/v1/chat/completions", chat(**{field: value}))
@@ -141,7 +141,7 @@ def test_a_body_of_too_many_values_is_not_read(server: TestServer) -> None:
 
 
 def ask_without_reading(server: TestServer, client: socket.socket, n_tokens: int = 450) -> None:
-    """Asks for more than fits between the two ends of a connection."""
+    """Requests more than fits into the buffers of a connection."""
     body = chat(
         stream=True, max_tokens=n_tokens, options={"ignore_eos": True}, logprobs=True, top_logprobs=20
     )
@@ -152,10 +152,10 @@ def ask_without_reading(server: TestServer, client: socket.socket, n_tokens: int
     client.sendall(head.encode() + data)
 
 
-def test_the_answer_of_a_client_that_reads_nothing_ends(
+def test_an_answer_ends_if_the_client_does_not_read(
     store_root: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And its place is given back, though the connection is still there."""
+    """Its slot is freed, although the connection is still open."""
     with TestServer(preload=MODEL, unread_s=0.5) as own, socket.socket() as client:
         (model,) = own.server._shared.models.values()
         ask_without_reading(own, client)
@@ -178,7 +178,7 @@ def test_an_answer_that_the_server_ends_is_an_error(
         assert b"before it was complete" in text and b'"finish_reason":"' not in text.replace(b" ", b"")
 
 
-def test_a_generation_that_nobody_takes_ends() -> None:
+def test_a_generation_without_a_reader_ends() -> None:
     async def run() -> tuple[int, str]:
         options: dict[str, Any] = {"max_tokens": 150, "ignore_eos": True, "strategy": "off"}
         engine = await AsyncEngine.open(TARGET, n_parallel=1, n_unread=20, **FAST)
@@ -188,7 +188,7 @@ def test_a_generation_that_nobody_takes_ends() -> None:
             while engine.n_running and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
             reason = stuck.completion().finish_reason
-            read = await engine.generate("What", **options)  # whoever reads gets it all
+            read = await engine.generate("What", **options)  # a reader gets all of it
             assert len(read.tokens) == 150
             return len([chunk async for chunk in stuck]), reason
 
@@ -196,7 +196,7 @@ def test_a_generation_that_nobody_takes_ends() -> None:
     assert 20 <= n_chunks < 100 and reason == "cancelled"
 
 
-def test_whose_place_others_wait_for_is_told_so(store_root: Any, slow_rounds: None) -> None:
+def test_a_preempted_request_is_told_that_others_wait(store_root: Any, slow_rounds: None) -> None:
     body = chat(max_tokens=450, stream=True, options={"ignore_eos": True}, draft=False)
     with TestServer(preload=MODEL, n_parallel=1, slot_time_s=0.2) as own, ThreadPoolExecutor() as pool:
         events = own.events("/v1/chat/completions", body)

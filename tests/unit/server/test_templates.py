@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Other people's templates and clients over HTTP: what a conversation becomes, and whose it may change."""
+"""Untrusted templates and clients over HTTP: the resulting prompts, and isolation between requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
 
 
 def turns(*said: str) -> list[dict[str, Any]]:
-    """Messages, each written as "role: content"."""
+    """Returns messages, each given as "role: content"."""
     return [dict(zip(("role", "content"), one.split(": ", 1), strict=True)) for one in said]
 
 
@@ -73,7 +73,7 @@ def test_variables_of_a_template_are_set_by_a_request(models: TestServer) -> Non
             assert answer.status_code == 400 and "chat_template_kwargs" in answer.json()["error"]["message"]
 
 
-def test_the_template_that_is_shown_is_the_one_that_is_used(models: TestServer) -> None:
+def test_the_shown_template_is_the_used_one(models: TestServer) -> None:
     for rest in (
         {},
         {"chat_template_kwargs": {"enable_thinking": False}},

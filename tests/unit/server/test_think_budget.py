@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Each API's own field limits the thinking; an answer follows, and `usage` counts both."""
+"""Each API's own field limits thinking; an answer follows, and `usage` counts both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def thinker(server: TestServer) -> Iterator[str]:
 
 
 def parts(found: dict[str, Any]) -> tuple[str, str]:
-    """The thinking and the answer in a result of any of the APIs."""
+    """Returns the thinking and the answer in a result of any of the APIs."""
     if "choices" in found:
         message = found["choices"][0]["message"]
         return message.get("reasoning_content", ""), message["content"]
@@ -65,7 +65,7 @@ def test_thinking_ends_at_its_budget(
     assert texts[0] == texts[1]
 
 
-def test_a_budget_that_is_no_number_is_refused(server: TestServer, thinker: str) -> None:
+def test_an_invalid_budget_is_refused(server: TestServer, thinker: str) -> None:
     body = {"model": thinker, "messages": TURNS, "max_tokens": 9, "thinking": {"budget_tokens": "many"}}
     answer = server.post("/v1/messages", body)
     assert answer.status_code == 400 and "budget of thinking: expected tokens" in answer.text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Many clients, clients that leave, strangers, limits, and other servers."""
+"""Many clients, clients that leave, untrusted clients, limits, and several models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ask(text: str, **rest: Any) -> dict[str, Any]:
 
 
 def endless(**rest: Any) -> dict[str, Any]:
-    """A request whose answer goes on until the context is full."""
+    """Returns a request whose answer continues until the context is full."""
     return ask("What is len?", options={"ignore_eos": True, "num_predict": 400}, **rest)
 
 
@@ -36,8 +36,8 @@ def running(server: TestServer) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_place(server: TestServer, slow_rounds: None, stream: bool) -> None:
-    """Nobody reads the rest of the answer, so nobody writes it."""
+def test_a_client_that_leaves_frees_its_slot(server: TestServer, slow_rounds: None, stream: bool) -> None:
+    """The rest of its answer is not generated."""
     until(lambda: running(server) == (0, 0))
     before = server.metric("eaglecpp_predicted_tokens_total")
     client = http.client.HTTPConnection(*server.listener.getsockname())
@@ -51,8 +51,8 @@ def test_a_client_that_leaves_frees_its_place(server: TestServer, slow_rounds: N
     assert server.metric("eaglecpp_predicted_tokens_total") - before < 400
 
 
-def test_nobody_stalls_for_another_ones_prompt(store_root: Path, slow_rounds: None) -> None:
-    """A long prompt is read in slices; between two of them everyone else gets a round."""
+def test_a_long_prompt_does_not_stall_others(store_root: Path, slow_rounds: None) -> None:
+    """A long prompt is read in slices; between two of them every other request gets a round."""
     engine = FAST | {"n_ctx": 2048, "n_batch": 32}
     long = {"model": MODEL, "prompt": "len is " * 600, "stream": False, "options": {"num_predict": 1}}
     with TestServer(engine=engine, preload=MODEL) as own, ThreadPoolExecutor() as pool:
@@ -75,7 +75,7 @@ def test_limits_of_body_and_time(store_root: Path, slow_rounds: None) -> None:
         until(lambda: running(own) == (0, 0))
 
 
-def test_models_share_a_budget_and_the_one_not_used_for_longest_goes(
+def test_models_share_a_budget_and_the_least_recently_used_is_unloaded(
     store_root: Path, tmp_path: Path
 ) -> None:
     files = {MODEL: TARGET} | {name: tmp_path / f"{name}.gguf" for name in ("second", "third")}
@@ -90,7 +90,7 @@ def test_models_share_a_budget_and_the_one_not_used_for_longest_goes(
         assert refused.status_code == 503 and "1.0 MB" in refused.json()["error"]
 
 
-def test_whose_memory_another_model_waits_for_is_told_so(
+def test_a_request_preempted_for_another_models_memory_is_told_so(
     store_root: Path, tmp_path: Path, slow_rounds: None
 ) -> None:
     files = {MODEL: TARGET, "second": Path(shutil.copy(TARGET, tmp_path / "second.gguf"))}

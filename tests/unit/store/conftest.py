@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of stores share: a home of their own, a tiny pair, an Ollama store made by hand, a Hub."""
+"""Shared by the tests of stores: a separate home, a tiny pair, an Ollama store, a Hub."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, so that no test sees the models, caches and tokens of whoever runs it."""
+    """An empty home, so that no test sees the user's models, caches and tokens."""
     folder = tmp_path / "home"
     folder.mkdir()
     own = ("EAGLECPP_MODELS", "EAGLECPP_HOME", "OLLAMA_MODELS", "XDG_DATA_HOME")
@@ -35,7 +35,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("LLAMA_CACHE", str(folder / "cache"))
-    nowhere = replace(packaged.SMOLLM2, requirement="not-a-package==1")  # whatever this environment has
+    nowhere = replace(packaged.SMOLLM2, requirement="not-a-package==1")  # even if this environment has it
     monkeypatch.setattr(packaged, "SMOLLM2", nowhere)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hf"))
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "token"))
@@ -44,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def root(home: Path) -> Path:
-    """Where our store is."""
+    """The folder of our store."""
     return home / ".local" / "share" / "eaglecpp" / "models"
 
 
@@ -55,7 +55,7 @@ def stores(home: Path) -> Stores:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    """A Hub that huggingface_hub and we talk to."""
+    """A Hub for huggingface_hub and for us."""
     with HubServer() as server:
         monkeypatch.setenv("MODEL_ENDPOINT", server.url)
         yield server
@@ -63,5 +63,5 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 @pytest.fixture
 def ollama(home: Path) -> OllamaModel:
-    """`ollama("library/llama3.2/3b", {"model": data, ...})`: puts a model into ~/.ollama/models."""
+    """`ollama("library/llama3.2/3b", {"model": data, ...})`: writes a model into ~/.ollama/models."""
     return partial(put_into_ollama, home / ".ollama" / "models")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The commands around the store: Ollama's columns and words, exit codes, what goes to stdout and stderr."""
+"""The store's commands: Ollama's columns and words, exit codes, stdout and stderr."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`run("list")`: exit code, stdout, stderr; in an empty directory."""
+    """`run("list")`: returns exit code, stdout, stderr; runs in an empty directory."""
     monkeypatch.chdir(tmp_path)
 
     def call(*args: Any) -> tuple[int, str, str]:
@@ -44,7 +44,7 @@ def modelfile(tiny: Tiny, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_life_of_a_model(run: Run, modelfile: Path, root: Path) -> None:
+def test_the_life_of_a_model(run: Run, modelfile: Path, root: Path) -> None:
     assert run("create", "tiny") == (0, "", "")
     code, out, err = run("list")
     head, row = out.splitlines()
@@ -98,7 +98,7 @@ def test_show_overview(run: Run, modelfile: Path) -> None:
     assert Path(value["files"]["draft"]).is_file()
 
 
-def test_create_reads_standard_input_and_says_what_is_wrong_by_line(
+def test_create_reads_standard_input_and_reports_errors_by_line(
     run: Run, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"FROM {tiny.target}\n".encode())))
@@ -143,7 +143,7 @@ def test_refusals_are_one_line_and_a_code(args: list[str], code: int, text: str,
     assert text in err
 
 
-def test_rm_removes_what_was_kept_of_prompts_and_no_other_file(run: Run, tmp_path: Path) -> None:
+def test_rm_removes_cached_prompts_and_no_other_file(run: Run, tmp_path: Path) -> None:
     for name in ("mine.eagle-slot", f"{'0' * 16}-{'f' * 16}.eagle-prompt", "novel.eagle-prompt", "a.gguf"):
         (tmp_path / name).write_bytes(bytes(1000))
     assert run("rm", "--prompt-cache", str(tmp_path)) == (0, "deleted 2 prompts, 2.0 KB\n", "")
@@ -165,7 +165,7 @@ def test_rm_removes_all_or_none(run: Run, modelfile: Path, tiny: Tiny, ollama: O
     assert "Ollama's, " in run("show", "theirs")[1]
 
 
-def test_pull_brings_the_drafter(run: Run, hub: HubServer, tiny: Tiny) -> None:
+def test_pull_includes_the_drafter(run: Run, hub: HubServer, tiny: Tiny) -> None:
     hub.add("user/tiny-GGUF", {"t-Q4_K_M.gguf": tiny.target.read_bytes()})
     hub.add("maker/eagle3", files_of(tiny))
     code, out, err = run("pull", "-hf", "user/tiny-GGUF", "--draft", "hf.co/maker/eagle3:f16", "--json")

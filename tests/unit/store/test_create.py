@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A Modelfile becomes a model: laid out as Ollama's, blobs shared, drafter checked."""
+"""A Modelfile becomes a model: Ollama's layout, shared blobs, checked drafter."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def full_text(tiny: Tiny) -> str:
     )
 
 
-def test_manifest_and_blobs_are_laid_out_as_ollamas(tiny: Tiny, stores: Stores, root: Path) -> None:
+def test_manifest_and_blobs_are_laid_out_like_ollamas(tiny: Tiny, stores: Stores, root: Path) -> None:
     model = make_model(stores, full_text(tiny), "me/tiny:v1")
     file = root / "manifests" / "registry.ollama.ai" / "me" / "tiny" / "v1"
     value = json.loads(file.read_text())
@@ -88,7 +88,7 @@ def test_a_file_that_is_changed_in_place_is_noticed(tiny: Tiny, stores: Stores, 
     target.write_bytes(data[:-1] + b"!")
     with pytest.raises(DigestError):
         find_target("m")
-    make_model(stores, f"FROM {tiny.target}\n")  # the sound content, from elsewhere, repairs it
+    make_model(stores, f"FROM {tiny.target}\n")  # intact content from another file repairs it
     assert find_target("m").target.read_bytes() == data
 
 
@@ -175,7 +175,7 @@ def test_a_target_is_quantised_once(tiny: Tiny, stores: Stores, root: Path) -> N
     assert orphans(root) == []
 
 
-def test_a_store_of_someone_else_is_not_written_to(
+def test_another_users_store_is_not_written_to(
     tiny: Tiny, ollama: OllamaModel, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ollama("library/m/latest", {"model": tiny.target.read_bytes()})
@@ -190,11 +190,11 @@ def test_a_store_of_someone_else_is_not_written_to(
     assert sorted(theirs.rglob("*")) == before
 
 
-def test_a_full_disk_is_said_before_anything_is_copied(
+def test_a_full_disk_is_reported_before_the_copy(
     tiny: Tiny, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_links(monkeypatch)
-    free = tiny.target.stat().st_size + (1 << 20)  # the last bytes stay the system's
+    free = tiny.target.stat().st_size + (1 << 20)  # the last bytes are reserved for the system
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
     with pytest.raises(StoreError, match=r"not enough room for a copy of .*: it needs [\d.]+ [KM]?B"):
         make_model(stores, f"FROM {tiny.target}\n")

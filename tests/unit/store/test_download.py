@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A server that sends too much, packs what it sends, or leads away from encryption."""
+"""A server that sends too much, compresses its answers, or redirects to an unencrypted address."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def endless(request: BaseHTTPRequestHandler) -> None:
     try:
         while True:
             request.wfile.write(b" " * (1 << 20))
-    except OSError:  # nobody reads any more: that is the point
+    except OSError:  # the client has closed the connection, as intended
         pass
 
 
-def test_an_answer_is_not_longer_than_it_may_be(hub: HubServer, stores: Stores, root: Path) -> None:
+def test_an_answer_beyond_its_limit_is_refused(hub: HubServer, stores: Stores, root: Path) -> None:
     hub.answer = endless
     with pytest.raises(DownloadError, match=f"expected at most {MAX_SMALL} bytes, but the server sent more"):
         pull(ModelName.parse(f"http://{hub.host}/library/m:1"), insecure=True)
@@ -58,7 +58,7 @@ def test_an_answer_is_not_longer_than_it_may_be(hub: HubServer, stores: Stores, 
         fetch(session, root, remote_of(hub.host, 10), silent)
 
 
-def test_a_packed_answer_is_not_unpacked(hub: HubServer, root: Path) -> None:
+def test_a_compressed_answer_is_not_unpacked(hub: HubServer, root: Path) -> None:
     hub.answer = send(gzip.compress(b" " * (64 << 20)), Content_Encoding="gzip")
     with HttpSession() as session, pytest.raises(DownloadError, match="sent gzip, which was not requested"):
         fetch(session, root, remote_of(hub.host), silent)
@@ -76,7 +76,7 @@ def remote_of(host: str, size: int = len(CONTENT)) -> Remote:
 def test_a_file_shorter_than_listed_ends_the_download(
     announced: bool, hub: HubServer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once where the server says how long it is, else after five tries, each of which is said."""
+    """At once if the server gives its length, otherwise after five tries, each of which is reported."""
     set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
     asked: list[str] = []
 
@@ -124,10 +124,10 @@ def test_a_server_cannot_make_it_wait_for_hours(
     [("HTTP/1.1 200 OK\r\n\r\n", "x"), ("HTTP/1.1 200 OK\r\nX: ", "x"), ("", "HTTP/1.1 103 Wait\r\n\r\n")],
     ids=["the body", "the head", "heads before the head"],
 )
-def test_an_answer_that_trickles_is_given_up(
+def test_a_trickling_answer_is_given_up(
     begin: str, more: str, hub: HubServer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A manifest in any part of it; of a file, which may take hours, what comes before it."""
+    """A manifest has one time limit; a file, which may take hours, only until its content begins."""
     monkeypatch.setattr("eaglecpp.store.remote.download._SMALL_S", 0.5)
     monkeypatch.setattr("eaglecpp.store.remote.reach._SILENT_S", 0.5)
     set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)

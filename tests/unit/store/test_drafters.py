@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The table of known drafters: well-formed, and found by every name a target goes by, but by no other."""
+"""The table of known drafters: well-formed, and found by every name of a target, but by no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def found(*names: str, **metadata: str) -> str:
     return "" if match is None else match.repo
 
 
-def test_every_row_of_the_table_says_what_it_must() -> None:
+def test_every_row_of_the_table_is_complete() -> None:
     from eaglecpp.convert.dialects import DIALECTS
 
     families = {dialect.name for dialect in DIALECTS}
@@ -34,7 +34,7 @@ def test_every_row_of_the_table_says_what_it_must() -> None:
             assert re.fullmatch(r"[\w.-]+/[\w.-]+|[a-z0-9.-]+:[\w.-]+", target), target
 
 
-def test_every_target_finds_a_drafter_of_its_own() -> None:
+def test_every_target_finds_its_own_drafter() -> None:
     for row in known_drafters():
         for target in row.targets:
             matches = find_drafters([target])
@@ -63,7 +63,7 @@ def test_a_target_is_known_by_every_name(name: str) -> None:
         {"name": "x", "base_model__0__name": "Qwen3 8B"},
     ],
 )
-def test_metadata_tells_when_names_do_not(metadata: Mapping[str, str]) -> None:
+def test_metadata_decide_if_names_do_not(metadata: Mapping[str, str]) -> None:
     assert found("mine:latest", **metadata) == "deepseek-ai/dspark_qwen3_8b_block7"
 
 
@@ -75,7 +75,7 @@ def test_part_of_a_name_is_not_a_name(name: str) -> None:
     assert found(name) == ""
 
 
-def test_a_drafter_that_cannot_run_is_listed_and_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drafter_that_cannot_run_is_listed_but_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_none("x", []) == "no drafter is known for x"
     rows = [
         KnownDrafter("a/first", ("o/m",), "eagle", "default", "t", refused="it cannot"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A process killed before any one of its file operations leaves a sound store: the old model or the new."""
+"""A process killed before any of its file operations leaves a valid store: the old model or the new."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
 def test_create_keeps_the_old_model_or_has_the_new_one(tiny: Tiny, stores: Stores, root: Path) -> None:
     text = f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM new\nPARAMETER top_k 5\n"
-    make_model(stores, text)  # what it imports is imported once, not in every child
+    make_model(stores, text)  # imports modules once instead of in every child
     remove_model(stores.own, ModelName.parse("m"))
     make_model(stores, f"FROM {tiny.target}\nSYSTEM old\n")
     states = set()
@@ -60,14 +60,14 @@ def test_pull_at_every_step(tiny: Tiny, stores: Stores, root: Path, hub: HubServ
     hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data, "system": b"s"})
     name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")
     blob = blob_path(root, digest_of(data))
-    pull(name)  # what it imports is imported once, not in every child
+    pull(name)  # imports modules once instead of in every child
     remove_model(stores.own, name)
 
     def check() -> None:
         assert store_problems(root) == []
         if (model := stores.find(name)) is not None:
             assert model.target_files()[0].read_bytes() == data
-            remove_model(stores.own, name)  # so that the next one has to pull, too
+            remove_model(stores.own, name)  # so that the next child has to pull, too
 
     assert killed_everywhere(root, lambda: pull(name), check) > 30
     assert stores.get(name).texts("system") == ("s",)
@@ -94,4 +94,4 @@ def test_convert_at_every_step(tiny: Tiny, tmp_path: Path) -> None:
 
     assert killed_everywhere(folder, convert, check) > 1
     assert states | {out.read_bytes()} == {b"old", tiny.draft.read_bytes()}
-    assert sorted(folder.iterdir()) == [foreign, out], "what killed runs left goes with the next one"
+    assert sorted(folder.iterdir()) == [foreign, out], "the next run removes files of killed ones"

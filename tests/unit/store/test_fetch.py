@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Fetching before a model is opened or converted: `--draft auto` is the model's own drafter, that of its
-repository, the table's, or none; `convert` is handed local files, whatever was on the Hub.
+"""Fetching before a model is opened or converted. `--draft auto` gives the model's own drafter, its
+repository's, the table's, or none. `convert` gets local files, whatever is on the Hub.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPO = "hf.co/user/tiny-GGUF"
 
 @pytest.fixture
 def known(hub: HubServer, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> HubServer:
-    """A Hub with the target and, elsewhere, the checkpoint that the table names for it."""
+    """A Hub with the target and, in another repository, the checkpoint that the table names for it."""
     row = KnownDrafter("maker/eagle3", ("user/tiny",), "eagle", "default", "a test")
     monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))
     hub.add("user/tiny-GGUF", {"t-Q8_0.gguf": tiny.target.read_bytes()})
@@ -41,13 +41,13 @@ def test_the_tables_drafter_is_fetched_and_converted_once(
     n_requests = len(known.content_requests())
     assert fetch(REPO, "auto").draft == first
     shutil.copy(tiny.target, tmp_path / "tiny-Q8_0.gguf")
-    assert fetch(str(tmp_path / "tiny-Q8_0.gguf"), "auto").draft == first  # a file is known by its name
+    assert fetch(str(tmp_path / "tiny-Q8_0.gguf"), "auto").draft == first  # a file is recognised by its name
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert fetch(REPO, "auto").draft == first
     assert len(known.content_requests()) == n_requests
 
 
-def test_the_drafter_beside_the_target_overrides_the_tables(
+def test_the_drafter_next_to_the_target_overrides_the_tables(
     known: HubServer, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tiny.draft.read_bytes()
@@ -55,10 +55,10 @@ def test_the_drafter_beside_the_target_overrides_the_tables(
     draft = fetch(f"{REPO}:Q8_0", "auto").draft
     assert draft is not None and draft.read_bytes() == data
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert fetch(f"{REPO}:Q8_0", "auto").draft == draft, "it has not taken the target's name"
+    assert fetch(f"{REPO}:Q8_0", "auto").draft == draft, "it does not have the target's name"
 
 
-def test_a_drafter_that_does_not_fit_or_cannot_be_had_leaves_the_text_to_draft_from(
+def test_without_a_fitting_available_drafter_the_text_is_drafted_from(
     known: HubServer, tiny: Tiny, tmp_path: Path
 ) -> None:
     shutil.copy(tiny.other, tmp_path / "tiny.gguf")
@@ -100,10 +100,10 @@ def test_a_checkpoint_of_the_hub_is_converted_and_named_as_the_source(
         assert main(["convert", "hf.co/maker/draft", "--target", str(tiny.target), "-o", str(out)]) == 0
         assert read_keys(out)["eaglecpp.source"] == "maker/draft"
         assert capsys.readouterr().err.endswith(f"use it: `eaglecpp run {tiny.target} --draft {out}`\n")
-    assert len(maker.content_requests()) == 1, "what was downloaded once is not downloaded again"
+    assert len(maker.content_requests()) == 1, "the second run downloads nothing"
 
 
-def test_what_cannot_be_had_is_said(maker: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_models_are_reported(maker: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     maker.add("maker/empty", {"README.md": b"nothing"})
     with pytest.raises(DownloadError, match="it contains no drafter"), local_checkpoint("hf.co/maker/empty"):
         pass

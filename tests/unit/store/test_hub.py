@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which file of a repository is meant: llama.cpp's rules for targets and for the drafters beside them."""
+"""The choice of a file in a repository: llama.cpp's rules for targets and for the drafters next to them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def target(quant: str, *paths: str) -> list[str]:
         ),
     ],
 )
-def test_the_target_a_tag_means(quant: str, paths: tuple[str, ...], chosen: list[str]) -> None:
+def test_the_target_of_a_tag(quant: str, paths: tuple[str, ...], chosen: list[str]) -> None:
     assert target(quant, *paths) == chosen
 
 
-def test_what_is_never_a_target() -> None:
+def test_files_that_are_never_a_target() -> None:
     for name in ("mmproj-m.gguf", "mtp-m.gguf", "dflash-m.gguf", "eagle3-m.gguf", "dspark-m.gguf"):
         with pytest.raises(DownloadError, match="it contains no GGUF model"):
             target("", name)
@@ -55,7 +55,7 @@ def test_what_is_never_a_target() -> None:
         ("m-Q4_0.gguf", ("m-Q8_0.gguf", "m-eagle-Q4_0.gguf"), None),
     ],
 )
-def test_the_drafter_beside_a_target(wanted: str, paths: tuple[str, ...], chosen: str | None) -> None:
+def test_the_drafter_next_to_a_target(wanted: str, paths: tuple[str, ...], chosen: str | None) -> None:
     found = choose_drafter(repository(wanted, *paths), Remote(wanted, 1))
     assert (None if found is None else found.path) == chosen
 

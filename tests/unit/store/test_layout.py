@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Names to paths and back, as Ollama does it, and which of several things of one name is meant."""
+"""Names to paths and back, like in Ollama, and the choice between several things of one name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_digests_are_checked_before_they_become_paths(tmp_path: Path) -> None:
             blob_path(tmp_path, bad)
 
 
-def test_the_store_is_where_the_user_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_is_in_the_users_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_root() == home / ".local" / "share" / "eaglecpp" / "models"
     monkeypatch.setenv("EAGLECPP_MODELS", "~/with blanks")
     assert default_root() == home / "with blanks"
@@ -87,7 +87,7 @@ def test_a_file_comes_before_a_name_and_ours_before_ollamas(
     assert (find_target("m").kind, find_target("m").target) == ("path", Path("m").absolute())
 
 
-# Names that others give to files: bare names only, and nothing is ever written outside its folder
+# Names that untrusted sources give to files must be bare, and nothing may be written outside their folder.
 
 BAD = [
     "", ".", "..", "../x-00001-of-00002.gguf", "a/b", "/etc/passwd", "a\\b", "..\\..\\x", "C:x",
@@ -97,7 +97,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_bare_file_name_is_refused(name: Any, tmp_path: Path) -> None:
+def test_a_file_name_with_a_path_is_refused(name: Any, tmp_path: Path) -> None:
     assert not is_file_name(name)
     with pytest.raises(StoreError, match="bare name of a file"):
         child(tmp_path, name)

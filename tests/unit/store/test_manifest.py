@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Manifests are read with care and written byte for byte as Ollama writes them."""
+"""Manifests are validated when read, and written byte for byte like Ollama's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eaglecpp.store.manifest import CONFIG, IMAGE, Layer, Manifest
 A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
 
-def test_bytes_are_ollamas() -> None:
+def test_bytes_equal_ollamas() -> None:
     manifest = Manifest(
         (Layer(IMAGE + "model", A, 7, origin="llama3.2:3b"), Layer(IMAGE + "draft", B, 3)),
         Layer(CONFIG, B, 3),
@@ -28,7 +28,7 @@ def test_bytes_are_ollamas() -> None:
         f'{{"mediaType":"application/vnd.ollama.image.draft","digest":"{B}","size":3}}]}}\n'
     )
     assert Manifest.from_bytes(manifest.to_bytes(), "x") == manifest
-    assert manifest.n_bytes("") == 10  # one digest twice is one blob
+    assert manifest.n_bytes("") == 10  # a digest that occurs twice is one blob
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_bytes_are_ollamas() -> None:
         ({"mediaType": "application/vnd.ollama.manifest.list.v2+json", "manifests": 7}, "no variant"),
     ],
 )
-def test_a_bad_manifest_is_refused_by_place(value: Any, text: str) -> None:
+def test_a_bad_manifest_is_refused_with_the_position(value: Any, text: str) -> None:
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
     with pytest.raises(StoreError, match=f"^here: .*{text}"):
         Manifest.from_bytes(data, "here")
 
 
-def test_of_a_list_the_variant_for_llama_cpp_is_taken() -> None:
+def test_the_variant_for_llama_cpp_is_chosen_from_a_list() -> None:
     def child(runner: str, digest: str) -> dict[str, Any]:
         return {"runner": runner, "layers": [{"mediaType": "m", "digest": digest, "size": 1}], "config": {}}
 

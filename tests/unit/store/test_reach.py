@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which servers a download may reach: those that a request names, and those that others redirect to."""
+"""Servers that a download may reach, named by a request or by a redirect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from eaglecpp.store.remote.reach import HttpSession
 from helpers.hub_server import HubServer
 
 ONLY_PUBLIC = "127.0.0.1"
-"""What passes for the Internet here; all other addresses of this machine are its own network."""
+"""The only address that counts as the Internet here; other addresses of this machine are its own network."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def internet(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubSer
 
 
 def redirect(hub: HubServer, to: str) -> str:
-    """An address of the registry that redirects there."""
+    """Returns an address of the registry that redirects to `to`."""
     hub.redirects["/away"] = to
     return f"{hub.url}/away"
 
@@ -44,7 +44,7 @@ def ask(session: HttpSession, url: str) -> bytes:
      "fd00:ec2::254", "fec0::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1",
      "64:ff9b::a00:1", "2002:a00:1::", "2002:7f00:1::", "2001:0:4136:e378:8000:63bf:3fff:fdd2"],
 )  # fmt: skip
-def test_addresses_that_are_not_of_the_internet(address: str) -> None:
+def test_addresses_outside_the_internet(address: str) -> None:
     assert not reach.is_public(address)
     for public in ("1.1.1.1", "2606:4700::6810:84e5", "64:ff9b::101:101", "::ffff:1.1.1.1", "2002:101:101::"):
         assert reach.is_public(public)
@@ -64,7 +64,7 @@ def test_a_request_may_not_name_any_server(
         pull(name, stores=stores)
 
 
-def test_a_known_registry_that_is_at_an_address_of_this_network_is_refused(
+def test_a_known_registry_at_an_address_of_this_network_is_refused(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name server may answer anything."""
@@ -79,7 +79,7 @@ def test_a_known_registry_that_is_at_an_address_of_this_network_is_refused(
 def test_no_server_of_the_internet_redirects_into_this_network(
     target: str, asked_by_request: bool, internet: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The address counts, whatever the name; also for a user, who named the first server and not this one."""
+    """The address counts, not the name; also for the user, who named the first server but not this one."""
     real = socket.getaddrinfo
 
     def found(host: str, *args: Any) -> Any:
@@ -108,10 +108,10 @@ def test_a_registry_of_this_network_may_redirect_within_it(
     assert [request.path for request in hub.log] == ["/away", "/there", "/nowhere"]
 
 
-def test_the_address_that_was_checked_is_the_one_that_is_asked(
+def test_the_checked_address_is_the_one_that_is_contacted(
     internet: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that answers first with an address of the Internet, and then with one of this network."""
+    """A name that first resolves to an address of the Internet, and then to one of this network."""
     real, asked = socket.getaddrinfo, []
 
     def found(host: str, *args: Any) -> Any:
@@ -128,7 +128,7 @@ def test_the_address_that_was_checked_is_the_one_that_is_asked(
     assert [request.path for request in internet.log] == ["/away", "/there"]
 
 
-def test_behind_a_proxy_addresses_that_are_written_out_are_checked(
+def test_behind_a_proxy_literal_addresses_are_checked(
     hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", hub.url)

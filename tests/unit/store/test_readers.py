@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What others see of a model while it is replaced: all of the old one or all of the new one."""
+"""Readers of a model that is being replaced see the whole old one or the whole new one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME = ModelName.parse("m")
 
 
 def make(stores: Stores, tiny: Tiny, system: str) -> None:
-    """Another target and drafter each time, so that nothing of the old model stays."""
+    """Writes another target and drafter each time, so that nothing of the old model remains."""
     for file in (tiny.target, tiny.draft):
         copy = stores.own.root.parent / file.name
         copy.unlink(missing_ok=True)
@@ -67,10 +67,10 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(
     assert READERS[reader]().strip() == "new"
 
 
-def test_nothing_writes_into_a_file_that_may_be_mapped(
+def test_a_file_that_may_be_mapped_is_never_written_to(
     tiny: Tiny, stores: Stores, root: Path, hub: HubServer
 ) -> None:
-    """A mapped file that is cut ends the process that mapped it, by a signal; weights are mapped."""
+    """Truncating a mapped file ends the process that mapped it, by a signal; weights are mapped."""
     data = tiny.target.read_bytes()
     hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data})
     name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Changes of the store: all or nothing, nothing that is needed is removed, several at once."""
+"""Changes of the store are all or nothing, keep every needed file, and may run in parallel."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def blobs(root: Path) -> set[bytes]:
     return {path.read_bytes() for path in (root / "blobs").iterdir()}
 
 
-def test_blobs_go_when_the_last_model_that_needs_them_goes(stores: Stores, root: Path) -> None:
+def test_blobs_are_removed_with_the_last_model_that_needs_them(stores: Stores, root: Path) -> None:
     make(stores, "a", b"shared", b"only a")
     make(stores, "b", b"shared")
     copy_model(stores, stores.get(ModelName.parse("a")), ModelName.parse("c"))
     remove_model(stores.own, ModelName.parse("A"))
     assert {b"shared", b"only a"} <= blobs(root)
     make(stores, "C", b"new")
-    assert [str(model.name) for model in stores.models()] == ["c:latest", "b:latest"]  # in the case it had
+    assert [str(model.name) for model in stores.models()] == ["c:latest", "b:latest"]  # in its original case
     assert b"only a" not in blobs(root)
     for name in "bc":
         remove_model(stores.own, ModelName.parse(name))
@@ -50,7 +50,7 @@ def test_blobs_go_when_the_last_model_that_needs_them_goes(stores: Stores, root:
         remove_model(stores.own, ModelName.parse("b"))
 
 
-def test_an_operation_that_fails_leaves_nothing(stores: Stores, root: Path) -> None:
+def test_a_failing_operation_leaves_nothing(stores: Stores, root: Path) -> None:
     make(stores, "a", b"kept")
     before = blobs(root)
     with pytest.raises(RuntimeError), Transaction(stores) as transaction:
@@ -61,7 +61,7 @@ def test_an_operation_that_fails_leaves_nothing(stores: Stores, root: Path) -> N
     assert list((root / "tmp").iterdir()) == []
 
 
-def test_what_dead_processes_left_waits_but_not_for_ever(
+def test_files_of_dead_processes_are_removed_after_some_days(
     stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(stores, "a", b"kept")
@@ -82,8 +82,8 @@ def test_what_dead_processes_left_waits_but_not_for_ever(
 
 
 @pytest.mark.parametrize("name", ["m" * 81, "with blank", "OTHER", "n/deeper"])
-def test_what_a_manifest_names_stays_whatever_its_own_name_is(stores: Stores, root: Path, name: str) -> None:
-    """Two names that differ in case only are one to us, and two on the disk."""
+def test_blobs_of_a_manifest_stay_whatever_its_name(stores: Stores, root: Path, name: str) -> None:
+    """Two names that differ only in case are one name for us, but two on the disk."""
     make(stores, "a", b"precious")
     make(stores, "other", b"other")
     folder = root / "manifests" / "registry.ollama.ai" / "library"
@@ -117,11 +117,11 @@ def test_nothing_is_removed_while_a_manifest_cannot_be_read(stores: Stores, root
     assert stores.get(ModelName.parse("a")).texts("license") == ("precious",)
 
 
-def test_many_at_once(stores: Stores, root: Path) -> None:
+def test_many_operations_at_once(stores: Stores, root: Path) -> None:
     def work(number: int) -> None:
         for round_ in range(4):
             make(stores, f"m{number % 3}", b"shared", b"%d" % (number % 3), b"%d-%d" % (number, round_))
-            with suppress(StoreError):  # which another one has removed
+            with suppress(StoreError):  # another one has removed it
                 remove_model(stores.own, ModelName.parse(f"m{(number + 1) % 3}"))
 
     with ThreadPoolExecutor(4) as pool:
@@ -130,7 +130,7 @@ def test_many_at_once(stores: Stores, root: Path) -> None:
     assert orphans(root) == []
 
 
-def test_what_is_in_use_stays_though_another_process_removes_its_model(
+def test_blobs_in_use_stay_although_another_process_removes_the_model(
     stores: Stores, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "weights"
@@ -158,8 +158,8 @@ def test_what_is_in_use_stays_though_another_process_removes_its_model(
         late.commit(ModelName.parse("d"), layers, {})
 
 
-def test_a_stuck_store_is_said_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the second download waits for the first is seen in tests/e2e/test_kill.py."""
+def test_a_stuck_store_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/e2e/test_kill.py shows that the second download waits for the first."""
     monkeypatch.setattr("eaglecpp.store.content._PATIENCE_S", 0.1)
     with (
         lock_store(root),
@@ -169,7 +169,7 @@ def test_a_stuck_store_is_said_so(root: Path, monkeypatch: pytest.MonkeyPatch) -
         pass
 
 
-def test_a_store_of_a_newer_version_is_left_alone(stores: Stores, root: Path) -> None:
+def test_a_store_of_a_newer_version_is_not_changed(stores: Stores, root: Path) -> None:
     root.mkdir(parents=True)
     (root / "eaglecpp.json").write_text('{"layout": 2}')
     with pytest.raises(StoreError, match=r"1}', found b'{\"layout\": 2}'; written by a newer eaglecpp"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a model that somebody else made may decide here: how it speaks, not what this machine does."""
+"""Decisions left to an untrusted model: its prompt format, but not this machine's settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HARMLESS = [
 
 @pytest.fixture
 def pulled(hub: HubServer, tiny: Tiny, stores: Stores) -> str:
-    """A model of a registry that would like to decide a lot."""
+    """A model of a registry that tries to change many settings."""
     contents = {
         "model": tiny.target.read_bytes(),
         PRAGMAS: json.dumps([*HARMFUL, *HARMLESS]).encode(),
@@ -82,7 +82,7 @@ def test_a_pulled_model_opens_no_connection_and_raises_no_limit(pulled: str, sto
     assert options_of(find_target("child"))["top_p"] == 0.5
 
 
-def test_what_was_made_here_is_believed(tiny: Tiny, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_created_here_is_trusted(tiny: Tiny, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"FROM {tiny.target}\nPARAMETER num_thread 3\n#eaglecpp: rpc 127.0.0.1:1\n#eaglecpp: n_ctx 65536\n"
     model = make_model(stores, text, "mine")
     options = options_of(find_target("mine"))
@@ -94,10 +94,10 @@ def test_what_was_made_here_is_believed(tiny: Tiny, stores: Stores, monkeypatch:
 
 
 @pytest.mark.parametrize("is_list", [False, True])
-def test_untrusted_settings_are_not_believed_because_they_equal_the_user_s(
+def test_untrusted_settings_are_not_trusted_because_they_equal_the_users(
     is_list: bool, hub: HubServer, tiny: Tiny, stores: Stores
 ) -> None:
-    """Trust is a model's, not that of bytes, and a registry cannot send it along."""
+    """Trust belongs to a model, not to its bytes, and a registry cannot send it."""
     text = f"FROM {tiny.target}\nPARAMETER num_thread 3\n#eaglecpp: learn true\n#eaglecpp: rpc 127.0.0.1:1\n"
     name = ModelName.parse(f"{hub.host}/library/evil:1")
 
@@ -116,7 +116,7 @@ def test_untrusted_settings_are_not_believed_because_they_equal_the_user_s(
         options = options_of(find_target(name))
         return bool({"rpc", "learn"} & options.keys()) or options["n_threads"] != 0
 
-    make_model(stores, text, str(name))  # of the user's own making, until the pull replaces it
+    make_model(stores, text, str(name))  # the user's own, until the pull replaces it
     assert is_believed(str(name))
     pull(replace(name, scheme="http"), insecure=True)
     assert not is_believed(str(name))
@@ -126,7 +126,7 @@ def test_untrusted_settings_are_not_believed_because_they_equal_the_user_s(
     assert not is_believed("copy") and not is_believed("child")
 
 
-def test_models_of_ollama_s_store_are_somebody_else_s(ollama: OllamaModel, tiny: Tiny) -> None:
+def test_models_of_ollamas_store_are_untrusted(ollama: OllamaModel, tiny: Tiny) -> None:
     file = ollama(
         "library/m/1",
         {"model": tiny.target.read_bytes(), "params": b'{"num_thread":99,"num_ctx":2048,"stop":["a"]}'},
@@ -137,8 +137,8 @@ def test_models_of_ollama_s_store_are_somebody_else_s(ollama: OllamaModel, tiny:
     assert options["n_threads"] == 0
 
 
-def test_an_option_is_not_for_untrusted_models_unless_it_says_so() -> None:
-    """The list, so that a new option is a decision and not an accident."""
+def test_an_option_is_closed_to_untrusted_models_by_default() -> None:
+    """The full list, so that a new option requires a decision."""
     mine = {
         o.name
         for cls in (ModelOptions, DraftOptions, SamplingOptions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters in training: what a block sees, which rows begin one, and that it learns."""
+"""Block drafters in training: the rows that a block sees, its anchors, and that it learns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = 4
 
 
 def make_model(rank: int = 8, *, causal: bool = False, **form: Any) -> BlockModel:
-    """With weights such that everything it reads moves what it says."""
+    """Returns a model whose output depends on every input."""
     torch.manual_seed(3)
     assert BLOCK.block is not None
     block = replace(BLOCK.block, causal=(causal,) * 2, markov_rank=rank, confidence=rank > 0, **form)
@@ -61,7 +61,7 @@ def test_a_causal_block_hides_its_later_rows() -> None:
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(whole, cut, strict=True)) == causal
 
 
-def test_the_bias_is_of_the_token_before_each_slot() -> None:
+def test_each_slot_has_the_bias_of_the_token_before_it() -> None:
     model, sample = make_model(), make_sample(12, 1)
     batch = make_batch([sample], draft_ids(), SIZE, CPU)
     row, width = 3, SPEC.hidden_size
@@ -70,7 +70,7 @@ def test_the_bias_is_of_the_token_before_each_slot() -> None:
         torch.testing.assert_close(state[row, width:], model.markov_w1[int(sample.tokens[row + 1 + slot])])
 
 
-def test_anchors_are_drawn_anew_and_the_same_for_a_run_that_goes_on() -> None:
+def test_anchors_are_drawn_anew_and_the_same_in_a_resumed_run() -> None:
     sample = make_sample(200, 1)
 
     def anchors(offset: int) -> list[int]:
@@ -89,7 +89,7 @@ def test_anchors_are_drawn_anew_and_the_same_for_a_run_that_goes_on() -> None:
     ("rank", "form"), [(0, {}), (8, {}), (0, {"anchor_first": False, "conv": (2, 16), "selector": (8, 5)})]
 )
 def test_it_learns_texts_by_heart(rank: int, form: dict[str, Any]) -> None:
-    """Random labels over random features: only what it learnt of these texts can be right."""
+    """Random labels over random features: the model can only be right by memorising these texts."""
     model = make_model(rank, **form)
     source = Samples([make_sample(16, seed) for seed in range(2)])
     method = TrainingTimeTest(model, draft_ids(), model.block.n_drafts, 1)
@@ -104,8 +104,8 @@ def test_it_learns_texts_by_heart(rank: int, form: dict[str, Any]) -> None:
     assert evaluate(method, source, [0, 1], method.n_steps, 64).length > 2.0
 
 
-def test_the_confidence_head_says_how_much_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a drafter that does not change, from its states alone."""
+def test_the_confidence_head_estimates_the_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a fixed drafter, from its states alone."""
     model, batch = make_model(), make_batch([make_sample(40, 1)], draft_ids(), SIZE, CPU)
     assert model.confidence is not None
     loss_of, errors = model.further_loss, list[float]()
@@ -124,7 +124,7 @@ def test_the_confidence_head_says_how_much_is_accepted(monkeypatch: pytest.Monke
         (sums.loss / sums.weight).backward()
         optimizer.step()
     assert errors[-1] < 0.3 * errors[0], errors[::20]
-    # and the drafter learns to be sure of itself
+    # the loss also trains the drafter to be confident
     states = torch.randn(3, 40, requires_grad=True)
     none = torch.zeros(3)
     loss = loss_of(states, torch.rand(3), Labels(none, none, none, torch.ones(3), 0, "lk", None))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The feature cache: what is read is what was captured, kills lose no more than the torn tail, and a cache of
-something else is refused.
+"""The feature cache returns what was captured, loses at most the incomplete tail to a kill, and another
+target's cache is refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def captures(folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def filled(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished cache; not to be changed."""
+    """A complete cache; not to be changed."""
     folder = tmp_path_factory.mktemp("cache") / "filled"
     open_source(models.target, conversations(), CacheOptions(folder), model=MODEL).close()
     return folder
@@ -60,7 +60,7 @@ def copy(filled: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("bf16", 0.004), ("int8", 0.03)])
-def test_cached_is_streamed_within_the_error_of_the_type(
+def test_cached_features_equal_captured_ones_within_the_error_of_the_type(
     models: Models, tmp_path: Path, kind: FeatureType, tolerance: float
 ) -> None:
     wanted = conversations()
@@ -80,7 +80,7 @@ def test_cached_is_streamed_within_the_error_of_the_type(
         assert (other.features.dtype, other.label_ids.dtype) == (np.float32, np.int32)
 
 
-def test_the_size_is_known_before_and_kept(models: Models, tmp_path: Path) -> None:
+def test_the_size_is_announced_and_kept(models: Models, tmp_path: Path) -> None:
     plans: list[str] = []
     steps: list[tuple[int, int]] = []
     folder = tmp_path / "c"
@@ -100,7 +100,7 @@ def test_the_size_is_known_before_and_kept(models: Models, tmp_path: Path) -> No
     assert steps[-1] == (sum(LENGTHS), sum(LENGTHS))
 
 
-def test_a_cache_serves_other_splits_and_grows_by_what_is_new(models: Models, copy: Path) -> None:
+def test_a_cache_serves_other_splits_and_captures_only_new_conversations(models: Models, copy: Path) -> None:
     plans: list[str] = []
     before = files_of(copy)
     some = [conversations()[3], *conversations((9,))]
@@ -111,7 +111,7 @@ def test_a_cache_serves_other_splits_and_grows_by_what_is_new(models: Models, co
     assert files_of(copy).items() > before.items()
 
 
-def test_equal_conversations_are_kept_once(models: Models, tmp_path: Path) -> None:
+def test_equal_conversations_are_stored_once(models: Models, tmp_path: Path) -> None:
     one = conversations()[0]
     folder = tmp_path / "c"
     source = open_source(models.target, [one, one], CacheOptions(folder), model=MODEL)
@@ -139,7 +139,7 @@ def test_several_threads_capture_the_same_bytes_each_with_its_own_target(
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
-def test_what_was_captured_before_a_bad_conversation_is_kept(
+def test_conversations_captured_before_a_bad_one_are_kept(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_threads: int
 ) -> None:
     many = conversations(MANY)
@@ -174,7 +174,7 @@ open_source(
 """
 
 
-def test_a_killed_fill_goes_on_to_the_same_bytes(models: Models, filled: Path, tmp_path: Path) -> None:
+def test_a_killed_capture_continues_to_the_same_bytes(models: Models, filled: Path, tmp_path: Path) -> None:
     folder, here = tmp_path / "killed", Path(__file__).parent
     code = CHILD.format(
         tests=str(here.parents[1]), here=str(here), target=str(models.target), folder=str(folder)
@@ -199,7 +199,7 @@ def test_a_killed_fill_goes_on_to_the_same_bytes(models: Models, filled: Path, t
         ({"kind": "int8"}, "feature_type: expected int8, found bf16"),
     ],
 )
-def test_a_cache_of_another_target_or_made_with_other_settings_is_refused(
+def test_a_cache_of_another_target_or_settings_is_refused(
     models: Models, copy: Path, tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
     before, options = files_of(copy), {"model": MODEL} | changes
@@ -210,14 +210,14 @@ def test_a_cache_of_another_target_or_made_with_other_settings_is_refused(
     assert files_of(copy) == before
 
 
-def test_a_folder_of_something_else_is_left_alone(models: Models, tmp_path: Path) -> None:
+def test_another_kind_of_folder_is_not_changed(models: Models, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("dear", encoding="utf-8")
     with pytest.raises(DataError, match=r"empty folder, found 'thesis\.txt'"):
         open_source(models.target, conversations(), CacheOptions(tmp_path), model=MODEL)
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "lock") == ["thesis.txt"]
 
 
-def test_a_disk_too_small_is_told_before_anything_is_captured(
+def test_a_disk_too_small_is_reported_before_the_first_capture(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Conversations that the target writes by itself: both sides its own, the same whatever happens meanwhile."""
+"""Conversations in which the target writes both sides; they do not depend on the other conversations of a
+run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from eaglecpp.train.capture.converse import ConverseSettings, Frame, converse, q
 from eaglecpp.train.data import texts as data
 from helpers.models import Models
 
-# The tiny target seldom ends a turn: short ones, and questions from the lists, which always end.
+# The tiny target rarely ends a turn, so turns are short and questions come from the lists, which always end.
 SETTINGS = ConverseSettings(
     seed=3, own_questions=0.3, follow_ups=0.8, turns=(0.3, 0.7), question_tokens=40, answer_tokens=16
 )
@@ -56,8 +58,8 @@ def test_every_conversation_is_written_or_left_out_for_a_reason(written: Path) -
     assert sum("tokens" in entry for entry in found.values()) >= N // 3
 
 
-def test_answers_are_what_the_target_says_to_what_stands_before(engine: Engine, written: Path) -> None:
-    """Greedy ones, which need no seed."""
+def test_answers_are_the_targets_continuation(engine: Engine, written: Path) -> None:
+    """Checked with greedy answers, which need no seed."""
     out = written.with_name("greedy.jsonl")
     converse(engine, out, N, replace(SETTINGS, temperatures=((0.0, 1.0),), own_questions=0.0))
     n_compared = 0
@@ -70,7 +72,7 @@ def test_answers_are_what_the_target_says_to_what_stands_before(engine: Engine, 
     assert n_compared >= 4
 
 
-def test_turns_stand_in_the_template_s_form(engine: Engine, written: Path) -> None:
+def test_turns_are_in_the_templates_form(engine: Engine, written: Path) -> None:
     frame = Frame(engine)
     for entry in entries(written).values():
         for begin, end in entry.get("turns", ()):
@@ -80,13 +82,13 @@ def test_turns_stand_in_the_template_s_form(engine: Engine, written: Path) -> No
             assert entry["turns"][-1][1] == len(entry["tokens"])
 
 
-def test_company_and_order_change_nothing(models: Models, written: Path, tmp_path: Path) -> None:
+def test_other_conversations_and_order_change_nothing(models: Models, written: Path, tmp_path: Path) -> None:
     with Engine.open(models.target, n_ctx=1024, n_threads=1, strategy="off") as alone:
         converse(alone, tmp_path / "c.jsonl", N, SETTINGS)
     assert entries(tmp_path / "c.jsonl") == entries(written)
 
 
-def test_more_can_be_asked_for_later(engine: Engine, written: Path, tmp_path: Path) -> None:
+def test_more_conversations_can_be_added_later(engine: Engine, written: Path, tmp_path: Path) -> None:
     out = tmp_path / "c.jsonl"
     out.write_bytes(written.read_bytes()[:-200])
     converse(engine, out, N, SETTINGS)
@@ -94,14 +96,14 @@ def test_more_can_be_asked_for_later(engine: Engine, written: Path, tmp_path: Pa
     out.write_bytes(written.read_bytes())
     steps: list[tuple[int, int, int]] = []
     report = converse(engine, out, N + 3, SETTINGS, lambda *step: steps.append(step))
-    assert max(n_tokens for n_done, _, n_tokens in steps if n_done == N) > 0  # told before one is finished
+    assert max(n_tokens for n_done, _, n_tokens in steps if n_done == N) > 0  # before one is finished
     assert report.n_before == sum("tokens" in entry for entry in entries(written).values())
     assert out.read_bytes().startswith(written.read_bytes())
     assert sorted(entries(out)) == list(range(N + 3))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-def test_nothing_is_writable_for_others_whatever_the_umask(engine: Engine, tmp_path: Path) -> None:
+def test_files_are_private_under_any_umask(engine: Engine, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         converse(engine, tmp_path / "a" / "b" / "c.jsonl", 1, SETTINGS)
@@ -111,7 +113,7 @@ def test_nothing_is_writable_for_others_whatever_the_umask(engine: Engine, tmp_p
     assert len(made) >= 2 and not [path for path in made if path.stat().st_mode & 0o022]
 
 
-def test_it_is_learnt_where_the_assistant_speaks(engine: Engine, written: Path) -> None:
+def test_only_the_assistants_tokens_are_learnt(engine: Engine, written: Path) -> None:
     read = data.load([written], engine, 1024)
     good = [entry for entry in entries(written).values() if "tokens" in entry]
     by_tokens = {tuple(entry["tokens"]): entry for entry in good}
@@ -123,7 +125,7 @@ def test_it_is_learnt_where_the_assistant_speaks(engine: Engine, written: Path) 
         assert np.count_nonzero(one.turns) == sum(end - begin for begin, end in entry["turns"])
 
 
-def test_a_question_asked_twice_is_learnt_once(engine: Engine, tmp_path: Path) -> None:
+def test_a_repeated_question_is_learnt_once(engine: Engine, tmp_path: Path) -> None:
     lines = [
         {"tokens": [5, 6, 7, 8, 9, 10], "turns": [[3, 6]]},
         {"tokens": [5, 6, 7, 9, 9, 11], "turns": [[3, 6]]},
@@ -137,14 +139,14 @@ def test_a_question_asked_twice_is_learnt_once(engine: Engine, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("turns", ["[[3, 9]]", "[[4, 3]]", "[]", "[[1]]", "3", "[[0, 2], [1, 3]]"])
-def test_turns_that_cannot_be_are_named(engine: Engine, tmp_path: Path, turns: str) -> None:
+def test_impossible_turns_are_named(engine: Engine, tmp_path: Path, turns: str) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text(f'{{"tokens": [5, 6, 7, 8], "turns": {turns}}}\n')
     with pytest.raises(DataError, match=r'c\.jsonl:1: "turns": expected \[begin, end\]'):
         data.load([path], engine, 64)
 
 
-def test_loops_are_seen() -> None:
+def test_repetition_is_detected() -> None:
     rng = random.Random(1)
     text = [rng.randrange(100) for _ in range(200)]
     assert not is_looping(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What training reads: which tokens of a chat are learnt, what becomes of texts, and what bad files say."""
+"""Training data: the tokens of a chat that are learnt, texts, and errors of bad files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_lines(path: Path, *values: Any) -> Path:
 
 
 def texts_of_turns(engine: Engine, tokens: Sequence[int], turns: Sequence[int]) -> list[str]:
-    """The text of each turn, number 0 left out."""
+    """Returns the text of each turn, without turn 0."""
     return [
         engine.detokenize([t for t, turn in zip(tokens, turns, strict=True) if turn == n], special=True)
         for n in range(1, max(turns) + 1)
@@ -67,10 +67,10 @@ def encoded(engine: Engine, template: str, *turns: tuple[str, str]) -> tuple[lis
     return tokens.tolist(), mask.tolist()
 
 
-# Which tokens of a chat are learnt
+# Tokens of a chat that are learnt
 
 
-def test_turns_are_what_the_assistant_says_and_its_end_token(tmp_path: Path, engine: Engine) -> None:
+def test_turns_are_the_assistants_text_and_its_end_token(tmp_path: Path, engine: Engine) -> None:
     read = data.load([write_lines(tmp_path / "a.jsonl", chat(*TALK))], engine, 512)
     (one,) = read.conversations
     assert texts_of_turns(engine, one.tokens.tolist(), one.turns.tolist()) == [
@@ -83,7 +83,7 @@ def test_turns_are_what_the_assistant_says_and_its_end_token(tmp_path: Path, eng
     assert (read.report.tokens, read.report.trained) == (len(one.tokens), np.count_nonzero(one.turns))
 
 
-def test_the_tokens_before_an_answer_are_those_the_engine_would_read(tmp_path: Path, engine: Engine) -> None:
+def test_the_tokens_before_an_answer_equal_the_engines_prompt(tmp_path: Path, engine: Engine) -> None:
     (one,) = data.load([write_lines(tmp_path / "a.jsonl", chat(*TALK[:3]))], engine, 512).conversations
     begin = int(np.flatnonzero(one.turns)[0])
     assert one.tokens[:begin].tolist() == engine.chat_prompt(messages(*TALK[:2]))
@@ -104,14 +104,15 @@ OPEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        # as Qwen3's: only the last answer shows that it was not thought about
+        # as in Qwen3's: only the last answer gets an empty thought
         (
             "{% for m in messages %}" + BEGIN + "{% if m.role == 'assistant' and loop.last %}<think></think>"
             "{% endif %}{{ m.content }}" + END + OPEN,
             ["one of the men<|im_end|>", "<think></think>\n how old<|im_end|>"],
         ),
-        # as DeepSeek-R1's, whose prompt ends in an opened thought that finished turns do not have; "\n" of
-        # the template and of the answer are the same text: only tokens tell, and they agree that far
+        # as in DeepSeek-R1's, whose prompt ends in an opened thought that finished turns do not have. "\n" of
+        # the template and of the answer are the same text; only the tokens distinguish them, and they agree
+        # up to there
         (
             "{% for m in messages %}" + BEGIN + "{{ m.content }}<|im_end|>{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}",
@@ -123,7 +124,7 @@ OPEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
             "{% if add_generation_prompt %}[assistant]{% endif %}",
             [" one of the men\n", " \n how old\n"],
         ),
-        # the question is hidden: no turn rather than a guess
+        # the question is hidden: no turn instead of a guess
         ("{% for m in messages[-1:] %}{{ m.content }}" + END + OPEN, []),
     ],
     ids=["rewrites older answers", "opens a thought", "no end token", "hides the question"],
@@ -135,7 +136,7 @@ def test_the_turns_of_any_template(engine: Engine, template: str, expected: list
     assert found == expected
 
 
-def test_a_template_that_tells_the_date_gives_the_same_tokens_on_every_day(engine: Engine) -> None:
+def test_a_template_with_the_date_gives_the_same_tokens_on_every_day(engine: Engine) -> None:
     template = (
         "{% set day = strftime_now('%d %b %Y') %}"
         "{% for m in messages %}<|im_start|>{{ m.role }} {{ day }}\n{{ m.content }}<|im_end|>{% endfor %}"
@@ -146,7 +147,7 @@ def test_a_template_that_tells_the_date_gives_the_same_tokens_on_every_day(engin
     assert max(turns) == 2
 
 
-def test_where_a_prompt_ends_is_known(tmp_path: Path, engine: Engine) -> None:
+def test_the_end_of_a_prompt_is_known(tmp_path: Path, engine: Engine) -> None:
     """Answers to one prompt must not be on both sides of the split."""
     said = [chat(*TALK[:2], ("assistant", words)) for words in ("one of the men", "nobody")]
     prompt = engine.chat_prompt(messages(*TALK[:2]))
@@ -190,14 +191,14 @@ def test_a_long_chat_is_cut_and_counted(tmp_path: Path, engine: Engine) -> None:
     assert any("cut" in line for line in read.report.lines())
 
 
-def test_a_chat_whose_answer_lies_behind_the_context_is_left_out(tmp_path: Path, engine: Engine) -> None:
+def test_a_chat_whose_answer_is_beyond_the_context_is_left_out(tmp_path: Path, engine: Engine) -> None:
     lines = [chat(("user", "the man " * 60), ("assistant", "no")), chat(*TALK)]
     read = data.load([write_lines(tmp_path / "a.jsonl", *lines)], engine, 96)
     assert len(read.conversations) == 1
     assert read.report.dropped == {"fewer than two tokens to learn within the context": 1}
 
 
-def test_text_becomes_pieces_that_lose_nothing(tmp_path: Path, engine: Engine) -> None:
+def test_text_is_split_into_pieces_without_loss(tmp_path: Path, engine: Engine) -> None:
     text = "".join(f"line {n} of the old man\n" for n in range(60))
     (tmp_path / "story.txt").write_text(text, encoding="utf-8")
     read = data.load([tmp_path / "story.txt"], engine, 100)
@@ -214,7 +215,7 @@ def test_control_tokens_written_in_a_text_stay_text(tmp_path: Path, engine: Engi
     assert not set(one.tokens[1:].tolist()) & {0, 1, 2, 3}
 
 
-def test_a_folder_gives_its_text_files_and_says_what_it_left(tmp_path: Path, engine: Engine) -> None:
+def test_a_folder_gives_its_text_files_and_reports_the_others(tmp_path: Path, engine: Engine) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / ".git").mkdir()
     (tmp_path / "a.py").write_text("def the(): pass", encoding="utf-8")
@@ -262,7 +263,7 @@ def test_a_binary_file_that_is_named_is_refused(tmp_path: Path, engine: Engine) 
         data.load([tmp_path / "a.txt"], engine, 100)
 
 
-def test_prompts_alone_point_to_generate(tmp_path: Path, engine: Engine) -> None:
+def test_prompts_without_answers_point_to_generate(tmp_path: Path, engine: Engine) -> None:
     path = write_lines(tmp_path / "a.jsonl", {"prompt": "how"}, {"prompt": "who"})
     with pytest.raises(DataError, match="2 x a prompt without an answer: --generate"):
         data.load([path], engine, 100)
@@ -279,7 +280,7 @@ def some_conversations(n: int) -> list[TrainText]:
     ("n", "share", "expected"),
     [(1000, 0.02, 20), (100, 0.02, 4), (6, 0.02, 3), (1, 0.02, 0), (50_000, 0.02, 200), (100, 0.0, 0)],
 )
-def test_the_held_out_part_has_the_size_that_was_asked_for(n: int, share: float, expected: int) -> None:
+def test_the_held_out_part_has_the_requested_size(n: int, share: float, expected: int) -> None:
     train, held_out = data.split(some_conversations(n), share)
     assert (len(train), len(held_out)) == (n - expected, expected)
 
@@ -289,12 +290,12 @@ def test_the_held_out_part_does_not_depend_on_order(rng: np.random.Generator) ->
     shuffled = [conversations[i] for i in rng.permutation(300)]
     parts = [data.split(order)[1] for order in (conversations, shuffled)]
     first, second = ([data.token_hash(one.tokens) for one in part] for part in parts)
-    assert first == second == sorted(first)  # an evaluation of the first ones sees a bit of every file
+    assert first == second == sorted(first)  # the first ones contain a part of every file
     assert len(first) == 6
 
 
 def answers(prompts: list[list[int]], n_each: int) -> list[TrainText]:
-    """As many answers to each prompt."""
+    """Returns `n_each` answers to each prompt."""
     said = [[*prompt, 90 + n, 7] for prompt in prompts for n in range(n_each)]
     turns = [[0] * len(prompt) + [1, 1] for prompt in prompts for _ in range(n_each)]
     return [

@@ -14,8 +14,8 @@ from helpers.training import N_VOCAB, SPEC, Samples, draft_ids, make_sample
 
 
 class Scripted(DraftModel):
-    """Hits where the script says so: `script[row]` is how many depths of that anchor's chain hit, and every
-    depth after a miss is a hit again, which must not count.
+    """A model with scripted hits: `script[row]` is the number of depths that hit in that anchor's chain.
+    Every depth after a miss is a hit again, which must not count.
     """
 
     script: dict[int, int]
@@ -27,10 +27,10 @@ class Scripted(DraftModel):
         ]
 
 
-def test_a_round_starts_behind_what_the_one_before_accepted() -> None:
+def test_a_round_starts_after_the_accepted_tokens_of_the_previous_one() -> None:
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
-    # the script of anchors that no round starts at must not matter; the last two are too near to the end for
-    # a chain of three, the last for one of two
+    # the entries of rows where no round starts must not matter; the last two are too near the end for a chain
+    # of three, the last for a chain of two
     model.script = {0: 1, 1: 3, 2: 0, 3: 3, 4: 3, 5: 0, 6: 0, 7: 1}
     source = Samples([make_sample(10, seed=1)])
     found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=3, n_tokens=64)
@@ -40,8 +40,8 @@ def test_a_round_starts_behind_what_the_one_before_accepted() -> None:
     assert found.length == pytest.approx(1 + 5 / 4)
 
 
-def test_a_depth_that_no_chain_reached_is_expected_to_be_like_the_one_before() -> None:
-    """The planner starts from these rates, and must not take a slot that nobody tried for a useless one."""
+def test_an_unreached_depth_gets_the_rate_of_the_previous_one() -> None:
+    """The planner starts from these rates, and an untried slot must not look useless."""
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     model.script = {0: 1, 1: 0, 2: 1, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0}
     source = Samples([make_sample(10, seed=1)])
@@ -54,7 +54,7 @@ def test_a_depth_that_no_chain_reached_is_expected_to_be_like_the_one_before() -
     assert found.rates == (1.0,) * 4
 
 
-def test_each_answer_is_walked_through_on_its_own() -> None:
+def test_each_answer_is_evaluated_separately() -> None:
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     # two samples of one batch, each with two answers: tokens 2..5 and 8..11; rows 1..3 and 7..9 count
     turns = [0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2]
@@ -62,11 +62,11 @@ def test_each_answer_is_walked_through_on_its_own() -> None:
     model.script = {row + 12 * b: n for b in (0, 1) for row, n in script.items()}
     source = Samples([make_sample(12, seed=seed, turns=turns) for seed in (1, 2)])
     found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0, 1], depth=2, n_tokens=64)
-    assert found.n_rounds == 2 * 4  # at 1, 7, 8, 9: the first leaves nothing of its answer
+    assert found.n_rounds == 2 * 4  # at 1, 7, 8, 9: the first covers its whole answer
     assert found.length == pytest.approx(1 + 3 / 4)
 
 
-def test_nothing_counted_gives_a_length_of_one() -> None:
+def test_without_rounds_the_length_is_one() -> None:
     model = DraftModel(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     silent = Samples([make_sample(9, seed=1, turns=np.zeros(9, int).tolist())])
     found = evaluate(TrainingTimeTest(model, draft_ids()), silent, [0], depth=2, n_tokens=64)

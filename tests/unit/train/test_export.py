@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A trained drafter as files: what readers of the checkpoint find, and that the engine computes the same."""
+"""A trained drafter as files: the checkpoint has the names that others read, and the engine computes the same
+as the trainer.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def arch(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def sample(target: TinyTarget) -> Sample:
-    """What the target makes of a random prompt."""
+    """Returns the target's features and labels of a random prompt."""
     tokens = np.array(prompt_ids(40), np.int32)
     source = TargetSource(target.gguf, [TrainText(tokens, np.ones(40, np.int16))], LAYERS)
     try:
@@ -60,7 +62,7 @@ def make_model(
     noise: float = 0.3,
     n_layers: int = 1,
 ) -> tuple[DraftModel, DraftVocabulary]:
-    """A drafter started from the target, then shaken, so that no weight is at a special value."""
+    """Returns a drafter started from the target, with noise, so that no weight has a special value."""
     file = read_gguf(target.gguf)
     n_vocab = target.n_vocab
     ids = np.arange(n_vocab) if whole else np.arange(0, n_vocab, 2)
@@ -96,13 +98,13 @@ def export(folder: Path, target: TinyTarget, model: DraftModel, vocab: DraftVoca
         ({}, "Q8_0", 0.1),
     ],
 )
-def test_the_engine_computes_what_was_trained_as_nearly_as_the_type_allows(
+def test_the_engine_computes_the_trained_model_up_to_the_types_rounding(
     form: dict[str, Any], kind: str, most: float, tmp_path: Path, target: TinyTarget, sample: Sample
 ) -> None:
     model, vocab = make_model(target, **form)
     report = export(tmp_path, target, model, vocab, kind)
     assert report.spec.n_layers == form.get("n_layers", 1)
-    # llama.cpp would read DFlash's slots one off
+    # llama.cpp would shift DFlash's slots by one
     stock = {"dspark": "dflash", "dflash": "dflash_ex", "dflash2": "dflash"}
     plain = "eagle3" if form == {"family": "eagle3"} else "eagle31"
     assert report.spec.architecture == stock.get(form.get("family", ""), plain)
@@ -114,7 +116,7 @@ def test_the_engine_computes_what_was_trained_as_nearly_as_the_type_allows(
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
-def test_eagle_1_is_written_as_safeailab_writes_it(kind: str, tmp_path: Path, target: TinyTarget) -> None:
+def test_eagle_1_is_written_like_safeailabs(kind: str, tmp_path: Path, target: TinyTarget) -> None:
     model, vocab = make_model(target, family="eagle1", whole=True)
     report = export(tmp_path, target, model, vocab, kind)
     assert (report.spec.architecture, report.spec.family) == ("eagle", "eagle1")
@@ -134,9 +136,7 @@ def test_eagle_1_is_written_as_safeailab_writes_it(kind: str, tmp_path: Path, ta
     assert 0 < error < (1e-3 if kind == "F32" else 0.1)
 
 
-def test_a_file_that_computes_something_else_is_refused(
-    tmp_path: Path, target: TinyTarget, sample: Sample
-) -> None:
+def test_a_file_with_other_results_is_refused(tmp_path: Path, target: TinyTarget, sample: Sample) -> None:
     model, vocab = make_model(target)
     report = export(tmp_path, target, model, vocab)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -209,7 +209,7 @@ def test_a_new_drafter_starts_with_the_targets_head_and_norm(target: TinyTarget)
 
 
 def test_the_layer_starts_as_the_targets_last_block(arch: str, tmp_path: Path) -> None:
-    """In checkpoint form, so the rotation order of the GGUF's rows has been undone."""
+    """In checkpoint form, so with the rotation order of the GGUF's rows undone."""
     target = make_target(tmp_path, TargetSpec.of(arch, n_layers=7))
     file = read_gguf(target.gguf)
     spec = new_spec(file, target.n_vocab, 7, (2, 3, 4))
@@ -236,13 +236,13 @@ def test_new_layers_change_nothing_until_they_are_trained(target: TinyTarget, sa
         for found, expected in zip(three.logits(batch), one.logits(batch), strict=True):
             assert torch.equal(found, expected)
     three(batch).loss.backward()
-    for layer in three.layers[1:]:  # what they add can be learnt at once
+    for layer in three.layers[1:]:  # they can learn from the first step
         assert layer.o.grad is not None and layer.o.grad.any() and layer.down.grad.any()
     block = torch.from_numpy(target.weights["model.layers.7.mlp.gate_proj.weight"])
     assert torch.equal(added["layers.2.gate_up"][: len(block)], block)
 
 
-def test_layers_are_added_and_not_left_out(target: TinyTarget) -> None:
+def test_layers_can_be_added_but_not_removed(target: TinyTarget) -> None:
     file = read_gguf(target.gguf)
     two = with_layers(new_spec(file, target.n_vocab, 8, LAYERS), 2)
     assert two.n_layers == 2 and with_layers(two, 4).n_layers == 4
@@ -252,7 +252,7 @@ def test_layers_are_added_and_not_left_out(target: TinyTarget) -> None:
         with_layers(new_spec(file, target.n_vocab, 8, LAYERS, "eagle1"), 2)
 
 
-def test_a_target_of_another_kind_gives_a_random_layer_and_says_so(
+def test_a_target_of_another_kind_gives_a_random_layer_and_a_note(
     target: TinyTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_norms_of_gemma(file: GgufFile, name: str) -> Any:
@@ -264,16 +264,14 @@ def test_a_target_of_another_kind_gives_a_random_layer_and_says_so(
     start = from_target(file, spec, np.arange(target.n_vocab), seed=1)
     assert start.state["layers.0.down"].shape == (64, 96)
     assert any("random" in note for note in start.notes)
-    # Gemma's norm made logits of +-50, and nothing was learnt
+    # Gemma's norm caused logits of +-50, and the model learnt nothing
     states = torch.randn(500, spec.hidden_size, generator=torch.Generator().manual_seed(1))
     logits = states * start.state["norm"] @ start.state["head"].T
     assert 1 < logits.std() < 6
 
 
 @pytest.mark.parametrize("layers", [(), (2, 2, 5), (5, 2), (2, 9), (-1, 3)])
-def test_layers_that_the_target_does_not_have_are_refused(
-    layers: tuple[int, ...], target: TinyTarget
-) -> None:
+def test_missing_layers_are_refused(layers: tuple[int, ...], target: TinyTarget) -> None:
     with pytest.raises(MismatchError, match="expected ascending ids from 0 to 8"):
         new_spec(read_gguf(target.gguf), target.n_vocab, 8, layers)
 
@@ -288,10 +286,10 @@ def test_rope_scaling_survives(tmp_path: Path, target: TinyTarget) -> None:
     assert "embed_tokens.weight" in load_file(tmp_path / "model.safetensors")
 
 
-def test_a_coarse_type_is_told_from_wrong_arithmetic(
+def test_a_coarse_type_is_distinguished_from_wrong_arithmetic(
     tmp_path: Path, target: TinyTarget, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the type's own rounding does not explain the difference, an F16 file decides."""
+    """If the type's rounding does not explain the difference, an F16 file decides."""
     model, vocab = make_model(target)
     report = export(tmp_path, target, model, vocab, "Q8_0")
     monkeypatch.setattr(export_module, "_QUANTISED", 0.0)
@@ -312,7 +310,7 @@ def test_a_coarse_type_is_told_from_wrong_arithmetic(
         (DraftShape(n_parallel=4), "parallel drafting"),
     ],
 )
-def test_what_the_trainer_cannot_run_is_not_finetuned(
+def test_unsupported_drafters_cannot_be_finetuned(
     shape: DraftShape, reason: str, target: TinyTarget, tmp_path: Path
 ) -> None:
     layers = None if shape.eagle1 or shape.gemma else shape.layers
@@ -321,7 +319,7 @@ def test_what_the_trainer_cannot_run_is_not_finetuned(
         check_trainable(draft, "in")
 
 
-def test_blocks_and_a_head_without_a_norm_are_not_finetuned(target: TinyTarget, tmp_path: Path) -> None:
+def test_blocks_and_a_head_without_a_norm_cannot_be_finetuned(target: TinyTarget, tmp_path: Path) -> None:
     checkpoint = write_layout(tmp_path / "in", "vllm")
     draft = open_drafter(checkpoint, target.gguf)
     in_blocks = replace(

@@ -21,7 +21,7 @@ from eaglecpp.train.samples import TrainText
 from helpers.models import Models
 from helpers.tiny import TargetSpec, make_target, prompt_ids
 
-# caches that do not round: samples and whole prompts are cut into different batches
+# caches without rounding: samples and whole prompts are split into different batches
 MODEL = ModelOptions(n_threads=1, type_k="f32", type_v="f32", flash_attn="off")
 
 
@@ -66,7 +66,7 @@ def test_labels_of_equal_logits_are_the_lower_ids() -> None:
     assert ids.tolist() == [[0, 1, 2], [7, 0, 1]]
 
 
-def test_a_row_that_is_no_number_spoils_no_other() -> None:
+def test_a_nan_row_spoils_no_other() -> None:
     logits = np.arange(900, dtype=np.float32).reshape(3, 300)
     logits[1, 5] = np.nan
     ids, logp = top_labels(logits, 4)
@@ -75,7 +75,7 @@ def test_a_row_that_is_no_number_spoils_no_other() -> None:
     assert np.isnan(logp[1]).all()
 
 
-def test_a_sample_is_what_the_target_gives(models: Models, source: TargetSource) -> None:
+def test_a_sample_equals_the_targets_output(models: Models, source: TargetSource) -> None:
     options = engine_options(
         models.target, None, dataclasses.replace(MODEL, n_ctx=256), DraftOptions(), Strategy.parse("off")
     )
@@ -91,17 +91,17 @@ def test_a_sample_is_what_the_target_gives(models: Models, source: TargetSource)
         expected = np.take_along_axis(full, sample.label_ids.astype(np.int64), 1)
         assert np.abs(sample.label_logp - expected).max() < 1e-3
         assert sample.label_logp.shape == (n_tokens, 64)
-    again = source.sample(1)  # whatever came before
+    again = source.sample(1)  # whatever ran before
     assert (again.features == source.sample(1).features).all()
 
 
-def test_a_layer_that_is_not_there_is_refused(models: Models) -> None:
+def test_a_missing_layer_is_refused(models: Models) -> None:
     with pytest.raises(MismatchError, match="layer id 10"):
         TargetSource(models.target, [conversation(8)], layers=[1, 10], model=MODEL)  # 9: after the final norm
 
 
 def broken_target(directory: Path, tensor: str, value: float) -> Path:
-    """A tiny target one of whose tensors holds a value that is not a number."""
+    """Returns a tiny target with NaN or infinity in one tensor."""
     path = make_target(directory, TargetSpec(n_layers=8)).gguf
     reader = gguf.GGUFReader(path, "r+")
     next(t for t in reader.tensors if t.name == tensor).data[...] = np.float32(value)
@@ -116,7 +116,7 @@ def broken_target(directory: Path, tensor: str, value: float) -> Path:
         ("output_norm.weight", np.inf, "conversation 0: token 0: expected finite logits"),
     ],
 )
-def test_what_is_no_number_is_refused_by_name(tmp_path: Path, tensor: str, value: float, says: str) -> None:
+def test_nan_and_infinity_are_refused_by_name(tmp_path: Path, tensor: str, value: float, says: str) -> None:
     source = TargetSource(broken_target(tmp_path, tensor, value), [conversation(12)], model=MODEL)
     with pytest.raises(DataError, match=says):
         source.sample(0)

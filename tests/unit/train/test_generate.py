@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Answers written by the target: recorded as they came, the same whether a run was interrupted or not."""
+"""Answers written by the target: stored unchanged, and the same after an interruption."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_answers_are_those_of_the_engine(engine: Engine, prompts: Path, tmp_path: Path) -> None:
+def test_answers_equal_the_engines(engine: Engine, prompts: Path, tmp_path: Path) -> None:
     report = generate([prompts], engine, tmp_path / "a.jsonl", SAMPLING)
     assert (report.n_good, report.n_before, report.dropped) == (4, 0, {})
     _, *answers = entries(tmp_path / "a.jsonl")
@@ -58,7 +58,7 @@ def test_answers_are_those_of_the_engine(engine: Engine, prompts: Path, tmp_path
         assert one.tokens.tolist() == answer["prompt_tokens"] + answer["answer_tokens"]
         assert one.turns.tolist() == [0] * n_prompt + [1] * n_answer
     assert answers[0]["prompt_tokens"] == answers[3]["prompt_tokens"]
-    assert answers[0]["answer_tokens"] != answers[3]["answer_tokens"], "each place has a seed of its own"
+    assert answers[0]["answer_tokens"] != answers[3]["answer_tokens"], "each position has its own seed"
 
 
 def test_a_drafter_changes_nothing(models: Models, engine: Engine, prompts: Path, tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_a_drafter_changes_nothing(models: Models, engine: Engine, prompts: Path
     ("n_cut", "half"),
     [(1, b""), (40, b""), (300, b""), (100_000, b""), (1, b'\n{"index":3,"a":[' + b"1," * 5000)],
 )
-def test_a_run_goes_on_behind_a_half_line(
+def test_a_run_continues_after_a_partial_line(
     engine: Engine, prompts: Path, tmp_path: Path, n_cut: int, half: bytes
 ) -> None:
-    """Which may be longer than what takes its place."""
+    """The partial line may be longer than its replacement."""
     out = tmp_path / "a.jsonl"
     generate([prompts], engine, out, SAMPLING)
     whole = out.read_bytes()
@@ -148,7 +148,7 @@ def test_other_prompts_are_refused(engine: Engine, prompts: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ['{"messages": []}\n', "my notes, not a line of it ended"])
-def test_a_file_of_something_else_is_left_alone(
+def test_another_kind_of_file_is_not_changed(
     engine: Engine, prompts: Path, tmp_path: Path, text: str
 ) -> None:
     out = tmp_path / "a.jsonl"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The loop: budgets, exact continuation, Ctrl+C, patience; the optimiser; the order of the data."""
+"""The loop: budgets, exact resumption, Ctrl+C, patience; the optimiser; the order of the data."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make_trainer(folder: Path, budget: Duration, recorder: Recorder, **changes: 
 
 
 @pytest.mark.parametrize("spec", [SPEC, BLOCK], ids=["eagle", "block"])
-def test_a_stopped_and_resumed_run_has_the_curve_of_one_that_was_not(tmp_path: Path, spec: DraftSpec) -> None:
+def test_a_resumed_run_has_the_curve_of_an_uninterrupted_one(tmp_path: Path, spec: DraftSpec) -> None:
     whole = Recorder()
     straight = make_trainer(tmp_path / "a", Duration(steps=11), whole, spec=spec)
     straight.run()
@@ -88,9 +88,9 @@ def test_a_run_can_be_resumed_from_before_its_first_step(tmp_path: Path) -> None
     assert resumed.losses == whole.losses and len(whole.losses) == 3
 
 
-def test_a_step_that_is_stopped_halfway_was_not_made(tmp_path: Path) -> None:
+def test_an_interrupted_step_is_not_made(tmp_path: Path) -> None:
     class Impatient(Recorder):
-        """Wants to stop when the third step has begun."""
+        """Asks to stop after the third step has begun."""
 
         n_asked = 0
 
@@ -109,7 +109,7 @@ def test_a_step_that_is_stopped_halfway_was_not_made(tmp_path: Path) -> None:
     assert part.losses + rest.losses == whole.losses and len(whole.losses) == 5
 
 
-def test_a_state_is_only_taken_up_by_the_same_run(tmp_path: Path) -> None:
+def test_a_state_is_only_resumed_by_the_same_run(tmp_path: Path) -> None:
     make_trainer(tmp_path, Duration(steps=2), Recorder(), facts={"data": "a"}).run()
     other = make_trainer(
         tmp_path, Duration(steps=4), Recorder(), facts={"data": "b"}, hyper=replace(HYPER, lr=0.1)
@@ -118,7 +118,7 @@ def test_a_state_is_only_taken_up_by_the_same_run(tmp_path: Path) -> None:
         other.resume()
 
 
-def test_of_two_drafters_what_differs_is_named_and_what_came_later_is_not(tmp_path: Path) -> None:
+def test_differing_settings_of_drafters_are_named_and_newer_ones_ignored(tmp_path: Path) -> None:
     def trainer(**drafter: Any) -> Trainer:
         return make_trainer(tmp_path, Duration(steps=2), Recorder(), facts={"drafter": json.dumps(drafter)})
 
@@ -129,7 +129,7 @@ def test_of_two_drafters_what_differs_is_named_and_what_came_later_is_not(tmp_pa
         trainer(size=8, block={"rank": 32}).resume()
 
 
-def test_nothing_to_resume_and_a_damaged_state_say_so(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_state_is_reported(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, Duration(steps=2), Recorder())
     with pytest.raises(TrainError, match="no training to resume"):
         trainer.resume()
@@ -168,7 +168,7 @@ def test_training_lowers_the_loss_and_raises_the_hits(tmp_path: Path) -> None:
     assert min(outcome.best.rates[:2]) > 0.75 * in_reach
 
 
-def test_a_drafter_that_nothing_is_accepted_of_is_called_useless() -> None:
+def test_a_drafter_without_accepted_drafts_is_called_useless() -> None:
     for length, useless in ((1.004, True), (1.6, False)):
         text = _verdict(length)
         assert text.startswith(f"acceptance length: {length:.2f} on held-out texts")
@@ -215,7 +215,7 @@ def test_evaluations_come_at_even_shares_of_the_budget(tmp_path: Path) -> None:
     assert recorder.evaluations == list(range(2, 41, 2))
 
 
-def test_a_step_whose_gradient_is_no_number_changes_nothing() -> None:
+def test_a_step_with_a_nan_gradient_changes_nothing() -> None:
     p = torch.nn.Parameter(torch.ones(3, 2))
     optimizer = Optimizer([p])
     p.grad = torch.tensor([[1.0, math.nan]] * 3)
@@ -244,7 +244,7 @@ def test_the_learning_rate_warms_up_and_falls() -> None:
     assert default_lr(384) == 2e-3 and default_lr(4096) == pytest.approx(2.5e-4)
 
 
-def test_each_epoch_has_every_conversation_once_in_an_order_of_its_own() -> None:
+def test_each_epoch_has_every_conversation_once_in_its_own_order() -> None:
     lengths = [10 + 7 * i % 23 for i in range(40)]
     epochs = [epoch_steps(lengths, 90, seed=3, epoch=e) for e in (0, 1)]
     for steps in epochs:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which rows count, and the gradient that the head loss forms itself."""
+"""The rows that count, and the gradient that the head loss computes itself."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from eaglecpp.train.fit.loss import Labels, Loss, counted_rows, head_loss
 
 
 def test_rows_count_while_all_their_tokens_are_in_one_answer() -> None:
-    #        prompt    answer 1   user  answer 2
+    # prompt answer 1 user answer 2
     rows = counted_rows(np.array([0, 0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 3, 3, 3], np.int16), 3)
     # row p at step k needs p+1 .. p+2+k in one turn: the first row of answer 1 is the last of the prompt
     assert [r.tolist() for r in rows] == [[2, 3, 4, 8, 10, 11], [2, 3, 10], [2]]
 
 
 @pytest.mark.parametrize("n_tokens", [1, 2, 3])
-def test_short_conversations_have_no_rows_where_no_token_follows(n_tokens: int) -> None:
+def test_short_conversations_have_rows_only_where_tokens_follow(n_tokens: int) -> None:
     rows = counted_rows(np.ones(n_tokens, np.int16), 4)
     assert [len(r) for r in rows] == [max(n_tokens - 2 - k, 0) for k in range(4)]
 
 
 @pytest.mark.parametrize("kind", get_args(Loss))
 @pytest.mark.parametrize("block", [1 << 24, 7 * 4 * 50])
-def test_loss_and_gradients_are_autograds(block: int, kind: Loss, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_and_gradients_equal_autograds(block: int, kind: Loss, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss_module, "_BLOCK_BYTES", block)
     rng = torch.Generator().manual_seed(2)
     states = torch.randn(33, 16, generator=rng).requires_grad_()
@@ -73,7 +73,7 @@ def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it(kind: Loss) ->
     rng = torch.Generator().manual_seed(3)
     states = torch.randn(40, 16, generator=rng).requires_grad_()
     head = (torch.randn(600, 16, generator=rng) * 0.2).requires_grad_()
-    ids = torch.stack([torch.randperm(60, generator=rng)[:5] for _ in range(40)])  # few tokens are said
+    ids = torch.stack([torch.randperm(60, generator=rng)[:5] for _ in range(40)])  # few tokens occur
     p, weight = torch.full((40, 5), 0.19), torch.rand(40, generator=rng)
     best = ids[:, 0].clone()
     best[::4] = -1
@@ -82,7 +82,7 @@ def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it(kind: Loss) ->
     expected = torch.autograd.grad(whole, [states, head])
     losses, overlaps, sums = [], [], [torch.zeros_like(states), torch.zeros_like(head)]
     for k in range(60):
-        label = torch.cat([ids, torch.full((40, 1), k)], 1)  # no mass: draws others of the rest
+        label = torch.cat([ids, torch.full((40, 1), k)], 1)  # without mass: samples other tokens of the rest
         mass = torch.cat([p, torch.zeros(40, 1)], 1)
         part, hit, overlap = head_loss(states, [head], Labels(label, mass, best, weight, 200, kind))
         assert not hit[::4].any()
@@ -97,7 +97,7 @@ def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it(kind: Loss) ->
         assert (found - want).norm() < 0.05 * want.norm()
 
 
-def test_a_label_that_no_room_was_left_for_has_no_mass() -> None:
+def test_a_label_outside_the_sampled_tokens_has_no_mass() -> None:
     states, head = torch.randn(3, 8), torch.randn(40, 8)
     ids = torch.tensor([[0], [0], [1]])
     labels = Labels(ids, torch.ones(3, 1), ids[:, 0], torch.tensor([1.0, 1.0, 0.1]), 2)

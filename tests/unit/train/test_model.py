@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Training-time test against the chains it stands for: each anchor drafted on its own by the reference."""
+"""Training-time test against separate chains: the reference drafts each anchor alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def outcome(model: DraftModel, *batches: Batch) -> list[torch.Tensor]:
-    """Sums of loss and weight of some batches, and the gradients of all weights."""
+    """Returns the sums of loss and weight of some batches, and the gradients of all weights."""
     model.zero_grad()
     sums = [model(batch) for batch in batches]
     loss, weight = (torch.stack([one[i] for one in sums]).sum() for i in (0, 1))
@@ -28,7 +28,7 @@ def outcome(model: DraftModel, *batches: Batch) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_row_of_every_step_is_what_the_chain_at_that_anchor_drafts(kind: str) -> None:
+def test_every_row_of_every_step_equals_the_chain_at_that_anchor(kind: str) -> None:
     spec = KINDS[kind]
     model = random_model(spec)
     samples = [make_sample(n, seed=n, n_aux=spec.n_aux) for n in (11, 14)]
@@ -77,7 +77,7 @@ def test_a_batch_without_counted_rows_gives_zero_and_a_gradient_for_every_weight
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
 
 
-def test_samples_of_a_batch_change_nothing_for_each_other() -> None:
+def test_samples_of_a_batch_do_not_affect_each_other() -> None:
     model = random_model(KINDS["eagle31"])
     short, long = make_sample(10, 1), make_sample(21, 2)
 
@@ -106,8 +106,8 @@ def test_a_shared_head_is_not_trained() -> None:
 
 
 @pytest.mark.parametrize("kind", ["eagle31", "eagle3", "eagle1", "both norms", "three layers, eagle3"])
-def test_left_out_rows_are_all_that_thinned_steps_leave_out(kind: str) -> None:
-    """The same rows in a run over all of them, and in one that computes no others."""
+def test_left_out_rows_are_those_that_thinned_steps_leave_out(kind: str) -> None:
+    """The same rows in a run over all of them, and in a run that computes only these."""
     model = random_model(KINDS[kind])
     n_aux = KINDS[kind].n_aux
     samples = [make_sample(26, 1, [0] * 5 + [1] * 21, n_aux=n_aux), make_sample(17, 2, n_aux=n_aux)]

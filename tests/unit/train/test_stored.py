@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Quantisation-aware training: what is lent to the model is what its file will contain."""
+"""Quantisation-aware training: the model computes with the weights that its file will contain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COARSE = "Q4_0"
 
 
 def make_model(spec: DraftSpec = SPEC) -> DraftModel:
-    """With rows of a whole number of blocks."""
+    """Returns a model with rows of a whole number of blocks."""
     torch.manual_seed(1)
     spec = replace(spec, intermediate_size=64)
     return DraftModel(spec, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
@@ -38,7 +38,7 @@ def make_model(spec: DraftSpec = SPEC) -> DraftModel:
 def make_trainer(
     model: DraftModel, source: Samples, folder: Path, parts: tuple[range, range], n_steps: int, hyper: Hyper
 ) -> Trainer:
-    """One that computes with stored weights."""
+    """Returns a trainer that computes with stored weights."""
     method, stored = TrainingTimeTest(model, draft_ids(), 2), StoredWeights(model, parse_type(COARSE))
     budget, limits = Duration(steps=n_steps), Limits(micro_tokens=1000)
     return Trainer(method, source, parts, folder, budget, hyper, limits, Recorder(), stored=stored)
@@ -50,7 +50,7 @@ def copies(model: DraftModel) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q8_0", "BF16"])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_what_is_lent_is_what_the_file_contains(tmp_path: Path, kind: str, layers: int) -> None:
+def test_the_model_computes_with_the_weights_of_the_file(tmp_path: Path, kind: str, layers: int) -> None:
     target = make_target(tmp_path)
     file = read_gguf(target.gguf)
     n = target.n_vocab // 4
@@ -75,7 +75,7 @@ def test_what_is_lent_is_what_the_file_contains(tmp_path: Path, kind: str, layer
     assert changed == {name for name, values in exact.items() if values.ndim == 2}
 
 
-def test_exact_weights_come_back_after_an_error() -> None:
+def test_exact_weights_are_restored_after_an_error() -> None:
     model = make_model()
     exact = copies(model)
     with pytest.raises(ZeroDivisionError), StoredWeights(model, parse_type(COARSE)).lent():
@@ -85,7 +85,7 @@ def test_exact_weights_come_back_after_an_error() -> None:
 
 
 @pytest.mark.parametrize("qat", [True, False])
-def test_gradients_are_found_at_the_stored_weights_and_added_to_the_exact_ones(
+def test_gradients_are_computed_at_the_stored_weights_and_added_to_the_exact_ones(
     tmp_path: Path, qat: bool
 ) -> None:
     model, source, hyper = make_model(), make_source(4), Hyper(n_steps=2, lr=0.01, batch_tokens=1000)
@@ -104,7 +104,7 @@ def test_gradients_are_found_at_the_stored_weights_and_added_to_the_exact_ones(
     assert all(same) if qat else not any(same)
 
 
-def test_evaluations_are_of_the_stored_weights_and_what_is_saved_is_exact(
+def test_evaluations_use_stored_weights_and_saves_exact_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, source = make_model(), make_source(4)

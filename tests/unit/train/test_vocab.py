@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The draft vocabulary: what is kept, in which order, and the maps that say so."""
+"""The draft vocabulary: the chosen tokens, their order, and the maps."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def counts_of(*counts: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(counts, np.int64)
 
 
-def test_the_most_frequent_are_kept_and_of_equal_ones_the_lower() -> None:
+def test_the_most_frequent_are_kept_and_the_lower_of_equal_ones() -> None:
     assert choose(counts_of(5, 1, 9, 1, 5, 5), 4).ids.tolist() == [0, 2, 4, 5]
     assert choose(counts_of(5, 1, 9, 1, 5, 5), 2).ids.tolist() == [0, 2]
     assert choose(counts_of(5, 1, 9, 1, 5, 5), 5).ids.tolist() == [0, 1, 2, 4, 5]
 
 
-def test_special_tokens_stay_whatever_their_count() -> None:
+def test_special_tokens_stay_with_any_count() -> None:
     assert choose(counts_of(0, 7, 8, 9, 0), 3, keep=[4, 0]).ids.tolist() == [0, 3, 4]
 
 
@@ -44,7 +44,7 @@ def test_a_size_of_the_whole_vocabulary_is_the_identity() -> None:
 
 
 @pytest.mark.parametrize(("size", "keep", "says"), [(2, [0, 1, 2], "at least 3"), (0, [], "at least 1")])
-def test_what_cannot_be_is_refused(size: int, keep: list[int], says: str) -> None:
+def test_impossible_sizes_are_refused(size: int, keep: list[int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         choose(counts_of(1, 1, 1, 1), size, keep)
 
