@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The `eaglecpp` command: a table of subcommands, loaded when used, and what all of them share.
+"""The `eaglecpp` command: a table of lazily loaded subcommands, and the code that they share.
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
-An error is one line; `--debug` adds the traceback. `eaglecpp --help` imports no subcommand, so it stays
-quick.
+Results go to stdout, everything else to stderr. Exit codes: 0 success, 1 error, 2 usage, 130 interrupted.
+An error is one line; `--debug` adds the traceback. `eaglecpp --help` imports no subcommand, to stay fast.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ import click
 
 from eaglecpp.errors import EagleError
 
-# name: ("module:command", one line for the list of commands), in the order of a day's work
+# name: ("module:command", one-line help), in the order in which a new user needs them
 COMMANDS = {
-    "run": ("eaglecpp.cli.run:run", "Chat with a model, or ask it one thing."),
+    "run": ("eaglecpp.cli.run:run", "Chat with a model, or ask it one question."),
     "pull": ("eaglecpp.cli.stored:pull", "Download a model, and its drafter, by name."),
     "list": ("eaglecpp.cli.stored:list_models", "List the models on this machine."),
-    "show": ("eaglecpp.cli.show:show", "Show what a model is."),
+    "show": ("eaglecpp.cli.show:show", "Show information about a model."),
     "drafters": ("eaglecpp.cli.drafters:drafters", "List known drafters."),
     "doctor": ("eaglecpp.cli.doctor:doctor", "Check this machine, and whether drafting pays for a model."),
     "serve": ("eaglecpp.cli.serve:serve", "Serve models through the APIs of Ollama, OpenAI and Anthropic."),
@@ -34,7 +33,7 @@ COMMANDS = {
         "Run a coding agent (Claude Code, Codex, opencode) with a model.",
     ),
     "ps": ("eaglecpp.cli.ps:ps", "List the models that a server has loaded."),
-    "stop": ("eaglecpp.cli.ps:stop", "Let a server free a model's memory."),
+    "stop": ("eaglecpp.cli.ps:stop", "Unload a model from a server's memory."),
     "generate": ("eaglecpp.cli.generate:generate", "Complete a prompt, without a chat template."),
     "bench": ("eaglecpp.cli.benchmark:bench", "Measure a model's speed, with and without drafting."),
     "create": ("eaglecpp.cli.stored:create", "Make a stored model from a Modelfile."),
@@ -43,12 +42,15 @@ COMMANDS = {
     "train": ("eaglecpp.cli.train:train", "Train a drafter for a target."),
     "learn": ("eaglecpp.cli.learn:learn", "Train a model's drafter on your conversations."),
     "convert": ("eaglecpp.cli.convert:convert", "Convert a checkpoint of an EAGLE or block drafter to GGUF."),
-    "inspect": ("eaglecpp.cli.show:inspect", "Show what is in a GGUF file and what it fits."),
+    "inspect": (
+        "eaglecpp.cli.show:inspect",
+        "Show the contents of a GGUF file, and what it is compatible with.",
+    ),
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose subcommands live in `COMMANDS` and are imported when first asked for."""
+    """A group whose subcommands are listed in `COMMANDS` and imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]  # `list` is a module of this package
@@ -62,7 +64,7 @@ class LazyGroup(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """`eaglecpp help run` is `eaglecpp run --help`."""
+        """Treats `eaglecpp help run` as `eaglecpp run --help`."""
         return super().parse_args(ctx, [*args[1:2], "--help"] if args[:1] == ["help"] else args)
 
     def resolve_command(
@@ -135,21 +137,22 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Gives a process whose standard streams are closed empty ones, before a file or a socket gets their
-    numbers. What is said there has no reader, and that is no error.
+    """Opens null streams in place of closed standard streams, before a file or socket gets their descriptors.
+
+    Output to a closed stream is lost, which is not an error.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each gets the lowest free number
         if getattr(sys, name) is None:
-            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 - for ever
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 - stays open
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
 
 
 def _report(error: Exception, debug: bool) -> int:
-    """Prints in one line what went wrong; returns the exit code."""
+    """Prints the error in one line; returns the exit code."""
     from eaglecpp.cli.terminal import note
 
-    if debug:  # it quotes the error, which quotes the file
+    if debug:  # the traceback contains the message, which may contain text of an untrusted file
         note("".join(traceback.format_exception(error)).rstrip("\n"))
     text, code = message(error)
     note(f"error: {text}")
@@ -157,7 +160,7 @@ def _report(error: Exception, debug: bool) -> int:
 
 
 def message(error: Exception) -> tuple[str, int]:
-    """What is said of an error, in one line, and the exit code."""
+    """Returns the one-line text of an error and the exit code."""
     if isinstance(error, click.UsageError):
         where = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
         if isinstance(error, click.NoSuchOption):
@@ -177,13 +180,13 @@ def message(error: Exception) -> tuple[str, int]:
         from eaglecpp.cli.options import in_flags
         from eaglecpp.modelfile.syntax import ModelfileError
 
-        # what quotes a file has that file's words
+        # a Modelfile's error quotes that file, so option names in it are not ours to rewrite
         return str(error) if isinstance(error, ModelfileError) else in_flags(str(error)), 1
     return f"internal error: {error!r}; `eaglecpp --debug ...` shows where", 1
 
 
 def _meant(error: click.NoSuchOption) -> str:
-    """The option that was mistyped, if one is near enough; click's own guesses are far-fetched."""
+    """Returns a hint with the option that was probably meant; click's own suggestions are too distant."""
     from eaglecpp.human import nearest
 
     parameters = error.ctx.command.params if error.ctx else []
@@ -195,7 +198,7 @@ def _meant(error: click.NoSuchOption) -> str:
 
 
 def _reader_left() -> int:
-    """Whoever read our output is gone: stay silent, also when Python flushes at exit."""
+    """Handles a closed output pipe: stays silent, also when Python flushes at exit."""
     with contextlib.suppress(OSError, ValueError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp bench`: measures plain decoding, fixed strategies and the planner one after the other, again and
-again, and compares them as ratios.
+"""`eaglecpp bench`: alternates plain decoding, fixed strategies and the planner, and compares their speed as
+ratios.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class BenchOptions:
 
     drafts: tuple[str, ...] = declare(
         (),
-        "The drafter: as for `generate`. Repeated: compares them, each with its own planner.",
+        "The drafter, as for `generate`. If repeated: compare them, each with its own planner.",
         flags="--draft",
         metavar="D",
     )
     strategies: tuple[str, ...] = declare(
         (),
-        "Compare this one with plain decoding (repeatable).  [default: six fixed ones and auto]",
+        "Compare this strategy with plain decoding (repeatable).  [default: six fixed ones and auto]",
         flags="--strategy",
         metavar="S",
     )
@@ -43,21 +43,25 @@ class BenchOptions:
         (), "A prompt (repeatable).", flags="-f --file", type=click.Path(), metavar=None
     )
     n_tokens: int = declare(
-        0, "Tokens per answer.  [default: what the time allows]", low=2, flags="-n --max-tokens"
+        0, "Tokens per answer.  [default: as the time allows]", low=2, flags="-n --max-tokens"
     )
     seconds: float = declare(60.0, "Approximate duration.", low=0)
     temperature: float | None = declare(
-        None, "Only this one; 0 = greedy.  [default: 0 and 0.8]", kind=float, low=0, flags="--temp"
+        None,
+        "Measure only this temperature; 0 = greedy.  [default: 0 and 0.8]",
+        kind=float,
+        low=0,
+        flags="--temp",
     )
     seed: int = declare(1, "Seed for sampled answers.")
     verbose: bool = declare(
-        False, "Show what is opened, and where each option comes from.", flags="-v --verbose"
+        False, "Show the opened files, and the origin of each option.", flags="-v --verbose"
     )
     share: bool = declare(
-        False, "Print one block to paste: machine, versions, model, speeds; no paths, no names."
+        False, "Print a block to paste: machine, versions, model, speeds; no paths, no names."
     )
     as_json: bool = declare(
-        False, "Print one JSON object, with what the planner has learned.", flags="--json"
+        False, "Print one JSON object, including the planner's measurements.", flags="--json"
     )
 
 
@@ -73,8 +77,8 @@ class BenchOptions:
 def bench(model: str, asked: BenchOptions, **options: Any) -> None:
     """Measure how fast MODEL decodes here, with and without its drafter, in about a minute.
 
-    It answers questions in its chat template, greedily and at temperature 0.8; files given with -f are read
-    as raw text.
+    The model answers built-in questions with its chat template, greedily and at temperature 0.8; files given
+    with -f are used as raw text.
     """
     from eaglecpp.bench.strategies import STRATEGIES, TEMPERATURES, measure, plan_report
 
@@ -114,8 +118,8 @@ def bench(model: str, asked: BenchOptions, **options: Any) -> None:
         ]
         best = best if best in others else f"auto, {asked.drafts[0]}"
     if asked.as_json:
-        told = verdict.as_dict() | ({"best": best} if others else {})
-        write_json({"results": [one.as_dict() for one in measured], "plan": plan, "verdict": told})
+        judged = verdict.as_dict() | ({"best": best} if others else {})
+        write_json({"results": [one.as_dict() for one in measured], "plan": plan, "verdict": judged})
     else:
         write(speeds(measured))
         if str(verdict):
@@ -132,8 +136,9 @@ def _block(engine: Any, measured: Sequence[Any]) -> str:
 
 
 def _strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list[str]:
-    """Plain decoding first, then what was asked for, else the usual ones that this engine can run. Raises
-    ValueError for one that cannot run.
+    """Returns plain decoding, then the requested strategies, else the usual ones that this engine supports.
+
+    Raises ValueError for a strategy that the engine does not support.
     """
     if asked:
         wanted = [engine.resolve(Strategy.parse(text))[0] for text in asked]
@@ -141,15 +146,16 @@ def _strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list
     if not engine.has_draft:
         note("no drafter: plain decoding only")
         return ["off"]
-    n_heads = (engine.draft_info or {}).get("n_heads", 1)  # several draft a token each
+    n_heads = (engine.draft_info or {}).get("n_heads", 1)  # with several, each drafts one token
     unable = "tree" if engine.chains_only or n_heads > 1 else ""
     possible = [one for one in map(Strategy.parse, usual) if one.kind != unable]
     return [str(one) for one in possible if n_heads == 1 or one.depth <= n_heads]
 
 
 def _judged(engine: Any, others: Mapping[str, Any], measured: Sequence[Any]) -> tuple[Any, str]:
-    """The verdict on the drafter that is best with `auto`, and the name under which it was measured. What was
-    measured is what `doctor` and `run` tell from now on.
+    """Returns the verdict on the drafter that is best with `auto`, and its name in the measurements.
+
+    Also stores the measurements, which `doctor` and `run` report from now on.
     """
     from eaglecpp.bench.verdict import keep, verdict_of
 
@@ -159,13 +165,13 @@ def _judged(engine: Any, others: Mapping[str, Any], measured: Sequence[Any]) -> 
     is_steady = True
     for name in engines.keys() & of.keys():
         is_steady = keep(engines[name], [*plain, *of[name]]) and is_steady
-    found = {name: verdict_of(one) for name, one in engines.items()}
-    best = max(found, key=lambda name: found[name].speed)
-    return replace(found[best], is_busy=not is_steady), best
+    verdicts = {name: verdict_of(one) for name, one in engines.items()}
+    best = max(verdicts, key=lambda name: verdicts[name].speed)
+    return replace(verdicts[best], is_busy=not is_steady), best
 
 
 def speeds(measured: Sequence[Any]) -> str:
-    """A table of strategies for each temperature, and what the planner did; for a terminal of 60 columns."""
+    """Formats a table of strategies per temperature and the planner's reasons, for 60 columns."""
     tables, plans = [], []
     for first in _by_strategy(measured)["off"]:
         kind = "greedy" if first.temperature <= 0 else f"temperature {first.temperature:g}"
@@ -185,14 +191,14 @@ def speeds(measured: Sequence[Any]) -> str:
 
 
 def _by_strategy(measured: Sequence[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    groups: dict[str, list[Any]] = {}
     for one in measured:
-        found.setdefault(one.strategy, []).append(one)
-    return found
+        groups.setdefault(one.strategy, []).append(one)
+    return groups
 
 
 def _reason(one: Any) -> str:
-    """What the planner did and why, in plain words."""
+    """Describes the planner's decision and its reason."""
     why = one.plan.get("why", "")
     if why and not one.plan.get("reason"):
         return f"drafted {why.partition(':')[0]}"

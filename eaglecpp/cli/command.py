@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Commands whose help has examples and headings, and which complete the names of models."""
+"""Commands whose help has examples and headings, and which complete model names."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from eaglecpp.cli.terminal import write
 
 
 class _Option(click.Option):
-    """Its help has N for any number, and no range: an error names that.
+    """An option whose help shows N for a number, without its range, which errors name.
 
-    heading: that it stands under
+    heading: section of the help text
     """
 
     def __init__(self, *args: Any, heading: str = "Options", **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.heading = heading
-        if isinstance(self.type, click.IntRange | click.FloatRange):  # as errors call it
+        if isinstance(self.type, click.IntRange | click.FloatRange):  # the name appears in errors
             self.type.name = "whole number" if isinstance(self.type, click.IntRange) else "number"
             self.metavar = self.metavar or "N"
 
     def in_short(self) -> _Option:
-        """With one short and one long flag of several that mean the same."""
-        found = copy.copy(self)
+        """Returns a copy with one short and one long flag."""
+        option = copy.copy(self)
         short = [flag for flag in self.opts if not flag.startswith("--")]
-        found.opts = [*short[:1], *[flag for flag in self.opts if flag.startswith("--")][:1]]
-        return found
+        option.opts = [*short[:1], *[flag for flag in self.opts if flag.startswith("--")][:1]]
+        return option
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
@@ -47,7 +47,7 @@ option = partial(click.option, cls=_Option)
 
 
 def added(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """The decorators of several options as one, in the order of the help text."""
+    """Combines the decorators of several options, in the order of the help text."""
 
     def decorate(function: F) -> F:
         for add in reversed(options):
@@ -58,13 +58,13 @@ def added(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def json_option(what: str) -> Callable[[F], F]:
-    """--json. what: is printed"""
+    """Returns the decorator of --json. what: the printed data"""
     return option("--json", "as_json", is_flag=True, help=f"Print {what}.")
 
 
 class Command(click.Command):
-    """examples: (command, what it does); shown first. usual: the parameters that --help shows where there
-    are many; --help-all shows all of them
+    """A command. examples: (command, explanation), shown first. usual: the parameters that --help shows;
+    --help-all shows all
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Command(click.Command):
         if self.examples:
             with formatter.section("Examples"):
                 formatter.write_dl(list(self.examples), col_max=min(52, formatter.width - 26))
-        found: dict[str, list[tuple[str, str]]] = {}
+        sections: dict[str, list[tuple[str, str]]] = {}
         is_short = bool(self.usual) and not ctx.meta.get(_ALL)
         for parameter in self.get_params(ctx):
             heading, shown = getattr(parameter, "heading", "Options"), parameter
@@ -91,8 +91,8 @@ class Command(click.Command):
                     continue
                 heading, shown = "Options", parameter.in_short()
             if isinstance(shown, click.Option) and (record := shown.get_help_record(ctx)):
-                found.setdefault(heading, []).append(record)
-        for heading, records in found.items():
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
 
@@ -107,18 +107,18 @@ def _help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> No
 def command(
     *examples: tuple[str, str], cls: type[Command] = Command, name: str | None = None, usual: str = ""
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """The decorator of a command; examples, usual: as for `Command`."""
+    """Returns the decorator of a command; examples, usual: as for `Command`."""
     return click.command(name, cls=cls, examples=examples, usual=usual)
 
 
 def complete_model(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Stored models, and files where none has a name like that."""
-    found = [name for name in stored_names() if name.startswith(incomplete)]
-    return [*map(CompletionItem, found)] or [CompletionItem(incomplete, type="file")]
+    """Completes stored models, or files if no model's name matches."""
+    names = [name for name in stored_names() if name.startswith(incomplete)]
+    return [*map(CompletionItem, names)] or [CompletionItem(incomplete, type="file")]
 
 
 def stored_names() -> list[str]:
-    """The stored models that are no drafters, as a user would call them."""
+    """Returns the short names of the stored models, without drafters."""
     from eaglecpp.errors import EagleError
     from eaglecpp.store import Stores
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp convert`: a drafter checkpoint to GGUF. Its two arguments may be any reference that eaglecpp
-understands, files on the Hub are downloaded, and where a checkpoint can be read in several ways, these are
+"""`eaglecpp convert`: converts a drafter checkpoint to GGUF.
+
+Both arguments may be any reference; Hub files are downloaded. If a checkpoint has several variants, they are
 measured.
 """
 
@@ -27,7 +28,7 @@ def _reading(text: str) -> tuple[str, str]:
 
 @command(
     ("eaglecpp convert ./eagle3-head --target smollm2", "a checkpoint for a stored model"),
-    ("eaglecpp convert hf.co/user/eagle3 --target model.gguf", "one of the Hub for a file"),
+    ("eaglecpp convert hf.co/user/eagle3 --target model.gguf", "a Hub checkpoint for a file"),
 )
 @click.argument("src")
 @option("--target", required=True, metavar="T", help="The target: a GGUF or a stored name.")
@@ -36,12 +37,12 @@ def _reading(text: str) -> tuple[str, str]:
 @option("--type", "--outtype", "kind", type=click.Choice(list(TYPES), case_sensitive=False), default="Q8_0",
         show_default=True, metavar="TYPE", help=f"Type of the matrices: {', '.join(TYPES)}.")  # fmt: skip
 @option("--aux-layers", type=LAYERS, metavar="IDS",
-        help="Target layers that the features come from, such as 2,16,29.")  # fmt: skip
+        help="Target layers whose hidden states the drafter reads, such as 2,16,29.")  # fmt: skip
 @option("--reading", "readings", multiple=True, type=Parsed("reading", _reading), metavar="NAME=VALUE",
-        help="How to read what a checkpoint leaves open: layer_ids=boundary or post, feed=pre or post, "
+        help="Set what the checkpoint leaves open: layer_ids=boundary or post, feed=pre or post, "
         "rope_theta=NUMBER, rope_scaling=config or none, feature_norm=once or twice, head_norm=yes or no, "
         "slots=in-place or anchor-first, block_size=NUMBER, partial_rotary=ignored or applied, "
-        "head=target or embeddings. Several may be given.")  # fmt: skip
+        "head=target or embeddings. Repeatable.")  # fmt: skip
 @json_option("the report as JSON")
 def convert(
     src: str,
@@ -53,18 +54,18 @@ def convert(
     as_json: bool,
 ) -> None:
     """Convert a checkpoint of an EAGLE or block drafter to GGUF. SRC is a folder, a weight file, a drafter's
-    GGUF, or hf.co/owner/name. Where a checkpoint can be read in several ways, the target writes a few texts,
-    and the reading that drafts them best is taken.
+    GGUF, or hf.co/owner/name. If a checkpoint has several variants, the target writes a few texts, and the
+    variant that drafts them best is used.
     """
     from eaglecpp.readings import convert_checkpoint
 
     with Bars() as bars:
 
-        def tell(progress: Progress) -> None:
+        def show(progress: Progress) -> None:
             bars(Status("converting", "", progress.total, progress.done, src))
 
         report = convert_checkpoint(
-            src, target, out, type=kind, progress=tell, report=bars, say=note,
+            src, target, out, type=kind, progress=show, report=bars, say=note,
             aux_layers=aux_layers, readings=dict(readings),
         )  # fmt: skip
     if as_json:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp doctor`: checks this machine and the installation, and says for a model what drafting and the
-kernels give: predicted, or measured along with which batches give exactly the text of plain decoding.
+"""`eaglecpp doctor`: checks this machine and the installation, and reports for a model what drafting and the
+kernels gain: predicted, or measured, then also with the batches that give exactly the text of plain decoding.
 
-Gathers facts into one dict, prints them, and exits with 1 if something is broken. It has to work on a broken
-installation, so everything that can fail is imported inside a check.
+Gathers facts into one dict, prints them, and exits with 1 if something is broken. It must work on a broken
+installation, so imports that can fail are inside the checks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from eaglecpp.options import TEXT, DraftOptions, ModelOptions
 from eaglecpp.references import part_paths
 from eaglecpp.store.progress import Bars
 
-_UNKNOWN = "What drafting gives is not known on this machine: --measure measures it."
+_UNKNOWN = "The speed-up by drafting is unknown on this machine: --measure measures it."
 
 
 @command(
@@ -44,9 +44,9 @@ def doctor(model: str | None, draft: str | None, measure: bool, as_json: bool, *
     """Check this machine and the installation. Exit code 1 if something is broken.
 
     With MODEL, a GGUF file or a stored name, also show how much memory target and drafter need on each
-    device, and say what drafting and the kernels give for it here: as measured in earlier runs, else
-    predicted from a few steps. --measure decodes for some seconds instead, and finds in which batches
-    the model gives the same bits as plain decoding. Use the options that you would run it with.
+    device, and the speed-up by drafting and the kernels: as measured in earlier runs, else predicted from a
+    few steps. --measure decodes for some seconds instead, and finds the batches in which the model gives the
+    same bits as plain decoding. Pass the options that you use to run the model.
     """
     if measure and model is None:
         raise click.UsageError("--measure needs a MODEL")
@@ -62,21 +62,21 @@ def doctor(model: str | None, draft: str | None, measure: bool, as_json: bool, *
 
 
 def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measure: bool) -> dict[str, Any]:
-    """Where a model's memory goes, and the verdict on drafting. measure: and which batches are exact. Without
-    a drafter there is only plain decoding.
+    """Returns a model's memory use and the verdict on drafting. measure: also find the exact batches. Without
+    a drafter, only plain decoding is measured.
     """
     from eaglecpp.bench.verdict import measure_verdict, verdict_of
     from eaglecpp.engine import exactness
 
     options = options | {"exact": "off"}
-    with Bars() as bars:  # the report says which drafter could be had
+    with Bars() as bars:  # the report names drafters that could be downloaded
         engine = open_engine(
             model, draft, None, options, choose_context=True, find=partial(fetch, report=bars)
         )
     with engine:
-        found = None
+        exact = None
         if measure:
-            found = exactness.measure(engine.native) if engine.has_draft else engine.exactness
+            exact = exactness.measure(engine.native) if engine.has_draft else engine.exactness
             show_progress("measuring speed")
         verdict = measure_verdict(engine) if measure else verdict_of(engine)
         show_progress("")
@@ -96,14 +96,14 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
             "memory_plan": engine.memory_plan,
             "chains_only": engine.chains_only,
         }
-        if found is not None:
-            facts |= {f"exact_{name}": getattr(found, name) for name in ("rows", "trees", "reason")}
-            facts |= {"measured_ms": found.ms, "measured_steps": found.decodes}
+        if exact is not None:
+            facts |= {f"exact_{name}": getattr(exact, name) for name in ("rows", "trees", "reason")}
+            facts |= {"measured_ms": exact.ms, "measured_steps": exact.decodes}
         return facts
 
 
 def gather() -> dict[str, Any]:
-    """All facts; `problems` says what is broken and what to do, `notes` what is merely worth knowing."""
+    """Gathers all facts. `problems`: what is broken, and the fix; `notes`: further remarks."""
     facts: dict[str, Any] = {
         "eaglecpp": metadata.version("eaglecpp"),
         "python": platform.python_version(),
@@ -116,7 +116,7 @@ def gather() -> dict[str, Any]:
     except EagleError as error:
         facts["problems"].append(str(error))
         return facts
-    facts["notes"] += [f"llama.cpp says: {line}" for line in facts["errors"]]
+    facts["notes"] += [f"llama.cpp reports: {line}" for line in facts["errors"]]
     amx = facts["cpu"]["amx"]
     if amx["claimed"] and not amx["works"]:
         facts["notes"].append(
@@ -133,10 +133,10 @@ def gather() -> dict[str, Any]:
 
 
 def native_facts() -> dict[str, Any]:
-    """Versions, devices and CPU, from the loaded extension; `errors`: what llama.cpp said when it could not
-    use a device. Raises `VersionError` if the extension does not load.
+    """Returns versions, devices and CPU from the extension. `errors`: llama.cpp's messages about devices that
+    it could not use. Raises `VersionError` if the extension does not load.
     """
-    from eaglecpp import lowlevel  # before llama_cpp, which may be broken
+    from eaglecpp import lowlevel  # first, because llama_cpp may be broken
 
     system = lowlevel.system_info()
     import psutil
@@ -144,7 +144,7 @@ def native_facts() -> dict[str, Any]:
 
     from eaglecpp.opening.context import free_memory
 
-    # llama.cpp reports all of the CPU's memory as free, psutil that of the host of a container
+    # inside a container, llama.cpp reports all of the CPU's memory as free, and psutil the host's
     total = psutil.virtual_memory().total
     features = llama_print_system_info().decode("utf-8").split("|")
     return {
@@ -159,11 +159,11 @@ def native_facts() -> dict[str, Any]:
 
 
 def report(facts: dict[str, Any]) -> str:
-    """The facts for a reader, the verdict first."""
+    """Formats the facts, the verdict first."""
     model = facts.get("model")
-    said = model["verdict"]["text"] if model else ""
-    head = fitted(said or f"all good: eaglecpp {facts['eaglecpp']} works here") + "\n"
-    if facts["problems"]:  # they quote commands, to be copied
+    verdict = model["verdict"]["text"] if model else ""
+    head = fitted(verdict or f"all good: eaglecpp {facts['eaglecpp']} works here") + "\n"
+    if facts["problems"]:  # not wrapped, because they contain commands to copy
         head = "".join(f"BROKEN: {text}\n" for text in facts["problems"])
     rows = machine_rows(facts) + (_model_rows(model) if model else [])
     notes = "".join(f"{fitted(f'note: {text}')}\n" for text in facts["notes"])
@@ -171,7 +171,7 @@ def report(facts: dict[str, Any]) -> str:
 
 
 def machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """Processor, memory, GPUs; nothing where the extension does not load."""
+    """Returns rows for processor, memory and GPUs; empty if the extension does not load."""
     if "llama" not in facts:
         return []
     devices, kernels, memory = facts["devices"], facts["kernels"], facts["memory"]
@@ -191,7 +191,7 @@ def machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-_KINDS = {"head": "a head for further tokens", "model": "a small model", "eagle": "EAGLE"}
+_KINDS = {"head": "a multi-token prediction head", "model": "a small model", "eagle": "EAGLE"}
 
 
 def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
@@ -200,10 +200,10 @@ def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("target", f"{target} ({size}), {threads}")]
     memory = [("context", f"{model['n_ctx']} tokens, {model['n_ctx_why']}"), *memory]
     if draft is None:
-        exact = "always, because without a drafter there is only plain decoding"
+        exact = "always: without a drafter, all decoding is plain"
         offer = "; ".join(filter(None, ("none", model["offer"])))
         return [*rows, ("drafter", offer), *memory, ("exact", exact)]
-    own = {TEXT: "none: drafts from the text itself", target: "its own head for further tokens"}
+    own = {TEXT: "none: drafts from the text itself", target: "its own multi-token prediction head"}
     where = f", on {model['draft_device']}" if model["draft_device"] else ""
     kind = _KINDS.get(model["draft_kind"], model["draft_kind"])
     rows.append(("drafter", (own.get(draft) or f"{draft} ({kind})") + where))
@@ -216,20 +216,20 @@ def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
         exact = f"plain decoding only: {model['exact_reason']}"
     else:
         kinds = "chains and trees" if model["exact_trees"] and not model["chains_only"] else "chains"
-        exact = f"{kinds} in batches of {model['exact_rows']} rows: the same bits as one by one"
+        exact = f"{kinds} in batches of {model['exact_rows']} tokens: the same bits as one by one"
     return [*rows, ("exact", exact)]
 
 
 def _memory_rows(plan: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """One for each device in use: what is on it, for target or drafter, and how much is free."""
+    """Returns a row for each device in use: sizes of target and drafter on it, and free memory."""
     rows = []
-    for place in plan:
+    for device in plan:
         parts = []
         for who, name in (("target", "target"), ("draft", "drafter")):
-            sizes = {what: place[f"{who}_{what}"] for what in ("weights", "cache", "compute")}
-            if found := [f"{what} {human_bytes(size)}" for what, size in sizes.items() if size]:
-                parts.append(f"{name} {', '.join(found)}")
+            sizes = {what: device[f"{who}_{what}"] for what in ("weights", "cache", "compute")}
+            if shown := [f"{what} {human_bytes(size)}" for what, size in sizes.items() if size]:
+                parts.append(f"{name} {', '.join(shown)}")
         if parts:
-            parts += [f"{human_bytes(place['free'])} free"] if place["total"] else []
-            rows.append((f"memory on {place['device']}", "; ".join(parts)))
+            parts += [f"{human_bytes(device['free'])} free"] if device["total"] else []
+            rows.append((f"memory on {device['device']}", "; ".join(parts)))
     return rows

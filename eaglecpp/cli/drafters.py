@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp drafters`: known drafters, all of them, for one model, or with a text in their names.
+"""`eaglecpp drafters`: lists known drafters: all, those for one model, or those with a text in their names.
 
-These are what `--draft auto` chooses from. Reads the table that comes with the package and, for a model on
-this machine, the metadata of its file; makes no request to any server.
+`--draft auto` chooses among them. Reads the packaged table and, for a model on this machine, the metadata of
+its file; makes no network request.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 @command(
-    ("eaglecpp drafters llama3.1:8b", "those for one model"),
-    ("eaglecpp drafters qwen", "those with a word in their names"),
+    ("eaglecpp drafters llama3.1:8b", "drafters for one model"),
+    ("eaglecpp drafters qwen", "drafters with a word in their names"),
 )
 @click.argument("target", required=False, shell_complete=complete_model)
 @json_option("{own, drafters: [...]}, with the source of each row")
@@ -74,9 +74,8 @@ def drafters(target: str | None, as_json: bool) -> None:
 
 
 def _matches(target: str) -> tuple[Path | None, str, list[KnownDrafter], Facts | None]:
-    """The drafter that a model on this machine has, or the one that it is a copy of, and which of the two;
-    those known for it, by its name or by the metadata of its file if that is on this machine, and that file's
-    facts.
+    """Returns the drafter of a model on this machine, or of the model that it is a copy of; a text that says
+    which; the drafters known for it by name or by its file's metadata; and its file's facts.
     """
     from eaglecpp.errors import EagleError
     from eaglecpp.opening.find import find_target

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The figures of an answer: the line after it, the lines of `--verbose`, and what drafting gives here."""
+"""Statistics of an answer: the line after it, the lines of `--verbose`, and the speed-up by drafting."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
 
 _ENOUGH = 4  # tokens; the first comes with the prompt, and the speed of one or two is noise
-_SAYS_SOMETHING = 16  # tokens; a speed-up measured on fewer is noise
-_ENOUGH_TO_JUDGE = 32  # tokens; shorter answers say little about the drafter
+_SAYS_SOMETHING = 16  # minimum tokens for a speed-up; on fewer it is noise
+_ENOUGH_TO_JUDGE = 32  # minimum tokens to judge the drafter
 
 
 def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None) -> str:
-    """One line: tokens, tokens/s, and what drafting gave, if known. An answer that ends in a loop is drafted
-    too well to say anything about speed.
+    """Formats tokens, tokens/s and the speed-up by drafting, if known. A repetitive answer shows no speed-up,
+    because drafting repetition is too easy.
     """
     parts = [counted(stats.predicted_n, "token")]
     if stats.predicted_n >= _ENOUGH:
@@ -30,7 +30,7 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     elif not stats.draft_n and not has_draft:
         parts.append("no drafter")
     elif not stats.draft_n:
-        strategy = stats.plan.get("strategy")  # a fixed one says nothing about an answer of one token
+        strategy = stats.plan.get("strategy")  # a fixed one cannot draft for an answer of one token
         if strategy in ("off", "auto"):
             parts.append("drafting off" if strategy == "off" else not_drafted(stats.plan))
     elif speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:
@@ -39,25 +39,23 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
 
 
 def not_drafted(plan: Mapping[str, Any]) -> str:
-    """Returns in plain words why the planner did not draft. plan: `Timings.plan`"""
+    """Returns why the planner did not draft. plan: `Timings.plan`"""
     return _NOT_DRAFTED.get(plan.get("reason", PlanReason.OFF), "not drafted: plain decoding is faster here")
 
 
-_MEASURING = "not drafted yet: measuring the model's own speed first"
+_MEASURING = "not drafted yet: measuring plain decoding first"
 _NOT_DRAFTED: Mapping[str, str] = {
     PlanReason.OFF: _MEASURING,
     PlanReason.CALIBRATING: _MEASURING,
     PlanReason.ROOM: "not drafted: no room left",
     PlanReason.NO_MATCH: "not drafted: nothing in the text so far to draft from",
     PlanReason.OVER_BUDGET: "not drafted: it did not pay a moment ago, and is tried again soon",
-    PlanReason.INEXACT: "not drafted: exact=on, and no batch of several rows is exact here",
+    PlanReason.INEXACT: "not drafted: exact=on, and no batch of several tokens is exact here",
 }
 
 
 def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: float | None = None) -> list[str]:
-    """Ollama's `--verbose` lines (ollama/ollama: api/types.go), then ours; lines without a value are left
-    out.
-    """
+    """Returns Ollama's `--verbose` lines (ollama/ollama: api/types.go), then ours, without empty values."""
     rows = [
         ("total duration", _duration(total_ms)),
         ("load duration", _duration(load_ms)),
@@ -86,20 +84,20 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
 
 
 def figures(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Names and values, a line each, without those that are empty."""
+    """Returns a line per name and value, without empty values."""
     return [f"{name + ':':<22}{value}" for name, value in rows if value]
 
 
 def _duration(ms: float) -> str:
-    """Empty for none."""
+    """Formats a duration; "" for zero."""
     return "" if ms <= 0 else f"{ms:.1f}ms" if ms < 1000 else f"{ms / 1000:.2f}s"
 
 
 def verdict_line(stats: Timings, engine: Engine) -> str:
-    """What drafting and the kernels give here, in plain words; empty while no answer of `auto` has told."""
+    """Returns the verdict on drafting and the kernels; "" before an answer of `auto` was measured."""
     from eaglecpp.bench.verdict import verdict_of
 
     if stats.plan.get("strategy") != "auto" or stats.predicted_n < _ENOUGH_TO_JUDGE:
         return ""
-    found = verdict_of(engine)
-    return str(found) if found.greedy or found.sampled else ""
+    verdict = verdict_of(engine)
+    return str(verdict) if verdict.greedy or verdict.sampled else ""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp generate`: raw completion of a prompt, no chat template.
+"""`eaglecpp generate`: completes a raw prompt, without a chat template.
 
-Streams the text to stdout, or prints one JSON object. After Ctrl+C, what was generated so far is printed.
+Streams the text to stdout, or prints one JSON object. After Ctrl+C, prints the text so far.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class GenerateOptions(Answering):
     )
     as_json: bool = declare(False, "Print {text, tokens, finish_reason, timings} at the end.", flags="--json")
     verbose: bool = declare(
-        False, "Show what is opened, and where each option comes from.", flags="-v --verbose"
+        False, "Show the opened files, and the origin of each option.", flags="-v --verbose"
     )
 
 
 @command(
-    ('eaglecpp generate model.gguf -p "def main():" -n 128', "at most 128 tokens"),
+    ('eaglecpp generate model.gguf -p "def main():" -n 128', "up to 128 tokens"),
     ("eaglecpp generate smollm2 -f prompt.txt --temp 0", "greedy, the prompt from a file"),
     usual="prompt file draft strategy as_json max_tokens temperature seed n_ctx n_gpu_layers",
 )

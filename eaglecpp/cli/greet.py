@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `eaglecpp` alone says: what this machine has, which models are here, and what to type next."""
+"""Output of `eaglecpp` without a command: this machine, its models, and a command to try next."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _MAX_MODELS = 12
 
 
 def greeting() -> str:
-    """The whole text, some lines long."""
+    """Returns the whole text."""
     facts = gather()
     if facts["problems"]:
         return f"eaglecpp {facts['eaglecpp']} cannot run: {facts['problems'][0]}\n\nnext: eaglecpp doctor\n"
     models = [model for model in Stores.open().models() if not model.is_drafter]
-    found = models_table(models[:_MAX_MODELS]) if models else "no models here yet\n"
+    listed = models_table(models[:_MAX_MODELS]) if models else "no models here yet\n"
     if len(models) > _MAX_MODELS:
-        found += f"and {len(models) - _MAX_MODELS} more: eaglecpp list\n"
+        listed += f"and {len(models) - _MAX_MODELS} more: eaglecpp list\n"
     return (
         f"eaglecpp {facts['eaglecpp']}: the same text from your model, sooner\n\n"
-        f"{labelled(machine_rows(facts))}\n{found}\n{_next(models)}\nall commands: eaglecpp --help\n"
+        f"{labelled(machine_rows(facts))}\n{listed}\n{_next(models)}\nall commands: eaglecpp --help\n"
     )
 
 
 def _next(models: list[StoredModel]) -> str:
-    """The command that gives most: a model whose drafter is here, then one that has a known drafter."""
+    """Returns the command to suggest: a model with a drafter, else one with a known drafter, else any."""
     if not models:
         name = SMOLLM2.name.model
         size = human_bytes(SMOLLM2.size)
@@ -43,7 +43,7 @@ def _next(models: list[StoredModel]) -> str:
 
 
 def _n_steps_to_a_drafter(model: StoredModel) -> int:
-    """0 where it has one, 1 where `--draft auto` finds one, 2 where nothing is known."""
+    """Returns 0 for a model with a drafter, 1 if `--draft auto` finds one, otherwise 2."""
     if draft_text(model):
         return 0
     return 1 if first_runnable(find_drafters([str(model.name)])) is not None else 2

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp launch`: runs a coding agent with a model of this machine, through a running or a new server.
 
-Nothing in the agent's own configuration changes: what it has to know goes into variables of its process, or
-into a folder that is deleted afterwards.
+The agent's own configuration stays unchanged: its settings go into environment variables of its process, or
+into a temporary folder.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from eaglecpp.cli.terminal import note, write
 from eaglecpp.conversations.served import ServerRefusedError, ask
 from eaglecpp.server.announced import find_server
 
-_N_CTX = 32_768  # tokens; Claude Code sends 20,000 before the first word
-_STARTS_S = 600.0  # a model may have to be downloaded first
+_N_CTX = 32_768  # tokens; Claude Code's system prompt alone takes 20,000
+_STARTS_S = 600.0  # long, because a model may have to be downloaded first
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What an agent is started with. files: contents by path within `Agent.folder_variable`'s folder."""
+    """Settings of an agent. files: contents by path within `Agent.folder_variable`'s folder."""
 
     environment: dict[str, str]
     files: dict[str, str] = field(default_factory=dict)
@@ -44,8 +44,8 @@ class Setup:
 
 @dataclass(frozen=True)
 class Agent:
-    """install: how to get it; setup: takes the server's address, its key, the model's name and the context in
-    tokens; folder_variable: names the agent's folder for configuration, "" if it needs none.
+    """An agent. install: command that installs it; setup: takes the server's address, its key, the model's
+    name and the context in tokens; folder_variable: environment variable of its configuration folder, or "".
     """
 
     program: str
@@ -62,7 +62,7 @@ def _claude(address: str, key: str, model: str, n_ctx: int) -> Setup:
         {
             "ANTHROPIC_BASE_URL": address,
             "ANTHROPIC_AUTH_TOKEN": key,
-            "ANTHROPIC_API_KEY": "",  # one in the environment would be preferred
+            "ANTHROPIC_API_KEY": "",  # empty, because the user's key would take precedence
             **dict.fromkeys(tiers, model),
             "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(n_ctx),
             "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(n_ctx),
@@ -117,18 +117,18 @@ AGENTS = {
 @command(
     ("eaglecpp launch claude qwen3-coder:30b", "Claude Code"),
     ("eaglecpp launch codex qwen3-coder:30b -- exec 'fix the failing test'", "with arguments of Codex"),
-    ("eaglecpp launch opencode qwen3-coder:30b --print", "what it would set"),
+    ("eaglecpp launch opencode qwen3-coder:30b --print", "print the settings only"),
 )
 @click.argument("agent", type=click.Choice(tuple(AGENTS)))
 @model_argument()
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @option("-c", "--ctx-size", "n_ctx", type=click.IntRange(1024), default=_N_CTX, show_default=True,
-        help="Context length in tokens, of the model and as the agent is told it.")  # fmt: skip
-@option("--print", "only_prints", is_flag=True, help="Show what the agent would be given; start nothing.")
+        help="Context length in tokens, for the model and the agent.")  # fmt: skip
+@option("--print", "only_prints", is_flag=True, help="Print the agent's settings and command; start nothing.")
 def launch(agent: str, model: str, arguments: tuple[str, ...], n_ctx: int, only_prints: bool) -> None:
     """Run a coding agent with MODEL: claude, codex or opencode. Arguments of the agent follow `--`.
 
-    Uses the `eaglecpp serve` that runs on this machine; without one, starts one until the agent ends.
+    Uses the `eaglecpp serve` on this machine; if none runs, starts one until the agent ends.
     """
     chosen, key = AGENTS[agent], first_key() or "eaglecpp"
     if only_prints:
@@ -147,7 +147,7 @@ def launch(agent: str, model: str, arguments: tuple[str, ...], n_ctx: int, only_
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Makes an end of this process, or of its terminal, an end of the server that was started for it."""
+    """Makes SIGTERM and SIGHUP raise KeyboardInterrupt, so that the server started here ends as well."""
     ends = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
     before = {one: signal.signal(one, signal.default_int_handler) for one in ends}
     try:
@@ -158,9 +158,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _run(words: list[str], environment: dict[str, str]) -> int:
-    """Runs an agent to its end, and returns its exit code. Ctrl+C goes to the agent only: it stops an answer,
-    and the agent decides whether it ends.
-    """
+    """Runs an agent and returns its exit code. Ctrl+C reaches only the agent, which stops its answer."""
     before = signal.signal(signal.SIGINT, lambda *_: None)  # SIG_IGN would be inherited by the agent
     try:
         code = subprocess.run(words, env=environment, check=False).returncode
@@ -170,7 +168,7 @@ def _run(words: list[str], environment: dict[str, str]) -> int:
 
 
 def _show(agent: Agent, setup: Setup, arguments: tuple[str, ...]) -> None:
-    """Prints a setup as lines for a shell."""
+    """Prints a setup as shell commands."""
     import shlex
 
     for name, text in setup.files.items():
@@ -181,7 +179,7 @@ def _show(agent: Agent, setup: Setup, arguments: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def _folder(agent: Agent, setup: Setup) -> Iterator[dict[str, str]]:
-    """The environment for an agent; its folder for configuration exists within the block."""
+    """Yields the agent's environment; its configuration folder exists within the block."""
     environment = {**os.environ, **setup.environment}
     with tempfile.TemporaryDirectory(prefix="eaglecpp-") as folder:
         for name, text in setup.files.items():
@@ -191,14 +189,14 @@ def _folder(agent: Agent, setup: Setup) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def _served(model: str, n_ctx: int) -> Iterator[tuple[str, str]]:
-    """Address of a server and the model's name there; a server that is started here ends with the block."""
+    """Yields a server's address and the model's name there; a server started here ends with the block."""
     from eaglecpp.cli.open_engine import look_up
     from eaglecpp.server.run import bind
 
-    found = look_up(model)
+    files = look_up(model)
     running = find_server()
-    if running is not None and found.name is not None:
-        yield str(running), str(found.name)
+    if running is not None and files.name is not None:
+        yield str(running), str(files.name)
         return
     with contextlib.closing(bind("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -212,20 +210,20 @@ def _served(model: str, n_ctx: int) -> Iterator[tuple[str, str]]:
             note(f"loading {model} ...")
             address = f"http://127.0.0.1:{port}"
             _wait_for(address, process, log)
-            yield address, found.target.stem if found.name is None else str(found.name)
+            yield address, files.target.stem if files.name is None else str(files.name)
         finally:
             process.terminate()
             process.wait()
 
 
 def _wait_for(address: str, process: subprocess.Popen[bytes], log: Any) -> None:
-    """Waits until a server answers. Raises click.ClickException with its last words if it ends."""
+    """Waits until a server answers. Raises click.ClickException with its last log line if it ends."""
     deadline = time.monotonic() + _STARTS_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             log.seek(0)
-            said = log.read().decode("utf-8", "replace").strip().splitlines() or ["it says nothing"]
-            raise click.ClickException(f"eaglecpp serve ended: {said[-1].removeprefix('error: ')}")
+            lines = log.read().decode("utf-8", "replace").strip().splitlines() or ["its log is empty"]
+            raise click.ClickException(f"eaglecpp serve ended: {lines[-1].removeprefix('error: ')}")
         with contextlib.suppress(ServerRefusedError):
             ask(address, "GET", "/health")
             return
@@ -234,14 +232,14 @@ def _wait_for(address: str, process: subprocess.Popen[bytes], log: Any) -> None:
 
 
 def _load(address: str, key: str, model: str, n_ctx: int) -> int:
-    """Loads a model in a server. Returns the context that it has there, in tokens, at most `n_ctx`."""
+    """Loads a model in a server. Returns its context there in tokens, limited to `n_ctx`."""
     body = {"model": model, "options": {"num_ctx": n_ctx}}
     try:
         ask(address, "POST", "/api/generate", {**body, "stream": False}, key)
         loaded = ask(address, "GET", "/api/ps", None, key)["models"]
     except ServerRefusedError as error:
         raise click.ClickException(f"{address}: {error}") from None
-    found = next((one["context_length"] for one in loaded if one["name"] == model), n_ctx)
-    if found < n_ctx:
-        note(f"{model} is loaded with a context of {found} tokens; agents need about {_N_CTX}")
-    return min(found, n_ctx)
+    context = next((one["context_length"] for one in loaded if one["name"] == model), n_ctx)
+    if context < n_ctx:
+        note(f"{model} is loaded with a context of {context} tokens; agents need about {_N_CTX}")
+    return min(context, n_ctx)

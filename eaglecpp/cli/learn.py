@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp learn`: trains a model's drafter on this user's conversations, undoes that, and forgets them."""
+"""`eaglecpp learn`: trains a model's drafter on recorded conversations, undoes that, and deletes them."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from eaglecpp.opening.find import find_here
 
 
 @command(
-    ("eaglecpp learn smollm2 --minutes 30", "train on what `run smollm2 --learn` has kept"),
-    ("eaglecpp learn smollm2 --undo", "go back to the drafter that came with it"),
-    ("eaglecpp learn smollm2 --forget", "delete what was kept"),
+    ("eaglecpp learn smollm2 --minutes 30", "train on what `run smollm2 --learn` recorded"),
+    ("eaglecpp learn smollm2 --undo", "return to the drafter that came with it"),
+    ("eaglecpp learn smollm2 --forget", "delete the recorded conversations"),
 )
 @click.argument("model", shell_complete=complete_model)
-@option("--draft", metavar="D", help="The drafter that learns, if the model does not bring one.")
-@option("--minutes", type=click.FloatRange(0, min_open=True), default=60.0, help="Train at most so long.")
+@option("--draft", metavar="D", help="The drafter to train, if the model does not bring one.")
+@option("--minutes", type=click.FloatRange(0, min_open=True), default=60.0, help="Maximum training time.")
 @option("-t", "--threads", type=click.IntRange(1), help="Threads.  [default: physical cores]")
 @option("--undo", "action", flag_value="undo", help="Use the drafter that came with the model again.")
-@option("--forget", "action", flag_value="forget", help="Delete the conversations that were kept.")
-@option("--status", "action", flag_value="status", help="Say what is kept and what came of it.")
+@option("--forget", "action", flag_value="forget", help="Delete the recorded conversations.")
+@option(
+    "--status", "action", flag_value="status", help="Show the recorded conversations and the last result."
+)
 @json_option("the result as one JSON object")
 def learn(
     model: str, draft: str | None, minutes: float, threads: int | None, action: str | None, as_json: bool
 ) -> None:
-    """Train the drafter of MODEL on your conversations, which `--learn` keeps.
+    """Train the drafter of MODEL on your conversations, which `--learn` records.
 
-    The new drafter is used only if it drafts texts of yours that it was not trained on better than the old
-    one, by more than chance, and the model's general texts at most 1 % worse.
+    The new drafter is used only if it passes two tests on texts outside its training data: your texts are
+    drafted better than before, by more than chance, and general texts no more than 1 % worse.
     """
-    found = find_here(model, draft)
-    target, stock = found.target, found.draft
+    files = find_here(model, draft)
+    target, stock = files.target, files.draft
     if stock is None or stock == target:
         raise ModelNotFoundError(
-            f"model {model!r} has no drafter that could learn; name one with --draft, or make one with "
-            "eaglecpp train"
+            f"model {model!r} has no drafter to train; name one with --draft, or make one with eaglecpp train"
         )
     learning = Learning.of(target)
     if action == "forget":
@@ -58,7 +59,9 @@ def learn(
             write_json(learning.status(stock))
         else:
             rows = [f"{name}: {text}\n" for name, text in learning.rows(stock)]
-            write("".join(rows) or f"nothing is kept of {model}, and its drafter has learnt nothing\n")
+            write(
+                "".join(rows) or f"no conversations of {model} are recorded, and its drafter is unchanged\n"
+            )
     else:
         _train(target, stock, minutes, threads or 0, as_json)
 
@@ -72,11 +75,12 @@ def _train(target: Path, stock: Path, minutes: float, threads: int, as_json: boo
     if as_json:
         write_json(asdict(result) | {"drafter": str(result.drafter)})
         return
-    for name, found in (("your texts", result.user), ("general texts", result.general)):
-        if found is not None:
+    for name, result_on in (("your texts", result.user), ("general texts", result.general)):
+        if result_on is not None:
+            gain = f"{100 * result_on.least:+.1f} to {100 * result_on.most:+.1f} %"
             note(
-                f"{name}: acceptance length {found.before:.2f} before, {found.after:.2f} after "
-                f"({100 * found.least:+.1f} to {100 * found.most:+.1f} %, {counted(found.n_texts, 'text')})"
+                f"{name}: acceptance length {result_on.before:.2f} before, {result_on.after:.2f} after "
+                f"({gain}, {counted(result_on.n_texts, 'text')})"
             )
-    used = "the new drafter is used from now on" if result.is_used else "the drafter stays as it was"
+    used = "the new drafter is used from now on" if result.is_used else "the drafter is unchanged"
     note(f"{used}: {result.reason}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What commands that open a model share: downloads with progress bars, notices, the plan of `--verbose`."""
+"""Helpers of commands that open a model: downloads with progress bars, notices, the plan of `--verbose`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from eaglecpp.store.progress import Bars
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
 
-# Tokens per slice of a prompt in `run`: Ctrl+C and the display of progress wait for a slice to end; longer
-# ones are no faster, because a compute graph takes 512 tokens anyway.
+# Prompt tokens per batch in `run`. Ctrl+C and progress wait for a batch to end; longer ones are no faster,
+# because a compute graph takes 512 tokens.
 _N_BATCH = 512
 _MAX_REPEATS = 4.0
 
 
 def run_defaults() -> dict[str, Any]:
-    """What `run` opens a model with where neither model nor user says so: Ollama's defaults, and two of ours.
-    Values by "group.field" of `eaglecpp.options`; what is absent is the engine's own default.
+    """Returns the defaults of `run` by "group.field": Ollama's, and two of ours. Missing options keep the
+    engine's defaults.
     """
     return {**engine_options({}), "model.n_batch": _N_BATCH, "sampling.max_repeats": _MAX_REPEATS}
 
@@ -36,12 +36,12 @@ def run_defaults() -> dict[str, Any]:
 def look_up(
     reference: str, draft: str | None = None, *, wants_draft: bool = True, insecure: bool = False
 ) -> ModelFiles:
-    """As `eaglecpp.opening.fetch`, with progress bars; on a terminal, mentions a drafter that exists."""
+    """Same as `eaglecpp.opening.fetch`, with progress bars; on a terminal, also mentions a known drafter."""
     with Bars() as bars:
-        found = fetch(reference, draft, wants_draft=wants_draft, insecure=insecure, report=bars)
-    if found.offer and stderr_is_terminal():
-        note(f"no drafter: {found.offer}")
-    return found
+        files = fetch(reference, draft, wants_draft=wants_draft, insecure=insecure, report=bars)
+    if files.offer and stderr_is_terminal():
+        note(f"no drafter: {files.offer}")
+    return files
 
 
 def open_engine(
@@ -54,13 +54,14 @@ def open_engine(
     choose_context: bool = False,
     find: Callable[..., ModelFiles] = look_up,
 ) -> Engine:
-    """Opens the engine; options override what a stored model says. Without drafting, looks up no drafter.
-    choose_context: with no length given, as long as model and memory allow.
+    """Opens the engine; options override a stored model's. With drafting off, no drafter is looked up.
+
+    choose_context: without a given length, use as much as model and memory allow
     """
     from eaglecpp.engine.engine import Engine
 
     has_text = options.get("text_drafts") == "on"
-    if draft is None and not has_text and target.endswith(".gguf"):  # a file has no drafter
+    if draft is None and not has_text and target.endswith(".gguf"):  # fail before loading the file
         needs_draft(strategy, False)
     draft = None if strategy is not None and strategy.kind == "off" else draft
     plan = plan_opening(
@@ -76,12 +77,12 @@ def open_engine(
 
 
 def plan_text(engine: Engine) -> str:
-    """What was opened, and where each option comes from."""
+    """Formats the opened files, and the origin of each option."""
     rows = engine.plan.rows(engine.chat_template.describe())
     return "\n".join(f"{name + ':':<12}{text}" for name, text in rows)
 
 
 def needs_draft(strategy: Strategy | None, can_draft: bool) -> None:
-    """Raises click.UsageError for a fixed strategy with nothing to draft from."""
+    """Raises click.UsageError for a fixed strategy if nothing can draft."""
     if strategy is not None and strategy.kind not in ("auto", "off") and not can_draft:
         raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Command-line options that several commands share, generated from the declarations in `eaglecpp.options`.
+"""Command-line options shared by several commands, generated from the declarations in `eaglecpp.options`.
 
-Nothing here repeats a name, a range or a default. An option that was not given is not passed on, so that
-there is only one default, the engine's.
+No name, range or default is repeated here. Options that are not on the command line are not passed on, so
+the engine's defaults are the only ones.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from eaglecpp.references import ModelName, ModelNameError, hub_text, is_path_tex
 AUTOMATIC_CONTEXT = {
     "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the model's own"
 }
-"""What -c means where `eaglecpp.opening.context` chooses the length."""
-MAX_INPUT = 64_000_000  # bytes of a file; no context holds as much text
+"""Help of -c for commands in which `eaglecpp.opening.context` chooses the length."""
+MAX_INPUT = 64_000_000  # bytes of a file; longer than any context
 
 
 _FLAGS = {"draft": "--draft", "strategy": "--strategy"} | {
@@ -44,13 +44,13 @@ _FLAGS = {"draft": "--draft", "strategy": "--strategy"} | {
     for one in describe(cls)
     if one.flags
 }
-# a name of one word is a word like any other, except at the beginning
+# a field name that is an ordinary word is replaced only at the beginning of a message
 _LONG, _ANY = "|".join(name for name in _FLAGS if "_" in name), "|".join(_FLAGS)
 _FIELD = re.compile(rf"(?<![\w/.-])(?:{_LONG})(?![\w/.-])|^(?:{_ANY})(?=:| ['0-9])")
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # no generic type before click 8.4
-    """A value that a function makes of a text; a ValueError of it is wrong usage."""
+    """A parameter type made from a function; its ValueErrors become usage errors."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -64,21 +64,21 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # no generic type befo
 
 
 def _server(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """The URL of a server."""
+    """Returns the URL of a server."""
     from eaglecpp.conversations.served import address_of, elsewhere
 
-    is_said = context.get_parameter_source(str(parameter.name)) == ParameterSource.COMMANDLINE
-    return None if value is None else address_of(value) if is_said else elsewhere(value)
+    is_flag = context.get_parameter_source(str(parameter.name)) == ParameterSource.COMMANDLINE
+    return None if value is None else address_of(value) if is_flag else elsewhere(value)
 
 
 @dataclass(frozen=True)
 class Served:
-    """Which server is asked: its URL, None for the one on this machine."""
+    """The server to use: its URL, or None for the one on this machine."""
 
     host: str | None = declare(
         None,
-        "Ask the `eaglecpp serve` there, which has models of its own.  [default: that of EAGLECPP_HOST or "
-        "OLLAMA_HOST, if on another machine; else the one on this machine, if it runs]",
+        "Use the `eaglecpp serve` there, which has its own models.  [default: EAGLECPP_HOST or OLLAMA_HOST, "
+        "if on another machine; else the server on this machine, if one runs]",
         envvar=["EAGLECPP_HOST", "OLLAMA_HOST"],
         callback=_server,
         metavar="HOST[:PORT]",
@@ -86,17 +86,17 @@ class Served:
 
     @property
     def key(self) -> str:
-        """The first key in EAGLECPP_API_KEY; "" for a server elsewhere that only OLLAMA_HOST names."""
+        """The first key in EAGLECPP_API_KEY; "" for a remote server that only OLLAMA_HOST names."""
         key, source = first_key(), click.get_current_context().get_parameter_source
-        is_said = source("host") == ParameterSource.COMMANDLINE or os.environ.get("EAGLECPP_HOST")
-        if not key or self.host is None or is_said:
+        is_ours = source("host") == ParameterSource.COMMANDLINE or os.environ.get("EAGLECPP_HOST")
+        if not key or self.host is None or is_ours:
             return key
-        note("note: the server in OLLAMA_HOST does not get EAGLECPP_API_KEY; one in EAGLECPP_HOST does")
+        note("note: EAGLECPP_API_KEY is not sent to the server in OLLAMA_HOST; use EAGLECPP_HOST instead")
         return ""
 
 
 def first_key() -> str:
-    """The first of the keys in EAGLECPP_API_KEY, which `serve` reads as a list separated by blanks."""
+    """Returns the first key in EAGLECPP_API_KEY, which `serve` reads as a list separated by blanks."""
     return next(iter(os.environ.get("EAGLECPP_API_KEY", "").split()), "")
 
 
@@ -114,7 +114,7 @@ def _seconds(text: str) -> float:
 
 def answer_format(text: str) -> dict[str, Any]:
     """Returns the arguments of `Session.chat` for json, a JSON schema, or a file with one. Raises
-    InvalidValueError, and as `read_input`.
+    InvalidValueError, and like `read_input`.
     """
     from eaglecpp.engine.grammar import resolve_grammar
 
@@ -129,7 +129,7 @@ def answer_format(text: str) -> dict[str, Any]:
 
 
 def _adapter(text: str) -> tuple[str, float]:
-    """Path and scale of FILE[:SCALE]."""
+    """Parses FILE[:SCALE] into path and scale."""
     path, colon, scale = text.rpartition(":")
     if exists(Path(text)) or not colon or "/" in scale:
         return text, 1.0
@@ -157,8 +157,8 @@ SECONDS = Parsed("duration", _seconds)
 
 
 def options_of(**classes: type) -> Callable[[F], F]:
-    """The declared options of dataclasses as options of a command, which gets an object of each as the
-    argument of that name. An option that was not given has the dataclass's own default.
+    """Adds the declared options of dataclasses to a command, which gets an object of each class as the
+    argument of that name. Missing options keep the dataclass's defaults.
     """
     described = {name: describe(cls) for name, cls in classes.items()}
 
@@ -170,7 +170,7 @@ def options_of(**classes: type) -> Callable[[F], F]:
                 values[name] = cls(**given(own))
             return function(*args, **values)
 
-        options = [one for found in described.values() for one in found if one.flags]
+        options = [one for declared in described.values() for one in declared if one.flags]
         return added(*map(click_option, options))(call)  # type: ignore[return-value]
 
     return decorate
@@ -185,12 +185,12 @@ def engine_options(
     defaults: Mapping[str, Any] = MappingProxyType({}),
     helps: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[F], F]:
-    """Every option of these classes that has a flag; by default sampling, model and draft options.
+    """Adds every option of these classes that has a flag; by default sampling, model and draft options.
 
     taken: flags that the command uses for something else; defaults: the command's own, by "group.field";
-    helps: what options mean here, by name, where that differs
+    helps: help texts by name, where they differ from the declaration
     """
-    found = []
+    decorators = []
     for cls in classes or _HEADINGS:
         for one in describe(cls):
             flags = tuple(flag for flag in one.flags if flag not in taken)
@@ -199,14 +199,14 @@ def engine_options(
             if flags:
                 default, text = defaults.get(one.key, one.default), helps.get(one.name, one.help)
                 one = replace(one, flags=flags, default=default, help=text)
-                found.append(click_option(one, _HEADINGS[cls]))
-    return added(*found)
+                decorators.append(click_option(one, _HEADINGS[cls]))
+    return added(*decorators)
 
 
 def _drafter(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     if value is not None and value.isdecimal():
         raise click.BadParameter(
-            f"this names a drafter; llama.cpp's --draft {value} is --strategy chain:{value}"
+            f"--draft takes a drafter; llama.cpp's --draft {value} is --strategy chain:{value}"
         )
     return value
 
@@ -214,18 +214,18 @@ def _drafter(context: click.Context, parameter: click.Parameter, value: str | No
 def _spec_type(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     for word in value.split(",") if value is not None else []:
         if word in ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark"):
-            note(f"--spec-type {word}: noted; the file that --draft names says what kind of drafter it is")
+            note(f"--spec-type {word} is not needed: the file given by --draft defines the kind of drafter")
             continue
         ours = {"none": "--no-draft", "draft-mtp": "--draft mtp, or --draft with the head's file alone"}
         if word not in ours and not word.startswith("ngram-"):
-            raise click.BadParameter(f"{word!r}: expected a word of llama.cpp's, such as draft-dflash")
-        raise click.BadParameter(f"llama.cpp's {word} is {ours.get(word, '--draft text')}")
+            raise click.BadParameter(f"{word!r}: expected a value of llama.cpp's, such as draft-dflash")
+        raise click.BadParameter(f"llama.cpp's {word} is not supported; use {ours.get(word, '--draft text')}")
 
 
 DRAFT_FLAGS = ("--draft", "-md", "--model-draft", "--spec-draft-model")
 spec_type_option = option(
     "--spec-type", metavar="KIND", hidden=True, expose_value=False, callback=_spec_type,
-    help="llama.cpp's word for the kind of drafter; here the drafter's file says it.",
+    help="llama.cpp's kind of drafter; not needed, because the drafter's file defines it.",
 )  # fmt: skip
 OF_LLAMA_CPP = {
     "--spec-draft-hf": "--draft hf.co/user/repo",
@@ -238,22 +238,22 @@ OF_LLAMA_CPP = {
     "--spec-draft-ngl": "--draft-device, cpu or a device",
     "--spec-draft-type-k": "--draft-cache-type",
     "--spec-draft-type-v": "--draft-cache-type",
-    "--jinja": "templates are Jinja without it",
+    "--jinja": "Jinja templates need no option",
     "--hf-file": "-hf USER/REPO:QUANT chooses the file",
     "--reasoning": "--think=true, --think=false or --think=LEVEL",
 }
-"""Options of llama.cpp that are none here: what does the same."""
+"""llama.cpp's options that do not exist here, and what to use instead."""
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """What is drafted from, and how. In every way to say that nothing is, `strategy` is "off"."""
+    """Options for drafting. Every way to turn drafting off sets `strategy` to "off"."""
 
     draft: str | None = declare(
         None,
         "The drafter: a GGUF made by `eaglecpp convert`, a small model of the same family, a stored name, "
-        "hf.co/user/repo, or auto; mtp = the model's own head; text = draft from the text itself; off = "
-        "none.",
+        "hf.co/user/repo, or auto; mtp = the model's own head; text = drafts from the text itself; off = "
+        "no drafter.",
         flags=" ".join(DRAFT_FLAGS),
         metavar="D",
         callback=_drafter,
@@ -261,10 +261,10 @@ class Drafting:
     strategy: Strategy | None = declare(
         None, f"{Strategy.HELP}.  [default: the model's, or auto]", type=STRATEGY, metavar="S"
     )
-    no_draft: bool = declare(False, "Plain decoding, the same as --strategy off.")
+    no_draft: bool = declare(False, "Decode without drafts; the same as --strategy off.")
 
     def __post_init__(self) -> None:
-        """Raises click.UsageError for what contradicts itself."""
+        """Raises click.UsageError for contradicting options."""
         if not (self.no_draft or Strategy.is_off(self.draft)):
             return
         if self.strategy is not None and self.strategy.kind != "off":
@@ -276,7 +276,7 @@ class Drafting:
 
 @dataclass(frozen=True)
 class Answering(Drafting):
-    """Options of commands that give an answer: how it is drafted, and what form it has."""
+    """Options of commands that give an answer: drafting, and the form of the answer."""
 
     grammar: str | None = declare(None, "Grammar that the answer must follow.", metavar="GBNF")
     grammar_file: str | None = declare(None, "File with a grammar.", type=FILE_TEXT, metavar="FILE")
@@ -288,31 +288,31 @@ class Answering(Drafting):
     )
 
     def form(self, **more: Any) -> dict[str, Any]:
-        """What the answer must follow, as arguments of `Session.chat`. more: of a further option that says
-        it. Raises click.UsageError for two that do, GrammarError.
+        """Returns the answer's required form as arguments of `Session.chat`. more: from a further option.
+        Raises click.UsageError if two options set the form, GrammarError for an invalid one.
         """
         from eaglecpp.engine.grammar import resolve_grammar
 
         grammars = {"grammar": [self.grammar, self.grammar_file]}
         grammars["json_schema"] = [self.json_schema, self.json_schema_file]
-        found: list[dict[str, Any]]
-        found = [{name: text} for name, texts in grammars.items() for text in texts if text is not None]
-        found += [more] if more else []
-        if len(found) > 1:
+        forms: list[dict[str, Any]]
+        forms = [{name: text} for name, texts in grammars.items() for text in texts if text is not None]
+        forms += [more] if more else []
+        if len(forms) > 1:
             raise click.UsageError(
                 "an answer follows one grammar or schema: give one of --grammar, --grammar-file, "
                 "--json-schema, --json-schema-file and --format"
             )
-        for one in found:
+        for one in forms:
             resolve_grammar(**one)
-        return found[0] if found else {}
+        return forms[0] if forms else {}
 
 
 model_option = option(
     "-m", "--model", "model_named", metavar="MODEL", shell_complete=complete_model,
-    help="The model, in place of MODEL.",
+    help="The model, instead of MODEL.",
 )  # fmt: skip
-"""-m, as in llama.cpp; `only_model` says what it means beside a MODEL without it."""
+"""-m, as in llama.cpp; `only_model` checks that MODEL is not given as well."""
 hub_option = option(
     "-hf", "--hf-repo", "on_hub", is_flag=True, help="MODEL is a repository on the Hub: user/repo[:quant]."
 )
@@ -320,7 +320,7 @@ hub_option = option(
 
 
 def model_argument(*, is_needed: bool = True, on_hub: bool = False) -> Callable[[F], F]:
-    """MODEL, or -m MODEL in its place, as `model`. on_hub: -hf makes it a repository on the Hub"""
+    """Adds MODEL, or -m MODEL, as `model`. on_hub: -hf makes it a repository on the Hub."""
 
     def decorate(function: F) -> F:
         @wraps(function)
@@ -336,22 +336,22 @@ def model_argument(*, is_needed: bool = True, on_hub: bool = False) -> Callable[
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were on the command line."""
+    """Returns the options that were on the command line."""
     return {name: value for name, value in options.items() if value is not None and value != ()}
 
 
 def only_model(model: str | None, named: str | None) -> str:
-    """MODEL, with or without -m. Raises click.UsageError for none and for two."""
+    """Returns MODEL or -m MODEL. Raises click.UsageError unless exactly one is given."""
     if model is not None and named is not None:
-        raise click.UsageError(f"two models: {model!r} and -m {named!r}; leave out one of them")
-    found = model if named is None else named
-    if found is None:
-        raise click.UsageError("which model? `eaglecpp list` shows those on this machine")
-    return found
+        raise click.UsageError(f"two models: {model!r} and -m {named!r}; remove one of them")
+    chosen = model if named is None else named
+    if chosen is None:
+        raise click.UsageError("which model? `eaglecpp list` shows the models on this machine")
+    return chosen
 
 
 def stored_name(text: str) -> ModelName:
-    """`text` as a model name. Raises click.UsageError."""
+    """Parses a model name. Raises click.UsageError."""
     if is_path_text(text):
         how = "`run` takes files, also with --draft auto, and `create` stores them under a name"
         raise click.UsageError(f"expected the name of a model, found a path: {text!r}; {how}")
@@ -362,18 +362,18 @@ def stored_name(text: str) -> ModelName:
 
 
 def read_input(path: str) -> bytes:
-    """The bytes of a file, exactly as they are; "-" is standard input. Raises OSError for a file that cannot
-    be read, click.ClickException for one that is too long for a text or an image.
+    """Reads a file's bytes unchanged; "-" is standard input. Raises OSError for an unreadable file,
+    click.ClickException for one larger than `MAX_INPUT`.
     """
     with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as stream:
         data = stream.read(MAX_INPUT + 1)
     if len(data) > MAX_INPUT:
-        raise click.ClickException(f"cannot read {path!r}: it has more than {human_bytes(MAX_INPUT)}")
+        raise click.ClickException(f"cannot read {path!r}: the file is larger than {human_bytes(MAX_INPUT)}")
     return data
 
 
 def decoded_text(path: str | Path, data: bytes) -> str:
-    """The text of a file. Raises InvalidValueError, which names the file."""
+    """Decodes the text of a file. Raises InvalidValueError with the file's name."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -381,12 +381,12 @@ def decoded_text(path: str | Path, data: bytes) -> str:
 
 
 def in_flags(text: str) -> str:
-    """A message in which options have their names on the command line instead of those in Python."""
+    """Replaces Python's option names in a message by command-line flags."""
     return _FIELD.sub(lambda found: _FLAGS[found[0]], text)
 
 
 def argument_bytes(text: str) -> bytes:
-    """The bytes that the user typed, even if they are not text in the locale's encoding."""
+    """Returns the bytes that the user typed, even if they are invalid in the locale's encoding."""
     return os.fsencode(text) if any("\udc80" <= char <= "\udcff" for char in text) else text.encode("utf-8")
 
 
@@ -405,18 +405,18 @@ _KINDS: dict[Any, dict[str, Any]] = {
     "path": {"type": click.Path(path_type=Path)},
     "paths": {"multiple": True, "type": click.Path(exists=True, path_type=Path)},
 }
-"""What click is given for the kinds of declared options that are no plain scalars."""
+"""Arguments of `click.option` for declared options that are not plain scalars."""
 
 
 def click_option(one: Option, heading: str = "Options") -> Callable[[F], F]:
-    """The option of the command line for a declared one; its value is None or () where it is not given."""
+    """Makes the command-line option of a declared one; its value is None or () if it is not given."""
     settings = _KINDS.get(one.kind) or ({"is_flag": True} if one.kind is bool else {"type": _value_type(one)})
     settings = {**settings, "default": None, "help": help_text(one), "heading": heading, **one.shown}
     return option(*one.flags, one.name, **settings)
 
 
 def help_text(one: Option) -> str:
-    """The help of an option, with its default."""
+    """Returns the help of an option, with its default."""
     text, default = f"{one.help[0].upper()}{one.help[1:]}", _default_text(one)
     text += "" if text.endswith((".", "]")) else "."
     return text + (f"  [default: {default}]" if default and "[default" not in text else "")
@@ -433,7 +433,7 @@ def _value_type(one: Option) -> click.ParamType[Any]:
 
 
 def _default_text(one: Option) -> str:
-    """The default as a user would type it; "" where there is nothing to say."""
+    """Returns the default as a user would type it; "" if there is none to show."""
     value = one.default
     if isinstance(value, bool):
         return "" if "/" not in one.flags[0] else "on" if value else "off"

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp ps` and `stop`: models that a server has in memory, with Ollama's columns and one for drafts.
+"""`eaglecpp ps` and `stop`: models that a server has in memory, with Ollama's columns and one for drafters.
 
-Asks the server that `eaglecpp serve` runs on this machine, or the one that --host, EAGLECPP_HOST or
-OLLAMA_HOST names. Without one, commands load a model for themselves and free it at the end, so the list is
-empty.
+Uses the `eaglecpp serve` on this machine, or the server in --host, EAGLECPP_HOST or OLLAMA_HOST. Without a
+server, commands load a model themselves and free it at the end, so the list is empty.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ _PATIENCE_S = 10.0
 
 @command()
 @options_of(asked=Served)
-@json_option("{models: [...]}, as Ollama's /api/ps")
+@json_option("{models: [...]}, as in Ollama's /api/ps")
 def ps(asked: Served, as_json: bool) -> None:
     """List the models that a server has loaded."""
     address = _where(asked)
-    found = _ask(address, asked.key, "ps")
-    models = [] if found is None else found["models"]
+    answer = _ask(address, asked.key, "ps")
+    models = [] if answer is None else answer["models"]
     if as_json:
-        write_json(found or {"models": models})
+        write_json(answer or {"models": models})
         return
     rows = []
     for one in models:
@@ -42,7 +41,7 @@ def ps(asked: Served, as_json: bool) -> None:
         facts = [one["name"], one["digest"][:12], human_bytes(one["size"]), processor, n_ctx]
         rows.append([*facts, _until(one["expires_at"]), one.get("drafter") or "-"])
     write(table(("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "DRAFT"), rows))
-    if found is None:
+    if answer is None:
         note(f"no server is running at {address}")
 
 
@@ -50,12 +49,12 @@ def ps(asked: Served, as_json: bool) -> None:
 @click.argument("model", shell_complete=complete_model)
 @options_of(asked=Served)
 def stop(model: str, asked: Served) -> None:
-    """Let a running server free MODEL's memory."""
+    """Unload MODEL from a running server's memory."""
     address, key = _where(asked), asked.key
-    found = _ask(address, key, "ps")
-    if found is None:
-        raise click.ClickException(f"no server is running at {address}; `run` frees its model by itself")
-    loaded = [str(one["name"]).removesuffix(":latest") for one in found["models"]]
+    answer = _ask(address, key, "ps")
+    if answer is None:
+        raise click.ClickException(f"no server is running at {address}; `run` frees its model when it ends")
+    loaded = [str(one["name"]).removesuffix(":latest") for one in answer["models"]]
     if model.removesuffix(":latest") not in loaded:
         names = ", ".join(loaded) or "no model"
         raise click.ClickException(f"{model} is not loaded; the server has {names} in memory")
@@ -63,26 +62,26 @@ def stop(model: str, asked: Served) -> None:
 
 
 def _where(asked: Served) -> str:
-    """The address of the server that is named, else of the one that this machine announces, else the one in
-    EAGLECPP_HOST or OLLAMA_HOST, which is on this machine.
+    """Returns the address of the named server, else of the server announced on this machine, else the local
+    address in EAGLECPP_HOST or OLLAMA_HOST.
     """
     variable = os.environ.get("EAGLECPP_HOST") or os.environ.get("OLLAMA_HOST") or ""
     return asked.host or str(find_server() or address_of(variable))
 
 
 def _ask(address: str, api_key: str, path: str, body: Any = None) -> dict[str, Any] | None:
-    """The server's answer; None if no server is running. Raises click.ClickException for an error."""
-    # answers in progress end before a model is freed
+    """Returns the server's reply; None if no server is running. Raises click.ClickException for an error."""
+    # no time limit for a POST: a model is unloaded after its running answers
     method, key, patience = ("GET", "models", _PATIENCE_S) if body is None else ("POST", "done", None)
     try:
-        found = ask(address, method, f"/api/{path}", body, api_key, patience)
+        reply = ask(address, method, f"/api/{path}", body, api_key, patience)
     except NoServerError:
         return None
     except ServerRefusedError as error:
         raise click.ClickException(f"{address}: {error}") from None
-    if isinstance(found, dict) and isinstance(found.get(key), (list, bool)):
-        return found
-    raise click.ClickException(f"{address}: expected an answer of eaglecpp serve")
+    if isinstance(reply, dict) and isinstance(reply.get(key), (list, bool)):
+        return reply
+    raise click.ClickException(f"{address}: expected eaglecpp serve, found another server")
 
 
 def _until(text: str) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp run`: Ollama's verb. A prompt gives one answer; without one, on a terminal, there is a chat.
+"""`eaglecpp run`, Ollama's verb: a prompt gives one answer; without one, on a terminal, a chat starts.
 
 Flags are Ollama's where Ollama has them. Piped input is put before the prompt. With a prompt, with piped
-input, or if the output is not a terminal, there is a single answer, and only that goes to stdout. `chat` has
-the chat, which also gives a single answer.
+input, or if the output is not a terminal, there is a single answer, and only that goes to stdout. The package
+`chat` implements both.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 class _RunCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As in Ollama, --think takes a value only after `=`: in `--think hello` the prompt is hello."""
+        """Lets --think take a value only after `=`, as in Ollama: in `--think hello` the prompt is hello."""
         end = args.index("--") if "--" in args else len(args)
         bare = ["--think=true" if arg == "--think" else arg for arg in args[:end]]
         return super().parse_args(ctx, [*bare, *args[end:]])
@@ -63,8 +63,8 @@ class _RunCommand(Command):
 def _template(text: str) -> str:
     if "{" not in text and text not in _TEMPLATES:
         raise InvalidValueError(
-            f"{text!r}: expected a template in Jinja or Go, or one of {', '.join(_TEMPLATES)}; llama.cpp's "
-            "other names are not built in here: give that template as a file (--chat-template-file)"
+            f"{text!r}: expected a template in Jinja or Go, or one of {', '.join(_TEMPLATES)}; pass another "
+            "built-in template of llama.cpp as a file (--chat-template-file)"
         )
     return text
 
@@ -77,16 +77,16 @@ class RunOptions(Served, Answering):
     """Options of `run` alone."""
 
     prompt_named: str | None = declare(
-        None, "The prompt, in place of PROMPT.", flags="-p --prompt", metavar="TEXT"
+        None, "The prompt, instead of PROMPT.", flags="-p --prompt", metavar="TEXT"
     )
     resume: bool = declare(
         False, "Continue the last chat (with MODEL, if given; its ID chooses a chat).", flags="--continue"
     )
     system: str | None = declare(None, "System prompt.", flags="--system -sys --system-prompt")
-    image: tuple[str, ...] = declare((), "Pictures for the model, if it reads some.", metavar="FILE,...")
+    image: tuple[str, ...] = declare((), "Pictures for a model that reads images.", metavar="FILE,...")
     chat_template: str | None = declare(
         None,
-        "Chat template in place of the model's: in Jinja or Go; or chatml, raw (the bare prompt), gguf.",
+        "Chat template instead of the model's: in Jinja or Go; or chatml, raw (the bare prompt), gguf.",
         type=Parsed("template", _template),
         metavar="TEXT",
     )
@@ -105,8 +105,8 @@ class RunOptions(Served, Answering):
     )
     verbose: bool = declare(
         False,
-        "Show durations and rates after the answer, as Ollama does, and before it what is opened and where "
-        "each option comes from.",
+        "Show the opened files and the origin of each option before the answer, and Ollama's durations and "
+        "rates after it.",
         flags="-v --verbose",
     )
     quiet: bool = declare(False, "Show no statistics after the answer.", flags="-q --quiet")
@@ -114,26 +114,26 @@ class RunOptions(Served, Answering):
     insecure: bool = declare(False, "Allow downloads over http and from servers with invalid certificates.")
     keep_alive_s: float | None = declare(
         None,
-        "How long a running server keeps the model in memory after the answer; negative = forever.",
+        "Time that a running server keeps the model in memory after the answer; negative = forever.",
         kind="seconds",
         flags="--keepalive --keep-alive",
     )
-    no_server: bool = declare(False, "Open the model in this process although a server is running.")
+    no_server: bool = declare(False, "Open the model in this process even if a server is running.")
 
     def template(self) -> str:
-        """The chat template that was asked for, "" for none. Raises click.UsageError for two."""
+        """Returns the requested chat template, or "". Raises click.UsageError for two."""
         if self.chat_template is not None and self.chat_template_file is not None:
             raise click.UsageError("--chat-template and --chat-template-file contradict each other")
         return self.chat_template or self.chat_template_file or ""
 
 
 @command(
-    ("eaglecpp run smollm2", "chat; /? lists what can be typed there"),
+    ("eaglecpp run smollm2", "chat; /? lists the commands"),
     ('eaglecpp run llama3.1:8b "Why is the sky blue?"', "one answer"),
     ('eaglecpp run smollm2 "Summarise this" < notes.txt', "about a file"),
-    ("eaglecpp run model.gguf --draft drafter.gguf", "files of your own"),
-    ('eaglecpp run gemma3 photo.jpg "What is this?"', "about a picture, by a model that reads some"),
-    ("eaglecpp run --continue", "go on with the last chat"),
+    ("eaglecpp run model.gguf --draft drafter.gguf", "your own files"),
+    ('eaglecpp run gemma3 photo.jpg "What is this?"', "a picture, with a model that reads images"),
+    ("eaglecpp run --continue", "continue the last chat"),
     cls=_RunCommand,
     usual="draft resume system image format think verbose max_tokens temperature n_ctx",
 )
@@ -153,7 +153,7 @@ def run(
     **options: Any,
 ) -> None:
     """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input,
-    answer that and exit. Answers come from `eaglecpp serve` where that runs on this machine.
+    answer that and exit. If `eaglecpp serve` runs on this machine, it gives the answers.
     """
     from eaglecpp.cli.chat.chat import Chat, ChatSettings
     from eaglecpp.cli.chat.commands import run_chat
@@ -162,9 +162,9 @@ def run(
     from eaglecpp.data_dir import data_dir
 
     folder = ChatFolder(data_dir() / "chats")
-    if model_named is not None:  # then the first word is one of the prompt's
+    if model_named is not None:  # then the first word belongs to the prompt
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
-    elif model is not None and " " in model.strip() and not exists(Path(model)):  # no name has a blank
+    elif model is not None and " " in model.strip() and not exists(Path(model)):  # names have no blanks
         if not asked.resume:
             raise click.UsageError(f"which model? eaglecpp run smollm2 {shlex.quote(model)}")
         prompt = (model, *prompt)
@@ -182,7 +182,7 @@ def run(
     pictures, prompt = _pictures(prompt, asked.image)
     text = _question(prompt)
     if asked.as_json and text is None:
-        raise click.UsageError("--json is for one answer: give a prompt")
+        raise click.UsageError("--json needs a single answer: give a prompt")
     is_own = bool(asked.as_json or asked.draft or asked.template() or "grammar" in settings.format)
     opened, server, saved = _found(asked, model, given(options), folder, chosen, is_own)
     with contextlib.ExitStack() as stack:
@@ -209,7 +209,7 @@ def run(
 
 
 def _checked_model(model: str | None, *, on_hub: bool, is_needed: bool) -> str | None:
-    """MODEL as a reference. Raises click.UsageError for a missing one, and for a picture."""
+    """Returns MODEL as a reference. Raises click.UsageError for a missing model, or a picture."""
     from eaglecpp.chat.images import is_image_name
 
     if model is None and not is_needed:
@@ -229,8 +229,8 @@ def _found(
     chosen: SavedChat | None,
     is_own: bool,
 ) -> tuple[RunModel, ServerAnswers | None, SavedChat | None]:
-    """The model, the server that answers for it, if any, and the chat to continue. chosen: by its id; is_own:
-    only this process can give such an answer
+    """Returns the model, its server, if any, and the chat to continue. chosen: a chat chosen by its id;
+    is_own: an option requires that this process answers
     """
     from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.conversations.served import ServerAnswers
@@ -246,8 +246,8 @@ def _found(
         saved = _last_chat(folder, model if source is None else source.reference)
     if host is not None:
         if is_own:
-            not_there = "--json, --draft, --chat-template and --grammar need --no-server"
-            raise click.UsageError(f"{not_there}: {host} is to answer")
+            options_here = "--json, --draft, --chat-template and --grammar need --no-server"
+            raise click.UsageError(f"{options_here}: {host} would answer")
         server = answers_at(host, model or str(saved and saved.model))
         source, drafts, sees = server.found()
         opened = RunModel(source, options, asked.strategy, (host, drafts, sees))
@@ -263,26 +263,28 @@ def _found(
     if server is None and not is_own and (address := find_server()):
         server = answers_at(str(address), "")
     if asked.keep_alive_s is not None and server is None:
-        note("note: --keepalive is for a running server (eaglecpp serve), and none makes the answers")
+        note("note: --keepalive has no effect, because no server (eaglecpp serve) answers")
     return opened, server, saved
 
 
 def _answer(chat: Chat, text: str, words: tuple[str, ...], asked: RunOptions) -> None:
-    """Answers one question. words: those of the command line in it"""
+    """Answers one question. words: its words from the command line"""
     from eaglecpp.cli.chat.commands import with_pictures
 
     chat.say_notices()
     typed = " ".join(words)
-    if typed and text.endswith(typed):  # not what was piped in
+    if typed and text.endswith(typed):  # pictures are looked up in typed text only, not in piped input
         text = text.removesuffix(typed) + with_pictures(chat, typed, words)
-    # --verbose gives a script that asks a hundred times the verdict, a chat gives it with its first answer
+    # in a chat the verdict follows the first answer; a script would print it with every answer
     if not asked.verbose:
         chat.judged.add(chat.model.source.label)
-    made = chat.reply(partial(chat.session.stream, text), show_stats=not asked.as_json)
-    if made is not None and asked.as_json:
-        answer = {"text": made.message.content, "thinking": made.message.thinking, "tokens": made.tokens}
-        write_json(answer | {"finish_reason": made.finish_reason, "timings": made.timings.as_dict()})
-    if made is None or made.finish_reason == "cancelled":
+    completion = chat.reply(partial(chat.session.stream, text), show_stats=not asked.as_json)
+    if completion is not None and asked.as_json:
+        message = completion.message
+        answer = {"text": message.content, "thinking": message.thinking, "tokens": completion.tokens}
+        answer |= {"finish_reason": completion.finish_reason, "timings": completion.timings.as_dict()}
+        write_json(answer)
+    if completion is None or completion.finish_reason == "cancelled":
         raise click.exceptions.Exit(130)
 
 
@@ -299,17 +301,17 @@ def _no_one_to_ask(prompt: str, default: str) -> str:
 
 
 def _pictures(words: tuple[str, ...], named: tuple[str, ...]) -> tuple[list[bytes], tuple[str, ...]]:
-    """The images that --image names and those among the words of a prompt, and the other words."""
+    """Returns the images from --image and from the words of a prompt, and the other words."""
     from eaglecpp.chat.images import is_image_name
     from eaglecpp.cli.chat.input import read_picture
 
-    found = [word for word in words if is_image_name(word) and exists(Path(word)) and Path(word).is_file()]
-    paths = [*(path for text in named for path in text.split(",")), *found]
-    return [*map(read_picture, paths)], tuple(word for word in words if word not in found)
+    typed = [word for word in words if is_image_name(word) and exists(Path(word)) and Path(word).is_file()]
+    paths = [*(path for text in named for path in text.split(",")), *typed]
+    return [*map(read_picture, paths)], tuple(word for word in words if word not in typed)
 
 
 def _question(words: tuple[str, ...]) -> str | None:
-    """Standard input, unless it is a terminal, then a blank line and the prompt. None: chat."""
+    """Returns standard input, unless it is a terminal, followed by the prompt; None starts a chat."""
     parts = [argument_bytes(" ".join(words))] if words else []
     if not sys.stdin.isatty():
         with patience("reading standard input to its end (</dev/null to skip this) ..."):

@@ -28,14 +28,14 @@ from eaglecpp.server.config import ServerConfig, read_presets
 
 
 @command(
-    ("eaglecpp serve", "every model on this machine, loaded when asked for"),
-    ("eaglecpp serve llama3.1:8b -c 8192 --port 8080", "one model, loaded at once"),
-    ("eaglecpp serve --models models.toml", "several, as a file lists them"),
+    ("eaglecpp serve", "every model on this machine, loaded on request"),
+    ("eaglecpp serve llama3.1:8b -c 8192 --port 8080", "one model, loaded at startup"),
+    ("eaglecpp serve --models models.toml", "the models listed in a file"),
     usual="models_file host port draft n_parallel keep_alive_s n_models keys n_ctx n_gpu_layers",
 )
 @model_argument(is_needed=False)
 @option("--models", "models_file", type=click.Path(path_type=Path), metavar="FILE",
-        help="A list of models to serve, each with its drafter, context and whether it stays in "
+        help="File that lists the models to serve: for each its drafter, context, and whether it stays in "
         "memory.")  # fmt: skip
 @options_of(drafting=Drafting, config=ServerConfig)
 @spec_type_option
@@ -45,8 +45,8 @@ def serve(
 ) -> None:
     """Serve the models on this machine through the APIs of Ollama, OpenAI, Anthropic and llama-server.
 
-    MODEL is loaded at once and stays in memory; without it, models are loaded when requests name them. It may
-    be the path of a GGUF file, which is then served under the file's name and any that no stored model has.
+    MODEL is loaded at startup and stays in memory; without it, models are loaded when requests name them. If
+    it is the path of a GGUF file, it is served under the file's name and under names without a stored model.
     """
     from eaglecpp.server.announced import Address, announced, reached_as
     from eaglecpp.server.run import bind, give_back_large_blocks
@@ -55,17 +55,17 @@ def serve(
     files, preload = _served(model)
     presets = {} if models_file is None else read_presets(models_file)
     if presets and model is not None:
-        raise click.UsageError("--models lists what is served: leave out MODEL, or add it to that file")
+        raise click.UsageError("--models lists all served models: remove MODEL, or add it to that file")
     files |= {name: one.path for name, one in presets.items() if one.path is not None}
     if drafting.draft is not None and (presets or not files):
         raise click.UsageError(
-            "--draft is only for a MODEL that is a file; a stored model has its drafter in the store, and "
-            "one of --models in that file"
+            "--draft needs a MODEL that is a file; the drafter of a stored model is in the store, and the "
+            "drafter of a model in --models is in that file"
         )
     engine = given(options)
     if model is None and (one := next((name for name in ("mmproj", "lora") if engine.get(name)), "")):
         raise click.UsageError(
-            f"--{one} belongs to one model: name that MODEL; a stored model has what its Modelfile says"
+            f"--{one} belongs to one model: give a MODEL; a stored model uses its Modelfile"
         )
     config = replace(
         config,
@@ -79,7 +79,7 @@ def serve(
     n_pinned = sum(one.pinned for one in presets.values())
     if n_pinned > config.n_models:
         raise click.UsageError(
-            f"{models_file} pins {n_pinned} models; --max-models lets {config.n_models} be in memory"
+            f"{models_file} pins {n_pinned} models, but --max-models allows {config.n_models} in memory"
         )
     if not all(key.strip() for key in config.keys):
         raise click.UsageError("--api-key: expected a key, found an empty text")
@@ -88,7 +88,7 @@ def serve(
     if not (config.is_loopback or config.keys or config.no_key):
         raise click.UsageError(
             f"--host {config.host}: anyone who can reach this machine could use the server; require a key "
-            "with --api-key, or say --no-key"
+            "with --api-key, or pass --no-key"
         )
     listener = bind(config.host, config.port)
     give_back_large_blocks()
@@ -99,7 +99,7 @@ def serve(
     served = (
         f"eaglecpp serves {address} (Ollama's API; OpenAI's and Anthropic's at {address}/v1; a chat page)"
     )
-    # uvicorn sends itself the signal that ended it once more, when it has shut down
+    # after its shutdown, uvicorn raises the signal that ended it again
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with announced(address):
@@ -113,15 +113,15 @@ def serve(
 
 
 def _served(model: str | None) -> tuple[dict[str, Path], str]:
-    """Files that are served under a name, and the model to load at once. Raises ModelNotFoundError."""
+    """Returns files served under a name, and the model to load at startup. Raises ModelNotFoundError."""
     from eaglecpp.cli.open_engine import look_up
 
     if model is None:
         return {}, ""
-    found = look_up(model, wants_draft=False)
-    if found.name is not None:
-        return {}, str(found.name)
-    return {found.target.stem: found.target.absolute()}, found.target.stem
+    files = look_up(model, wants_draft=False)
+    if files.name is not None:
+        return {}, str(files.name)
+    return {files.target.stem: files.target.absolute()}, files.target.stem
 
 
 def _set_log() -> None:

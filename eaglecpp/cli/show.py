@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp show`: describes a stored model, in Ollama's sections and one for its drafter; and
-`eaglecpp inspect`, the metadata of one file. Both take names and files.
+`eaglecpp inspect`: shows the metadata of a file. Both take names and files.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _WORDS = {"license": "license", "system": "system prompt", "parameters": "parame
 
 
 @command(
-    ("eaglecpp show smollm2", "what it is and how it is opened"),
-    ("eaglecpp show smollm2 --modelfile", "the Modelfile that makes it"),
+    ("eaglecpp show smollm2", "its properties, and how it is opened"),
+    ("eaglecpp show smollm2 --modelfile", "the Modelfile that creates it"),
 )
 @click.argument("name", metavar="MODEL", shell_complete=complete_model)
 @option("--license", "part", flag_value="license", help="Show the license.")
-@option("--modelfile", "part", flag_value="modelfile", help="Show a Modelfile that makes the same model.")
+@option("--modelfile", "part", flag_value="modelfile", help="Show a Modelfile that creates the same model.")
 @option("--parameters", "part", flag_value="parameters", help="Show the parameters.")
 @option("--system", "part", flag_value="system", help="Show the system prompt.")
 @option("--template", "part", flag_value="template", help="Show the chat template in use, and why.")
-@json_option("everything as JSON, as Ollama's /api/show")
+@json_option("everything as JSON, as in Ollama's /api/show")
 def show(name: str, part: str | None, as_json: bool) -> None:
-    """Show what MODEL is: a stored name, or a GGUF file, of which this is what `inspect` shows."""
+    """Show information about MODEL: a stored name, or a GGUF file, for which it is the same as `inspect`."""
     if (path := find_path(name)) is not None:
         if part is not None:
-            raise click.UsageError(f"{name} is a file: of the options only --json is for one")
+            raise click.UsageError(f"{name} is a file, which only supports --json; remove --{part}")
         _show_file(path, as_json)
         return
     read_again(partial(Stores.open().get, stored_name(name)), lambda model: _show(model, part, as_json))
@@ -65,19 +65,19 @@ def show(name: str, part: str | None, as_json: bool) -> None:
 
 @command(
     ("eaglecpp inspect model.gguf", "a file"),
-    ("eaglecpp inspect smollm2", "a stored model's"),
+    ("eaglecpp inspect smollm2", "the file of a stored model"),
     name="inspect",
 )
 @click.argument("model", shell_complete=complete_model)
 @json_option("the facts as JSON")
 def inspect(model: str, as_json: bool) -> None:
-    """Show what is in a GGUF file, or in that of a stored MODEL, and what it fits."""
+    """Show the contents of a GGUF file, or of a stored MODEL's, and what it is compatible with."""
     is_name = not exists(Path(model)) and not is_path_text(model)
     _show_file(find_target(model).target if is_name else Path(model), as_json)
 
 
 def _show_file(path: Path, as_json: bool) -> None:
-    # a name shows what is stored, without the libraries that read files
+    # imported late, because a stored name needs no libraries for reading files
     from eaglecpp.convert import facts_text, inspect_file
 
     facts = inspect_file(path)
@@ -89,7 +89,7 @@ def _show_file(path: Path, as_json: bool) -> None:
 
 def _show(model: StoredModel, part: str | None, as_json: bool) -> None:
     modelfile = model.modelfile()
-    if as_json:  # as in /api/show, and how `run` would open it
+    if as_json:  # as in /api/show, plus how `run` would open it
         heads = head_facts(model)
         opening = None if heads[0] is None else _plan(model).as_dict()
         write_json(everything(model, heads, template_in_use(model, heads[0])) | {"opening": opening})
@@ -106,12 +106,12 @@ def _show(model: StoredModel, part: str | None, as_json: bool) -> None:
 
 
 def _plan(model: StoredModel) -> OpeningPlan:
-    """How `run` would open it."""
+    """Returns the plan with which `run` would open the model."""
     return make_plan(with_draft(resolved(model)), defaults=run_defaults())
 
 
 def _part(model: StoredModel, modelfile: Modelfile, part: str) -> tuple[str, str]:
-    """What was asked for, and why it is that."""
+    """Returns a part of the model's description, and its origin."""
     if part == "modelfile":
         return modelfile_text(model, modelfile), ""
     if part == "parameters":
@@ -136,7 +136,7 @@ def _overview(model: StoredModel, modelfile: Modelfile) -> str:
         "Model": model_rows(facts, model) if facts else (),
         "Capabilities": [[word] for word in capabilities(model, facts)] if facts else (),
         "Draft": _draft_rows(model, draft) if draft else (),
-        # what `--learn` has kept, and the drafter that learnt
+        # conversations recorded by `--learn`, and the drafter trained on them
         "Learning": Learning.of(model.target_files()[0]).rows(stock) if stock else (),
         "Template": [[template.describe()]] if template else (),
         "Opened with": _plan(model).rows() if template else (),
@@ -149,7 +149,7 @@ def _overview(model: StoredModel, modelfile: Modelfile) -> str:
 
 
 def model_rows(facts: Facts, model: StoredModel | None = None) -> list[list[str]]:
-    """What a file, or a stored model, is."""
+    """Returns the properties of a file, or of a stored model."""
     rows = [
         ["architecture", facts.architecture],
         ["parameters", (model and model.text("model_type")) or facts.config()["model_type"]],

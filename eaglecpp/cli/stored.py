@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp list`, `pull`, `create`, `cp` and `rm`: the models in the stores. None loads llama.cpp."""
+"""`eaglecpp list`, `pull`, `create`, `cp` and `rm`: models in the stores. None of them loads llama.cpp."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from eaglecpp.store.transaction import copy_model, remove_model
 
 
 @command(
-    ("eaglecpp list", "what is here, Ollama's models included"),
-    ("eaglecpp list llama", "those whose names begin so"),
+    ("eaglecpp list", "all models, including Ollama's"),
+    ("eaglecpp list llama", "models whose names begin with llama"),
     name="list",
 )
 @click.argument("prefix", default="")
-@json_option("{models: [...]}, as Ollama's /api/tags")
+@json_option("{models: [...]}, as in Ollama's /api/tags")
 def list_models(prefix: str, as_json: bool) -> None:
     """List the models on this machine whose name begins with PREFIX."""
     stores = Stores.open()
@@ -48,7 +48,7 @@ def list_models(prefix: str, as_json: bool) -> None:
 
 
 def models_table(models: Sequence[StoredModel]) -> str:
-    """A row for each."""
+    """Returns a table with a row per model."""
     rows = [
         (str(m.name), m.digest[:12], human_bytes(m.size), human_time(m.modified), draft_text(m) or "-")
         for m in models
@@ -61,7 +61,7 @@ def models_table(models: Sequence[StoredModel]) -> str:
 @option("-f", "--file", "file", default="Modelfile", show_default=True, help="The Modelfile; - is stdin.")
 @option("-q", "--quantize", metavar="TYPE", default="", help="Quantise an F32 or F16 target to this type.")
 @option("--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]")
-@option("--no-draft", is_flag=True, help="Leave the drafter out.")
+@option("--no-draft", is_flag=True, help="Create it without the drafter.")
 @json_option("{name, digest, size, draft} at the end")
 def create(name: str, file: str, quantize: str, draft_quantize: str, no_draft: bool, as_json: bool) -> None:
     """Create the model NAME from a Modelfile."""
@@ -80,7 +80,7 @@ def create(name: str, file: str, quantize: str, draft_quantize: str, no_draft: b
 
 
 def say_made(made: Made, as_json: bool) -> None:
-    """What `create` and `pull` say at their ends."""
+    """Prints the result of `create` and `pull`."""
     from eaglecpp.store.describe import list_entry
 
     for notice in made.notices:
@@ -115,7 +115,7 @@ def pull(model: str, on_hub: bool, draft: str | None, no_draft: bool, insecure: 
     packaged = find_packaged(stored_name(reference))
     if packaged is not None and packaged.installed() and draft is None and not as_json:
         here = packaged.name.model
-        note(f"{here} is here already, installed by pip; to run it: `eaglecpp run {here}`")
+        note(f"{here} is already installed by pip; to run it: `eaglecpp run {here}`")
         return
     with Bars() as bars:
         pulled = pull_model(reference, draft="none" if no_draft else draft, insecure=insecure, report=bars)
@@ -124,7 +124,7 @@ def pull(model: str, on_hub: bool, draft: str | None, no_draft: bool, insecure: 
     say_made(pulled, as_json)
 
 
-@command(("eaglecpp cp smollm2 mine", "a second name; nothing is copied"))
+@command(("eaglecpp cp smollm2 mine", "a second name; no data is copied"))
 @click.argument("source", shell_complete=complete_model)
 @click.argument("destination")
 def cp(source: str, destination: str) -> None:
@@ -139,14 +139,14 @@ def cp(source: str, destination: str) -> None:
 
 
 @command(
-    ("eaglecpp rm mine", "also frees what no other model needs"),
-    ("eaglecpp rm --prompt-cache ~/prompts", "what was kept of prompts there"),
+    ("eaglecpp rm mine", "also deletes files that no other model needs"),
+    ("eaglecpp rm --prompt-cache ~/prompts", "delete the prompts in that folder"),
 )
 @click.argument("names", nargs=-1, metavar="MODEL...", shell_complete=complete_model)
 @option("--prompt-cache", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="Remove the prompts and slots that --prompt-cache kept in this folder.")  # fmt: skip
+        help="Delete the prompts and slots that --prompt-cache saved in this folder.")  # fmt: skip
 def rm(names: tuple[str, ...], folder: Path | None) -> None:
-    """Remove models, or prompts that were kept."""
+    """Delete models, or saved prompts."""
     if not names and folder is None:
         raise click.UsageError("Missing argument 'MODEL...'.")
     if folder is not None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The only place that prints: results to stdout, notes and statistics to stderr.
+"""The only module that prints: results to stdout, notes and statistics to stderr.
 
-Progress is drawn only on a terminal. On a terminal control characters are also shown as symbols, because
-nearly every text here can come from a model, a file or a server, and could rewrite the screen or worse. Only
-`styled` text, whose author took care of that, is printed unchanged. Files and pipes get everything unchanged.
+Progress is drawn only on a terminal, where control characters are also shown as symbols: nearly every text
+can come from a model, a file or a server, and could rewrite the screen or attack the terminal. Only `styled`
+text, which its author has already made safe, is printed unchanged. Files and pipes get everything unchanged.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ import click
 from eaglecpp.human import counted, visible
 from eaglecpp.results import AnswerStream, Chunk
 
-_SHORT_PROMPT = 256  # tokens; read before anyone would want to see progress
+_SHORT_PROMPT = 256  # tokens; short enough to need no progress display
 
 
 def write(text: str, *, styled: bool = False) -> None:
-    """Prints a piece of a result at once. styled: its only escape sequences are our own."""
+    """Prints a piece of a result and flushes. styled: its only escape sequences are our own."""
     sys.stdout.write(text if styled or not stdout_is_terminal() else visible(text))
     sys.stdout.flush()
 
@@ -48,15 +48,16 @@ def note(text: str, *, styled: bool = False) -> None:
 
 
 def laid_out(text: str, indent: int = 0) -> str:
-    """Text for a terminal, long lines broken between words. What is in backticks stays whole, to be copied.
-    indent: of what goes on
+    """Breaks long lines between words, for a terminal. Text in backticks stays whole, to be copied.
+
+    indent: blanks before continuation lines
     """
     width = shutil.get_terminal_size().columns
     return "\n".join(_broken(line, width, indent) for line in text.split("\n"))
 
 
 def fitted(text: str, indent: int = 0) -> str:
-    """Text for stdout, laid out if that is a terminal."""
+    """Returns text for stdout, laid out if that is a terminal."""
     return laid_out(text, indent) if stdout_is_terminal() else text
 
 
@@ -64,7 +65,7 @@ def _broken(line: str, width: int, indent: int) -> str:
     out, column = "", 0
     for blanks, word in re.findall(r"(\s*)((?:`[^`]*`|\S)+)", line):
         if column + len(blanks) + len(word) > width and column > 0 and len(word) <= width:
-            blanks = " " * min(indent, width - len(word))  # a path is not broken
+            blanks = " " * min(indent, width - len(word))  # so that a path is not broken
             out += "\n"
             column = 0
         out += blanks + word
@@ -82,18 +83,18 @@ class LogFormatter(logging.Formatter):
 
 
 def stdout_is_terminal() -> bool:
-    """Whether stdout is a terminal."""
+    """Returns True if stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def stderr_is_terminal() -> bool:
-    """Whether stderr is a terminal."""
+    """Returns True if stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 def wants_colour() -> bool:
-    """Whether a terminal may be written to in colour: it can show it, and neither NO_COLOR nor CLICOLOR=0
-    forbids it (no-color.org, bixense.com/clicolors).
+    """Returns True if a terminal supports colour, and neither NO_COLOR nor CLICOLOR=0 forbids it
+    (no-color.org, bixense.com/clicolors).
     """
     env = os.environ
     return not env.get("NO_COLOR") and env.get("CLICOLOR") != "0" and env.get("TERM") != "dumb"
@@ -101,11 +102,11 @@ def wants_colour() -> bool:
 
 @contextlib.contextmanager
 def silent_keys(*, by_key: bool = False) -> Iterator[None]:
-    """Inside the block the terminal does not echo what is typed, because that would appear in the middle of
-    an answer. What was typed is kept for the next prompt.
+    """Turns off the terminal's echo inside the block, so that typed text does not appear in an answer. The
+    typed text is kept for the next prompt.
 
-    by_key: kept as keys instead of lines: the driver drops what is beyond 4 KB of a line, and reads Enter as
-    a line feed.
+    by_key: keep keys instead of lines; otherwise the driver drops anything beyond 4 KB of a line and turns
+    Enter into a line feed
     """
     if os.name != "posix" or not sys.stdin.isatty():
         yield
@@ -114,7 +115,7 @@ def silent_keys(*, by_key: bool = False) -> Iterator[None]:
 
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
-    # NOFLSH: otherwise Ctrl+C makes the terminal's driver discard output that is not drawn yet
+    # NOFLSH: without it, Ctrl+C makes the terminal's driver discard pending output
     silent = [*before[:3], before[3] & ~termios.ECHO | termios.NOFLSH, *before[4:]]
     if by_key:
         silent[0] &= ~termios.ICRNL
@@ -129,10 +130,10 @@ def silent_keys(*, by_key: bool = False) -> Iterator[None]:
 
 
 class Watch:
-    """What the user sees of a generation: progress while the prompt is read, and Ctrl+C as a request to stop.
+    """Progress display while the prompt is read, and Ctrl+C as a request to stop.
 
-    After Ctrl+C the round in progress is finished, so that none of its tokens is lost; a second one
-    interrupts at once. `requested` says whether it was pressed; on_request: is called then.
+    After Ctrl+C the current round is finished, so that none of its tokens is lost; a second one interrupts
+    at once. requested: Ctrl+C was pressed; on_request: called then
     """
 
     def __init__(self, on_request: Callable[[], None] = lambda: None) -> None:
@@ -141,7 +142,7 @@ class Watch:
         self._drawn = False
 
     def on_prefill(self, n_done: int, n_prompt: int) -> None:
-        """For `Session.stream`: draws progress on a terminal, and lets Ctrl+C through between two slices."""
+        """Draws progress on a terminal, and raises KeyboardInterrupt after Ctrl+C (for `Session.stream`)."""
         if self.requested:
             raise KeyboardInterrupt
         if n_prompt > _SHORT_PROMPT and stderr_is_terminal():
@@ -156,7 +157,7 @@ class Watch:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Watch]:
-        """Handles SIGINT inside the block. Only possible on the main thread; on others nothing changes."""
+        """Handles SIGINT inside the block. Does nothing outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
@@ -167,7 +168,7 @@ class Watch:
             signal.signal(signal.SIGINT, previous)
 
     def follow(self, answer: AnswerStream, show: Callable[[Chunk], object]) -> None:
-        """Shows an answer to its end or to Ctrl+C, and in any case what was held back."""
+        """Shows an answer to its end or until Ctrl+C, and always the held-back text."""
         try:
             for chunk in answer:
                 self.clear()
@@ -189,7 +190,7 @@ class Watch:
 
 @contextlib.contextmanager
 def patience(text: str) -> Iterator[None]:
-    """Shows the text while the block takes its time, on a terminal."""
+    """Shows a text while the block runs, on a terminal."""
     show_progress(text)
     try:
         yield
@@ -198,41 +199,39 @@ def patience(text: str) -> Iterator[None]:
 
 
 def show_progress(text: str) -> None:
-    """One line on stderr that the next one replaces; "" clears it. Only if stderr is a terminal."""
+    """Replaces the progress line on stderr, on a terminal; "" clears it."""
     if stderr_is_terminal():
         click.echo(f"\r\x1b[K{text}", nl=False, err=True)
 
 
 _GAP = "    "
 _UNITS = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604800, "week"), (2592000, "month")]
-_NARROWEST = 24  # a last column with less room than this goes on at the left instead
+_NARROWEST = 24  # columns; a narrower last column continues at the left instead
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns four blanks apart, two on a terminal that is too narrow for that; the header in capitals. Ends
-    with a newline.
-    """
+    """Formats columns four blanks apart, two if the terminal is too narrow. Ends with a newline."""
     return _columns([header, *rows])
 
 
 def section(title: str, rows: Sequence[Sequence[str]]) -> str:
-    """A titled block of `show`, with an empty line after it."""
+    """Formats a titled block of `show`, with an empty line after it."""
     return f"  {title}\n{_columns([['', *row] for row in rows])}\n"
 
 
 def labelled(rows: Sequence[tuple[str, str]]) -> str:
-    """Facts, each behind its label; ends with a newline."""
+    """Formats labels and texts; ends with a newline."""
     return "".join(f"{_hanging(f'{label:<18}{text}', 18)}\n" for label, text in rows)
 
 
 def help_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    """A titled list of things and what they do; ends without a newline."""
+    """Formats a titled list of names and explanations; ends without a newline."""
     width = max(len(left) for left, _ in rows) + 2
     return "\n".join([title, *(_hanging(f"  {left:<{width}}{right}", 2 + width) for left, right in rows)])
 
 
 def human_time(when: datetime, now: datetime | None = None) -> str:
-    """3 days ago."""
+    """Formats a time relative to now, such as "3 days ago"."""
     seconds = ((now or datetime.now(UTC)) - when).total_seconds()
     size, unit = max((one for one in _UNITS if abs(seconds) >= 2 * one[0]), default=_UNITS[0])
     return f"{counted(int(abs(seconds) // size), unit)} {'ago' if seconds >= 0 else 'from now'}"
@@ -251,6 +250,6 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _hanging(line: str, last: int) -> str:
-    """A line as a terminal shows it. last: where its last column begins"""
+    """Breaks a line for a terminal. last: start of its last column"""
     has_room = shutil.get_terminal_size().columns - last >= _NARROWEST
     return fitted(line, last if has_room else len(_GAP))

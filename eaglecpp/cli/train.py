@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp train`: a drafter for a GGUF, from text and the target's own hidden states.
+"""`eaglecpp train`: trains a drafter for a GGUF from text and the target's own hidden states.
 
 Shows progress. The work is in `eaglecpp.train`, which is imported when the command runs, because it needs the
 `train` extra; its options are declared in `eaglecpp.train.options`.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @added(*map(click_option, describe(TrainOptions)))
 @json_option("the result as one JSON object")
 def train(as_json: bool, **options: Any) -> None:
-    """Train a drafter for a target, on the hidden states of the very GGUF that it will serve."""
+    """Train a drafter for a target, on hidden states of the GGUF that it will draft for."""
     check_torch()
     target = look_up(options.pop("target"), wants_draft=False).target
     try:
@@ -62,9 +62,9 @@ def train(as_json: bool, **options: Any) -> None:
         except KeyboardInterrupt:
             display.close()
             resumed = " with --resume" if (asked.out / "state" / "last.pt").exists() else ""
-            note(f"stopped; the same command{resumed} goes on from what is in {asked.out}")
+            note(f"stopped; the same command{resumed} continues from the data in {asked.out}")
             raise click.exceptions.Exit(130) from None
-    _tell(result, as_json)
+    _print_result(result, as_json)
     if result.gguf is None and result.outcome.reason == "stopped":
         note(
             f"stopped at step {result.outcome.progress.step} and saved; to continue, run the same command "
@@ -74,7 +74,7 @@ def train(as_json: bool, **options: Any) -> None:
 
 
 class Display:
-    """Progress on stderr: a bar on a terminal, a line per evaluation everywhere; and what Ctrl+C does."""
+    """Progress on stderr: a bar on a terminal, and a line per evaluation. Handles Ctrl+C."""
 
     def __init__(self) -> None:
         self._watch = Watch(on_request=self._stopping)
@@ -94,24 +94,24 @@ class Display:
         self.close()
 
     def stop(self) -> bool:
-        """Whether Ctrl+C was pressed."""
+        """Returns True after Ctrl+C."""
         return self._watch.requested
 
     def _stopping(self) -> None:
         then = "saving what is trained" if self._is_training else "stopping"
-        self.note(f"Ctrl+C: {then} ... (once more ends at once, and keeps only what was saved)")
+        self.note(f"Ctrl+C: {then} ... (once more stops at once, and keeps only saved data)")
         if not self._is_training:
             raise KeyboardInterrupt
 
     def note(self, text: str) -> None:
-        """A line above the bar."""
+        """Prints a line above the bar."""
         if self._bar is None:
             note(text)
         else:
             self._bar.write(laid_out(text), file=sys.stderr)
 
     def on_work(self, what: str, n_done: int, n_all: int, detail: str = "") -> None:
-        """A bar per activity. While steps are trained, `stop` tells of Ctrl+C, and the loop saves."""
+        """Draws a bar per activity. During training, the loop asks `stop`; otherwise Ctrl+C raises."""
         self._is_training = what == "training"
         if self.stop() and not self._is_training:
             raise KeyboardInterrupt
@@ -128,13 +128,13 @@ class Display:
         detail = f"step {report.step}, loss {report.loss:.3f}, {rate}{self._held_out}"
         self._draw("training", int(1000 * min(report.progress, 1.0)), 1000, detail)
 
-    def on_evaluation(self, step: int, found: Acceptance, best: bool) -> None:
-        """One line."""
-        rates = " ".join(f"{rate:.3f}" for rate in found.rates)
-        self._held_out = f", length {found.length:.2f}"
+    def on_evaluation(self, step: int, acceptance: Acceptance, best: bool) -> None:
+        """Prints the result of an evaluation."""
+        rates = " ".join(f"{rate:.3f}" for rate in acceptance.rates)
+        self._held_out = f", length {acceptance.length:.2f}"
         self.note(
             f"step {step}: held-out acceptance per depth {rates}; expected acceptance length "
-            f"{found.length:.2f}{' (best)' if best else ''}"
+            f"{acceptance.length:.2f}{' (best)' if best else ''}"
         )
 
     def _draw(self, what: str, n_done: int, n_all: int, detail: str) -> None:
@@ -149,7 +149,7 @@ class Display:
         self._bar.update(n_done - self._bar.n)
 
     def close(self) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         if self._bar is not None:
             self._bar.close()
         self._bar, self._what = None, ""
@@ -160,7 +160,7 @@ def check_torch() -> None:
         raise click.ClickException("training needs PyTorch, which is not installed: pip install torch")
 
 
-def _tell(result: Result, as_json: bool) -> None:
+def _print_result(result: Result, as_json: bool) -> None:
     progress, best = result.outcome.progress, result.outcome.best
     if as_json:
         write_json(

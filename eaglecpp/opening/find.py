@@ -137,7 +137,7 @@ def with_draft(
     if draft == TEXT:
         return model.using(drafts_text=True)
     if draft == HEAD:  # which is part of its file
-        return model.using(model.target, "its own head for further tokens", draft_asked=True)
+        return model.using(model.target, "its own multi-token prediction head", draft_asked=True)
     if draft is not None and draft != "auto":
         return model.using(find_drafter(draft, stores), "asked for", draft_asked=True)
     origin = f"comes with {model.reference}"

@@ -110,7 +110,7 @@ def test_options_of_opening_open_the_model_here(
 ) -> None:
     done = cli("run", "tiny", "hello", "-n", "4", "--keepalive", "5m", *option)
     assert done.returncode == 0
-    assert "none makes the answers" in done.stderr
+    assert "no server (eaglecpp serve) answers" in done.stderr
     assert json.loads(cli("ps", "--json").stdout)["models"] == []
 
 
@@ -175,7 +175,7 @@ def test_a_key_is_sent_to_the_server_that_it_belongs_to(cli: Cli, monkeypatch: p
         for name in ("OLLAMA_HOST", "EAGLECPP_HOST"):
             monkeypatch.setenv(name, f"127.0.0.2:{port}")
             said = [cli("ps").stderr, cli("stop", "tiny").stderr, cli(*ASK).stderr]
-            assert [text.count("does not get EAGLECPP_API_KEY") for text in said] == [name[0] == "O"] * 3
+            assert [text.count("EAGLECPP_API_KEY is not sent") for text in said] == [name[0] == "O"] * 3
     assert keys == [None] * (len(keys) // 2) + ["Bearer secret"] * (len(keys) // 2)
 
 
@@ -239,7 +239,7 @@ def test_a_chat_that_switched_to_the_servers_model_continues_here_with_its_first
         terminal.wait_for_prompt()
         terminal.say("hello there", "tokens/s")
         terminal.type(f"/save tiny{ENTER}")
-        terminal.wait("Go on? (y/N)")
+        terminal.wait("Continue? (y/N)")
         terminal.say("y", "Created new model 'tiny'")
         assert terminal.leave() == 0
     shown = chat(tmp_path, ["and more", "/show modelfile"], "--temp", "0", "--continue")
@@ -278,13 +278,13 @@ def test_a_named_server_answers_with_a_model_that_is_not_here(
     served = cli(*ASK, "--temp", "0", "--host", there)
     assert (served.returncode, served.stdout) == (0, alone), served.stderr
     for options, said in (
-        (("-c", "256"), "opens the model as it likes"),
+        (("-c", "256"), "decides how to open the model"),
         (("--json",), "need --no-server"),
         (("--host", "127.0.0.1:9"), "http://127.0.0.1:9 does not answer"),
     ):
         refused = cli("run", "tiny", "x", "--host", there, *options)
         assert refused.returncode in (1, 2) and said in refused.stderr
-    assert "tiny:latest is a server's" in chat(tmp_path, ["/save other"], "--host", there)
+    assert "tiny:latest is on a server" in chat(tmp_path, ["/save other"], "--host", there)
     missing = cli("run", "nothing", "x", "--host", there)
     assert missing.returncode == 1 and "not found" in missing.stderr
 

@@ -164,7 +164,7 @@ def test_ctrl_c_before_the_first_step_ends_at_once_and_names_what_remains(
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped; the same command goes on from" in err.decode().splitlines()[-1]
+    assert "stopped; the same command continues from" in err.decode().splitlines()[-1]
 
 
 @pytest.mark.parametrize("what", [pytest.param("checkpoint", marks=pytest.mark.long), "gguf"])

@@ -256,7 +256,7 @@ def test_a_full_disk_leaves_the_old_drafter_in_use(tmp_path: Path, limit: int) -
 
 def test_a_model_without_a_drafter_cannot_learn(models: Models) -> None:
     result = CliRunner().invoke(learn_command, [str(models.target)])
-    assert result.exit_code == 1 and "has no drafter that could learn" in str(result.exception)
+    assert result.exit_code == 1 and "has no drafter to train" in str(result.exception)
 
 
 def test_too_few_texts_are_refused(models: Models) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""The conversation of `eaglecpp run`, from the line that is typed to the answer on the screen."""
+"""The chat of `eaglecpp run`, from keyboard input to the answer on the screen."""

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The chat of `eaglecpp run`: the loop, one turn of it, and what is saved after each.
+"""The chat of `eaglecpp run`: one turn of the loop, and saving after it.
 
-Takes callbacks for asking and a `Screen` for showing, so that it runs and is tested without a terminal;
-slash commands are in `commands`. Where a server of this machine has the model, it makes the answers until
-something here needs the model itself. Ctrl+C ends an answer and keeps the chat; what was generated until then
-is the answer.
+Input comes from a callback and output goes to a `Screen`, so that it runs and is tested without a terminal.
+Slash commands are in `commands`. If a server on this machine has the model, the server answers until a
+command needs the model in this process. Ctrl+C ends an answer, keeps its text so far, and continues the chat.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ _SHOWN_LINES = 12
 
 @dataclass
 class ChatSettings:
-    """How answers are made and shown; `/set` changes it in a chat.
+    """Settings for generating and showing answers; `/set` changes them.
 
     think:  None = the template's default
-    format: the arguments of `Session.chat` for one
-    figures: after an answer: "all", "line", or "none"
+    format: arguments of `Session.chat` for the output format
+    figures: statistics after an answer: "all", "line", or "none"
     """
 
     think: bool | str | None = None
@@ -55,10 +54,10 @@ class ChatSettings:
 class Chat:
     """One chat with one model at a time; `/load` changes the model.
 
-    folder: where conversations are saved, None = nowhere; saved: the conversation to continue
-    server: that makes the answers while the model is not open here
-    judged: models whose verdict was said; attached, images: go with the next message
-    made:   models that `/save` made
+    folder: where conversations are saved; None = not saved. saved: the conversation to continue
+    server: answers until the model is opened in this process
+    judged: models whose verdict was shown; attached, images: sent with the next message
+    made:   models created by `/save`
     """
 
     model: RunModel
@@ -80,7 +79,7 @@ class Chat:
         self.session = self._opened(system, saved)
 
     def start_over(self, system: str | None = None, saved: SavedChat | None = None) -> None:
-        """Begins another conversation with the model's examples, or goes on with a saved one."""
+        """Starts a new conversation with the model's examples, or continues a saved one."""
         self.session = self._opened(system, saved)
         self.attached, self.images = [], []
         self._noted.clear()
@@ -93,7 +92,7 @@ class Chat:
 
     @property
     def conversation(self) -> Conversation:
-        """What was said."""
+        """The messages so far."""
         return self.session.conversation
 
     # Turns
@@ -101,16 +100,16 @@ class Chat:
     def reply(
         self, begin: Callable[..., Any], *, again: bool = False, show_stats: bool = True
     ) -> Completion | None:
-        """Shows an answer as it is made, and returns it; None if Ctrl+C came before any. Without an answer
-        everything is as it was before.
+        """Streams an answer to the screen and returns it. If Ctrl+C comes before its first token, restores
+        the state before the question and returns None.
 
-        begin: a method of `session` that begins it; what is attached goes with the question, unless it is
-        asked `again`
+        begin: a method of `session` that starts the answer. again: the question is repeated, so attachments
+        are not sent.
         """
         started = time.perf_counter() - self.model.load_ms / 1000
         images, files = self.images, self.attached
         self._n_tries = self._n_tries + 1 if again else 0
-        if not again:  # what cannot be read stays in nobody's way
+        if not again:  # cleared first, so that an unreadable attachment does not fail every later message
             self.images, self.attached = [], []
             begin = partial(begin, images=images, files=tuple(files))
         watch = Watch()
@@ -118,7 +117,7 @@ class Chat:
             with silent_keys():
                 answer = self._begun(begin, watch)
                 if answer is not None:
-                    # a round that is computed here is finished first; a server is not waited for
+                    # an answer of this process stops after its current round; a server's stops at once
                     with watch.listening() if self.server is None else contextlib.nullcontext():
                         try:
                             watch.follow(answer, lambda chunk: self.screen.show(chunk.pieces))
@@ -129,21 +128,21 @@ class Chat:
             raise
         finally:
             self.save()
-        if answer is None or not has_begun(made := answer.completion()):
+        if answer is None or not has_begun(completion := answer.completion()):
             self.images, self.attached = images, files
             self.screen.note("stopped before the answer began; the question was removed")
             return None
-        if self.settings.think and made.finish_reason != "cancelled" and not made.thinking:
+        if self.settings.think and completion.finish_reason != "cancelled" and not completion.thinking:
             name = self.model.source.label
             self.screen.note(f"warning: {name} answered without thinking; its template may not support it")
         self.model.notices += answer.notices
         if show_stats:
-            self._report(made, 1000 * (time.perf_counter() - started), getattr(answer, "load_ms", 0.0))
+            self._report(completion, 1000 * (time.perf_counter() - started), getattr(answer, "load_ms", 0.0))
         self.say_notices()
-        return made
+        return completion
 
     def _begun(self, begin: Callable[..., AnswerStream], watch: Watch) -> AnswerStream | None:
-        """The answer under way, whose question is saved; None where Ctrl+C came before."""
+        """Starts the answer and saves its question; None if Ctrl+C came before."""
         model, settings, n_left_out = self.model, self.settings, self.session.left_out
         options = {**model.sampling_set(self._n_tries), "strategy": model.asked, "think": settings.think}
         options |= settings.format
@@ -159,7 +158,7 @@ class Chat:
                     if not model.is_here:
                         raise
                     self._leave_server(
-                        f"{model.source.label} is opened in this process, because {address} refuses: {error}"
+                        f"{model.source.label} is opened in this process, because {address} refused: {error}"
                     )
             answer = answer or begin(on_prefill=watch.on_prefill, **options)
         except KeyboardInterrupt:
@@ -168,22 +167,22 @@ class Chat:
             n_ctx, n_train = model.engine.n_ctx, model.engine.native.n_ctx_train
             longer = f"; /set parameter num_ctx N makes room, up to {n_train}" if n_ctx < n_train else ""
             self.screen.note(
-                f"note: the context of {n_ctx} tokens is full; old messages that the model no longer sees: "
+                f"note: the context of {n_ctx} tokens is full; the model no longer sees the oldest messages: "
                 f"{n}{longer}"
             )
         self.save()
         return answer
 
     def _leave_server_for_own(self) -> None:
-        """Answers here from now on, where something has opened the model or says how to."""
+        """Switches to this process if the model is open here, or its options require that."""
         model = self.model
         if self.server is None:
             return
-        # the server begins with the model's own examples, which are others if this chat became the model
+        # the server starts with its model's examples, which differ if this chat came from another model
         is_its = self.conversation.examples == model.conversation().examples
         if model.is_open or not is_its or model.says_how_to_open:
             self._leave_server(
-                f"from now on {model.source.label} answers in this process, not in the server's"
+                f"from now on {model.source.label} answers in this process instead of the server"
             )
 
     def _leave_server(self, why: str) -> None:
@@ -191,18 +190,19 @@ class Chat:
         self.session.answers = self.model.answer
         self.screen.note(f"note: {why}")
 
-    def _report(self, made: Completion, total_ms: float, server_ms: float) -> None:
+    def _report(self, completion: Completion, total_ms: float, server_ms: float) -> None:
         """Prints statistics after an answer."""
-        stats, model = made.timings, self.model
-        if made.finish_reason == "length" and not 0 <= model.sampling.max_tokens <= stats.predicted_n:
+        stats, model = completion.timings, self.model
+        if completion.finish_reason == "length" and not 0 <= model.sampling.max_tokens <= stats.predicted_n:
             size = f" of {model.engine.n_ctx} tokens" if model.is_open else ""
             self.screen.note(f"note: the answer ends here because the context{size} is full")
         ends_loops = model.sampling.max_repeats > 0 and stats.predicted_n >= TAIL
-        if stats.loops and made.finish_reason == "stop" and ends_loops:
-            self.screen.note("note: ended, as the answer only repeats itself; --max-repeats 0 lets it go on")
+        if stats.loops and completion.finish_reason == "stop" and ends_loops:
+            self.screen.note("note: ended, because the answer repeats itself; --max-repeats 0 turns this off")
         load_ms, model.load_ms = model.load_ms, 0.0
         server_ms += load_ms
-        is_known = stats.predicted_n > 0 or made.finish_reason != "cancelled"  # a server says them at the end
+        # a server sends the statistics at the end, so a cancelled answer may lack them
+        is_known = stats.predicted_n > 0 or completion.finish_reason != "cancelled"
         if self.settings.figures == "none" or not is_known:
             return
         lines, speedup = [], stats.plan.get("speedup") if stats.draft_n and not stats.loops else None
@@ -221,7 +221,7 @@ class Chat:
     # State
 
     def say_notices(self) -> None:
-        """Prints the model's notices, each once in a conversation."""
+        """Prints the model's new notices, each once per conversation."""
         notices, self.model.notices = self.model.notices, []
         for notice in dict.fromkeys(notices):
             if notice not in self._noted:
@@ -229,7 +229,7 @@ class Chat:
         self._noted.update(notices)
 
     def save(self) -> None:
-        """Writes the conversation to the disk, unless history is off; removes the file of an empty one."""
+        """Saves the conversation, unless history is off; deletes the file of an empty one."""
         session, source = self.session, self.model.source
         if self.folder is None or not self.settings.history:
             return
@@ -253,11 +253,11 @@ class Chat:
         if session.saved.id != saved.id:
             path = self.folder.path(session.saved)
             self.screen.note(
-                f"note: another process continued this chat; from now on this one is saved as {path}"
+                f"note: another process continued this chat; from now on, this one is saved as {path}"
             )
 
     def greet(self) -> None:
-        """Prints what runs, and the end of a resumed chat."""
+        """Prints the model and its drafter, and the end of a resumed chat."""
         model = self.model
         if self.server is not None:
             where = f"answered by {self.server.address}"
@@ -280,13 +280,13 @@ class Chat:
             self.screen.note("this question has no answer yet; /regen answers it")
 
     def _show(self, role: str, text: str) -> None:
-        """Prints an earlier message."""
+        """Prints a past message."""
         if role != Role.SYSTEM:
             self.screen.say(f"{PROMPT if role == Role.USER else ''}{text}")
 
 
 def _shortened(text: str) -> str:
-    """The beginning of a long text, enough to recognise it."""
+    """Returns the first lines of a long text."""
     lines = text.splitlines()
     more = [f"[... {len(lines) - _SHOWN_LINES} more]"] if len(lines) > _SHOWN_LINES else []
     return "\n".join([*lines[:_SHOWN_LINES], *more])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The slash commands of the chat: one table, and what each of them does.
+"""The slash commands of the chat, in one table.
 
-Names and answers are Ollama's where Ollama has the command (ollama/ollama: cmd/interactive.go); `/regen`,
-`/edit`, `/read`, `/chats` and `/strategy` are ours. What cannot be done is raised, and said by `run_chat`.
+Names and replies are Ollama's where Ollama has the command (ollama/ollama: cmd/interactive.go); `/regen`,
+`/edit`, `/read`, `/chats` and `/strategy` are ours. Commands raise errors, and `run_chat` prints them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Run = Callable[[Chat, str], Any]
 
 @dataclass(frozen=True)
 class Command:
-    """run: gets the chat and the text after the name; False ends the chat
-    usage: what follows the name; `<model>` and `<file>` have to
+    """run: takes the chat and the text after the name; False ends the chat
+    usage: text after the name; `<...>` is required, `[...]` optional
     """
 
     run: Run
@@ -53,7 +53,7 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {}
-"""By name, of one or two words."""
+"""Commands by name, of one or two words."""
 
 
 def _command(name: str, help_text: str, usage: str = "") -> Callable[[Run], Run]:
@@ -94,19 +94,19 @@ def take(chat: Chat, text: str) -> Any:
                 return command.run(chat, rest)
             return chat.screen.say(f"Usage:\n  {name} {command.usage}")
     words = text.split()
-    found = [one for one in COMMANDS if one.startswith(words[0] + " ")]
-    if found and len(words) == 1:
+    group = [one for one in COMMANDS if one.startswith(words[0] + " ")]
+    if group and len(words) == 1:
         return chat.screen.say(explained(words[0]))
-    if not named_pictures(text)[0].startswith("/"):  # it begins with the path of a picture
+    if not named_pictures(text)[0].startswith("/"):  # the slash belongs to the path of a picture
         return _ask(chat, text.strip("\n"))
-    name = " ".join(words[: 2 if found else 1])
+    name = " ".join(words[: 2 if group else 1])
     near = nearest(name, COMMANDS) if len(name) > 1 else None
     meant = f"Did you mean {near}?" if near else "Type /? for help"
     return chat.screen.say(f"Unknown command '{name}'. {meant}")
 
 
 def _ask(chat: Chat, text: str) -> Any:
-    """Answers a message, if it is more than blanks and pictures; these go with the next one."""
+    """Answers a message. A message of pictures alone attaches them to the next one."""
     text = with_pictures(chat, text)
     return chat.reply(partial(chat.session.stream, text)) if text.strip() else None
 
@@ -114,7 +114,7 @@ def _ask(chat: Chat, text: str) -> Any:
 def with_pictures(chat: Chat, text: str, words: Sequence[str] = ()) -> str:
     """Attaches the pictures that a message names, as Ollama does, and returns the rest of the message.
 
-    words: of a command line; a missing file among them is noted for every model, because it stands alone
+    words: words of the command line, among which missing files are reported for every model
     """
     rest, paths, missing = named_pictures(text)
     if not chat.model.reads_pictures:
@@ -134,13 +134,13 @@ def with_pictures(chat: Chat, text: str, words: Sequence[str] = ()) -> str:
 
 
 def explained(topic: str) -> str:
-    """What the commands do whose names begin with a text."""
+    """Returns the help of the commands whose names begin with a text."""
     rows = [_row(name) for name in COMMANDS if name.startswith(topic)]
     return help_table("Available Commands:", rows) + "\n" if rows else f"There is no command {topic}"
 
 
 def _row(name: str) -> tuple[str, str]:
-    """A command with what follows it, and what it does."""
+    """Returns a command with its usage, and its help."""
     return f"{name} {COMMANDS[name].usage}".strip(), COMMANDS[name].help
 
 
@@ -149,7 +149,7 @@ def _row(name: str) -> tuple[str, str]:
 
 @_command("/set parameter", "Set a parameter; without a value, list them", "[name value]")
 def _parameter(chat: Chat, rest: str) -> None:
-    """A value outside the range is moved into it, with a note."""
+    """Clamps a value to its range, with a note."""
     name, *words = rest.split() or [""]
     if not words:
         rows = [(f"/set parameter {p.name} <{p.kind_name}>", p.help) for p in PARAMETERS.values()]
@@ -186,7 +186,7 @@ def _set_system(chat: Chat, rest: str) -> None:
 def _think(chat: Chat, rest: str) -> None:
     chat.settings.think = rest or True
     if chat.model.is_open and chat.model.chat.template.tags is None:
-        chat.screen.note(f"note: the template of {chat.model.source.label} has no marks of thinking")
+        chat.screen.note(f"note: the template of {chat.model.source.label} has no tags for thinking")
     chat.screen.say(f"Set 'think' mode to '{rest}'." if rest else "Set 'think' mode.")
 
 
@@ -205,9 +205,9 @@ def _switch(chat: Chat, rest: str, *, name: str, part: str, field: str, value: A
 
 for _name, _part, _field, _value, _help_text in (
     ("nothink", "settings", "think", False, "Do not let the model think"),
-    ("noformat", "settings", "format", {}, "Answer in any form"),
+    ("noformat", "settings", "format", {}, "Answer in any format"),
     ("history", "settings", "history", True, "Save typed lines and this chat to disk"),
-    ("nohistory", "settings", "history", False, "Save nothing more to disk; what was saved stays"),
+    ("nohistory", "settings", "history", False, "Save no further lines to disk; saved ones stay"),
     ("wordwrap", "screen", "wrap", True, "Break lines between words"),
     ("nowordwrap", "screen", "wrap", False, "Do not break lines"),
     ("verbose", "settings", "figures", "all", "Show all statistics after an answer"),
@@ -225,19 +225,19 @@ def _strategy(chat: Chat, rest: str) -> None:
         if model.set_strategy(Strategy.parse(rest)):
             chat.screen.note("the model was reloaded for this")
         chat.say_notices()
-    found = str(model.strategy)  # of a server, which says what it made of it with each answer
+    described = str(model.strategy)  # a server reports the resolved strategy only with an answer
     if model.is_open:
         resolved, why = model.engine.resolve(model.strategy)
-        found = f"{resolved} ({why})"
-    chat.screen.say(f"Strategy: {found}")
+        described = f"{resolved} ({why})"
+    chat.screen.say(f"Strategy: {described}")
 
 
 # Facts
 
 
 def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
-    """A Modelfile of the model as changed by this chat: system prompt, parameters, strategy, and messages
-    without pictures. to_save: of a stored model, only what this chat adds to it
+    """Returns a Modelfile of the model as changed by this chat: system prompt, parameters, strategy, and
+    messages without pictures. to_save: for a stored model, only the changes.
     """
     source, model = chat.model.source, chat.model
     adds = to_save and source.name is not None
@@ -246,12 +246,12 @@ def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
     if source.draft is not None and not draft and (source.draft_asked or not adds):
         draft = (Line("draft", str(source.draft)),)
     strategy = (Line("strategy", model.strategy_set),) if model.strategy_set else ()
-    said = (*chat.conversation.examples, *chat.conversation.messages)
+    messages = (*chat.conversation.examples, *chat.conversation.messages)
     return replace(
         base,
         draft=draft,
         system=chat.conversation.system or None,
-        messages=tuple(replace(one, content=one.text, images=(), attached=0) for one in said),
+        messages=tuple(replace(one, content=one.text, images=(), attached=0) for one in messages),
         parameters={**base.parameters, **model.parameters},
         pragmas=(*base.pragmas, *strategy),
     )
@@ -265,7 +265,7 @@ def _modelfile(chat: Chat) -> str:
 
 
 def _info(chat: Chat) -> str:
-    """What the model is, as in Ollama, and how it is opened."""
+    """Returns the model's properties, as in Ollama, and the options it was opened with."""
     from eaglecpp.cli.show import model_rows
     from eaglecpp.store.facts import read_facts
 
@@ -285,15 +285,15 @@ def _template(chat: Chat) -> str:
 
 
 def _show(chat: Chat, rest: str, *, tell: Callable[[Chat], str]) -> None:
-    chat.screen.say(tell(chat), verbatim=True)  # much of it is made to be copied
+    chat.screen.say(tell(chat), verbatim=True)  # such as a template or Modelfile, which users copy
 
 
 _FACTS: dict[str, tuple[Callable[[Chat], str], str]] = {
-    "info": (_info, "What the model is, and where each option comes from"),
+    "info": (_info, "The model, and the origin of each option"),
     "license": (_license, "License of the model"),
     "modelfile": (
         _modelfile,
-        "A Modelfile that makes this model, including this chat",
+        "A Modelfile that creates this model, including this chat",
     ),
     "parameters": (
         lambda chat: parameter_text(chat_modelfile(chat)) or "No parameters were specified for this model.",
@@ -303,7 +303,7 @@ _FACTS: dict[str, tuple[Callable[[Chat], str], str]] = {
         lambda chat: chat.conversation.system or "No system message was specified for this model.",
         "The system prompt",
     ),
-    "template": (_template, "The chat template, and why this one"),
+    "template": (_template, "The chat template, and why it was chosen"),
 }
 for _name, (_tell, _help_text) in _FACTS.items():
     COMMANDS[f"/show {_name}"] = Command(partial(_show, tell=_tell), _help_text)
@@ -337,7 +337,9 @@ def _save(chat: Chat, rest: str) -> None:
 
     name = ModelName.parse(rest)
     if not chat.model.is_here:
-        raise UnsupportedError(f"{chat.model.source.label} is a server's, and a model here needs its files")
+        raise UnsupportedError(
+            f"{chat.model.source.label} is on a server; saving needs the model's files on this machine"
+        )
     stores = Stores.open()
     if name not in chat.made and not _may_take(chat, stores, name):
         chat.screen.say("Nothing was saved.")
@@ -346,18 +348,18 @@ def _save(chat: Chat, rest: str) -> None:
     chat.made.add(name)
     chat.screen.say(f"Created new model '{rest}'")
     if n_pictures := sum(len(message.images) for message in chat.conversation.messages):
-        chat.screen.note(f"note: a model keeps no pictures; {n_pictures} of this chat are not in it")
+        chat.screen.note(f"note: a model stores no pictures; {n_pictures} of this chat are left out")
 
 
 def _may_take(chat: Chat, stores: Stores, name: ModelName) -> bool:
-    """Whether a name is free, or the user gives it to this chat although a model has it."""
+    """True if a name is free, or the user agrees to replace or hide its model."""
     from eaglecpp.store.packaged import find_packaged
 
-    found = stores.find(name)
-    if found is None and find_packaged(name) is None:
+    existing = stores.find(name)
+    if existing is None and find_packaged(name) is None:
         return True
-    what = "replaced by this chat" if found is not None and found.own else "hidden behind this chat"
-    question = f"There is a model {str(name).removesuffix(':latest')}, which would be {what}. Go on? (y/N) "
+    what = "replaced by this chat" if existing is not None and existing.own else "hidden behind this chat"
+    question = f"The model {str(name).removesuffix(':latest')} exists and would be {what}. Continue? (y/N) "
     return chat.ask(question, "").strip().lower() in ("y", "yes")
 
 
@@ -368,14 +370,14 @@ def _list(chat: Chat, rest: str) -> None:
     list_models.main(args=["--", rest], standalone_mode=False)
 
 
-@_command("/chats", "List the last chats, or those with a text in them", "[text]")
+@_command("/chats", "List recent chats, or chats with a given text", "[text]")
 def _chats(chat: Chat, rest: str) -> None:
     rows = []
     for one in islice(ChatFolder(data_dir() / "chats").chats(rest), 20):
         first = next((m.typed for m in one.messages if m.role == "user"), "")
         when = human_time(datetime.fromtimestamp(one.updated, UTC))
         rows.append((one.id, one.model, when, " ".join(first.split())[:60]))
-    chat.screen.say(table(("ID", "MODEL", "SAVED", "BEGINS WITH"), rows) + "To go on with one: /load ID")
+    chat.screen.say(table(("ID", "MODEL", "SAVED", "BEGINS WITH"), rows) + "To continue one: /load ID")
 
 
 @_command("/clear", "Start a new chat; the system prompt stays")
@@ -403,13 +405,13 @@ def _edit(chat: Chat, rest: str) -> None:
         chat.reply(partial(chat.session.edit, text))
 
 
-@_command("/read", "Add a text file or a picture to your next message", "<file>")
+@_command("/read", "Attach a text file or a picture to your next message", "<file>")
 def _read(chat: Chat, rest: str) -> None:
     path = expanded(unquoted(rest).strip("'"))
     if is_image_name(path.name) and not chat.model.reads_pictures:
         raise InvalidValueError(f"{path}: this model was opened without a projector (--mmproj)")
     if len(data := read_limited(path, MAX_INPUT)) > MAX_INPUT:
-        raise InvalidValueError(f"{path}: it has more than {human_bytes(MAX_INPUT)}")
+        raise InvalidValueError(f"{path}: the file is larger than {human_bytes(MAX_INPUT)}")
     if is_image_name(path.name):
         chat.images.append(checked_image(data))
     else:
@@ -424,7 +426,7 @@ _KEYS = (
     ("Alt+Enter", "A new line in the message"),
     ("Tab", "Complete a command, parameter, file or model"),
     ("Up, Down", "Earlier messages, also of earlier chats"),
-    ("Ctrl+R", "Search in them"),
+    ("Ctrl+R", "Search earlier messages"),
     ("Ctrl+G", "Write in your editor (VISUAL, EDITOR)"),
     ("Ctrl+A, Ctrl+E", "Move to the beginning or end of the line"),
     ("Alt+B, Alt+F", "Move one word back or forth"),
@@ -436,8 +438,8 @@ _KEYS = (
 )
 
 
-@_command("/help", "The same", "[command]")
-@_command("/?", "Show this help, or that on a command", "[command]")
+@_command("/help", "Same as /?", "[command]")
+@_command("/?", "Show this help, or the help of a command", "[command]")
 def _help(chat: Chat, rest: str) -> None:
     topic = rest.strip().removeprefix("/")
     if topic == "shortcuts":
@@ -447,7 +449,7 @@ def _help(chat: Chat, rest: str) -> None:
     else:
         groups = [
             ("/set ...", "Change parameters and settings: /? set"),
-            ("/show ...", "Show what the model is: /? show"),
+            ("/show ...", "Show information about the model: /? show"),
         ]
         rows = [_row(name) for name in COMMANDS if " " not in name and name not in ("/help", "/exit")]
         chat.screen.say(

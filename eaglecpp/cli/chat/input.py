@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-'''Turns what a user types into a message or a command, including `"""` blocks of several lines.
+'''Turns user input into a message or a command, including `"""` blocks of several lines.
 
-Takes a callback that asks for one line, or for a pasted block of lines, so that it needs no terminal.
+A callback asks for a line or a pasted block, so no terminal is needed.
 '''
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from eaglecpp.cli.options import read_input
 from eaglecpp.errors import InvalidValueError
 
 Ask = Callable[[str, str], str]
-"""Asks the user: (prompt, text to begin with) -> what was typed.
+"""Asks the user: (prompt, initial text) -> the typed text.
 
-Raises EOFError for Ctrl+D and KeyboardInterrupt for Ctrl+C; the latter's first argument is what was typed.
+Raises EOFError for Ctrl+D, and KeyboardInterrupt for Ctrl+C with the typed text as its first argument.
 """
 
 PROMPT, CONTINUATION = ">>> ", "... "
@@ -28,7 +28,7 @@ _QUOTE = '"""'
 _BLOCK = re.compile(r'(?:/set\s+system\s+|/edit\s+)?(""".*)', re.DOTALL)
 _MULTILINE = ("/set system", "/edit")
 _KIND = r"\.(?i:png|jpe?g|gif|bmp|webp)"
-# in quotes; without blanks, or with escaped ones; a path with blanks, whose beginning shows that it is one
+# in quotes; without blanks, or with escaped ones; with blanks if it begins like a path
 _PICTURE = re.compile(
     rf"""(?<!\S)(?:(["'])([^\n]{{1,300}}?{_KIND})\1"""
     rf"""|((?:\\.|[^\s\\'"]){{1,300}}?{_KIND}|(?:[a-zA-Z]:[\\/]|~?/|\.\.?/)[^\n'"]{{1,300}}?{_KIND})(?![./]?\w))"""
@@ -36,13 +36,13 @@ _PICTURE = re.compile(
 
 
 def is_open(text: str) -> bool:
-    '''Whether a `"""` block has begun and not ended.'''
+    '''True inside an unfinished `"""` block.'''
     match = _BLOCK.match(text)
     return match is not None and not _is_closed(match[1])
 
 
 def read_block(ask: Ask) -> str:
-    '''One message or command; keeps asking while a `"""` block is open.'''
+    '''Reads one message or command; asks for more lines while a `"""` block is open.'''
     text = ask(PROMPT, "")
     while is_open(text):
         text += "\n" + ask(CONTINUATION, "")
@@ -50,7 +50,7 @@ def read_block(ask: Ask) -> str:
 
 
 def unquoted(text: str) -> str:
-    '''The text inside of `"""` or `"`, without the line breaks next to the quotes; else the text itself.'''
+    '''Returns the text inside `"""` or `"`, without line breaks next to the quotes; else the text itself.'''
     text = text.strip()
     if text.startswith(_QUOTE) and _is_closed(text):
         return text[3:-3].strip("\n")
@@ -60,15 +60,15 @@ def unquoted(text: str) -> str:
 
 
 def is_command(text: str) -> bool:
-    """Whether this is a slash command, not a message. Of several lines only a block of a command that takes
-    one is a command: pasted code may well begin with a slash.
+    """True for a slash command. Of several lines, only commands that take a block count, because pasted code
+    may begin with a slash.
     """
     return text.startswith("/") and ("\n" not in text.strip() or text.startswith(_MULTILINE))
 
 
 def named_pictures(text: str) -> tuple[str, list[Path], list[str]]:
     """Finds the picture files that a message names. Returns the text without them, the files, and the names
-    without a file. Raises nothing: pathlib does for users that do not exist and files that are not readable.
+    of missing files. Uses os.path, because pathlib raises for unknown users and unreadable files.
     """
     found, missing, rest, start = list[Path](), dict[str, None](), "", 0
     while match := _PICTURE.search(text, start):
@@ -88,7 +88,7 @@ def named_pictures(text: str) -> tuple[str, list[Path], list[str]]:
 
 
 def read_picture(path: str | Path) -> bytes:
-    """Reads a picture file. Raises as `read_input`, and click.ClickException for a file of another kind."""
+    """Reads a picture file. Raises like `read_input`, and click.ClickException for a file of another kind."""
     try:
         return checked_image(read_input(str(path)))
     except InvalidValueError as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The line that a user types in a chat: prompt_toolkit with history, completion, paste and an editor.
+"""Keyboard input of a chat: prompt_toolkit with history, completion, paste and an external editor.
 
-`open_keyboard` gives an `Ask` callback. This module is imported only when someone sits at a terminal, because
-prompt_toolkit takes a tenth of a second to load.
+`open_keyboard` yields an `Ask` callback. Imported only with a terminal, because prompt_toolkit takes a tenth
+of a second to load.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from eaglecpp.files import make_folder
 from eaglecpp.human import visible
 from eaglecpp.modelfile.parameters import PARAMETERS
 
-_LONG_LINES = 10  # of a pasted text that would hide what was said before
-_FIRST_MARK = 0x100000  # of the characters for private use; those before are icons in many fonts
+_LONG_LINES = 10  # lines from which a pasted text is folded, because it would hide the conversation
+_FIRST_MARK = 0x100000  # a private-use plane; many fonts use the lower private-use area for icons
 _PLACEHOLDER = FormattedText([("fg:ansibrightblack", "Send a message (/? for help)")])
 
 
 @contextlib.contextmanager
 def open_keyboard(history: Path, keeps: Callable[[], bool]) -> Iterator[Ask]:
-    """The keyboard of a chat, arguments as for `Keyboard`. Between two prompts keys are kept for the next
-    one, and the terminal goes on marking what is pasted: a block stays a block, whose lines are no commands.
+    """Opens the keyboard of a chat; arguments as for `Keyboard`. Between prompts, typed keys are kept for the
+    next one and bracketed paste stays on, so that the lines of a pasted block do not run as commands.
     """
     keyboard = Keyboard(history, keeps)
     with silent_keys(by_key=True):
@@ -56,7 +56,7 @@ def open_keyboard(history: Path, keeps: Callable[[], bool]) -> Iterator[Ask]:
 
 
 def _text(typed: str) -> str:
-    """What was typed without bytes that are no text, which terminals can deliver."""
+    """Replaces lone surrogates, which terminals can deliver."""
     return typed.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -64,7 +64,7 @@ class SlashCompleter(Completer):
     """Completes slash commands, parameter names, models and file names."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """For prompt_toolkit: what may stand at the cursor."""
+        """Yields completions at the cursor (prompt_toolkit)."""
         text = document.text_before_cursor
         if not text.startswith("/") or "\n" in text:
             return
@@ -82,8 +82,9 @@ class SlashCompleter(Completer):
 
 
 class Pastes(Processor):
-    """Long pasted texts. In the line that is typed each is one character, which is shown as what it stands
-    for and deleted at once. texts, labels: by that character, for `str.translate`
+    """Long pasted texts. In the input each is a private-use character, shown as a label, deleted at once.
+
+    texts, labels: by that character, for `str.translate`
     """
 
     def __init__(self) -> None:
@@ -91,7 +92,7 @@ class Pastes(Processor):
         self.labels: dict[int, str] = {}
 
     def folded(self, text: str) -> str:
-        """What stands for a pasted text in the line; a short one itself."""
+        """Returns the placeholder character of a pasted text, or a short text itself."""
         n_lines = len(text.splitlines())
         if n_lines < _LONG_LINES:
             return text
@@ -99,15 +100,16 @@ class Pastes(Processor):
         self.texts[mark], self.labels[mark] = text, f"[pasted {n_lines} lines]"
         return chr(mark)
 
-    def apply_transformation(self, given: TransformationInput) -> Transformation:
-        """For prompt_toolkit: a line of the buffer as it is displayed, and where its characters are there."""
-        shown = [(one[0], one[1].translate(self.labels)) for one in explode_text_fragments(given.fragments)]
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        """Returns the displayed form of a line, with the mapping of its positions (prompt_toolkit)."""
+        fragments = explode_text_fragments(transformation_input.fragments)
+        shown = [(one[0], one[1].translate(self.labels)) for one in fragments]
         starts = [0, *accumulate(len(label) for _, label in shown)]
-        return Transformation([*shown], starts.__getitem__, lambda place: bisect_right(starts, place) - 1)
+        return Transformation([*shown], starts.__getitem__, lambda column: bisect_right(starts, column) - 1)
 
 
 class Keyboard:
-    """Asks for messages. history: the file of typed lines; keeps: whether they are currently saved there."""
+    """Asks for messages. history: file of typed lines; keeps: returns False while history is off."""
 
     def __init__(self, history: Path, keeps: Callable[[], bool]) -> None:
         self._pastes = Pastes()
@@ -125,22 +127,22 @@ class Keyboard:
         )
 
     def ask(self, prompt: str, default: str) -> str:
-        """One line, or one block that was pasted or edited, which is whole even where it begins with three
-        quotes: program text may well. Raises EOFError, KeyboardInterrupt.
+        """Asks for a line, or a pasted or edited block. A block that begins with three quotes, as program
+        text may, is wrapped in quotes. Raises EOFError, KeyboardInterrupt.
 
-        What was typed is written again at the end: prompt_toolkit would leave as much of a long block as fits
-        on the screen, and the placeholder.
+        The input is printed again at the end, because prompt_toolkit leaves the placeholder, and only as much
+        of a long block as fits on the screen.
         """
-        placeholder = _PLACEHOLDER if prompt == PROMPT else ""  # None is the one before
+        placeholder = _PLACEHOLDER if prompt == PROMPT else ""  # None would keep the previous one
         typed = ""
-        self._session.layout.focus(DEFAULT_BUFFER)  # a signal may have ended the last prompt within a search
+        self._session.layout.focus(DEFAULT_BUFFER)  # a signal may have ended the last prompt during a search
         try:
             typed = self._session.prompt(prompt, default=default, placeholder=placeholder)
         except KeyboardInterrupt as interrupt:
             typed = str(interrupt)
             raise
         finally:
-            self.mark_pastes(True)  # prompt_toolkit stops it with every prompt
+            self.mark_pastes(True)  # prompt_toolkit turns it off after every prompt
             typed = _text(typed)
             shown = visible(typed.translate(self._pastes.labels)).replace("\n", f"\n{CONTINUATION}")
             write(f"{prompt}{shown}\n", styled=True)
@@ -148,7 +150,7 @@ class Keyboard:
         return f'"""\n{typed}\n"""' if "\n" in typed and is_open(typed) else typed
 
     def mark_pastes(self, on: bool) -> None:
-        """Whether the terminal says where a pasted block begins and ends."""
+        """Turns bracketed paste on or off: the terminal then marks the start and end of a pasted block."""
         output = self._session.output
         (output.enable_bracketed_paste if on else output.disable_bracketed_paste)()
         output.flush()
@@ -158,7 +160,7 @@ class Keyboard:
 
         @bindings.add("c-c")
         def _(event: KeyPressEvent) -> None:
-            """Discards what is typed; the exception carries it."""
+            """Discards the input; the exception carries it."""
             event.app.exit(exception=KeyboardInterrupt(event.current_buffer.text), style="class:aborting")
 
         @bindings.add("c-g")
@@ -179,8 +181,9 @@ class Keyboard:
 
 
 class _PrivateHistory(FileHistory):
-    """A history file that only its owner can read, and that saves nothing while told not to. pasted: texts
-    by the characters that stand for them
+    """A history file that only its owner can read, and that saves nothing while `keeps` returns False.
+
+    pasted: pasted texts by their placeholder characters
     """
 
     def __init__(self, filename: str, keeps: Callable[[], bool], pasted: dict[int, str]) -> None:
@@ -188,11 +191,11 @@ class _PrivateHistory(FileHistory):
         self._keeps, self._pasted = keeps, pasted
 
     def append_string(self, string: str) -> None:
-        """For prompt_toolkit: a line that was entered."""
+        """Adds an entered line (prompt_toolkit)."""
         super().append_string(string.translate(self._pasted))
 
     def store_string(self, string: str) -> None:
-        """For prompt_toolkit: appends a line. A line that cannot be written stays in memory."""
+        """Appends a line to the file (prompt_toolkit). A line that cannot be written stays in memory."""
         if not self._keeps():
             return
         path = Path(os.fsdecode(self.filename))

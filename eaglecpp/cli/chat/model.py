@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`RunModel`: a model's plan and its engine, opened when something needs it, and opened again."""
+"""`RunModel`: a model's plan and its engine, opened on first use and reopened when options change."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ _SAMPLING = {one.name for one in describe(SamplingOptions)}
 
 
 class RunModel:
-    """given: options on the command line by field name; asked: the strategy there, None = the model's
+    """The model of a chat.
 
-    `plan` is made once, and again when something is set: how the model is opened with the current options.
-    elsewhere: the address of a server that answers, whether it drafts, and whether it reads pictures. What
-    needs the model's files raises UnsupportedError then
-    `parameters` and `strategy_set` hold what was set in the chat, by Modelfile name. `load_ms` is how long
-    opening it took.
+    given: options on the command line by field name; asked: the strategy there, None = the model's
+
+    plan: how the model is opened with the current options; updated when an option changes
+    elsewhere: the server's address, and whether its model drafts and reads pictures. Methods that need the
+        model's files then raise UnsupportedError
+    parameters, strategy_set: set in the chat, by Modelfile name
+    load_ms: milliseconds that opening took
     """
 
     def __init__(
@@ -55,82 +57,86 @@ class RunModel:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is in this process's memory."""
+        """True if the model is loaded in this process."""
         return self._engine is not None
 
     @property
     def is_here(self) -> bool:
-        """Whether its files are on this machine."""
+        """True if the model's files are on this machine."""
         return self._elsewhere is None
 
     @property
     def can_draft(self) -> bool:
-        """Whether there is anything to draft from."""
+        """True if the model can draft."""
         return self._elsewhere[1] if self._elsewhere else self.plan.can_draft
 
     @property
     def reads_pictures(self) -> bool:
-        """Whether it is opened with a projector."""
+        """True if the model is opened with a projector."""
         return self._elsewhere[2] if self._elsewhere else bool(self.plan.model_options().mmproj)
 
     @property
     def engine(self) -> Engine:
-        """Opened, if it was not. Raises what `Engine` does."""
+        """The engine, opened on first use. Raises like `Engine`."""
         if self._engine is None:
             self._engine = self._open()
         return self._engine
 
     @property
     def chat(self) -> ChatModel:
-        """Prompts and answers."""
+        """The chat template's prompts and readers."""
         return self.engine.shared.chat
 
     def conversation(self) -> Conversation:
-        """An empty one with the model's system prompt and examples."""
-        said = self.plan.files.modelfile
-        return Conversation(said.system or "", said.messages)
+        """Returns an empty conversation with the model's system prompt and examples."""
+        modelfile = self.plan.files.modelfile
+        return Conversation(modelfile.system or "", modelfile.messages)
 
     def answer(self, conversation: Conversation, options: Mapping[str, Any]) -> Stream:
-        """Begins the answer in this process."""
+        """Starts an answer in this process."""
         own = {**options, "strategy": self.strategy}
         return self.engine.default_session.answer(conversation, own, needs_template=False, truncate=True)
 
     # Options
 
     def settings_of(self, parameters: Mapping[str, ParameterValue], strategy: str) -> dict[str, Any]:
-        """What was set in a chat, as attributes; the command line is newer."""
+        """Returns attributes for settings saved with a chat; command-line options override them."""
         fields = {name: PARAMETERS[name].key.rpartition(".")[2] for name in parameters}
         kept = {name: value for name, value in parameters.items() if fields[name] not in self._given}
         asked = self._asked or (Strategy.parse(strategy) if strategy else None)
         return {"parameters": kept, "strategy_set": strategy, "asked": asked}
 
     def go_on(self, parameters: Mapping[str, ParameterValue], strategy: str) -> None:
-        """Takes what was set in a chat, before this is opened."""
+        """Restores settings saved with a chat, before the model is opened."""
         vars(self).update(self.settings_of(parameters, strategy))
         self.plan = self._make_plan()
 
     def _set_here(self) -> dict[str, ParameterValue]:
-        """What was set in the chat, by "group.field"."""
+        """Returns the options set in the chat, by "group.field"."""
         fitted = {PARAMETERS[name].key: PARAMETERS[name].fitted(v) for name, v in self.parameters.items()}
         return {option: value for option, value in fitted.items() if "." in option}
 
     def _make_plan(self) -> OpeningPlan:
-        said: dict[str, Any] = {"options": self._given, "defaults": run_defaults(), "later": self._set_here()}
-        return make_plan(self.source, strategy=self.asked, choose_context=self.is_here, **said)
+        options: dict[str, Any] = {
+            "options": self._given,
+            "defaults": run_defaults(),
+            "later": self._set_here(),
+        }
+        return make_plan(self.source, strategy=self.asked, choose_context=self.is_here, **options)
 
     @property
     def strategy(self) -> Strategy:
-        """How to draft from the next answer on."""
+        """The strategy of the next answer."""
         wanted: Strategy = self.plan.strategy.value
         return wanted if not self.is_open or self.engine.has_draft else Strategy("off")
 
     def options_set(self) -> dict[str, Any]:
-        """The options that were set on the command line and in the chat, by field name."""
+        """Returns the options set on the command line and in the chat, by field name."""
         return self._given | {name.rpartition(".")[2]: value for name, value in self._set_here().items()}
 
     @property
     def says_how_to_open(self) -> bool:
-        """Whether this is opened in another way than a server opens the stored model."""
+        """True if a server, which opens the stored model, would open it differently."""
         return self.source.name is None or not self.options_set().keys() <= _SAMPLING
 
     @property
@@ -139,30 +145,32 @@ class RunModel:
         return self.plan.sampling_options()
 
     def sampling_set(self, seed_step: int) -> dict[str, Any]:
-        """Those that were set, and where an answer that only repeats itself ends, of which a server knows
-        nothing. seed_step: added to a fixed seed, so that a second try differs.
+        """Returns the sampling options that were set, plus `max_repeats`, whose default a server lacks.
+
+        seed_step: added to a fixed seed, so that a second try differs
         """
-        given = {name: value for name, value in self.options_set().items() if name in _SAMPLING}
+        options = {name: value for name, value in self.options_set().items() if name in _SAMPLING}
         if seed_step and not self.sampling.wants_random_seed:
-            given["seed"] = SamplingOptions.fixed_seed(int(self.sampling.seed or 0) + seed_step)
-        return {"max_repeats": self.sampling.max_repeats} | given
+            options["seed"] = SamplingOptions.fixed_seed(int(self.sampling.seed or 0) + seed_step)
+        return {"max_repeats": self.sampling.max_repeats} | options
 
     def set_parameter(self, name: str, value: ParameterValue) -> bool:
-        """Sets a parameter by its Modelfile name; returns and raises what `change` does."""
+        """Sets a parameter by its Modelfile name; returns and raises like `change`."""
         option, changed = PARAMETERS[name].key, {**self.parameters, name: value}
         if option == "strategy":
             return self.set_strategy(Strategy.parse(f"chain:{value}" if value else "off"))
         return self.change(option.startswith("model.") and changed != self.parameters, parameters=changed)
 
     def set_strategy(self, strategy: Strategy) -> bool:
-        """Changes the strategy; returns and raises as `change`, and InvalidValueError if nothing drafts."""
+        """Changes the strategy; like `change`, but raises InvalidValueError without a drafter."""
         if strategy.kind != "off" and not self.can_draft:
             raise InvalidValueError(f"strategy {strategy} needs a drafter: run with --draft")
         return self.change(not self._has_room(strategy), asked=strategy, strategy_set=str(strategy))
 
     def change(self, reloads: bool, **values: Any) -> bool:
-        """Changes the source, the parameters or the strategy; an error puts everything back.
-        reloads: the model has to be loaded again for this, if it is open. Returns whether it was.
+        """Changes the source, the parameters or the strategy; restores all of them on an error.
+
+        reloads: an open model must be loaded again for this. Returns True if it was.
         """
         if "source" in values:
             self._check_here()
@@ -178,7 +186,7 @@ class RunModel:
         return reloads
 
     def _has_room(self, strategy: Strategy) -> bool:
-        """Whether the engine drafts that much as it was opened."""
+        """True if the engine was opened with enough room for the strategy's drafts."""
         if not self.is_open or strategy.kind == "off":
             return True
         drafting, native = self.engine.shared.drafting, self.engine.native
@@ -188,12 +196,12 @@ class RunModel:
         return resolved.nodes <= native.n_draft_max and resolved.n_leaves <= drafting.n_leaves
 
     def renew(self, reloads: bool = True) -> None:
-        """Plans with the current options, and reloads the model with them. The caches start empty."""
+        """Makes a new plan, and reloads the model with it. The caches start empty."""
         if self.says_how_to_open:
             self._check_here()
         if reloads:
             self.close()
-        self.plan = self._make_plan()  # the memory of the closed one is free now
+        self.plan = self._make_plan()  # after closing, so that the freed memory counts
         if reloads:
             self._engine = self._open()
 
@@ -203,14 +211,14 @@ class RunModel:
             self._engine.close()
 
     def _open(self) -> Engine:
-        """With the drafter, unless that is off or the model's own does not fit."""
+        """Opens the model, without its drafter if drafting is off or the drafter does not fit."""
         from eaglecpp.engine.engine import open_fitting
 
         self._check_here()
         started = time.perf_counter()
         self.notices += map(in_flags, self.plan.notices)
         is_off = self.plan.strategy.value.kind == "off" or not self.plan.can_draft
-        with patience(f"loading {self.source.label} (the first time it is measured, too) ..."):
+        with patience(f"loading {self.source.label} (and measuring it the first time) ..."):
             engine, without = open_fitting(self.plan.without_drafts() if is_off else self.plan)
         self.notices += [without] if without else []
         self.load_ms = 1000 * (time.perf_counter() - started)
@@ -220,4 +228,4 @@ class RunModel:
     def _check_here(self) -> None:
         if self._elsewhere:
             address = self._elsewhere[0]
-            raise UnsupportedError(f"{address} opens the model as it likes; --no-server opens it here")
+            raise UnsupportedError(f"{address} decides how to open the model; --no-server opens it here")

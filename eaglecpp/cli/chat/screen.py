@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`Screen`: shows an answer as it streams, with styles and word wrap, and the chat's own messages.
+"""`Screen`: shows a streaming answer with styles and word wrap, and the chat's own messages.
 
 Takes pieces of text and writes them through `terminal.write`. On a terminal, control characters in a model's
-text are shown as symbols, because they could rewrite the screen or worse; elsewhere the text is written
-unchanged, without styles.
+text are shown as symbols, because they could rewrite the screen or attack the terminal. Elsewhere the text is
+written unchanged, without styles.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ _MIN_WIDTH = 20
 
 
 class WordWrap:
-    """Breaks lines between words, except those of code between fences. Holds the word that is being written
-    back until it ends.
+    """Breaks lines between words, except in fenced code. Holds back an unfinished word.
 
-    width: gives the number of columns, 0 = do not wrap; asked again for every word, windows get resized
+    width: returns the number of columns, 0 = do not wrap; called for every word, because windows are resized
     """
 
     def __init__(self, width: Callable[[], int]) -> None:
@@ -34,11 +33,11 @@ class WordWrap:
         self._column = 0
         self._blanks: list[tuple[str, str]] = []
         self._word: list[tuple[str, str]] = []
-        self._begin = ""  # of the text's current line
+        self._begin = ""  # first characters of the current line
         self._is_code = False
 
     def feed(self, text: str, style: str = "") -> list[tuple[str, str]]:
-        """Takes styled text; returns what can be written, as (text, style)."""
+        """Takes styled text; returns the finished part as (text, style)."""
         if not self._width():
             return [*self.flush(), (text, style)]
         out: list[tuple[str, str]] = []
@@ -56,7 +55,7 @@ class WordWrap:
             elif char in " \t":
                 out += self._place_word()
                 self._blanks.append((char, style))
-            elif _columns(char) == 2:  # scripts that are written without spaces break anywhere
+            elif _columns(char) == 2:  # scripts without spaces may break anywhere
                 out += self._place_word()
                 self._word.append((char, style))
                 out += self._place_word()
@@ -65,7 +64,7 @@ class WordWrap:
         return out
 
     def flush(self) -> list[tuple[str, str]]:
-        """What was held back, blanks included."""
+        """Returns the held-back text, including blanks."""
         out = [*self._place_word(), *self._blanks]
         self._column += len(self._blanks)
         self._blanks = []
@@ -88,10 +87,10 @@ class WordWrap:
 
 
 class Screen:
-    """One chat, or one answer; `wrap` may change between answers. On a terminal that may be written to in
-    colour, accepted draft tokens are green, notes and thinking grey. Elsewhere thinking is not shown.
+    """Output of a chat or of one answer; `wrap` may change between answers. On a colour terminal, accepted
+    draft tokens are green, and notes and thinking grey. Elsewhere, thinking is hidden.
 
-    is_terminal: whether stdout is one; None = find out
+    is_terminal: stdout is a terminal; None = detect
     """
 
     def __init__(
@@ -134,29 +133,29 @@ class Screen:
             self._wrapper = WordWrap(self._columns)
 
     def say(self, text: str, *, verbatim: bool = False) -> None:
-        """Prints the answer to a user's command; it may quote text that came with a model.
+        """Prints the reply to a user's command, which may quote text from a model.
 
-        verbatim: line ends are not ours to add, because the text is made to be copied.
+        verbatim: add no line breaks, because the text will be copied
         """
         if self.is_terminal:
             text = visible(text) if verbatim else self._laid_out(text)
         write(text + "\n", styled=True)
 
     def note(self, text: str) -> None:
-        """Prints a note that is not part of an answer, in grey on a terminal."""
+        """Prints a note that is not part of an answer; grey on a terminal."""
         if stderr_is_terminal():
             text = f"{self._dim}{self._laid_out(text)}{_RESET if self._dim else ''}"
         note(text, styled=True)
 
     def _laid_out(self, text: str) -> str:
-        """Text for a terminal, broken between words."""
+        """Returns the text with line breaks between words, for a terminal."""
         return laid_out(visible(text)) if self.wrap else visible(text)
 
     def _columns(self) -> int:
         return shutil.get_terminal_size().columns if self.wrap and self.is_terminal else 0
 
     def _turn(self, thinking: bool) -> list[tuple[str, str]]:
-        """Changes from thinking to the answer or back, with Ollama's marks."""
+        """Switches between thinking and the answer, with Ollama's marks."""
         self._is_thinking = thinking
         text = "Thinking...\n" if thinking else "\n...done thinking.\n\n"
         return [] if self.hide_thinking else self._wrapper.feed(text, self._dim)
@@ -167,7 +166,7 @@ class Screen:
         return self._dim if piece.is_thinking else ""
 
     def _write(self, parts: Sequence[tuple[str, str]]) -> None:
-        """Writes styled parts at once, with an escape sequence only where the style changes."""
+        """Writes styled parts in one call, with escape sequences only where the style changes."""
         out = []
         for text, style in parts:
             if style != self._style and self.is_terminal:
@@ -182,5 +181,5 @@ class Screen:
 
 
 def _columns(char: str) -> int:
-    """Columns that a character takes on a terminal."""
+    """Returns the columns that a character takes on a terminal."""
     return max(wcwidth(char), 0)

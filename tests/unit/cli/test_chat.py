@@ -74,7 +74,7 @@ def test_parameters_reach_the_answer_and_a_longer_context_reloads_the_model(
 
 def test_a_model_that_cannot_think_is_noted_before_it_answers(talk: Talk, capsys: Capture) -> None:
     talk("hello", "/set think")
-    assert "note: the template of target-f32 has no marks of thinking" in capsys.readouterr().err
+    assert "note: the template of target-f32 has no tags for thinking" in capsys.readouterr().err
 
 
 def test_a_system_prompt_over_several_lines(talk: Talk, capsys: Capture) -> None:
@@ -303,7 +303,7 @@ def test_errors_are_shown_and_the_chat_continues(
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(bytes(64_000_001))
     wrong = {
-        f"/read {tmp_path / 'large'}": "large: it has more than 64 MB",
+        f"/read {tmp_path / 'large'}": "large: the file is larger than 64 MB",
         "/read missing.txt": "missing.txt",
         f"/read {tmp_path / 'binary'}": "not UTF-8 text",
         f"/read {tmp_path / 'pipe'}": "pipe: expected a file, found a named pipe",
@@ -456,4 +456,4 @@ def test_a_repeating_answer_ends_unless_model_or_user_disable_that(
         "repeat_penalty": 1e-3,
     }
     assert talk("hello", source=source, options={**options, **given}).model.engine.timings.predicted_n == n
-    assert ("ended, as the answer only repeats itself" in capsys.readouterr().err) == (n == 512)
+    assert ("ended, because the answer repeats itself" in capsys.readouterr().err) == (n == 512)

@@ -59,7 +59,10 @@ def test_the_command_alone_reports_a_broken_installation(
         (["help", "srve"], "did you mean `eaglecpp serve`?"),
         (["run", "smollm2", "--tmp", "0"], "did you mean --temp?"),
         (["run", "smollm2", "--draft", "16"], "llama.cpp's --draft 16 is --strategy chain:16"),
-        (["run", "smollm2", "--spec-type", "draft-mtp"], "llama.cpp's draft-mtp is --draft mtp"),
+        (
+            ["run", "smollm2", "--spec-type", "draft-mtp"],
+            "draft-mtp is not supported; use --draft mtp",
+        ),
         (["run", "smollm2", "--spec-draft-n-max", "7"], "; here --strategy chain:N"),
         (["run", "smollm2", "--draft-max", "7"], "; here --strategy chain:N"),
         (["run", "{picture}"], "a.png is a picture: which model? eaglecpp run MODEL "),

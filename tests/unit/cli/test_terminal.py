@@ -37,7 +37,7 @@ SLOW = "off: the best draft would reach 0.93 of plain speed; drafted in 2 of 90 
             "auto",
             "off: measuring a target-only step",
             0.93,
-            "[ 1 token · not drafted yet: measuring the",
+            "[ 1 token · not drafted yet: measuring plain",
         ),
     ],
 )
