@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Drafters that go on learning from their user's conversations: `records` are what is kept and the drafters
-that learnt, `training` makes such a drafter, `idle` does so while a server has nothing else to do. The engine
-knows one hook, which is called with each answer.
+"""Drafters that keep learning from their user's conversations.
+
+`records` stores conversations and trained drafters, `training` trains a drafter, and `idle` does so while a
+server is idle. The engine only knows a hook, which is called with each answer.
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`Learner`: trains drafters on what was kept of their users' conversations while nobody asks for anything.
+"""`Learner`: trains drafters on recorded conversations while a server is idle.
 
-The training is a process of the lowest priority, `eaglecpp learn`, which stands still from the moment a
-request takes a model until the server is idle again, and ends where a model needs its memory; the next one
-goes on where it was. One drafter at a time. Where something better came of it
-the model is unloaded, so that the next request loads it with the new drafter.
+The training is a process of the lowest priority, `eaglecpp learn`, one at a time. It is suspended from the
+moment a request takes a model until the server is idle again, and killed if a model needs its memory; the
+next one resumes it. If the new drafter is better, the model is unloaded, so that the next request loads it
+with the new drafter.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("eaglecpp.learn")
 _LOOK_S = 1.0
-_REST_S = 60.0  # after an error of ours
+_REST_S = 60.0  # pause after an internal error
 
 
 @dataclass
 class _Training:
-    """One under way. stock: the drafter that it began with."""
+    """A running training. stock: the drafter that it started from."""
 
     name: str
     stock: Path
@@ -48,10 +48,10 @@ class _Training:
 
 
 def run_training() -> None:
-    """Runs the command line in the training process, which ends with its server, even one killed by SIGKILL.
+    """Runs the command line in the training process, which ends with its server, even after SIGKILL.
 
-    A running training notices the end of its input. A stopped one cannot, but it is a process group of its
-    own, to which the kernel sends SIGHUP and SIGCONT when its parent ends.
+    A running training notices the end of its standard input. A suspended one cannot, but it has its own
+    process group, to which the kernel sends SIGHUP and SIGCONT when the parent ends.
     """
 
     def end_with_server() -> None:
@@ -63,9 +63,13 @@ def run_training() -> None:
 
 
 class Learner:
-    """learning: the models in memory whose answers are kept: name, target and drafter; idle_for: seconds
-    since the last request ended; unload: frees a model by its name; idle_s: seconds without a request after
-    which learning begins or goes on; files: threads for looking at what was kept.
+    """Trains drafters of a server's models.
+
+    learning: yields name, target and drafter of the loaded models whose answers are recorded
+    idle_for: returns seconds since the last request ended
+    unload: unloads a model by name
+    idle_s: seconds without a request after which training starts or resumes
+    files: threads for reading records
     """
 
     def __init__(
@@ -80,10 +84,10 @@ class Learner:
         self._models, self._idle_for, self._unload, self._idle_s = learning, idle_for, unload, idle_s
         self._known: dict[Path, Learning] = {}
         self._training: _Training | None = None
-        self._failed: dict[str, int] = {}  # when a model's training failed, in nanoseconds since 1970
+        self._failed: dict[str, int] = {}  # time of a model's last failure, in nanoseconds since 1970
 
     def stop_for_request(self) -> None:
-        """Called whenever a model gets a user: the training stands still at once."""
+        """Suspends the training at once; called whenever a request takes a model."""
         training = self._training
         if training is not None and not training.is_still:
             training.is_still = True
@@ -92,14 +96,14 @@ class Learner:
 
     @property
     def n_bytes(self) -> int:
-        """Memory that the training holds, also while it stands still."""
+        """Bytes of memory that the training uses, also while suspended."""
         with contextlib.suppress(psutil.Error):
             if self._training is not None:
                 return int(self._training.process.memory_info().rss)
         return 0
 
     async def end(self) -> None:
-        """Ends the training that is under way. The next one goes on with it."""
+        """Kills the current training. The next one resumes it."""
         training, self._training = self._training, None
         if training is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -108,14 +112,14 @@ class Learner:
             training.process.stdin.close()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         try:
             while True:
                 await asyncio.sleep(min(_LOOK_S, self._idle_s))
                 try:
                     await self._look()
                 except Exception:
-                    _log.exception("learning fails; it is tried again in %g s", _REST_S)
+                    _log.exception("learning failed; trying again in %g s", _REST_S)
                     await asyncio.sleep(_REST_S)
         finally:
             await self.end()
@@ -133,9 +137,9 @@ class Learner:
                 self._training.process.resume()
 
     async def _find(self) -> None:
-        """Begins with the first model that has something to learn."""
+        """Starts training for the first model with enough new records."""
         for name, target, stock in [*self._models()]:
-            if target not in self._known:  # it reads pieces of the file
+            if target not in self._known:  # `Learning.of` reads from the file
                 self._known[target] = await self._files.run(Learning.of, target)
             learning = self._known[target]
             if await self._files.run(learning.has_news, self._failed.get(name, 0)):
@@ -144,7 +148,7 @@ class Learner:
                 return
 
     def _begin(self, name: str, target: Path, stock: Path, learning: Learning) -> None:
-        # -P: not a package of that name in the folder where the server was started
+        # -P: do not import a package named eaglecpp from the working directory
         learn = ["learn", str(target), "--draft", str(stock)]
         code = f"import {__name__} as idle; idle.run_training()"
         process = psutil.Popen(
@@ -165,8 +169,8 @@ class Learner:
         if training.process.returncode != 0:
             self._failed[training.name] = time.time_ns()
             _log.warning(
-                "learning for %s failed; `eaglecpp learn` with this model and its drafter says why; "
-                "it is tried again after %d further answers",
+                "learning for %s failed; to see why, run `eaglecpp learn` with this model and its drafter; "
+                "it is tried again after %d more answers",
                 training.name, LEAST_TEXTS, extra={"model": training.name},
             )  # fmt: skip
             return

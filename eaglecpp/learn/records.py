@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`Learning`: what a target's drafters may learn from, and those that learnt, in the user's own folder.
+"""`Learning`: recorded answers and trained drafters of a target, in the user's data folder.
 
-Nothing is kept unless the option `learn` asks for it, and nothing is ever sent anywhere. A record is the
-tokens of an answer behind those of its prompt: readable to whoever can read the user's files, like saved
-conversations. One file for each, named by the hash of the tokens: 32-bit numbers, first how many the prompt
-has.
+Answers are recorded only with the option `learn`, and are never sent anywhere. A record has the tokens of a
+prompt and its answer, and is readable by anyone who can read the user's files, like saved conversations. Each
+record is a file named by the hash of its tokens. It contains 32-bit integers, of which the first is the
+number of prompt tokens.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_BYTES, MAX_FILES = 512 << 20, 50_000
-"""Of a target's records, in blocks of the disk; the oldest go first."""
+"""Limits of a target's records, in disk blocks and files; the oldest are deleted first."""
 MIN_ANSWER = 2
-"""Tokens. Training has no use for shorter answers."""
+"""Tokens. Shorter answers are useless for training."""
 _BLOCK_BYTES = 4096
-_KEEPS_PER_SCAN = 1000  # other processes may write to the same folder
+_KEEPS_PER_SCAN = 1000  # rescans, because other processes may write to the same folder
 LEAST_TEXTS = 24
-"""Fewer tell nothing about what they have in common."""
+"""Minimum number of texts to train on."""
 _ENDING = ".tokens"
 _log = logging.getLogger("eaglecpp.learning")
-_writer = ThreadPoolExecutor(1, "eaglecpp-records")  # the program ends after its last record
+_writer = ThreadPoolExecutor(1, "eaglecpp-records")  # the interpreter waits for it at exit
 _keeping = threading.Lock()
 
 
 @dataclass
 class _Memory:
-    """What the last scan of the records found, so that not every answer and look needs one.
+    """Result of the last scan of the records, so that not every answer needs a scan.
 
-    n_keeps: until the next scan; seen: when records were last added and tried, at the scan for news
+    n_keeps: answers until the next scan; seen: times of the last record and the last training, at the scan
+    for news
     """
 
     n_keeps: int = 0
@@ -61,9 +62,9 @@ class _Memory:
 
 @dataclass(frozen=True)
 class Learning:
-    """The folder of one target, by its content; it need not exist.
+    """The folder of one target, named by the target's content; it need not exist.
 
-    answers: the records; work: of a training under way
+    answers: folder of the records; work: folder of an unfinished training
     """
 
     folder: Path
@@ -72,10 +73,10 @@ class Learning:
 
     @classmethod
     def of(cls, target: Path) -> Self:
-        """Of a target's file."""
+        """Returns the folder of a target's file."""
         learning = cls(data_dir() / "learning" / fingerprint(target))
         if learning.folder.is_dir():
-            with contextlib.suppress(OSError):  # of another user
+            with contextlib.suppress(OSError):  # the folder belongs to another user
                 make_private(learning.folder)  # earlier versions left it readable
         return learning
 
@@ -88,44 +89,45 @@ class Learning:
         return self.folder / "work"
 
     def records(self) -> list[Path]:
-        """The files of all records, the oldest first; those that wait to be written included."""
+        """Returns the files of all records, oldest first, after pending ones are written."""
         self.flush()
         return [path for _, _, path in self._entries()]
 
     def _entries(self) -> list[tuple[int, int, Path]]:
-        """Returns when each record was written, its size on the disk, and its file; the oldest first."""
-        found = []
+        """Returns time, size on disk and file of each record, oldest first."""
+        records = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self.answers) as entries:
             for entry in entries:
                 if entry.name.endswith(_ENDING):
-                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                         stat = entry.stat()
                         size = -(-stat.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
-                        found.append((stat.st_mtime_ns, size, Path(entry.path)))
-        return sorted(found)
+                        records.append((stat.st_mtime_ns, size, Path(entry.path)))
+        return sorted(records)
 
     def keep_later(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
-        """As `keep`, in a thread of its own: no engine waits for the disk. `flush` waits for it."""
+        """Same as `keep`, in a separate thread, so that no engine waits for the disk. `flush` waits for it."""
         import numpy as np
 
         tokens, n_prompt = np.array([*prompt, *answer], np.int32), len(prompt)
         try:
             _writer.submit(self.keep, tokens, n_prompt)
-        except RuntimeError:  # the program ends
+        except RuntimeError:  # the interpreter is shutting down
             self.keep(tokens, n_prompt)
 
     @staticmethod
     def flush() -> None:
-        """Waits until everything is written that `keep_later` was given."""
-        with contextlib.suppress(RuntimeError):  # the program ends: nothing is pending
+        """Waits until all records of `keep_later` are written."""
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: nothing is pending
             _writer.submit(int).result()
 
     def keep(self, tokens: NDArray[np.int32], n_prompt: int, max_bytes: int = MAX_BYTES) -> None:
-        """Adds a record, and drops the oldest where all have more than max_bytes or are more than MAX_FILES.
-        Never raises: no answer fails because it cannot be learnt from; the log says so once, not for every
-        answer on a full disk. Ignores answers of fewer than MIN_ANSWER tokens.
+        """Adds a record, and deletes the oldest above max_bytes or MAX_FILES. Ignores answers of fewer than
+        MIN_ANSWER tokens.
 
-        tokens: i32 [S], prompt and answer; n_prompt: of the prompt
+        Never raises, so that no answer fails because of a full disk; logs each kind of error once.
+
+        tokens: i32 [S], prompt and answer; n_prompt: tokens of the prompt
         """
         import numpy as np
 
@@ -142,11 +144,11 @@ class Learning:
             self._reported.clear()
         except OSError as error:
             if error.errno not in self._reported:
-                _log.warning("answers are not kept for learning: %s", error)
+                _log.warning("answers cannot be recorded for learning: %s", error)
             self._reported.add(error.errno)
 
     def _drop_oldest(self, max_bytes: int, n_added: int) -> None:
-        """Drops the oldest records if there are too many, down to nine tenths of what is allowed."""
+        """Deletes the oldest records above the limits, down to nine tenths of them."""
         memory = self._memory
         memory.n_keeps -= 1
         memory.seen = -1, -1
@@ -167,9 +169,9 @@ class Learning:
             memory.n_files -= 1
 
     def has_news(self, failed: int = 0) -> bool:
-        """Returns whether enough came since the last training to try another one, or one was begun.
+        """Returns True if there are enough new records for a training, or an unfinished training.
 
-        failed: when a training last failed, in nanoseconds since 1970; 0 = never
+        failed: time of the last failed training, in nanoseconds since 1970; 0 = never
         """
         if not failed and (self.work / "texts.json").exists():
             return True
@@ -182,14 +184,12 @@ class Learning:
         return self._memory.has_news
 
     def note_tried(self) -> None:
-        """A training came to its end, whatever came of it."""
+        """Records that a training finished, with any result."""
         if self.folder.is_dir():
             replace_bytes(self.folder / "tried", b"", mode=0o600)
 
     def forget(self) -> int:
-        """Deletes all records and whatever a training made of them, but for drafters in use; returns how many
-        records there were.
-        """
+        """Deletes all records and unfinished trainings, but no drafters. Returns the number of records."""
         n = len(self.records())
         with _keeping:
             for folder in (self.answers, self.work):
@@ -197,17 +197,17 @@ class Learning:
         return n
 
     def drafter(self, stock: Path) -> Path | None:
-        """The drafter in use that learnt, beginning with `stock`; None where none did."""
+        """Returns the trained drafter that started from `stock` and is in use, or None."""
         record = self._record(stock)
         return self._drafters / record["file"] if record else None
 
     def facts(self, stock: Path) -> dict[str, Any] | None:
-        """How that drafter came to be; None where there is none."""
+        """Returns the training result of the drafter in use, or None."""
         record = self._record(stock)
         return {k: v for k, v in record.items() if k != "file"} if record else None
 
     def status(self, stock: Path) -> dict[str, Any]:
-        """What is kept and what came of it, as plain values."""
+        """Returns the number of records and the last result, JSON-ready."""
         self.flush()
         entries = self._entries()
         return {
@@ -218,37 +218,38 @@ class Learning:
         }
 
     def rows(self, stock: Path) -> list[tuple[str, str]]:
-        """The same in words; nothing where nothing is kept and nothing was learnt."""
+        """Formats the status; empty without records and without a trained drafter."""
         facts = self.status(stock)
-        made, rows = facts["drafter"], []
+        drafter, rows = facts["drafter"], []
         if facts["records"]:
             size = human_bytes(facts["bytes"])
-            rows.append(("kept", f"{counted(facts['records'], 'answer')}, {size}, in {facts['folder']}"))
-        if made is not None:
+            rows.append(("recorded", f"{counted(facts['records'], 'answer')}, {size}, in {facts['folder']}"))
+        if drafter is not None:
             own, other = (
-                f"{made[name]['before']:.2f} -> {made[name]['after']:.2f}" for name in ("user", "general")
+                f"{drafter[name]['before']:.2f} -> {drafter[name]['after']:.2f}"
+                for name in ("user", "general")
             )
-            rows.append(("learnt", f"{made['made']}, from {made['n_texts']} of your texts"))
+            rows.append(("trained", f"{drafter['made']}, on {drafter['n_texts']} of your texts"))
             rows.append(("acceptance length", f"{own} on your texts, {other} on others"))
         return rows
 
-    def use(self, made: Path, stock: Path, facts: Mapping[str, Any]) -> None:
-        """Puts a new drafter in place of the one in use. Raises OSError, and leaves the old one in use.
+    def use(self, new: Path, stock: Path, facts: Mapping[str, Any]) -> None:
+        """Replaces the drafter in use. Raises OSError, and then keeps the old one.
 
-        The new file gets a name of its own first. The record, which names the drafter in use, is then
-        replaced in one step, so that a kill leaves the old one or the new one in use.
+        The new file is written first, under a new name. The record, which names the drafter in use, is then
+        replaced atomically, so that a kill leaves the old or the new drafter in use.
         """
         make_private(self.folder)
         now, name = self._record(stock).get("file"), fingerprint(stock)
         file = f"{name}.1.gguf" if now == f"{name}.0.gguf" else f"{name}.0.gguf"
         with replaced(self._drafters / file, mode=0o600) as temporary:
-            shutil.copyfile(made, temporary)
+            shutil.copyfile(new, temporary)
         record = json.dumps({**facts, "file": file}, indent=1) + "\n"
         replace_bytes(self._record_file(stock), record.encode(), mode=0o600)
         self._drop(now)
 
     def undo(self, stock: Path) -> bool:
-        """Goes back to `stock`; False where that one is in use."""
+        """Returns to `stock`; False if it is already in use."""
         record = self._record(stock)
         if record:
             self._record_file(stock).unlink()
@@ -263,7 +264,7 @@ class Learning:
         return self._drafters / f"{fingerprint(stock)}.json"
 
     def _record(self, stock: Path) -> dict[str, Any]:
-        """The facts of the drafter in use, and its `file`; empty = `stock` is."""
+        """Returns the facts of the drafter in use, and its `file`; empty if `stock` is in use."""
         try:
             record: dict[str, Any] = read_json(self._record_file(stock))
             return record if (self._drafters / record["file"]).is_file() else {}
@@ -271,18 +272,18 @@ class Learning:
             return {}
 
     def _drop(self, file: str | None) -> None:
-        """Deletes a drafter that no record names; what cannot be deleted is written over later."""
+        """Deletes a drafter that no record names; if that fails, it is overwritten later."""
         if file:
             with contextlib.suppress(OSError):
                 (self._drafters / file).unlink()
 
 
 def read_record(path: Path) -> tuple[NDArray[np.int32], int]:
-    """Tokens i32 [S] of prompt and answer, and how many are the prompt's. Raises DataError."""
+    """Returns the tokens i32 [S] of prompt and answer, and the prompt's length. Raises DataError."""
     import numpy as np
 
     with contextlib.suppress(OSError, ValueError):
-        found = np.frombuffer(path.read_bytes(), "<i4")
-        if len(found) and 0 <= found[0] < len(found) and found.min() >= 0:
-            return found[1:].astype(np.int32), int(found[0])
+        values = np.frombuffer(path.read_bytes(), "<i4")
+        if len(values) and 0 <= values[0] < len(values) and values.min() >= 0:
+            return values[1:].astype(np.int32), int(values[0])
     raise DataError(f"{path}: expected the tokens of an answer, found something else; delete the file")

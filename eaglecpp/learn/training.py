@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""`learn`: trains a drafter on its user's own conversations, and keeps the result only if it is better.
+"""`learn`: trains a drafter on its user's conversations, and uses the result only if it is better.
 
-What is learnt from are the texts that `eaglecpp.learn.records` keeps. Among them go conversations that the
-target writes itself, so that the drafter forgets nothing else; a part of these is the general test. A fifth
-of the user's texts is never trained on. The old and the new drafter, both as their files have them, go
-through these texts in rounds, and the new one is used if it drafts the user's texts better by more than
-chance, and the general ones at most one per cent worse.
+The training texts come from `eaglecpp.learn.records`, mixed with conversations that the target writes itself,
+so that the drafter does not forget other topics. A fifth of the user's texts and a part of the target's are
+held out for a test, in which the old and the new drafter, with the weights of their files, draft the same
+texts. The new one is used if it drafts the user's texts better, by more than chance, and general texts no
+more than one per cent worse.
 """
 
 from __future__ import annotations
@@ -44,23 +44,24 @@ from eaglecpp.train.samples import TrainText
 _log = logging.getLogger("eaglecpp.learning")
 _N_GENERAL = 240
 _TEST_SHARE, _TUNE_SHARE = 0.2, 0.1
-"""Of the user's texts: for the verdict, and for choosing the best step of the training."""
+"""Shares of the user's texts: for the final test, and for choosing the best training step."""
 _GENERAL_TEST = 0.4
 _N_CTX = 2048
 _EPOCHS = 6.0
 _LR = 0.1
-"""Of a new drafter's. The quarter that is usual for a further training unlearns first."""
+"""Share of a new drafter's learning rate. Fine-tuning's usual quarter makes the drafter worse at first."""
 _DEPTH = 5
 _MAY_LOSE = 0.01
-"""Of the acceptance length on general texts."""
+"""Largest loss of acceptance length on general texts."""
 _CACHE_BYTES, _MOST_LAYERS = 4 << 30, 6
-"""Of states on the disk, which several passes over the texts read."""
+"""Maximum bytes of hidden states cached on disk for several epochs, for so many layers."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Acceptance lengths of two drafters, chains of five or of a block's slots, on the same texts; gain: of
-    the new one over the old one, and the range that holds it in nine of ten resamplings of the texts.
+    """Acceptance lengths of two drafters on the same texts, for chains of five or all positions of a block.
+
+    gain: of the new drafter over the old one; least, most: its range in nine of ten resamplings of the texts
     """
 
     before: float
@@ -73,7 +74,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Learnt:
-    """What came of it. reason: why the new drafter is used, or why not; drafter: the file in use now."""
+    """The result. reason: why the new drafter is used or not; drafter: the file now in use."""
 
     user: Compared | None
     general: Compared | None
@@ -85,11 +86,11 @@ class Learnt:
 def learn(
     target: Path, stock: Path, listener: Listener, *, minutes: float = 60.0, threads: int = 0, seed: int = 1
 ) -> Learnt:
-    """Trains the drafter that began as `stock` on what was kept of `target`'s conversations.
+    """Trains the drafter that started as `stock` on the recorded conversations of `target`.
 
-    minutes: most time for the training steps. A run that was stopped or killed goes on where it was, with the
-    texts that it began with. Raises DataError with too few texts, MismatchError and UnsupportedError for a
-    drafter that cannot be trained, and what training raises.
+    minutes: maximum time of the training steps. A stopped or killed run is resumed, with the texts that it
+    started with. Raises DataError for too few texts, MismatchError and UnsupportedError for a drafter that
+    cannot be trained, and the errors of training.
     """
     learning = Learning.of(target)
     make_private(learning.folder)
@@ -124,20 +125,20 @@ def learn(
         options = replace(options, cache=learning.work / "states", cache_type="int8")
     listener.note(
         f"learning from {len(user_train)} of your texts and {len(general_train)} of the target's own; "
-        f"{len(user_test)} and {len(general_test)} are kept for the verdict"
+        f"{len(user_test)} and {len(general_test)} are held out for the test"
     )
     result = train(options, listener, corpus)
     if result.gguf is None:
-        return Learnt(None, None, False, "stopped; the same command goes on", in_use)
-    made = result.gguf
+        return Learnt(None, None, False, "stopped; the same command continues", in_use)
+    new = result.gguf
     user_gain, general_gain = (
-        _compare(options, (in_use, made), part, corpus, listener) for part in (user_test, general_test)
+        _compare(options, (in_use, new), part, corpus, listener) for part in (user_test, general_test)
     )
     reason = _verdict(user_gain, general_gain)
     if not reason:
         facts = {"made": time.strftime("%Y-%m-%d"), "n_texts": len(user_train), "from": in_use.name}
         facts |= {"user": asdict(user_gain), "general": asdict(general_gain)}
-        learning.use(made, stock, facts)
+        learning.use(new, stock, facts)
     shutil.rmtree(learning.work, ignore_errors=True)
     learning.note_tried()
     in_use = learning.drafter(stock) or stock
@@ -145,10 +146,10 @@ def learn(
 
 
 def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]:
-    """Returns the recorded texts; those of before for a training that was begun. Deletes damaged records."""
+    """Returns the recorded texts; for a resumed training, the texts it started with. Deletes damaged records."""
     begun = learning.work / "texts.json"
     names = json.loads(begun.read_text()) if begun.is_file() else [path.name for path in learning.records()]
-    found, n_damaged = [], 0
+    texts, n_damaged = [], 0
     for name in names:
         path = learning.answers / name
         if not path.is_file():
@@ -164,22 +165,22 @@ def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]
             continue
         turns = np.zeros(len(tokens), np.int16)
         turns[n_prompt:] = 1
-        found.append(TrainText(tokens, turns, n_prompt))
+        texts.append(TrainText(tokens, turns, n_prompt))
     if n_damaged:
         _log.warning("%s: deleted %s", learning.answers, counted(n_damaged, "damaged record"))
-    if len(found) < LEAST_TEXTS:
-        shutil.rmtree(learning.work, ignore_errors=True)  # a begun training knows no later records
+    if len(texts) < LEAST_TEXTS:
+        shutil.rmtree(learning.work, ignore_errors=True)  # a resumed training would not see later records
         raise DataError(
-            f"{learning.answers}: expected at least {LEAST_TEXTS} answers to learn from, found {len(found)}; "
-            "talk to the model with --learn, and try again later"
+            f"{learning.answers}: expected at least {LEAST_TEXTS} answers to learn from, found {len(texts)}; "
+            "chat with the model with --learn, and try again later"
         )
     if not begun.is_file():
         replace_bytes(begun, json.dumps(names).encode(), mode=0o600)
-    return found
+    return texts
 
 
 def _general(learning: Learning, options: TrainOptions, n_ctx: int, listener: Listener) -> Path:
-    """What the target says when it is left to itself; written once."""
+    """Lets the target write conversations, once; returns their file."""
     out = learning.folder / "general.jsonl"
     with open_batch(options, n_ctx) as engine:
         converse(
@@ -193,7 +194,7 @@ def _general(learning: Learning, options: TrainOptions, n_ctx: int, listener: Li
 
 
 def _type_of(draft: Path) -> str:
-    """The quantisation of a drafter's file, as `train` takes it; Q8_0 where it cannot be made."""
+    """Returns the quantisation of a drafter's file for `train`, or Q8_0 if it cannot be written."""
     name = read_facts([draft]).file_type
     try:
         parse_type(name)
@@ -203,14 +204,14 @@ def _type_of(draft: Path) -> str:
 
 
 def _verdict(user: Compared, general: Compared) -> str:
-    """Why the new drafter is not used, "" = it is."""
+    """Returns why the new drafter is not used, or ""."""
     if user.least <= 0:
         return (
-            f"your texts are drafted {100 * user.gain:+.1f} % better, which may be chance "
+            f"the gain on your texts is {100 * user.gain:+.1f} %, which may be chance "
             f"({100 * user.least:+.1f} to {100 * user.most:+.1f} %)"
         )
     if general.gain < -_MAY_LOSE:
-        return f"general texts are drafted {100 * general.gain:+.1f} % better, which is less than -1 %"
+        return f"drafting of general texts got {-100 * general.gain:.1f} % worse (1 % is allowed)"
     return ""
 
 
@@ -221,7 +222,7 @@ def _compare(
     corpus: Corpus,
     listener: Listener,
 ) -> Compared:
-    """Two drafters on the same texts, in the arithmetic of training with the weights of their files."""
+    """Compares two drafters on the same texts, in training's arithmetic with the weights of their files."""
     file, asked = read_gguf(options.target), [replace(options, finetune=str(one)) for one in drafters]
     plans = [make_plan(one, file, corpus, lambda text: None) for one in asked]
     dtype = compute_type(torch.device("cpu"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Trains EAGLE-1, EAGLE-3 and EAGLE 3.1 drafters on the hidden states of the same GGUF that they will serve.
+"""Trains EAGLE-1, EAGLE-3 and EAGLE 3.1 drafters, and block drafters, on hidden states of the target's GGUF.
 
-`data` and `capture.generate` make token lists, `capture.features` has the target compute states and labels
-for them, `capture.cache` keeps those on disk, `data.vocab` chooses the draft vocabulary, and `fit.loop`
-trains. Needs the `train` extra (torch).
+`data` and `capture.generate` produce token lists, `capture.features` has the target compute hidden states and
+labels for them, `capture.cache` stores those on disk, `data.vocab` chooses the draft vocabulary, and
+`fit.loop` trains. Needs the `train` extra (torch).
 """

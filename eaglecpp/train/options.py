@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`TrainOptions`: what a training is asked for, declared once; the command's options are made from it."""
+"""`TrainOptions`: the options of a training, declared once; the command line is generated from it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ BLOCK_FAMILIES = ("dspark", "dflash", "dflash2")
 
 @dataclass(frozen=True)
 class TrainOptions(Checked):
-    """Raises InvalidValueError, InvalidTypeError for values that are none, and for options that contradict
-    each other. target: the GGUF; out: the folder.
+    """Options of a training. target: the GGUF; out: the output folder. Raises InvalidValueError and
+    InvalidTypeError for invalid values, and for options that contradict each other.
     """
 
     target: Path
     out: Path
     data: tuple[Path, ...] = declare(
         (),
-        "What to learn from (repeatable): files or folders of chats (JSON Lines), text or source code. "
-        "Without it the target writes conversations itself.",
+        "Training data (repeatable): files or folders of chats (JSON Lines), text or source code. "
+        "Without it, the target writes conversations itself.",
         kind="paths",
     )
     generate: bool = declare(
-        False, "The data are prompts: the target first answers them, and the drafter learns from its answers."
+        False, "Treat the data as prompts: the target answers them, and the drafter learns from its answers."
     )
     conversations: int | None = declare(
         None,
@@ -40,7 +40,7 @@ class TrainOptions(Checked):
     )
     sequences: int | None = declare(
         None,
-        "Texts that the target writes side by side.  [default: 32, fewer if memory is short]",
+        "Texts that the target writes at the same time.  [default: 32, fewer if memory is short]",
         kind=int,
         low=1,
         high=MAX_SEQUENCES,
@@ -68,42 +68,43 @@ class TrainOptions(Checked):
     family: Family | None = declare(
         None,
         "Kind of drafter: eagle31, plain eagle3, eagle1 (which uses the target's output head and whole "
-        "vocabulary), or the block drafters dspark, dflash and dflash2 (which uses them, too).  "
+        "vocabulary), or the block drafters dspark, dflash and dflash2 (which also uses both).  "
         "[default: eagle31]",
         choices=get_args(Family),
     )
     block_size: int | None = declare(
-        None, "Rows of a block, of block drafters.  [default: 8]", kind=int, low=2, high=64
+        None, "Positions of a block, for block drafters.  [default: 8]", kind=int, low=2, high=64
     )
-    causal_block: bool = declare(False, "Rows of a block see only those before them.")
+    causal_block: bool = declare(False, "Let positions of a block attend only to earlier ones.")
     start_from: str | None = declare(
         None,
-        "Take from this drafter, of whatever kind, all weights that have the same place and shape in the new "
-        "one, and unless told otherwise its vocabulary and the layers whose states it reads.",
+        "Copy from this drafter, of any kind, all weights that have the same role and shape in the new one. "
+        "Also take its vocabulary and extracted layers, unless other options set them.",
         metavar="CKPT",
     )
     ttt_steps: int | None = declare(
         None,
-        "Steps of training-time test, or slots of a block.  [default: 3 on a CPU, 4 on a GPU, all slots]",
+        "Steps of training-time test, or positions of a block.  [default: 3 on a CPU, 4 on a GPU, all "
+        "positions]",
         kind=int,
         low=1,
         high=16,
     )
     later_every: int | None = declare(
         None,
-        "Run every N-th row in the later steps of training-time test; a block drafter begins a block at one "
-        "row in N.  [default: 2 on a CPU, 1 on a GPU; 8]",
+        "Use every N-th position in the later steps of training-time test; for a block drafter, start a "
+        "block at one position in N.  [default: 2 on a CPU, 1 on a GPU; 8]",
         kind=int,
         low=1,
     )
     loss: Literal["cross-entropy", "lk"] = declare(
         "cross-entropy",
-        "What to learn: the target's probabilities, or increasingly how many drafts it accepts (LK).",
+        "Objective: the target's probabilities, or increasingly the number of accepted drafts (LK).",
         choices=("cross-entropy", "lk"),
     )
     loss_vocab: int | None = declare(
         None,
-        "Tokens of the draft vocabulary in the loss; 0 = all.  [default: 4096 on a CPU, all on a GPU]",
+        "Draft tokens that the loss considers; 0 = all.  [default: 4096 on a CPU, all on a GPU]",
         kind=int,
         low=0,
     )
@@ -115,18 +116,19 @@ class TrainOptions(Checked):
     )
     draft_layers: int | None = declare(
         None,
-        "Layers of the drafter; with --finetune, layers are added that change nothing at first.  "
-        "[default: 1, of a block drafter 2, or as many as it has]",
+        "Layers of the drafter; with --finetune, new layers start as the identity.  "
+        "[default: 1, for a block drafter 2, or as many as it has]",
         kind=int,
         low=1,
         high=16,
     )
     share_head: bool = declare(
-        False, "Use the target's output head without training it; the whole vocabulary."
+        False, "Use the target's output head without training it; implies the whole vocabulary."
     )
     aux_layers: tuple[int, ...] = declare(
         (),
-        "Layers whose states are read; id k is the state that enters block k.  [default: 2, n/2, n-3]",
+        "Layers whose hidden states the drafter reads; id k is the state that enters block k.  "
+        "[default: 2, n/2, n-3]",
         kind="ids",
         metavar="IDS",
     )
@@ -140,12 +142,12 @@ class TrainOptions(Checked):
     held_out: float = declare(0.02, "Share of the conversations to keep for evaluation.", low=0, high=0.5)
     cache: Path | None = declare(
         None,
-        "Keep the target's states on disk, for several passes over the data.",
+        "Cache the target's hidden states on disk, for several passes over the data.",
         kind="path",
         metavar="DIR",
     )
     cache_type: Literal["bf16", "int8"] | None = declare(
-        None, "Type of the states on disk.  [default: bf16]", choices=("bf16", "int8")
+        None, "Type of the cached hidden states.  [default: bf16]", choices=("bf16", "int8")
     )
     lr: float | None = declare(None, "Learning rate.  [default: depends on the width]", kind=float, low=1e-12)
     batch_tokens: int | None = declare(
@@ -166,7 +168,7 @@ class TrainOptions(Checked):
     qat: bool = declare(
         False, "Quantisation-aware training: compute with the weights as --type will store them."
     )
-    device: str = declare("auto", "Where to train.", choices=("auto", "cpu", "cuda", "mps"))
+    device: str = declare("auto", "Training device.", choices=("auto", "cpu", "cuda", "mps"))
     threads: int | None = declare(
         None, "Threads.  [default: physical cores]", kind=int, low=1, flags="-t --threads"
     )
@@ -179,34 +181,30 @@ class TrainOptions(Checked):
         if self.cache_type and not self.cache:
             raise InvalidValueError("--cache-type needs --cache")
         if self.generate and not self.data:
-            raise InvalidValueError("--generate answers the prompts in --data: give files of prompts")
+            raise InvalidValueError("--generate answers the prompts in --data: add --data with prompt files")
         if not self.generate and (self.temp is not None or self.predict):
-            raise InvalidValueError("--temp and --predict are for --generate")
+            raise InvalidValueError("--temp and --predict need --generate")
         if self.share_head and self.draft_vocab:
-            raise InvalidValueError("--share-head drafts from the whole vocabulary: leave out --draft-vocab")
+            raise InvalidValueError("--share-head drafts from the whole vocabulary: remove --draft-vocab")
         fixed: tuple[str, ...] = ("draft_vocab", "draft_layers", "aux_layers")
         if self.family == "eagle1" and (others := self._given(*fixed)):
-            raise InvalidValueError(f"--family eagle1 fixes the form of the drafter: leave out {others}")
+            raise InvalidValueError(f"--family eagle1 fixes the form of the drafter: remove {others}")
         others = self._given("block_size", "causal_block")
         if others and not self.finetune and self.family not in BLOCK_FAMILIES:
-            raise InvalidValueError(
-                f"only --family {', '.join(BLOCK_FAMILIES)} have blocks: leave out {others}"
-            )
+            raise InvalidValueError(f"only --family {', '.join(BLOCK_FAMILIES)} have blocks: remove {others}")
         if self.family == "dflash2" and self.draft_vocab:
-            raise InvalidValueError(
-                "--family dflash2 drafts from the whole vocabulary: leave out --draft-vocab"
-            )
-        # a drafter that exists has these already
+            raise InvalidValueError("--family dflash2 drafts from the whole vocabulary: remove --draft-vocab")
+        # an existing drafter defines these
         fixed = ("family", "block_size", "causal_block", "start_from", "share_head", "draft_vocab")
         if self.finetune and (others := self._given(*fixed)):
-            raise InvalidValueError(f"--finetune keeps the form of the drafter: leave out {others}")
+            raise InvalidValueError(f"--finetune keeps the form of the drafter: remove {others}")
 
     def _given(self, *names: str) -> str:
-        """Those that are set, as on the command line."""
+        """Returns the flags of the options that are set."""
         return ", ".join("--" + name.replace("_", "-") for name in names if getattr(self, name))
 
     @property
     def sampling(self) -> SamplingOptions:
-        """Of answers."""
+        """Sampling options of generated answers."""
         temperature = 0.7 if self.temp is None else self.temp
         return SamplingOptions(temperature=temperature, max_tokens=self.predict or 512, seed=self.seed)

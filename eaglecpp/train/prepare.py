@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What a training starts from: its options, the conversations, and the drafter before the first step.
+"""Prepares a training: its data, and the drafter before the first step.
 
-Reads the data, or has the target write them; chooses the draft vocabulary; makes the first weights, new ones
-for a target or those of an existing drafter.
+Reads the data, or has the target write them; chooses the draft vocabulary; creates the initial weights, new
+ones for a target or copies of an existing drafter's.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ _N_CTX = 2048
 
 
 class Listener(Reporter, Protocol):
-    """A `Reporter` that also hears what surrounds the loop."""
+    """A `Reporter` that also receives notes and progress outside the training loop."""
 
     def note(self, text: str) -> None:
-        """A line for the user."""
+        """Takes a line for the user."""
 
     def on_work(self, what: str, n_done: int, n_all: int, detail: str = "") -> None:
-        """Progress of a named activity around the steps, with a detail that changes more often; done when
-        both numbers are equal. Between the call with "training", which comes before the first step, and the
-        next one, `stop` is asked all the time.
+        """Takes the progress of a named activity, with a detail that changes more often; it is finished when
+        both numbers are equal. "training" is reported before the first step, and from then on until the
+        next activity the loop polls `stop`.
         """
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What is learnt from: conversations to train on, then those held out."""
+    """The training data: conversations to train on, then held-out ones."""
 
     conversations: list[TrainText]
     n_train: int
@@ -79,7 +79,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """What is trained: shape, vocabulary, first weights, embedding."""
+    """The drafter to train: shape, vocabulary, initial weights, embedding."""
 
     spec: DraftSpec
     vocab: DraftVocabulary
@@ -89,7 +89,7 @@ class TrainPlan:
     own_embedding: bool
 
     def model(self, dtype: torch.dtype, **options: Any) -> DraftModel:
-        """With the first weights; options: of `DraftModel`."""
+        """Returns the model with the initial weights; options: arguments of `DraftModel`."""
         model = model_for(self.spec)(
             self.spec, self.embedding, share_head=self.share_head, dtype=dtype, **options
         )
@@ -98,32 +98,32 @@ class TrainPlan:
 
 
 def read_data(options: TrainOptions, listener: Listener) -> Corpus:
-    """The conversations of all data, or of the target's answers to them. Raises DataError."""
+    """Reads the conversations of all data, or of the target's answers to them. Raises DataError."""
     with open_tokenizer(options.target) as engine:
         n_train_ctx = engine.native.n_ctx_train
         n_ctx = min(options.n_ctx or _N_CTX, n_train_ctx)
         if (options.n_ctx or 0) > n_train_ctx:
             raise DataError(
-                f"--n-ctx {options.n_ctx}: the target was trained for {n_train_ctx} tokens; give that or less"
+                f"--n-ctx {options.n_ctx}: the target was trained for {n_train_ctx} tokens; use at most that"
             )
         paths: Sequence[Path] = options.data
         n_own = options.conversations or (0 if options.data else _N_CONVERSATIONS)
 
-        def answers(target: Engine, out: Path, tell: Progress) -> Written:
-            return generate(options.data, target, out, options.sampling, tell)
+        def answers(target: Engine, out: Path, on_progress: Progress) -> Written:
+            return generate(options.data, target, out, options.sampling, on_progress)
 
-        def conversations(target: Engine, out: Path, tell: Progress) -> Written:
-            return converse(target, out, n_own, ConverseSettings(seed=options.seed), tell)
+        def conversations(target: Engine, out: Path, on_progress: Progress) -> Written:
+            return converse(target, out, n_own, ConverseSettings(seed=options.seed), on_progress)
 
         def written(what: str, write: Callable[[Engine, Path, Progress], Written]) -> Path:
-            """A file of what the target says."""
+            """Lets the target write a file, and returns its path."""
             out = options.out / f"{what}.jsonl"
 
-            def tell(n_done: int, n_all: int, n_tokens: int) -> None:
+            def on_progress(n_done: int, n_all: int, n_tokens: int) -> None:
                 listener.on_work(what, n_done, n_all, f"{n_done} of {n_all}, {n_tokens} tokens written")
 
             with open_batch(options, n_ctx) as target:
-                report = write(target, out, tell)
+                report = write(target, out, on_progress)
             listener.note(
                 f"{what}: {report.n_good} in {out.name}, {report.n_before} from earlier runs, "
                 f"{report.n_tokens} tokens written now"
@@ -150,9 +150,7 @@ def read_data(options: TrainOptions, listener: Listener) -> Corpus:
 
 
 def open_batch(options: TrainOptions, n_ctx: int) -> Engine:
-    """The target for many texts at once; for fewer where memory does not hold so many caches, unless a number
-    was asked for.
-    """
+    """Opens the target for many texts at once; without an explicit number, for fewer if memory is short."""
     model = ModelOptions(n_ctx=n_ctx, n_threads=options.threads or 0, n_gpu_layers=options.n_gpu_layers)
     n = options.sequences or _N_SEQUENCES
     while True:
@@ -167,14 +165,14 @@ def open_batch(options: TrainOptions, n_ctx: int) -> Engine:
 def make_plan(
     options: TrainOptions, file: GgufFile, corpus: Corpus, note: Callable[[str], None]
 ) -> TrainPlan:
-    """The drafter before the first step. note: is told about it. Raises what reading a drafter and choosing a
-    vocabulary raise.
+    """Creates the drafter before the first step. note: called with a description. Raises the errors of
+    reading a drafter and of choosing a vocabulary.
     """
     plan = (_tuned if options.finetune else _new)(options, file, corpus)
     spec, block = plan.spec, plan.spec.block
     if options.ttt_steps and block and not (block.causal[0] and options.ttt_steps <= block.n_drafts):
         raise InvalidValueError(
-            f"--ttt-steps: rows of this block see later ones, or it has {block.n_drafts} slots: leave it out"
+            f"--ttt-steps: positions of this block see later ones, or it has only {block.n_drafts}: remove it"
         )
     covered = corpus.counts[plan.vocab.ids].sum() / max(corpus.counts.sum(), 1)
     kind = block.kind if block else "EAGLE-1" if spec.fuses_embedding else "EAGLE-3"
@@ -197,7 +195,7 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> TrainPlan:
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(_opened(options.start_from, options)) if options.start_from else None
         layers = options.aux_layers or default_layers(corpus.n_layer)
-        # what EAGLE-1 reads comes after the last block, and no other kind reads it
+        # EAGLE-1 reads the output of the last block, which no other kind reads
         if other and not options.aux_layers and not other.spec.fuses_embedding:
             layers = other.spec.aux_layers
         family, block = options.family or "eagle31", None
@@ -225,13 +223,13 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> TrainPlan:
 
 
 def _ids_of(draft: DraftCheckpoint) -> NDArray[np.int64]:
-    """Target ids of its draft vocabulary."""
+    """Returns the target ids of its draft vocabulary."""
     return np.arange(draft.spec.draft_vocab_size, dtype=np.int64) if draft.ids is None else draft.ids
 
 
 @contextlib.contextmanager
 def _opened(reference: str, options: TrainOptions) -> Iterator[DraftCheckpoint]:
-    # --aux-layers is what the drafter to be trained reads
+    # with --start-from, --aux-layers is meant for the new drafter, not for this one
     layers = options.aux_layers if options.finetune else None
     with local_checkpoint(reference) as (path, _):
         draft = open_drafter(path, options.target, aux_layers=layers or None)
@@ -240,12 +238,12 @@ def _opened(reference: str, options: TrainOptions) -> Iterator[DraftCheckpoint]:
 
 
 def _mask_token(corpus: Corpus) -> int:
-    """One that the data do not have, a control token if there is one: its embedding says "not yet known"."""
+    """Returns the rarest token, preferably a control token, to mean "not yet known"."""
     return min(corpus.special or range(len(corpus.counts)), key=lambda token: (corpus.counts[token], -token))
 
 
 def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> TrainPlan:
-    """An existing drafter: its own switches, vocabulary and layers."""
+    """Plans further training of a drafter, which keeps its switches, vocabulary and layers."""
     with _opened(str(options.finetune), options) as draft:
         state = from_checkpoint(draft)
         table = draft.sources.get("embed_tokens.weight")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`train`: from a target and files of text to a drafter, step by step.
+"""`train`: turns a target and text files into a drafter.
 
-Data, draft vocabulary, first weights, features, the loop, then the checkpoint and the GGUF. Everything is
-checked before the first step; the folder gets a checkpoint only once there is something to save.
+The steps are: data, draft vocabulary, initial weights, hidden states, training loop, checkpoint and GGUF.
+Everything is checked before the first step. A checkpoint is written only once there is something to save.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from eaglecpp.train.prepare import Corpus, Listener, TrainPlan, make_plan, read_
 
 _EPOCHS = 2.0
 _FINETUNE_LR = 0.25
-"""Share of the usual learning rate for a drafter that is trained already."""
+"""Share of the usual learning rate for an already trained drafter."""
 _USELESS = 1.1
-"""Tokens per round; drafting costs more than it gains even where it is cheap."""
+"""Tokens per round below which drafting costs more than it gains, even where it is cheap."""
 _BLOCK_EVERY = 8
-"""Rows of an answer for each block, so that a token has about one row of a block."""
+"""Positions of an answer per block, so that there is about one block position per token."""
 _LOSS_VOCAB = 4096
-"""Tokens that the loss of a step looks at, on a CPU."""
+"""Tokens that the loss considers in a step on a CPU."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """checkpoint: the folder; gguf: None when the run was stopped before its end; error: of the engine's
-    logits, see `export.check_engine`.
+    """The result. checkpoint: the folder; gguf: None if the run was stopped; error: relative error of the
+    engine's logits, see `export.check_engine`.
     """
 
     checkpoint: Path
@@ -59,14 +59,13 @@ class Result:
 
 
 def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = None) -> Result:
-    """Trains a drafter and writes it to `options.out`. corpus: what is learnt from, in place of the options'
-    data.
+    """Trains a drafter and writes it to `options.out`. corpus: training data, instead of the options'.
 
-    Raises DataError, MismatchError, UnsupportedError, TrainError and what opening the target, converting and
-    writing raise. A run that `listener.stop` ended is saved and can be resumed.
+    Raises DataError, MismatchError, UnsupportedError, TrainError and the errors of opening the target,
+    converting and writing. A run that `listener.stop` ended is saved and can be resumed.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UnsupportedError("torchrun: a training is one process; start `eaglecpp train` by itself")
+        raise UnsupportedError("torchrun: training is a single process; run `eaglecpp train` without it")
     parse_type(options.type)
     prepare_process()
     device = choose_device(options.device)
@@ -92,15 +91,15 @@ def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = Non
 
 
 def _check_folder(options: TrainOptions, listener: Listener) -> bool:
-    """Whether there is a training to resume. Nothing that is there already is overwritten by a new run; one
-    that died before it saved anything begins again.
+    """Returns True if there is a training to resume. A new run never overwrites existing files. A run that
+    was killed before it saved anything starts again.
     """
     state = options.out / "state" / "last.pt"
     resume = options.resume and state.exists()
     if options.resume and not resume:
         if not options.out.is_dir() or (options.out / "config.json").exists():
-            load_state(state)  # which says what is missing
-        listener.note(f"{options.out}: nothing was saved yet, so the training begins with its first step")
+            load_state(state)  # raises with the missing file's name
+        listener.note(f"{options.out}: nothing was saved yet, so the training starts at its first step")
     if not options.resume:
         taken = next((p for p in (state, options.out / "config.json") if p.exists()), None)
         if taken is not None:
@@ -114,7 +113,7 @@ def _check_folder(options: TrainOptions, listener: Listener) -> bool:
 
 @dataclass(frozen=True)
 class _Run:
-    """What all parts of a run need."""
+    """State shared by all parts of a run."""
 
     options: TrainOptions
     plan: TrainPlan
@@ -193,7 +192,7 @@ class _Run:
         )
 
     def _facts(self, model: DraftModel) -> dict[str, Any]:
-        """What must be the same when a run is resumed, as plain values."""
+        """Returns plain values that must not change when a run is resumed."""
         digest = hashlib.sha256()
         for one in self.corpus.conversations:
             digest.update(token_hash(one.tokens) + one.turns.astype("<i2").tobytes())
@@ -203,14 +202,14 @@ class _Run:
             "share_head": self.plan.share_head,
             "loss_vocab": model.loss_vocab,
             "loss": model.loss,
-            # evaluations with and without, or of two types, do not tell which weights are best
+            # evaluations with and without QAT, or with two types, cannot be compared
             "qat": self.options.type if self.options.qat else None,
             "dtype": str(model.dtype),
             "drafter": json.dumps(asdict(self.plan.spec), sort_keys=True),
         }
 
     def finished(self, source: TargetSource | CachedSource, trainer: Trainer, outcome: Outcome) -> Result:
-        """Checkpoint, GGUF, proof, record."""
+        """Writes the checkpoint, the GGUF and the record, and checks the GGUF in the engine."""
         options, plan, listener = self.options, self.plan, self.listener
         record = _record(options, trainer, outcome)
         write_checkpoint(options.out, trainer.model, plan.vocab, record, own_embedding=plan.own_embedding)
@@ -234,9 +233,9 @@ def _verdict(length: float) -> str:
     if length >= _USELESS:
         return text
     return (
-        f"{text}. This drafter is useless: the target accepts next to nothing of what it drafts. Train it "
-        "longer (the same command with --resume and more --epochs, --steps or --minutes), or start again "
-        "with answers of the target itself (without --data, or with --generate)"
+        f"{text}. This drafter is useless: the target accepts almost none of its drafts. Train it longer "
+        "(the same command with --resume and more --epochs, --steps or --minutes), or start again with "
+        "answers of the target itself (without --data, or with --generate)"
     )
 
 

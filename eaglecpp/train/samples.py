@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What flows from data to training: token lists with their assistant turns, and the target's results.
+"""Data types of training: token lists with their assistant turns, and the target's results.
 
 Plain numpy, so that reading and capturing need no torch. `TrainText` comes from `data` and `generate`,
 `Sample` from a `FeatureSource` (the running target, or a cache on disk).
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 class TrainText:
     """One text as tokens.
 
-    tokens: i32 [S], with BOS where the model has one
-    turns:  i16 [S], 0 = no loss here; n >= 1: inside the n-th assistant turn, its end token included
-    n_prompt: tokens before the first answer, whether they are learnt or not; 0 = none is known
+    tokens: i32 [S], with BOS if the model has one
+    turns:  i16 [S], 0 = no loss here; n >= 1: inside the n-th assistant turn, including its end token
+    n_prompt: tokens before the first answer, whether or not it is trained on; 0 = unknown
     """
 
     tokens: NDArray[np.int32]
@@ -31,11 +31,11 @@ class TrainText:
 
 @dataclass(frozen=True)
 class Sample:
-    """A conversation with the target's view of it. Row p is what the target knows after reading tokens[0..p].
+    """A conversation with the target's results. Row p is computed after reading tokens[0..p].
 
-    features:   f32 [n_aux, S, n_embd], the residual streams at the aux layers
-    label_ids:  i32 [S, n_top], the most probable next tokens, the best first
-    label_logp: f32 [S, n_top], their log-probabilities over the whole vocabulary (never renormalised)
+    features:   f32 [n_aux, S, n_embd], hidden states of the extracted layers
+    label_ids:  i32 [S, n_top], most probable next tokens, best first
+    label_logp: f32 [S, n_top], their log-probabilities over the whole vocabulary (not renormalised)
     """
 
     tokens: NDArray[np.int32]
@@ -46,15 +46,13 @@ class Sample:
 
 
 class FeatureSource(Protocol):
-    """Samples by index; the same index gives the same sample each time, so order and resume are the
-    trainer's.
-    """
+    """Samples by index. An index always gives the same sample, so the trainer decides order and resuming."""
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Tokens of each sample, known without making it."""
+        """Tokens of each sample, available without computing it."""
         ...
 
     def sample(self, index: int) -> Sample:
-        """One sample. Raises EagleError when the target cannot give it."""
+        """Returns one sample. Raises EagleError if the target fails."""
         ...

@@ -131,7 +131,7 @@ def test_a_full_disk_is_reported_once_until_answers_are_recorded_again(
         learning.answers.write_text("a file in the way fails like a full disk")
         for seed in range(3):
             keep(learning, seed)  # nothing is raised
-        assert caplog.text.count("not kept for learning") == n_said
+        assert caplog.text.count("cannot be recorded for learning") == n_said
         learning.answers.unlink()
         keep(learning, 3)
         assert len(learning.records()) == 1

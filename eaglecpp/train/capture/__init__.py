@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""What is captured from the target: its answers and conversations, its layers' features, and their cache."""
+"""Captures data from the target: answers, conversations, hidden states, and a cache of them."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Many generations at once: one decode reads the weights once for all conversations that wait for a token.
+"""Batched generation: one decode reads the weights once for all running conversations.
 
-A task is a generator that asks for a generation (`GenerateJob`), is sent what came of it (`Generated`), may
-ask again, and returns its result. `run` keeps as many tasks under way as the engine has sequences. Each
-generation depends on its own prompt, options and seed; if the target gives a row the same bits in a batch of
-any size (quantised weights on a CPU), it does not depend on the other generations in its batch either.
+A task is a generator that yields a generation request (`GenerateJob`), receives its result (`Generated`), may
+yield another one, and returns its own result. `run` runs as many tasks at a time as the engine has sequences.
+Each generation depends on its own prompt, options and seed. It is independent of the other generations in its
+batch if the target computes the same bits in a batch of any size (quantised weights on a CPU).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LOOK_EVERY = 32
 
 @dataclass(frozen=True)
 class GenerateJob:
-    """stop: text that ends it (a turn's end that the model's vocabulary has no token for), b"" for none;
-    watch: end it as soon as it repeats itself.
+    """A generation request. stop: text that ends it, if the vocabulary has no token for the end of a turn, or
+    b""; watch: end it when it repeats itself.
     """
 
     prompt: Sequence[int]
@@ -39,8 +39,8 @@ class GenerateJob:
 
 @dataclass(frozen=True)
 class Generated:
-    """tokens: with the end token, if it ended itself; finish: "stop" an end token came, "text" the stop text
-    came (and is among the tokens), "loop" it began to repeat itself, "length" there was no more room.
+    """Result of a generation. tokens: including the end token, if any; finish: "stop" for an end token,
+    "text" for the stop text (which is among the tokens), "loop" for repetition, "length" for a full context.
     """
 
     tokens: list[int]
@@ -51,8 +51,8 @@ Task = Generator[GenerateJob, Generated, T]
 
 
 def batch_options(model: ModelOptions, n_sequences: int) -> ModelOptions:
-    """`model` for so many conversations, each with a cache of its own: attention then looks at the cells of
-    its own conversation instead of those of all.
+    """Returns `model` for `n_sequences` conversations, each with its own cache, so that attention only reads
+    the cells of its own conversation.
     """
     return replace(model, n_sequences=n_sequences, separate_caches=n_sequences > 1)
 
@@ -60,21 +60,21 @@ def batch_options(model: ModelOptions, n_sequences: int) -> ModelOptions:
 def run(
     engine: Engine, tasks: Iterable[Task[T]], on_tokens: Callable[[int], None] = lambda n: None
 ) -> Iterator[T]:
-    """Runs the tasks, a new one as soon as one has ended; yields their results as they come.
+    """Runs the tasks, starting a new one whenever one ends; yields results in order of completion.
 
-    engine: as many tasks are under way as it has free sequences; with a drafter its strategy is used
+    engine: runs as many tasks as it has free sequences; with a drafter, uses its strategy
     on_tokens: called after each step with the number of its tokens
-    Raises EngineBusyError when none is free, and what generating raises; what is under way is then lost.
+    Raises EngineBusyError if no sequence is free, and the errors of generating; running tasks are then lost.
     """
     if not engine.n_free:
         raise EngineBusyError("all conversations of this engine are open; close one")
-    # Sequences that decode together then follow each other in the cache, which llama.cpp wants for one graph
-    # over separate caches.
+    # `reads_alone` keeps sequences that decode together adjacent in the cache, which llama.cpp needs to
+    # compute separate caches in one graph.
     scheduler = Scheduler(reads_alone=True)
     under_way: dict[Generation, _Running[T]] = {}
 
     def advance(running: _Running[T], result: Generated | None) -> Iterator[T]:
-        """Passes a result to a task and submits what it asks for next; yields its own result at its end."""
+        """Sends a result to a task and submits its next request; at the end of the task, yields its result."""
         try:
             job = next(running.task) if result is None else running.task.send(result)
         except StopIteration as end:
@@ -103,12 +103,12 @@ def run(
                 if event.finish_reason is not None and generation.stream is not None:
                     running, tokens = under_way.pop(generation), generation.stream.completion().tokens
                     yield from advance(running, Generated(tokens, running.found or event.finish_reason))
-                    if running not in under_way.values():  # the next task must not depend on this one
+                    if running not in under_way.values():  # so that the next task does not depend on this one
                         scheduler.slots.free(generation.slot_number).clear()
 
 
 class _Running(Generic[T]):
-    """A task, and what ends the generation that it waits for."""
+    """A task, and the end conditions of its current generation."""
 
     def __init__(self, task: Task[T]) -> None:
         self.task = task
@@ -118,7 +118,7 @@ class _Running(Generic[T]):
         return GenerationRequest(prompt=job.prompt, sampling=job.sampling, stop_when=self._ends)
 
     def _ends(self, tokens: list[int]) -> bool:
-        """Returns whether what the job looks for came with the last token."""
+        """Returns True if the last token completed the stop text or a loop."""
         if self._job.stop:
             self._text += self._engine.token_to_piece(tokens[-1], special=True)
             self.found = "text" if self._job.stop in self._text else ""

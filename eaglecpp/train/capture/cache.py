@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Samples kept on disk, for targets whose capture costs more than reading; and the choice between the two.
+"""Captures cached on disk, for targets whose capture takes longer than reading; and the choice between both.
 
-A cache folder belongs to one target file and one way of reading it: its header names the file's hash, the
-layers, the labels and the type of the KV cache; a run with others is refused. Each capture is a file, whole
-or absent, found by the hash of its tokens, so other data, another split or another loss mask reuse what is
-there. A run first says how much space it will take, then adds what is missing, and goes on where a killed one
-stopped. Features are bf16, or int8 with an fp16 scale for each row and layer: their relative error is 0.2 %
-and 1 %. Labels are ids and fp16 log-probabilities.
+A cache folder belongs to one target file and one set of capture settings. Its header names the file's hash,
+the layers, the labels and the type of the KV cache; a run with other settings is refused. Each capture is a
+file, written atomically and named by the hash of its tokens, so other data, another split or another loss
+mask reuse it. A run first reports the space that it needs, then captures the missing conversations, also
+after a killed run. Hidden states are bf16, or int8 with an fp16 scale per row and layer: their relative error
+is 0.2 % and 1 %. Labels are ids and fp16 log-probabilities.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from eaglecpp.train.samples import Sample, TrainText
 FeatureType = Literal["bf16", "int8"]
 _FORMAT = "eaglecpp features 2"
 _FILE_BYTES = 2048
-"""Of a capture's file beside its numbers."""
+"""Overhead of a capture's file."""
 _SPARE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Where and how to keep captures."""
+    """Location and type of cached captures."""
 
     folder: Path
     feature_type: FeatureType = "bf16"
 
 
 class CachedSource:
-    """Samples read from a filled cache; needs no target. A `FeatureSource`. Made by `open_source`."""
+    """A `FeatureSource` that reads a filled cache and needs no target. Created by `open_source`."""
 
     def __init__(self, folder: Path, conversations: Sequence[TrainText]) -> None:
         self.conversations = conversations
@@ -58,12 +58,12 @@ class CachedSource:
         self._folder = folder
 
     def sample(self, index: int) -> Sample:
-        """Reads one sample. Raises DataError when its file was damaged."""
+        """Reads one sample. Raises DataError if its file is damaged."""
         one = self.conversations[index]
         return Sample(one.tokens, one.turns, *_read(_path(self._folder, one)))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing; no resources are held."""
 
 
 def open_source(
@@ -76,14 +76,14 @@ def open_source(
     on_plan: Callable[[str], None] = lambda text: None,
     on_progress: Callable[[int, int], None] = lambda n_done, n_tokens: None,
 ) -> TargetSource | CachedSource:
-    """Samples of these conversations: from the running target, or with `cache` from the disk, after what is
-    missing there has been captured (the target is then freed).
+    """Opens samples of these conversations: from the running target, or with `cache` from the disk, after
+    capturing the missing ones (the target is then freed).
 
-    on_plan:     is told once, before anything is captured, what it will take
-    on_progress: (tokens captured, tokens to capture), after each conversation
-    Several processes may open the same folder; one captures, the others wait for it.
-    Raises DataError for a cache of another target or with other settings, for too little disk; and what
-    opening the target raises.
+    on_plan:     called once before capturing, with the space needed
+    on_progress: called after each conversation with (tokens captured, tokens to capture)
+    Several processes may open the same folder; one captures, and the others wait for it.
+    Raises DataError for a cache of another target or other settings, or for too little disk space; and the
+    errors of opening the target.
     """
     source = TargetSource(target, conversations, layers, model)
     if cache is None:
@@ -116,7 +116,7 @@ def open_source(
 
 
 def _n_bytes(source: TargetSource, options: CacheOptions, index: int) -> int:
-    """Of a conversation's file."""
+    """Returns the size of a conversation's file."""
     labels = source.n_top * (np.dtype(_id_type(source)).itemsize + 2)
     is_int8 = options.feature_type == "int8"
     features = len(source.layers) * (source.n_embd + 2 if is_int8 else 2 * source.n_embd)
@@ -124,7 +124,7 @@ def _n_bytes(source: TargetSource, options: CacheOptions, index: int) -> int:
 
 
 def _check_header(folder: Path, facts: dict[str, Any]) -> None:
-    """Writes the header of a new folder; refuses a folder of something else."""
+    """Writes the header of a new folder. Raises DataError for a folder with other content or settings."""
     path = folder / "header.json"
     if not path.exists():
         others = [name.name for name in folder.iterdir() if name.name[0] != "." and name.name != "lock"]
@@ -135,12 +135,12 @@ def _check_header(folder: Path, facts: dict[str, Any]) -> None:
         replace_bytes(path, json.dumps(facts, indent=1).encode())
         return
     try:
-        found = json.loads(path.read_bytes())
+        header = json.loads(path.read_bytes())
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        header = None
+    if not isinstance(header, dict):
         raise DataError(f"{path}: expected the header of a feature cache, found no JSON object")
-    if differing := differences(facts, found):
+    if differing := differences(facts, header):
         raise DataError(
             f"{folder}: this cache was made with another target or other settings "
             f"({differing}); name another folder, or delete this one"
@@ -148,15 +148,15 @@ def _check_header(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def _write(path: Path, one: Sample, id_type: type[np.integer[Any]], feature_type: FeatureType) -> None:
-    """Whole or not at all."""
+    """Writes a capture atomically."""
     arrays: dict[str, NDArray[Any]] = {"ids": one.label_ids.astype(id_type)}
     arrays["logp"] = one.label_logp.astype(np.float16)
     if feature_type == "int8":
         arrays["scales"], arrays["features"] = _to_int8(one.features)
     else:
         arrays["features"] = one.features.astype(ml_dtypes.bfloat16).view(np.uint16)
-    temporary = path.with_name("part.tmp")  # a killed run's is written over: the folder is locked
-    temporary.touch(0o644)  # whatever the umask
+    temporary = path.with_name("part.tmp")  # overwrites a killed run's file, because the folder is locked
+    temporary.touch(0o644)  # independent of the umask
     with temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     sync(temporary)
@@ -172,25 +172,25 @@ def _id_type(source: TargetSource) -> type[np.integer[Any]]:
 
 
 def _read(path: Path) -> Capture:
-    """Raises DataError for a file that is not as it was written."""
+    """Reads a capture. Raises DataError for a damaged file."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            features = found["features"]
-            if "scales" in found:
-                features = features.astype(np.float32) * found["scales"].astype(np.float32)[:, :, None]
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            features = arrays["features"]
+            if "scales" in arrays:
+                features = features.astype(np.float32) * arrays["scales"].astype(np.float32)[:, :, None]
             else:
                 features = features.view(ml_dtypes.bfloat16).astype(np.float32)
-            return Capture(features, found["ids"].astype(np.int32), found["logp"].astype(np.float32))
+            return Capture(features, arrays["ids"].astype(np.int32), arrays["logp"].astype(np.float32))
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"{path}: expected a cached conversation as it was written, found damage ({error}); delete this "
+            f"{path}: expected a cached conversation, found a damaged file ({error}); delete this "
             "file to capture it again"
         ) from None
 
 
 def _to_int8(values: NDArray[np.float32]) -> tuple[NDArray[np.float16], NDArray[np.int8]]:
-    """Scales f16 [n_layers, S] and whole numbers from -127 to 127. The scale is rounded first, so that it is
-    the one that reading multiplies by.
+    """Returns scales f16 [n_layers, S] and integers from -127 to 127. The scale is rounded first, because
+    reading multiplies by the rounded one.
     """
     scales = np.minimum(np.abs(values).max(axis=2) / 127, np.finfo(np.float16).max).astype(np.float16)
     scales = np.maximum(scales, np.finfo(np.float16).tiny)
@@ -198,7 +198,7 @@ def _to_int8(values: NDArray[np.float32]) -> tuple[NDArray[np.float16], NDArray[
 
 
 def _facts(source: TargetSource, options: CacheOptions) -> dict[str, Any]:
-    """What must be the same for a capture to be the same."""
+    """Returns the settings on which a capture depends."""
     model = source.model
     return {
         "format": _FORMAT,

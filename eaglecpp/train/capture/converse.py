@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Conversations that the target writes by itself: training data for a drafter from nothing but the model.
+"""Conversations written by the target itself: training data that need nothing but the model.
 
-A chat model that is shown a chat up to where the user speaks goes on as the user (Magpie, arXiv 2406.08464).
-So both sides are sampled from the target: the question, the answer, the next question. System prompts, first
-words, number of turns, temperature and lengths are drawn at random; a share of the first questions is made
-from lists, since a model asks itself only what comes easily to it. Text that loops or does not
-end as a turn is left out and counted.
+A chat model that is shown a chat up to the user's turn continues as the user (Magpie, arXiv 2406.08464). So
+both sides are sampled from the target: the question, the answer, the next question. System prompts, first
+words, number of turns, temperature and lengths are drawn at random. A share of the first questions comes from
+lists, because a model only asks itself what is easy for it. Text that loops or does not end its turn is left
+out and counted.
 
 The content of each entry of the file (`job`) depends only on its seed and number.
 """
@@ -38,12 +38,12 @@ _QUESTION, _ANSWER, _NEXT = "Kwqestio", "Zanswerv", "Xnextquej"
 
 
 class Frame:
-    """What a chat template puts around the words, as tokens, so that a target can be made to speak for the
-    user too. One conversation of marker words is rendered to find it; turns are then joined as tokens and
-    never rendered again, so what the target said is kept token for token.
+    """The parts of a chat template around the messages, as tokens, so that a target can also write the user's
+    turns. They are found by rendering one conversation of marker words. Turns are then joined as tokens and
+    never rendered again, so that the target's tokens are kept exactly.
 
-    to_assistant, to_user: what ends a turn and begins the other's; user_end:
-    the text that ends a question where no token of the vocabulary does, else b"".
+    to_assistant, to_user: tokens that end a turn and begin the other one; user_end: text that ends a question
+    if no token of the vocabulary does, else b"".
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -70,15 +70,15 @@ class Frame:
         self.user_end = b"" if ends else parts[1].strip().encode()
 
     def opening(self, system: str | None) -> list[int]:
-        """The tokens of a chat up to where the user speaks; None: with the template's own system prompt. One
-        that the template does not take stands before the question.
+        """Returns the tokens of a chat up to the user's turn. None: the template's own system prompt. A
+        system prompt that the template does not support is put before the question.
         """
         text, has_bos = self._rendered(system)
         before = text.partition(_QUESTION)[0]
         return self._engine.tokenize(before, add_bos=not has_bos) if before or not has_bos else []
 
     def joined(self, tokens: list[int], joint: list[int]) -> list[int]:
-        """A conversation and what comes behind its last turn, whose end token is not said twice."""
+        """Joins a conversation and the text after its last turn, without repeating the turn's end token."""
         if joint and tokens[-1] == joint[0] and self._engine.native.is_eog(joint[0]):
             return tokens + joint[1:]
         return tokens + joint
@@ -92,9 +92,9 @@ class Frame:
         return rendered.text, rendered.has_bos
 
 
-# A chat model left to itself asks the same few kinds of question again and again. First words push it to
-# other kinds, and whole questions cover what users of any model ask for: explanations, stories, code,
-# arithmetic, and work on texts, which are docstrings and help topics of the running Python.
+# Left to itself, a chat model asks the same few kinds of question. First words lead it to other kinds, and
+# whole questions cover common uses: explanations, stories, code, arithmetic, and work on texts, which are
+# docstrings and help topics of the running Python.
 _WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("questions.json").read_text("utf-8"))
 SYSTEMS, OPENINGS, FOLLOW_UPS = (tuple(_WORDS[kind]) for kind in ("systems", "openings", "follow_ups"))
 
@@ -105,7 +105,7 @@ _NO_TEXTS = ("test", "idlelib", "lib2to3", "site-packages", "dist-packages", "tu
 
 
 def question(rng: random.Random) -> str:
-    """A first question, drawn from all kinds."""
+    """Draws a first question of any kind."""
     kind = rng.random()
     one, other = rng.sample(_WORDS["topics"], 2)
     if kind < 0.40:
@@ -126,7 +126,7 @@ def question(rng: random.Random) -> str:
 
 @lru_cache
 def _sources() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(beginnings of functions, texts) of the running Python's standard library."""
+    """Returns (beginnings of functions, texts) of the running Python's standard library."""
     stubs: list[str] = []
     texts: list[str] = []
     for path in _modules():
@@ -154,7 +154,7 @@ def _modules() -> Iterator[Path]:
 
 
 def _stub(node: ast.AST, lines: list[str]) -> str:
-    """A function's head and docstring, "" for what is none or too long."""
+    """Returns a function's head and docstring, or "" for other nodes and long functions."""
     if not isinstance(node, ast.FunctionDef) or len(ast.get_docstring(node) or "") <= 40:
         return ""
     head = lines[node.lineno - 1 : node.body[0].end_lineno]
@@ -164,19 +164,19 @@ def _stub(node: ast.AST, lines: list[str]) -> str:
 
 
 _MIN_ROOM = 64
-"""Tokens of context that must be left for an answer."""
+"""Minimum tokens of context left for an answer."""
 _MIN_QUESTION = 3
 _ANSWER_SHARES = (0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
 class ConverseSettings:
-    """What decides the content of the n-th conversation, the target apart.
+    """Settings that, with the target, determine the content of the n-th conversation.
 
     own_questions: share of conversations whose first question the target asks; named_systems: share with a
-    system prompt of the list, the others have the template's own
+    system prompt from the list, the others use the template's own
     turns:         weights of one, two, ... turns; temperatures: (temperature, weight) of answers
-    question_tokens, answer_tokens: most of each
+    question_tokens, answer_tokens: maximum of each
     """
 
     seed: int = 1
@@ -197,25 +197,25 @@ def converse(
     settings: ConverseSettings,
     on_progress: Progress = lambda n_done, n_all, n_tokens: None,
 ) -> Written:
-    """Lets the target write conversations 0 to n_wanted - 1 into `out`; goes on with what is there.
+    """Lets the target write conversations 0 to n_wanted - 1 into `out`; continues an existing file.
 
-    engine: the target, without a drafter; as many conversations are under way as it has `n_sequences`
-    Raises DataError for a target without a usable template, and what `write_entries` raises.
+    engine: the target without a drafter; writes as many conversations at a time as it has `n_sequences`
+    Raises DataError for a target without a usable template, and the errors of `write_entries`.
     """
     writer = _Writer(engine, Frame(engine), settings)
     facts = {"format": "eaglecpp conversations", **asdict(settings)}
-    facts["python"] = ".".join(map(str, sys.version_info[:2]))  # whose texts are asked about
+    facts["python"] = ".".join(map(str, sys.version_info[:2]))  # questions quote this version's texts
     return write_entries(engine, out, facts, "conversations", n_wanted, writer.conversation, on_progress)
 
 
 class _Writer:
-    """Makes the tasks."""
+    """Creates the tasks."""
 
     def __init__(self, engine: Engine, frame: Frame, settings: ConverseSettings) -> None:
         self._engine, self._frame, self._settings = engine, frame, settings
 
     def conversation(self, index: int) -> Task[dict[str, Any]]:
-        """The n-th conversation, or why there is none."""
+        """Writes the n-th conversation, or the reason why there is none."""
         settings = self._settings
         rng = random.Random(f"{settings.seed}:{index}")
         tokens = self._frame.opening(rng.choice(SYSTEMS) if rng.random() < settings.named_systems else None)
@@ -248,7 +248,7 @@ class _Writer:
     def _question(
         self, rng: random.Random, tokens: list[int], is_first: bool
     ) -> Generator[GenerateJob, Generated, list[int] | str]:
-        """A part of a task: the conversation with the user's next turn, or why there is none."""
+        """Continues the conversation with the user's next turn; returns a reason if that fails."""
         settings, text = self._settings, None
         if is_first and rng.random() >= settings.own_questions:
             text = question(rng)

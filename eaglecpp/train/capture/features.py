@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`TargetSource`: samples straight from the running target, the same GGUF that the drafter will serve.
+"""`TargetSource`: samples straight from the running target, the same GGUF that the drafter will draft for.
 
-Features are the residual streams as the engine hands them to a drafter; labels are the most probable next
-tokens with their log-probabilities under the whole vocabulary, taken from the target's own logits, quantised
-output matrix included. Nothing is stored; `eaglecpp.train.capture.cache` does that.
+Features are the hidden states that the engine passes to a drafter. Labels are the most probable next tokens
+with their log-probabilities over the whole vocabulary, from the target's own logits, including its quantised
+output matrix. Nothing is stored here; see `eaglecpp.train.capture.cache`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from eaglecpp.train.samples import Sample, TrainText
 
 @dataclass(frozen=True)
 class TargetIdentity:
-    """sha256: of the file, hex (of the digests of its parts for a split file); n_bytes: of all parts;
-    quantisation: llama.cpp's name of its type, as "Q8_0"; template_sha256: of its chat template, "" without
-    one.
+    """Identity of a target. target_sha256: hex digest of the file (of its parts' digests for a split file);
+    target_bytes: size of all parts; quantisation: llama.cpp's name of its type, such as "Q8_0";
+    template_sha256: digest of its chat template, "" without one.
     """
 
     target_sha256: str
@@ -49,9 +49,7 @@ class TargetIdentity:
 
 
 def identify(target: str | os.PathLike[str]) -> TargetIdentity:
-    """Reads the whole file, the first time a process asks. Raises OSError, and GgufError for what is no
-    model.
-    """
+    """Reads the whole file, once per process. Raises OSError, and GgufError for a file that is not a model."""
     path = Path(target)
     parts = [path.with_name(name) for name in all_parts(path.name)]
     digests = [known_digest(part).removeprefix("sha256:") for part in parts]
@@ -67,7 +65,7 @@ def identify(target: str | os.PathLike[str]) -> TargetIdentity:
 
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """The expected values that a header has otherwise, for a message; "" when it has them all."""
+    """Lists the expected values that differ in a header, for a message; "" if all match."""
     return "; ".join(
         f"{key}: expected {value}, found {found.get(key)}"
         for key, value in expected.items()
@@ -76,15 +74,15 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
 
 _LARGEST = 1 << 30
-"""Bytes of a target's file. Operations of larger ones are long enough to be shared."""
+"""Largest target file in bytes that runs once per thread; operations of larger ones parallelise well."""
 _MEMORY_SHARE = 0.5
 _LEAST_EACH = 4
-"""Conversations for each target, which has to be loaded first."""
+"""Minimum conversations per target, because each target must be loaded first."""
 
 
 def samples_of(source: TargetSource, indices: Sequence[int]) -> Generator[Sample, None, None]:
-    """The samples of these conversations, in this order. Raises what `source.sample` raises, once those
-    before have been given. To be closed by whoever does not take all of them.
+    """Yields the samples of these conversations in order. Raises the errors of `source.sample`, after the
+    samples before. A caller that does not take all samples must close the generator.
     """
     n_targets = _n_targets(source, len(indices))
     if n_targets < 2:
@@ -121,29 +119,29 @@ def samples_of(source: TargetSource, indices: Sequence[int]) -> Generator[Sample
 
 
 def _n_targets(source: TargetSource, n_samples: int) -> int:
-    """One per thread that was asked for, or one with all of them where more would take too much memory or be
-    of no use.
+    """Returns the number of targets: one per thread, or one with all threads if more would use too much
+    memory or bring no speed.
     """
     n_threads = source.model.n_threads
     n_bytes = identify(source.target_path).target_bytes
     on_gpu = source.model.n_gpu_layers != 0 and bool(gpus())
     if on_gpu or n_bytes > _LARGEST or n_samples < _LEAST_EACH * n_threads:
         return 1
-    # the longest conversation's logits, and as much for its cache, features and what waits to be taken
+    # the longest conversation's logits, and as much again for its cache, features and pending samples
     n_bytes += max(source.lengths) * source.n_vocab * 8
     return n_threads if n_threads * n_bytes < _MEMORY_SHARE * free_memory() else 1
 
 
 _N_TOP = 64
 _LOGITS_BYTES = 64 << 20
-"""Of one decode, in llama.cpp's output buffer."""
+"""Bytes of logits of one decode, in llama.cpp's output buffer."""
 _BLOCK_BYTES = 1 << 20
-"""Of logits looked at together: what stays in a core's cache."""
+"""Bytes of logits processed at once; fits in a core's cache."""
 
 
 class Capture(NamedTuple):
-    """What the target made of a token list. features f32 [n_layers, S, n_embd], label_ids i32 [S, n_top],
-    label_logp f32 [S, n_top], best first.
+    """The target's results for a token list. features: f32 [n_layers, S, n_embd], label_ids: i32 [S, n_top],
+    label_logp: f32 [S, n_top], best first.
     """
 
     features: NDArray[np.float32]
@@ -152,8 +150,8 @@ class Capture(NamedTuple):
 
 
 def default_layers(n_layer: int) -> list[int]:
-    """The boundary ids that EAGLE-3 drafters read, 2, n/2 and n-3 (SafeAILab/EAGLE: traineagle3); where these
-    coincide, three ids spread over the blocks, or as many as there are.
+    """Returns the boundary ids that EAGLE-3 drafters read, 2, n/2 and n-3 (SafeAILab/EAGLE: traineagle3); for
+    shallow targets, where these coincide, up to three ids spread over the blocks.
     """
     if n_layer >= 7:
         return [2, n_layer // 2, n_layer - 3]
@@ -162,11 +160,11 @@ def default_layers(n_layer: int) -> list[int]:
 
 
 def top_labels(logits: NDArray[np.float32], n_top: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The `n_top` best tokens of each row and their log-probabilities over all tokens, best first; of equal
-    ones the lower id first.
+    """Returns the `n_top` best tokens of each row and their log-probabilities over all tokens, best first;
+    ties go to the lower id.
 
-    logits: f32 [S, n_vocab]. Returns i32 and f32 [S, n_top], n_top at most n_vocab. A row with NaN or +inf
-    gives NaN.
+    logits: f32 [S, n_vocab]. Returns i32 and f32 [S, n_top], with n_top limited to n_vocab. A row with NaN or
+    +inf gives NaN.
     """
     n_rows, n_vocab = logits.shape
     n_top = min(n_top, n_vocab)
@@ -188,10 +186,11 @@ def top_labels(logits: NDArray[np.float32], n_top: int) -> tuple[NDArray[np.int3
 
 
 def _top_ids(block: NDArray[np.float32], n_top: int) -> NDArray[np.intp]:
-    """Ids of the best of each row, [n, n_top].
+    """Returns the ids of the best tokens of each row, [n, n_top].
 
-    Sorting out a whole vocabulary is most of the cost, so a bound comes first: with the tokens dealt into
-    groups, the n-th best of the groups' maxima is at most the n-th best token, and few tokens reach it.
+    Selecting from the whole vocabulary would be most of the cost, so a bound comes first: with the tokens
+    dealt into groups, the n-th best of the groups' maxima is not above the n-th best token, and few tokens
+    reach it.
     """
     n_rows, n_vocab = block.shape
     n_group = max(1, n_vocab // (8 * n_top))
@@ -201,10 +200,10 @@ def _top_ids(block: NDArray[np.float32], n_top: int) -> NDArray[np.intp]:
     flat = np.flatnonzero(block >= maxima[:, n_groups - n_top, None])
     starts = np.searchsorted(flat, n_vocab * np.arange(n_rows + 1))
     counts = np.diff(starts)
-    if counts.min() < n_top:  # NaN reaches nothing
+    if counts.min() < n_top:  # comparisons with NaN are false
         return np.argsort(-block, axis=1, kind="stable")[:, :n_top]
     columns = np.arange(counts.max())
-    places = np.minimum(starts[:-1, None] + columns, len(flat) - 1)  # in `flat`, rows filled up to one length
+    places = np.minimum(starts[:-1, None] + columns, len(flat) - 1)  # indices into `flat`, padded
     values = block.reshape(-1)[flat][places]
     values[columns >= counts[:, None]] = -np.inf
     order = np.argsort(-values, axis=1, kind="stable")[:, :n_top]
@@ -213,10 +212,10 @@ def _top_ids(block: NDArray[np.float32], n_top: int) -> NDArray[np.intp]:
 
 
 class TargetSource:
-    """Captures conversations one by one, each from its first token. A `FeatureSource`.
+    """A `FeatureSource` that captures conversations one by one, each from its first token.
 
-    lengths: tokens of each conversation; layers: boundary ids of the features; n_top: labels of each row;
-    n_embd, n_vocab: of the target. Used by one thread at a time. `close` frees the target.
+    lengths: tokens of each conversation; layers: boundary ids of the features; n_top: labels per row;
+    n_embd, n_vocab: of the target. Not thread-safe. `close` frees the target.
     """
 
     def __init__(
@@ -226,9 +225,9 @@ class TargetSource:
         layers: Sequence[int] | None = None,
         model: ModelOptions | None = None,
     ) -> None:
-        """Loads the target. model: how; its n_ctx is replaced by what the conversations need.
+        """Loads the target. model: its options, with n_ctx replaced by the length of the conversations.
 
-        Raises what `Engine.open` raises, MismatchError for a layer that is not there.
+        Raises the errors of `Engine.open`, and MismatchError for a missing layer.
         """
         self.target_path: Path = find_target(target).target
         self.conversations = conversations
@@ -244,14 +243,12 @@ class TargetSource:
         self.n_embd, self.n_vocab = self._target.n_embd, n_vocab
 
     def with_threads(self, n_threads: int) -> TargetSource:
-        """Another one of the same conversations, with a target of its own."""
+        """Returns another source of the same conversations, with its own target."""
         model = replace(self.model, n_threads=n_threads, n_threads_batch=0)
         return TargetSource(self.target_path, self.conversations, self.layers, model)
 
     def sample(self, index: int) -> Sample:
-        """Runs the target over one conversation. Raises DataError for features or logits that are no
-        numbers.
-        """
+        """Runs the target over one conversation. Raises DataError for features or logits with NaN or Inf."""
         one = self.conversations[index]
         try:
             captured = self.capture(one.tokens)
@@ -260,7 +257,7 @@ class TargetSource:
         return Sample(one.tokens, one.turns, *captured)
 
     def capture(self, tokens: NDArray[np.int32]) -> Capture:
-        """What the target makes of i32 [S]. Raises DataError, and ContextFullError for too many tokens."""
+        """Runs the target over i32 [S]. Raises DataError, and ContextFullError for too many tokens."""
         if self._target is None:
             raise InvalidStateError("this source is closed")
         try:
@@ -268,13 +265,13 @@ class TargetSource:
         finally:
             drain()
         if logits is None:
-            raise EagleError("the target gave no logits")
+            raise EagleError("the target returned no logits")
         finite = np.isfinite(features).all(axis=2)
         if not finite.all():
             layer, row = (int(n) for n in np.argwhere(~finite)[0])
             raise DataError(
                 f"token {row}: expected finite features, found NaN or Inf at layer id {self.layers[layer]}; "
-                "the target itself is broken there, or its cache type is too narrow for it"
+                "the target's weights are broken there, or its cache type has too small a range"
             )
         ids, logp = top_labels(logits, self.n_top)
         bad = np.flatnonzero(~np.isfinite(logp).all(axis=1))
@@ -289,7 +286,7 @@ class TargetSource:
 
 def _open(path: Path, layers: Sequence[int], n_longest: int, n_vocab: int, model: ModelOptions) -> Target:
     n_rows = max(16, min(128, _LOGITS_BYTES // (4 * n_vocab)))
-    drafting = DraftOptions(n_draft_max=n_rows - 1)  # rows with logits of one decode, less the root
+    drafting = DraftOptions(n_draft_max=n_rows - 1)  # the engine adds the root's row
     options = engine_options(
         path, None, replace(model, n_ctx=n_longest, n_sequences=1), drafting, Strategy.parse("off")
     )

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""On-policy data: the target answers prompts, and what it said is recorded token for token.
+"""On-policy data: the target answers prompts, and its answers are recorded as tokens.
 
-A drafter learns to predict its target, so the best text to learn from is the target's own. An entry of the
-file (`job`) has prompt tokens, answer tokens and why the answer ended. Each answer depends only on its
-prompt, the prompt's position and the seed. A drafter may be loaded to speed this up; it never changes a
-token.
-`eaglecpp.train.data.texts` reads the file.
+A drafter learns to predict its target, so the target's own text is the best training data. An entry of the
+file (`job`) has prompt tokens, answer tokens and the reason why the answer ended. Each answer depends only on
+its prompt, the prompt's position and the seed. A drafter may be loaded to speed this up; it never changes a
+token. `eaglecpp.train.data.texts` reads the file.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from eaglecpp.train.data.records import Chat, Question, read_prompts
 from eaglecpp.train.data.texts import token_hash
 
 _MIN_ROOM = 16
-"""Tokens of context that must be left for an answer."""
+"""Minimum tokens of context left for an answer."""
 _N_SEEDS = 1 << 31
 
 
@@ -39,15 +38,15 @@ def generate(
     sampling: SamplingOptions,
     on_progress: Progress = lambda n_done, n_prompts, n_tokens: None,
 ) -> Written:
-    """Lets the target answer the prompts of some files into `out`; goes on with what is there.
+    """Lets the target answer the prompts of some files into `out`; continues an existing file.
 
-    paths:    see `records.read_prompts`; a prompt that is plain text is one user turn, or, for a model
-              without a chat template, the beginning of a text
-    engine:   the target, with or without a drafter; as many answers are under way as it has free
+    paths:    see `records.read_prompts`; a plain-text prompt becomes one user turn, or, for a model without a
+              chat template, the beginning of a text
+    engine:   the target, with or without a drafter; writes as many answers at a time as it has free
               sequences; an answer ends with its context at the latest
     sampling: of every answer; the n-th prompt uses seed + n
-    Returns, as `dropped`, the prompts that were left out. Raises DataError for a bad line of the prompts, and
-    what `write_entries` raises.
+    Returns the skipped prompts as `dropped`. Raises DataError for an invalid line of the prompts, and the
+    errors of `write_entries`.
     """
     prompts, dropped = _tokenized(paths, engine)
     hashes = [token_hash(prompt).hex() for prompt in prompts]
@@ -83,7 +82,7 @@ def generate(
 def _tokenized(
     paths: Iterable[str | os.PathLike[str]], engine: Engine
 ) -> tuple[list[list[int]], Counter[str]]:
-    """The prompts as tokens, and how many were left out and why."""
+    """Tokenizes the prompts, and counts the skipped ones by reason."""
     template = template_of(engine)
     encoder = ChatEncoder(engine, template) if template else None
     prompts: list[list[int]] = []
@@ -106,7 +105,7 @@ def _prompt_tokens(record: Chat | Question, engine: Engine, encoder: ChatEncoder
         if encoder is None:
             return engine.prompt_tokens(record.text)
         record = Chat((Message(Role.USER, record.text),), record.place)
-    encoder = encoder or ChatEncoder(engine)  # which says that there is no template
+    encoder = encoder or ChatEncoder(engine)  # raises if there is no template
     try:
         return encoder.prompt(record.messages, record.tools)
     except TemplateError as error:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`write_entries`: a file of what the target writes; a killed run, or one that wants more, goes on with it.
+"""`write_entries`: writes a file of the target's texts; continues a killed run, or extends a finished one.
 
-JSON Lines: a header that says what the file belongs to (the target, the settings), then a line for each
-entry, in the order in which they were finished. Each depends only on its number and the header. What was
-under way when a run was killed is written again.
+JSON Lines: a header that identifies the target and the settings, then a line per entry, in order of
+completion. Each entry depends only on its number and the header. Unfinished entries of a killed run are
+written again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from eaglecpp.train.capture.batched import Task, run
 from eaglecpp.train.capture.features import differences, identify
 
 Progress = Callable[[int, int, int], None]
-"""(entries done, entries in all, tokens sampled by this run so far)"""
+"""(entries done, entries in total, tokens sampled by this run)"""
 
 
 @dataclass(frozen=True)
 class Written:
-    """n_good: entries in the file; n_before: of these written by earlier runs; n_tokens: sampled by this run;
-    dropped: left out, by reason, over all runs.
+    """Counts. n_good: entries in the file; n_before: of these, written by earlier runs; n_tokens: sampled by
+    this run; dropped: skipped entries by reason, over all runs.
     """
 
     n_good: int
@@ -49,24 +49,24 @@ def write_entries(
     on_progress: Progress,
     check: Callable[[str, dict[str, Any]], None] = lambda place, entry: None,
 ) -> Written:
-    """Runs `task(index)` for each index below `n_wanted` that `out` has no entry of, and adds what it
-    returns: an object with `index`, and `dropped` where nothing came of it.
+    """Runs `task(index)` for each index below `n_wanted` that is missing in `out`, and appends its result: an
+    object with `index`, and `dropped` with a reason if it failed.
 
-    facts: what must be the same for an entry to be the same, beside the target and its context; `format`
-    tells these files from others
-    what: of what kind the entries are, in the plural, for messages
-    check: called with the place and the entry of each line that is there
-    Raises DataError for a file of something else or with another header, and while another process writes
-    it; and what generating raises.
+    facts: settings on which an entry depends, in addition to the target and its context; `format` identifies
+           the kind of file
+    what:  the kind of entries, in the plural, for messages
+    check: called with location and entry of each existing line
+    Raises DataError for a file of another kind or with another header, or while another process writes it;
+    and the errors of generating.
     """
     header: dict[str, Any] = {"target": asdict(identify(engine.target_path)), "n_ctx": engine.n_ctx}
     header = json.loads(json.dumps({"format": facts["format"], **header, **facts}))
     make_folder(out.parent)
     try:
-        held = FileLock(f"{out}.lock", mode=0o644).acquire(timeout=0)
+        lock = FileLock(f"{out}.lock", mode=0o644).acquire(timeout=0)
     except Timeout:
         raise DataError(f"{out}: another process is writing this file; wait for it") from None
-    with held:
+    with lock:
         done, n_whole = _read(out, header, what, check)
         n_before, n_tokens = sum(not reason for reason in done.values()), 0
         missing = [index for index in range(n_wanted) if index not in done]
@@ -86,7 +86,7 @@ def write_entries(
             report()
             for entry in run(engine, map(task, missing), report):
                 stream.write(_line(entry))
-                stream.flush()  # a kill loses what is under way and nothing else
+                stream.flush()  # so that a kill only loses unfinished entries
                 done[entry["index"]], n_done = entry.get("dropped", ""), n_done + 1
                 report()
         dropped = Counter(reason for reason in done.values() if reason)
@@ -96,13 +96,13 @@ def write_entries(
 def _read(
     out: Path, header: dict[str, Any], what: str, check: Callable[[str, dict[str, Any]], None]
 ) -> tuple[dict[int, str], int]:
-    """Index to the reason why there is nothing, "" for a good entry; and how many bytes are whole lines: 0
-    for a file that is not there. A half line, which a killed run leaves, is passed over.
+    """Returns the reason by index ("" for a good entry), and the number of bytes in whole lines: 0 for a
+    missing file. The half line of a killed run is ignored.
     """
     done: dict[int, str] = {}
     if not out.exists():
         return done, 0
-    is_other = f"{out}: expected {what} of an earlier run, found something else; name another file"
+    is_other = f"{out}: expected {what} of an earlier run, found another file; name another file"
     n_bytes = 0
     with out.open("rb") as stream:
         for number, line in enumerate(stream, 1):
