@@ -244,7 +244,7 @@ def test_layers_can_be_added_to_a_drafter_and_are_kept(
     fewer = cli(
         *train_args(models, texts, tmp_path / "fewer", "--finetune", tmp_path / "three", "--draft-layers", 2)
     )
-    assert fewer.returncode == 1 and "has 3 layers, and none can be left out" in fewer.stderr
+    assert fewer.returncode == 1 and "has 3 layers, and none can be removed" in fewer.stderr
 
 
 @pytest.mark.long

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: MIT
-"""Turns files of texts and conversations into token lists; chooses the draft vocabulary. Needs only numpy."""
+"""Turns files of texts and conversations into token lists, and chooses the draft vocabulary. Needs only
+numpy.
+"""

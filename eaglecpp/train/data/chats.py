@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`ChatEncoder`: turns a conversation in words into the target's tokens, and marks which of them it said.
+"""`ChatEncoder`: turns a conversation into the target's tokens, and marks the assistant's.
 
-The text is rendered by `eaglecpp.chat` with the GGUF's own template, as the engine does. Where a turn begins
-and ends is found by rendering the conversation's beginnings and comparing tokens, so it works for every
-template and needs no `{% generation %}` marks. A turn that the comparison cannot place is left without loss
-rather than guessed.
+The text is rendered by `eaglecpp.chat` with the GGUF's own template, as in the engine. The bounds of a turn
+are found by rendering prefixes of the conversation and comparing tokens, so this works for every template and
+needs no `{% generation %}` marks. A turn whose bounds cannot be found gets no loss.
 """
 
 from __future__ import annotations
@@ -28,51 +27,51 @@ from eaglecpp.options import ModelOptions
 
 Tokens = NDArray[np.int32]
 TEMPLATE_DATE = datetime(2025, 7, 1, 12)
-"""Of templates that tell the model today's date. With the real one, tomorrow's run would be one over other
+"""Fixed date for templates that show today's date. With the real date, tomorrow's run would have other
 tokens: no cache and no recorded answer would fit, and no training could be resumed.
 """
 
 
 def open_tokenizer(target: Path) -> Engine:
-    """The target opened for its tokenizer and template only: nothing repacked, the smallest context.
+    """Opens the target for its tokenizer and template only: weights not repacked, the smallest context.
 
-    Raises what `Engine.open` raises.
+    Raises the errors of `Engine.open`.
     """
     model = ModelOptions(n_ctx=64, n_batch=64, n_ubatch=64, n_threads=1, n_gpu_layers=0, repack="off")
     return Engine.open(target, strategy="off", model=model)
 
 
 def template_of(engine: Engine) -> ChatTemplate | None:
-    """The template that chats are rendered with: the GGUF's, else ChatML where its vocabulary has it; None
-    for a base model.
+    """Returns the template for chats: the GGUF's, else ChatML if the vocabulary has it; None for a base
+    model.
     """
     template = engine.chat_template
     return None if template.language == "go" else template
 
 
 class ChatEncoder:
-    """One for each target. Raises DataError for a target without a template."""
+    """Encodes chats for one target. Raises DataError for a target without a template."""
 
     def __init__(self, engine: Engine, template: ChatTemplate | None = None) -> None:
-        found = template or template_of(engine)
-        if found is None:
+        chosen = template or template_of(engine)
+        if chosen is None:
             raise DataError(
                 f"{engine.target_path.name}: expected a chat template (tokenizer.chat_template) for "
                 "chats, found none; this is probably a base model: give it plain text"
             )
-        self.template = found
+        self.template = chosen
         self._engine = engine
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-        """The tokens of a conversation with the answer's turn opened. Raises TemplateError."""
+        """Returns the tokens of a conversation up to the start of the answer. Raises TemplateError."""
         taken = accepted(messages, tools, self.template.takes, self.template.calls)
         return [int(token) for token in self._tokens(taken.messages, taken.tools, opened=True)]
 
     def encode(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[Tokens, NDArray[np.int16]]:
-        """tokens i32 [S] and turns i16 [S] of a whole conversation: n inside the n-th assistant turn, its end
-        token included, else 0. Raises TemplateError where the template refuses the conversation.
+        """Returns tokens i32 [S] and turns i16 [S] of a whole conversation: n inside the n-th assistant turn,
+        including its end token, else 0. Raises TemplateError if the template rejects the conversation.
         """
         taken = accepted(messages, tools, self.template.takes, self.template.calls)
         turns, tools = taken.messages, taken.tools
@@ -89,12 +88,12 @@ class ChatEncoder:
     def _span(
         self, whole: Tokens, turns: Sequence[Message], index: int, tools: Sequence[Mapping[str, Any]]
     ) -> tuple[int, int]:
-        """Where the tokens of turn `index` begin and end in `whole`; (0, 0) where that cannot be told.
+        """Returns begin and end of turn `index` in `whole`; (0, 0) if they cannot be found.
 
-        The turn begins where the prompt that asks for it ends. A prompt may end in something the finished
-        turn does not have (an opened thinking tag), or its last token may join with the answer's first: both
-        show as a difference after the question, and the turn begins there. A difference before the end of the
-        question means that the template wrote the history in another way, and nothing can be said.
+        The turn begins where the prompt for it ends. A prompt may end in text that the finished turn lacks
+        (an opened thinking tag), or its last token may merge with the answer's first one: then the two differ
+        after the question, and the turn begins at the difference. If they differ before the end of the
+        question, the template rendered the history differently, and the bounds are unknown.
         """
         try:
             prompt = self._tokens(turns[:index], tools, opened=True)
@@ -109,14 +108,14 @@ class ChatEncoder:
         if n_same == len(through):
             end = self._first_end(whole, begin, n_same)
             return begin, n_same if end is None else end
-        # The turn was rendered otherwise as the last one (Qwen3 drops older thoughts): its end token tells,
-        # where the template writes one.
+        # A turn may be rendered differently if it is the last one (Qwen3 drops older thoughts). Then its end
+        # token marks its end, if the template writes one.
         if self._first_end(through, n_same, len(through)) is None:
             return 0, 0
         return begin, self._first_end(whole, begin, len(whole)) or 0
 
     def _first_end(self, tokens: Tokens, begin: int, end: int) -> int | None:
-        """The index after the first end-of-generation token of tokens[begin:end]."""
+        """Returns the index after the first end-of-generation token of tokens[begin:end]."""
         is_eog = self._engine.native.is_eog
         return next((index + 1 for index in range(begin, end) if is_eog(int(tokens[index]))), None)
 

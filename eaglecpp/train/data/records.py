@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Reads training data from disk: files and folders to chats, texts and recorded answers, not yet tokens.
+"""Reads training data from disk: files and folders become chats, texts and recorded answers, not yet tokens.
 
-A file's kind is told by its suffix: `.jsonl` and `.json` hold one object per
-conversation (`messages` of role and content, ShareGPT's `conversations` of from and value, `text`, or
-answers recorded by `train.capture.generate`), anything else that decodes as UTF-8 is plain text. Folders
-give their text files, sorted by name. Each record knows where it came from, so that an error can name file
-and line.
+The suffix determines a file's kind: `.jsonl` and `.json` hold one object per conversation (`messages` with
+role and content, ShareGPT's `conversations` with from and value, `text`, or answers recorded by
+`train.capture.generate`), any other UTF-8 file is plain text. Folders yield their text files, sorted by name.
+Each record knows its file and line, for error messages.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ TEXT_SUFFIXES = frozenset(
     .lua .pl .r .jl .hs .ml .ex .erl .clj .sh .bash .sql .cmake
     """.split()  # noqa: SIM905 # a list of one suffix per line would be a page long
 )
-"""What is read in a folder. A file that is named itself may have any suffix."""
+"""Suffixes of files that are read in a folder. A file given by its own path may have any suffix."""
 _ROLES = {
     **dict.fromkeys(("human", "user"), Role.USER),
     **dict.fromkeys(("gpt", "chatgpt", "assistant", "model", "bing", "bard"), Role.ASSISTANT),
@@ -45,7 +44,7 @@ _FORMATS = ("eaglecpp answers", "eaglecpp conversations")
 
 @dataclass(frozen=True)
 class Chat:
-    """A conversation in words. place: "file:line"."""
+    """A conversation as text. place: "file:line"."""
 
     messages: tuple[Message, ...]
     place: str
@@ -54,7 +53,7 @@ class Chat:
 
 @dataclass(frozen=True)
 class Text:
-    """A plain text; everything in it is learnt."""
+    """A plain text; all of it is trained on."""
 
     text: str
     place: str
@@ -62,8 +61,8 @@ class Text:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Tokens as the target gave them, never tokenised again: its answer to a prompt, or a conversation of
-    which both sides are its own (`train.capture.converse`). turns: [begin, end) of each answer, in order.
+    """Tokens sampled from the target, never tokenized again: its answer to a prompt, or a conversation with
+    both sides written by the target (`train.capture.converse`). turns: [begin, end) of each answer, in order.
     """
 
     tokens: Sequence[int] = field(repr=False)
@@ -74,7 +73,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Question:
-    """What the target shall answer: the text of one user turn, or of a completion."""
+    """A prompt for the target: the text of one user turn, or of a completion."""
 
     text: str
     place: str
@@ -85,11 +84,11 @@ Record = Chat | Text | Recorded | Question
 
 @dataclass
 class DataReport:
-    """What was read. tokens: of the conversations kept; trained: those with loss.
+    """Counts of the data. tokens: of accepted conversations; trained: tokens with loss.
 
     cut:     conversations that were longer than the context
-    dropped: conversations left out, by reason
-    skipped: files of folders left alone, by reason
+    dropped: rejected conversations, by reason
+    skipped: ignored files of folders, by reason
     """
 
     files: int = 0
@@ -101,7 +100,7 @@ class DataReport:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def lines(self) -> list[str]:
-        """The report for people."""
+        """Formats the report."""
         source = f"{counted(self.conversations, 'conversation')} from {counted(self.files, 'file')}"
         lines = [f"data: {source}, {self.trained} of {self.tokens} tokens with loss"]
         if self.cut:
@@ -112,10 +111,10 @@ class DataReport:
 
 
 def read_records(paths: Iterable[str | os.PathLike[str]], report: DataReport) -> Iterator[Record]:
-    """The records of files and folders, in a fixed order.
+    """Yields the records of files and folders, in a fixed order.
 
-    report: gets the numbers of files. Raises DataError for a path that does not exist, a file that is not
-    text and a line that is not a record.
+    report: counts the files. Raises DataError for a missing path, a file that is not text and a line that is
+    not a record.
     """
     for path in map(Path, paths):
         if path.is_dir():
@@ -124,19 +123,19 @@ def read_records(paths: Iterable[str | os.PathLike[str]], report: DataReport) ->
             report.files += 1
             yield from _file(path)
         else:
-            raise DataError(f"{path}: expected a file or folder of training data, found nothing there")
+            raise DataError(f"{path}: expected a file or folder of training data, found no such path")
 
 
 def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Question]:
-    """What the target shall answer: chats of a JSON file up to their last question, its `prompt`s, or the
-    lines of a plain text file.
+    """Yields prompts: chats of a JSON file up to their last question, its `prompt`s, or the lines of a plain
+    text file.
 
     Raises DataError for anything else.
     """
     for path in map(Path, paths):
         if not path.is_file():
-            found = "a folder" if path.is_dir() else "nothing there"
-            raise DataError(f"{path}: expected a file of prompts, found {found}")
+            other = "a folder" if path.is_dir() else "no such file"
+            raise DataError(f"{path}: expected a file of prompts, found {other}")
         if path.suffix.lower() not in JSON_SUFFIXES:
             for number, line in enumerate(decoded(path, path.read_bytes(), str(path)).splitlines(), 1):
                 if line.strip():
@@ -147,7 +146,7 @@ def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Que
 
 
 def _asked(record: Record | None, place: str) -> Chat | Question:
-    """A record as a prompt: what follows the last question is left out."""
+    """Returns a record as a prompt, without the messages after the last question."""
     if isinstance(record, Question):
         return record
     if not isinstance(record, Chat):
@@ -191,7 +190,7 @@ def _file(path: Path) -> Iterator[Record]:
 
 
 def _record(value: Any, place: str) -> Record | None:
-    """The record of one JSON object; None for the lines of our own files that hold no text."""
+    """Returns the record of one JSON object; None for lines of our own files without text."""
     if not isinstance(value, dict):
         raise DataError(f"{place}: expected an object with {_SHAPES}; found {type(value).__name__}")
     if value.get("format") in _FORMATS or ("dropped" in value and "index" in value):
@@ -270,11 +269,11 @@ JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 class NoTextError(DataError):
-    """A file that is not text."""
+    """Raised for a file that is not text."""
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, Any]]:
-    """(place, value) of each line of a JSON Lines file, or of each element of a JSON array.
+    """Yields (place, value) of each line of a JSON Lines file, or of each element of a JSON array.
 
     Raises DataError for a line that is not JSON.
     """
@@ -292,12 +291,12 @@ def read_objects(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def decoded(path: Path, data: bytes, place: str) -> str:
-    """UTF-8 text of a file or of one of its lines. Raises NoTextError."""
+    """Decodes UTF-8 text of a file or of one of its lines. Raises NoTextError."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        found = f"byte 0x{data[error.start]:02x} at offset {error.start}"
-        raise NoTextError(f"{place}: expected text in UTF-8, found {found}; convert the file") from None
+        where = f"byte 0x{data[error.start]:02x} at offset {error.start}"
+        raise NoTextError(f"{place}: expected text in UTF-8, found {where}; convert the file") from None
     if "\0" in text:
         raise NoTextError(f"{place}: expected text, found NUL characters; is {path.name} a binary file?")
     return text
@@ -311,6 +310,6 @@ def _parsed(text: str, place: str) -> Any:
 
 
 def short(value: Any) -> str:
-    """A value for an error message, at most 60 characters."""
+    """Formats a value for an error message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

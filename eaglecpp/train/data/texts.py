@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Training data: files to `TrainText`s, the tokens to train on, and the part held out for evaluation.
+"""Training data: turns files into `TrainText`s, and splits off the held-out part.
 
-Chats go through the target's own template and are trained on where the assistant speaks; plain text is cut
-into pieces of the context length and trained on as a whole; recorded answers are taken token for token.
-Nothing is random: the same files give the same conversations, and the held-out part depends only on their
-content.
+Chats are rendered with the target's template, and only the assistant's turns are trained on. Plain text is
+cut into pieces of the context length and trained on as a whole. Recorded answers keep their tokens. Nothing
+is
+random: the same files give the same conversations, and the held-out part depends only on their content.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from eaglecpp.train.samples import TrainText
 Tokens = NDArray[np.int32]
 Turns = NDArray[np.int16]
 MIN_TRAINED = 2
-"""Fewest learnt tokens of a conversation. A drafter proposes a turn's second token first: the one before is
-the target's own, so a turn of one token has nothing to learn.
+"""Minimum trained tokens of a conversation. The first token of a turn is always the target's own, and a
+drafter starts with the second one, so a turn of one token has nothing to learn.
 """
 _BLOCK_CHARS = 1 << 20
 MAX_HELD_OUT = 200
 MIN_HELD_OUT = 4
 _MIN_PROMPT = 8
-"""Tokens. What comes before the first answer is a prompt from here on; less is the beginning of any text."""
+"""Minimum tokens before the first answer that count as a prompt; shorter prefixes are common to many texts.
+"""
 
 
 @dataclass(frozen=True)
 class Data:
-    """The conversations, in the order of the files, and how they came about."""
+    """The conversations, in the order of the files, and the report."""
 
     conversations: list[TrainText] = field(repr=False)
     report: DataReport
 
 
 def load(paths: Iterable[str | os.PathLike[str]], engine: Engine, n_ctx: int) -> Data:
-    """Reads files and folders, see `eaglecpp.train.data.records` for what they may hold.
+    """Reads files and folders; see `eaglecpp.train.data.records` for their formats.
 
     engine:   the target, for its tokenizer and chat template; `chats.open_tokenizer` opens one cheaply
-    n_ctx:    most tokens of a conversation; longer chats are cut, longer texts become several conversations
-    Raises DataError for a bad line, and when nothing is left to learn from.
+    n_ctx:    maximum tokens of a conversation; longer chats are cut, longer texts are split
+    Raises DataError for an invalid line, and if no training data is left.
     """
     loader = _Loader(engine, n_ctx)
     for record in read_records(paths, loader.report):
@@ -58,11 +59,13 @@ def load(paths: Iterable[str | os.PathLike[str]], engine: Engine, n_ctx: int) ->
 
 
 def split(conversations: Sequence[TrainText], share: float = 0.02) -> tuple[list[TrainText], list[TrainText]]:
-    """(train, held out): those whose tokens hash lowest are held out, so that order and file names do not
-    matter. Answers to the same prompt, and the turns that follow them, are on one side, unless that leaves
-    too few: a drafter is better at prompts it knows, whatever the answer. Their number is about `share` of
-    all, between 4 and 200, and never more than half. They come in the order of their hashes, a prompt's
-    answers together: whoever looks at the first ones only sees a bit of every file.
+    """Returns (train, held out). The conversations whose tokens hash lowest are held out, so that order and
+    file names do not matter.
+
+    Answers to the same prompt, and later turns, stay on one side, unless that leaves too few: a drafter is
+    better at a prompt that it knows, whatever the answer. The held-out number is about `share` of all,
+    between 4 and 200, and never more than half. Held-out conversations are in hash order with a prompt's
+    answers together, so that any prefix is a sample of all files.
 
     Raises InvalidValueError for a share outside 0 to 0.5; 0 holds nothing out.
     """
@@ -85,8 +88,8 @@ def split(conversations: Sequence[TrainText], share: float = 0.02) -> tuple[list
 
 
 def _same_prompt(conversations: Sequence[TrainText]) -> list[list[int]]:
-    """Indices of conversations whose tokens before the first answer are the same, or begin with those of
-    another one in the list. Texts without a prompt are alone.
+    """Groups indices of conversations whose tokens before the first answer are equal, or start with another
+    group's. Texts without a prompt form their own groups.
     """
     prompts = []
     for index, one in enumerate(conversations):
@@ -94,7 +97,7 @@ def _same_prompt(conversations: Sequence[TrainText]) -> list[list[int]]:
             prompts.append((np.asarray(one.tokens[: one.n_prompt], "<i4").tobytes(), index))
     groups: list[list[int]] = []
     first: bytes | None = None
-    for prompt, index in sorted(prompts):  # what begins with a prompt follows it directly
+    for prompt, index in sorted(prompts):  # continuations of a prompt directly follow it
         if first is None or not prompt.startswith(first):
             first = prompt
             groups.append([])
@@ -104,12 +107,12 @@ def _same_prompt(conversations: Sequence[TrainText]) -> list[list[int]]:
 
 
 def token_hash(tokens: Sequence[int] | Tokens) -> bytes:
-    """16 bytes that stand for a token list, the same on every machine."""
+    """Returns a hash of 16 bytes for a token list, the same on every machine."""
     return hashlib.blake2b(np.asarray(tokens, "<i4").tobytes(), digest_size=16).digest()
 
 
 class _Loader:
-    """Collects conversations from records; `finished` ends it."""
+    """Collects conversations from records; `finished` returns them."""
 
     def __init__(self, engine: Engine, n_ctx: int) -> None:
         if n_ctx < 8:
@@ -189,7 +192,7 @@ class _Loader:
         self._keep_chat(tokens, turns)
 
     def _keep_chat(self, tokens: Tokens, turns: Turns) -> None:
-        """turns: the assistant's."""
+        """Adds a conversation. turns: 0 outside the assistant's turns."""
         self._keep(tokens, turns, int(np.argmax(turns > 0)))
 
     def _keep(self, tokens: Tokens, turns: Turns, n_prompt: int = 0) -> None:
@@ -200,7 +203,7 @@ class _Loader:
         if trained.size < MIN_TRAINED:
             self._drop("fewer than two tokens to learn within the context")
             return
-        end = int(trained[-1]) + 1  # what follows the last turn is neither learnt nor seen
+        end = int(trained[-1]) + 1  # tokens after the last turn are neither trained on nor attended to
         tokens, turns = tokens[:end].copy(), turns[:end].copy()
         digest = token_hash(tokens)
         if digest in self._seen:
@@ -217,7 +220,7 @@ class _Loader:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """The text in parts that a tokenizer takes at once, cut after a line where one ends."""
+    """Splits a text into parts of a size that the tokenizer takes, after line ends if possible."""
     begin = 0
     while len(text) - begin > _BLOCK_CHARS:
         end = text.rfind("\n", begin, begin + _BLOCK_CHARS) + 1 or begin + _BLOCK_CHARS

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The draft vocabulary: the target's tokens that a drafter can propose, chosen by how often they occur.
+"""The draft vocabulary: the target's tokens that a drafter can propose, chosen by frequency.
 
-Takes the tokens of the conversations that are trained on; gives ids and the maps that drafter files carry
-(`d2t`, `t2d`). A token outside it is never drafted, so the coverage is an upper bound of acceptance. Tokens
-that end or open turns are always kept: they are rare in any count but needed in every answer.
+Counts the tokens of the training conversations; produces the ids and the maps of drafter files (`d2t`,
+`t2d`). A token outside it is never drafted, so its coverage bounds the acceptance rate. Tokens that start or
+end turns
+are always included: they are rare in any count, but needed in every answer.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ from eaglecpp.train.samples import TrainText
 
 @dataclass(frozen=True)
 class DraftVocabulary:
-    """ids: i64 [n_draft_vocab], target ids, ascending; n_vocab: of the target."""
+    """ids: i64 [n_draft_vocab], ascending target ids; n_vocab: size of the target's vocabulary."""
 
     ids: NDArray[np.int64] = field(repr=False)
     n_vocab: int
 
     @property
     def d2t(self) -> NDArray[np.int64]:
-        """i64 [n_draft_vocab]: offset to add to a draft id, the form of SafeAILab/EAGLE's checkpoints."""
+        """i64 [n_draft_vocab]: offset from draft id to target id, as in SafeAILab/EAGLE's checkpoints."""
         return self.ids - np.arange(len(self.ids), dtype=np.int64)
 
     @property
     def t2d(self) -> NDArray[np.bool_]:
-        """bool [n_vocab]: whether a target token can be drafted."""
+        """bool [n_vocab]: True for target tokens that can be drafted."""
         return self.draft_ids >= 0
 
     @property
     def draft_ids(self) -> NDArray[np.int64]:
-        """i64 [n_vocab]: the draft id of each target token, -1 outside."""
+        """i64 [n_vocab]: draft id of each target token, -1 outside."""
         table = np.full(self.n_vocab, -1, np.int64)
         table[self.ids] = np.arange(len(self.ids))
         return table
 
 
 def count(conversations: Iterable[TrainText], n_vocab: int) -> NDArray[np.int64]:
-    """i64 [n_vocab]: how often each token is said where there is loss."""
+    """Counts each token at positions with loss: i64 [n_vocab]."""
     counts = np.zeros(n_vocab, np.int64)
     for one in conversations:
         counts += np.bincount(one.tokens[one.turns > 0], minlength=n_vocab)
@@ -53,10 +54,10 @@ def count(conversations: Iterable[TrainText], n_vocab: int) -> NDArray[np.int64]
 
 
 def choose(counts: NDArray[np.int64], size: int, keep: Collection[int] = ()) -> DraftVocabulary:
-    """The `size` most frequent tokens, `keep` among them whatever their count; of equally frequent ones the
-    lower id. A size of the whole vocabulary or more gives all of it.
+    """Chooses the `size` most frequent tokens, always including `keep`; ties go to the lower id. A size of
+    the whole vocabulary or more returns all of it.
 
-    counts: i64 [n_vocab], see `count`. Raises InvalidValueError for a size that `keep` alone exceeds.
+    counts: i64 [n_vocab], see `count`. Raises InvalidValueError if `keep` alone exceeds the size.
     """
     n_vocab, kept = len(counts), np.unique(np.array([*keep], np.int64))
     if size < max(1, len(kept)):
@@ -72,6 +73,6 @@ def choose(counts: NDArray[np.int64], size: int, keep: Collection[int] = ()) -> 
 
 
 def special_tokens(engine: Engine) -> list[int]:
-    """The target's control and end-of-generation tokens: those that show no text, or end an answer."""
+    """Returns the target's control tokens (without visible text) and end-of-generation tokens."""
     is_eog, text = engine.native.is_eog, engine.native.token_to_piece
     return [i for i in range(engine.n_vocab) if is_eog(i) or (not text(i, False) and text(i, True))]

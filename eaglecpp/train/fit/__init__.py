@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""Fits the drafter to what was captured, in PyTorch, up to the GGUF and the proof that it is right."""
+"""Trains the drafter on captured data in PyTorch, and writes and checks the GGUF."""

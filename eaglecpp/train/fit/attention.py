@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Attention of training-time test: block 0 causally, plus the row's own entries of the later steps.
+"""Attention of training-time test: causal over block 0, plus the row's own entries of the later steps.
 
-Row p at step k sees the step-0 keys of rows <= p of its own sample and its own keys of steps 1..k. The
-samples of a batch lie one after another; `Layout` says where. `merged` runs a flash kernel on block 0 of each
-sample and merges the diagonals by log-sum-exp, so no score matrix is ever built; `dense` builds it, in fp32,
-and is both the reference of the tests and the path of devices without a kernel. Tensors are
-`[n_heads, n_rows, head_dim]`, keys and values of block 0 `[n_heads, N, head_dim]`.
+Row p at step k attends to the step-0 keys of rows <= p of its own sample and to its own keys of steps 1..k.
+The samples of a batch are concatenated; `Layout` has their lengths. `merged` runs a flash kernel on block 0
+of each sample and merges the diagonals by log-sum-exp, so it never builds a score matrix. `dense` builds it,
+in fp32; it is the reference for tests and the fallback for devices without a kernel. Tensors are `[n_heads,
+n_rows, head_dim]`, keys and values of block 0 `[n_heads, N, head_dim]`.
 
-The merge needs a backward of its own: flash kernels return their log-sum-exp but drop the gradient through it
-(Dao-AILab/flash-attention#1817). Called with the merged output and the merged log-sum-exp, the kernel's
+The merge has its own backward, because flash kernels return their log-sum-exp but drop the gradient through
+it (Dao-AILab/flash-attention#1817). Called with the merged output and the merged log-sum-exp, the kernel's
 backward is exact, because it recomputes P = exp(S - LSE) and D = <dO, O> from just these two.
 """
 
@@ -25,8 +25,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Which rows are asked for. n_keys, n_queries: of each sample, side by side; at: i64 [n_rows], the place
-    of each query's row within its sample, None = all rows in their order.
+    """Rows that attention computes. n_keys, n_queries: of each concatenated sample; at: i64 [n_rows], index
+    of each query's row within its sample, None = all rows in order.
     """
 
     n_keys: tuple[int, ...]
@@ -34,7 +34,7 @@ class Layout:
     at: Tensor | None
 
     def parts(self) -> Iterator[SampleSpan]:
-        """The samples with any query."""
+        """Yields the samples that have queries."""
         key = query = 0
         for n_keys, n_queries in zip(self.n_keys, self.n_queries, strict=True):
             queries = slice(query, query + n_queries)
@@ -53,28 +53,28 @@ class SampleSpan(NamedTuple):
     at: Tensor | None
 
     def future(self, device: torch.device) -> Tensor:
-        """What a query does not see of the sample's block 0, bool [n_queries, n_keys]."""
+        """Returns the mask of block 0's keys that a query must not attend to, bool [n_queries, n_keys]."""
         places = torch.arange(self.keys.stop - self.keys.start, device=device)
         return places > (places if self.at is None else self.at)[:, None]
 
 
 Attention = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor], Sequence[Tensor], Layout], Tensor]
-"""`(q, k0, v0, later_k, later_v, layout) -> output`: queries of one step, block 0, the keys and values of
-steps 1..k with the rows of q. All with the full number of heads."""
+"""`(q, k0, v0, later_k, later_v, layout) -> output`: queries of one step, block 0, and the keys and values of
+steps 1..k for the same rows as q. All have the full number of heads."""
 
 aten = torch.ops.aten
 
 
 def takes_mask(device: torch.device) -> bool:
-    """Whether the device's flash kernel takes a mask. CUDA's does not: there, attention over all rows is
-    faster than over chosen ones.
+    """Returns True if the device's flash kernel takes a mask. CUDA's does not, so there attention over all
+    rows is faster than over selected ones.
     """
     return device.type == "cpu"
 
 
 def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
-    """The fastest implementation that is right on this device: `merged` where a flash kernel exists and
-    agrees with `dense` on a small example, else `dense`.
+    """Returns the fastest correct implementation on this device: `merged` if a flash kernel exists and agrees
+    with `dense` on a small example, else `dense`.
     """
     return merged if _kernel_works(device, dtype) else dense
 
@@ -82,7 +82,7 @@ def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
 def dense(
     q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Layout
 ) -> Tensor:
-    """The definition: scores in fp32, one softmax over block 0 and the diagonals. Any device."""
+    """Reference implementation: fp32 scores, one softmax over block 0 and the diagonals. Any device."""
     scale, out = q.shape[2] ** -0.5, [q[:, :0]]
     for part in layout.parts():
         mine = part.queries
@@ -102,8 +102,8 @@ def dense(
 def merged(
     q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Layout
 ) -> Tensor:
-    """As `dense`, by a flash kernel on block 0 and elementwise diagonals; for chosen rows it is `dense` where
-    the kernel takes no mask.
+    """Same as `dense`, but with a flash kernel on block 0 and elementwise diagonals. Falls back to `dense`
+    for selected rows if the kernel takes no mask.
     """
     if layout.at is not None and not takes_mask(q.device):
         return dense(q, k0, v0, later_k, later_v, layout)
@@ -112,7 +112,7 @@ def merged(
 
 
 class _Flash(NamedTuple):
-    """What a flash forward gives; `rest` is handed to its backward unread."""
+    """Result of a flash forward; `rest` is passed to its backward unchanged."""
 
     out: Tensor
     lse: Tensor
@@ -143,7 +143,7 @@ def _flash_backward(
 
 
 def _mask(part: SampleSpan, like: Tensor) -> Tensor | None:
-    """As a kernel adds it to the scores, [1, 1, n_queries, n_keys]; None = causal."""
+    """Returns the mask that a kernel adds to the scores, [1, 1, n_queries, n_keys]; None = causal."""
     if part.at is None:
         return None
     future = part.future(like.device)
@@ -188,8 +188,10 @@ class _Merged(torch.autograd.Function):
         parts = zip(ctx.layout.parts(), ctx.rests, ctx.masks, strict=True)
         for (queries, keys, _), of_flash, mask in parts:
             merged = _Flash(out[None, :, queries], lse[None, :, queries].contiguous(), of_flash)
-            given = grad[None, :, queries], q[None, :, queries], k0[None, :, keys], v0[None, :, keys]
-            dq[:, queries], dk0[:, keys], dv0[:, keys] = (x[0] for x in _flash_backward(*given, merged, mask))
+            inputs = grad[None, :, queries], q[None, :, queries], k0[None, :, keys], v0[None, :, keys]
+            dq[:, queries], dk0[:, keys], dv0[:, keys] = (
+                x[0] for x in _flash_backward(*inputs, merged, mask)
+            )
         if not n_later:
             return None, dq, dk0, dv0
         delta = _dot(grad, out)
@@ -203,16 +205,17 @@ class _Merged(torch.autograd.Function):
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Inner products over the last axis, summed in fp32, `[n_heads, n_rows]`. The products have the precision
-    of the factors, which in bf16 adds less than their own rounding did and spares two copies.
+    """Returns inner products over the last axis, summed in fp32, `[n_heads, n_rows]`. The products have the
+    precision of the factors: in bf16 that adds less error than the factors' own rounding, and saves two
+    copies.
     """
     return (a * b).sum(-1, dtype=torch.float32)
 
 
 @functools.cache
 def _kernel_works(device: torch.device, dtype: torch.dtype) -> bool:
-    """One step with a diagonal, output and gradients, against `dense`. A kernel may be missing (MPS, fp32 on
-    CUDA), or another release of torch may have changed it.
+    """Compares one step with a diagonal, output and gradients, with `dense`. A kernel may be missing (MPS,
+    fp32 on CUDA), or another release of torch may have changed it.
     """
     if device.type not in ("cpu", "cuda"):
         return False
@@ -220,11 +223,13 @@ def _kernel_works(device: torch.device, dtype: torch.dtype) -> bool:
     inputs = [torch.randn(2, 40, 32, generator=generator).to(device, dtype) for _ in range(5)]
     try:
         with torch.enable_grad():
-            found, expected = (_outputs(f, inputs) for f in (merged, dense))
+            outputs, expected = (_outputs(f, inputs) for f in (merged, dense))
     except (RuntimeError, NotImplementedError, AttributeError):
         return False
     allowed = 0.02 if dtype.itemsize < 4 else 1e-5
-    errors = ((a.float() - b.float()).norm() / b.float().norm() for a, b in zip(found, expected, strict=True))
+    errors = (
+        (a.float() - b.float()).norm() / b.float().norm() for a, b in zip(outputs, expected, strict=True)
+    )
     return all(bool(error < allowed) for error in errors)
 
 
@@ -232,7 +237,7 @@ def _outputs(attention: Attention, inputs: Sequence[Tensor]) -> list[Tensor]:
     q, k0, v0, k1, v1 = leaves = [x.clone().requires_grad_() for x in inputs]
     lengths = 30, q.shape[1] - 30
     out = attention(q, k0, v0, [k1], [v1], Layout(lengths, lengths, None))
-    if takes_mask(q.device):  # the same rows again
+    if takes_mask(q.device):  # the same rows, selected explicitly
         at = torch.cat([torch.arange(n) for n in lengths])
         out = out + attention(q, k0, v0, [k1], [v1], Layout(lengths, lengths, at))
     return [out, *torch.autograd.grad(out.float().square().sum(), leaves)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Batches: which conversations make a step, and their samples as tensors.
+"""Batches: the conversations of a step, and their samples as tensors.
 
-The order depends only on seed and epoch, so a resumed run goes on where it stopped. A step takes
-conversations in shuffled order until it has enough tokens. The samples of a batch lie one after another:
-padding them to the longest would add a third to the rows.
+The order depends only on seed and epoch, so that a resumed run continues exactly. A step takes conversations
+in shuffled order until it has enough tokens. The samples of a batch are concatenated, because padding them to
+the longest would add a third to the rows.
 """
 
 from __future__ import annotations
@@ -22,28 +22,26 @@ from eaglecpp.train.fit.loss import counted_rows
 from eaglecpp.train.samples import Sample
 
 _ROUND = 64
-"""With chosen rows, the tokens of a batch are a multiple of it; the rows of the first step of a half, those
-of the others of a quarter.
+"""With selected rows, the tokens of a batch are padded to a multiple of this, the rows of the first step to a
+multiple of its half, and the rows of later steps to a multiple of its quarter.
 """
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of one micro-batch, N tokens altogether, idle ones at the end included. A row is a token's
-    place among them.
+    """Samples of one micro-batch, N tokens in total, including padding at the end. A row is a token's index.
 
     tokens:    i64 [N]
-    features:  [N, n_aux * n_embd_target], the aux layers side by side
+    features:  [N, n_aux * n_embd_target], extracted layers concatenated
     label_ids: i32 [N, n_top], draft ids of the target's best next tokens
     label_p:   f32 [N, n_top], their probabilities, 0 outside the draft vocabulary
-    outside:   f32 [N], what the labels outside it have
+    outside:   f32 [N], probability of the labels outside the draft vocabulary
     best:      i64 [N], draft id of the most probable next token, -1 outside
-    layout:    the samples' lengths, as attention wants them
-    run:       which rows the steps make states of; None = all in every step
-    counted:   for each step the rows that have loss; at step k they read token row + 1 + k and are compared
-               with its labels
-    places:    where the counted rows are among those that a step runs
-    weights:   what a counted row of each step stands for, more than 1 where rows were left out
+    layout:    lengths of the samples, for attention
+    run:       rows that the steps compute; None = all rows in every step
+    counted:   rows with loss in each step; at step k they read token row + 1 + k, and its labels
+    places:    indices of the counted rows among the computed ones
+    weights:   weight of a counted row in each step, above 1 if rows were left out
     """
 
     tokens: Tensor
@@ -60,16 +58,18 @@ class Batch:
 
     @property
     def n_steps(self) -> int:
-        """Of training-time test."""
+        """Number of steps of training-time test."""
         return len(self.counted)
 
 
 @dataclass(frozen=True)
 class Run:
-    """first: i64 [n_first], the rows of the first step: those that have loss; all others are only looked at
-    by attention. later: i64 [n_later], the rows of all other steps, of a block drafter those of all; places:
-    where they are among `first`; layout: the rows as attention wants them. Both end with repetitions of the
-    last row that nobody reads, whose places are 0.
+    """Rows that the steps compute.
+
+    first: i64 [n_first], rows of the first step with loss; attention alone reads the others
+    later: i64 [n_later], rows of all other steps; for a block drafter, of all steps
+    places: indices of `later` among `first`; layout: the rows, for attention
+    Both end with unused copies of the last row as padding, whose places are 0.
     """
 
     first: Tensor
@@ -79,7 +79,8 @@ class Run:
 
 
 def epoch_steps(lengths: Sequence[int], n_tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """The conversations of each step of one epoch, at least `n_tokens` tokens in every step but the last."""
+    """Returns the conversations of each step of an epoch; all but the last have at least `n_tokens` tokens.
+    """
     order = np.random.default_rng([seed, epoch]).permutation(len(lengths))
     steps: list[list[int]] = [[]]
     filled = 0
@@ -93,7 +94,7 @@ def epoch_steps(lengths: Sequence[int], n_tokens: int, seed: int, epoch: int) ->
 
 
 def micro_batches(indices: Sequence[int], lengths: Sequence[int], n_tokens: int) -> list[list[int]]:
-    """A step, cut into micro-batches of at most `n_tokens` tokens each (one conversation is never cut)."""
+    """Splits a step into micro-batches of up to `n_tokens` tokens; conversations are never cut."""
     cut: list[list[int]] = []
     room = 0
     for index in sorted(indices, key=lambda i: (-lengths[i], i)):
@@ -115,16 +116,16 @@ def make_batch(
     *,
     has_blocks: bool = False,
 ) -> Batch:
-    """Joins samples.
+    """Concatenates samples.
 
-    draft_ids: i64 [n_vocab], the draft id of each token, -1 outside. every: run only the rows that have loss,
-    and in the steps after the first one in so many of them, beginning with number `offset`; None = run all,
-    and so is 1 where attention to chosen rows is slow. Then rows that mean nothing are added up to round
-    numbers: products of sizes that come again are prepared once, and memory of sizes that come again is found
-    at once. has_blocks: of a block drafter, whose steps are all of the same rows, the anchors: one in
-    `every`, drawn anew for each `offset`.
+    draft_ids: i64 [n_vocab], draft id of each token, -1 outside
+    every: compute only rows with loss, and in later steps every n-th of them, starting at `offset`. None
+        computes all rows, and so does 1 if attention to selected rows is slow. Rows are padded to round
+        numbers, so that prepared products and freed memory of the same size are reused.
+    has_blocks: for a block drafter, whose steps all use the same rows, the anchors: one in `every`, drawn
+        again for each `offset`
 
-    Features stay in fp32 until they are normed: some targets' residual streams reach thousands.
+    Features stay in fp32 until they are normalised, because some targets' hidden states reach thousands.
     """
     if every == 1 and not takes_mask(device) and not has_blocks:
         every = None
@@ -134,7 +135,8 @@ def make_batch(
     tokens = np.concatenate([sample.tokens for sample in samples]).astype(np.int64)
     lengths = tuple(len(sample.tokens) for sample in samples)
     turns = np.concatenate([sample.turns for sample in samples])
-    # no row predicts a sample's first token; with it outside all turns, none reaches into the next sample
+    # no row predicts a sample's first token; outside all turns, it keeps turns from reaching into the next
+    # sample
     turns[np.cumsum((0, *lengths[:-1]))] = 0
     n_aux, _, n_embd = samples[0].features.shape
     features = np.empty((len(tokens), n_aux, n_embd), np.float32)
@@ -171,7 +173,7 @@ def make_batch(
 
 
 def _idle(like: Sample, n: int) -> Sample:
-    """Tokens that nobody said."""
+    """Returns padding tokens without labels."""
     n_aux, _, n_embd = like.features.shape
     labels = n, like.label_ids.shape[1]
     return Sample(
@@ -192,12 +194,12 @@ def _thinned(
     *,
     has_blocks: bool,
 ) -> tuple[list[NDArray[np.int64]], Run, list[NDArray[np.int64]], list[float]]:
-    """The rows that count, of step 1 one in `every`, and of later steps those among them. All of them where
-    that leaves nothing. Of blocks the anchors are drawn, and all steps are theirs. Those that are run are
-    filled up to round numbers. Then the run, and the places and weights of the rows, as `Batch` has them.
+    """Selects the counted rows: in later steps one in `every`, for blocks random anchors that all steps
+    share; all rows if nothing would be left. Returns the rows of each step, the run (padded to round
+    numbers), and the rows' places and weights, as in `Batch`.
 
-    Neighbouring chains overlap in all but one token, so leaving out every other one loses little; a row of
-    step 2 must have been run at step 1.
+    Neighbouring chains overlap in all but one token, so leaving out every other one loses little. A row of a
+    later step must also be computed in the first one.
     """
     first = counted[0]
     if has_blocks:
@@ -205,8 +207,8 @@ def _thinned(
         first = later = np.sort(np.random.default_rng(offset).permutation(first)[:n])
     else:
         later = counted[1] if len(counted) > 1 else first[:0]
-        kept = later[offset % every :: every]
-        later = kept if len(kept) else later
+        selected = later[offset % every :: every]
+        later = selected if len(selected) else later
     rows_of, places, weights = [], [], []
     for k, of_step in enumerate(counted):
         rows = later if k else first
@@ -215,7 +217,7 @@ def _thinned(
         places.append(at)
         weights.append(len(of_step) / max(len(at), 1))
     of_first = np.searchsorted(first, later)
-    # an anchor is a block of rows
+    # an anchor stands for a block of rows
     n_tokens, n_idle = sum(lengths), -len(later) % (_ROUND // (8 if has_blocks else 4))
     first = np.pad(first, (0, -len(first) % (_ROUND // 2)), constant_values=n_tokens - 1)
     later = np.pad(later, (0, n_idle), constant_values=n_tokens - 1)
@@ -229,7 +231,7 @@ def _thinned(
 
 
 def _layout_of(rows: NDArray[np.int64], lengths: Sequence[int], device: torch.device) -> Layout:
-    """Of these rows, ascending."""
+    """Returns the layout of ascending rows."""
     ends = np.cumsum(lengths)
     n_of = np.diff(np.searchsorted(rows, ends), prepend=0)
     at = torch.from_numpy(rows - np.repeat(ends - lengths, n_of)).to(device)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters as they are trained: DSpark, DFlash as DeepSpec has it (DSpark without its bias), DFlash2.
+"""Block drafters in training: DSpark, DFlash in DeepSpec's form (DSpark without its bias), and DFlash2.
 
-A row p that counts is an anchor: behind the features of p and before, a block of rows `[token p+1, mask, ..]`
-at the RoPE positions p+1, p+2, .. gives the tokens p+2, p+3, .., slot k as EAGLE's step k; where slots are in
-place, as in DFlash2, the first row gives nothing. So labels, counted rows, loss and evaluation are EAGLE's.
-With the bias by the token before, the head reads `[state ; W1 of that token]` and is `[head | W2]`: one
-product, and the loss may look at a part of the vocabulary as ever. A confidence head reads the same and says
-how likely the draft of a slot is accepted, if those before it were. DFlash2's selector is a bias, too, whose
-first factor is multiplied by what the state asks for; as the candidates are the head's best tokens, the head
-also learns alone (vllm-project/speculators#1006). Its convolutions mix a row with those before it, and start
-as no mixing.
+A counted row p is an anchor. After the features up to p, a block of rows `[token p+1, mask, ..]` at the RoPE
+positions p+1, p+2, .. predicts the tokens p+2, p+3, ..; position k of the block corresponds to EAGLE's step
+k. In DFlash2 each row predicts its own position, so the first row predicts nothing. Labels, counted rows,
+loss and evaluation are therefore EAGLE's.
+
+With the bias by the previous token, the head reads `[state ; W1 of that token]` and is `[head | W2]`: a
+single product, of which the loss may use a part of the vocabulary as usual. A confidence head reads the same
+input and estimates the chance that a position's draft is accepted, given that those before were. DFlash2's
+selector is also a bias, whose first factor is multiplied by a projection of the state; since the candidates
+are the head's best tokens, the head is trained on its own as well (vllm-project/speculators#1006). Its
+convolutions mix a row with earlier ones, and start without mixing.
 Source of the method: DSpark (deepseek-ai/DeepSpec: deepspec/modeling/dspark/qwen3/modeling.py, loss.py).
 """
 
@@ -29,14 +31,14 @@ from eaglecpp.train.fit.loss import Labels, head_loss
 from eaglecpp.train.fit.model import CONVOLUTIONS, DraftModel, feed_forward, matrix, of_layer, ones
 
 _ANCHORS = 32
-"""Of which attention is computed at a time."""
+"""Anchors whose attention is computed at once."""
 
 
 class BlockModel(DraftModel):
-    """`spec.block` says how many rows a block has, and the rank of the bias."""
+    """Trains a block drafter; `spec.block` has the block's size and the rank of the bias."""
 
     def __init__(self, spec: DraftSpec, embedding: Tensor, **options: Any) -> None:
-        """options: of `DraftModel`."""
+        """options: arguments of `DraftModel`."""
         assert spec.block is not None
         super().__init__(spec, embedding, **options)
         self.block = spec.block
@@ -49,7 +51,7 @@ class BlockModel(DraftModel):
             self.predecessor = nn.Parameter(torch.randn(spec.vocab_size, rank))
             self.successor = nn.Parameter(torch.zeros(spec.draft_vocab_size, rank))
             self.selector_hidden = matrix(rank, spec.hidden_size)
-        # a vector, its bias at the end: such are stored exactly
+        # a vector with its bias at the end, because vectors are stored exactly
         width = spec.hidden_size + rank + 1
         self.confidence = nn.Parameter(torch.zeros(width)) if self.block.confidence else None
 
@@ -67,16 +69,16 @@ class BlockModel(DraftModel):
         return F.binary_cross_entropy_with_logits(logit, accepted, labels.weight, reduction="sum")
 
     def steps(self, batch: Batch) -> Iterator[Tensor]:
-        """What the head reads of each slot, over the anchors `batch.run.later`, all rows without a run."""
+        """Yields the head's input at each position, for the anchors `batch.run.later`, or for all rows."""
         spec, size, eps = self.spec, self.block.size, self.spec.rms_norm_eps
         first = 0 if self.block.anchor_first else 1
-        if self.block.causal[0]:  # no row sees those behind the last slot that is learnt
+        if self.block.causal[0]:  # no row attends to positions after the last trained one
             size = min(size, first + batch.n_steps)
         n_tokens, n_embd = len(batch.features), spec.hidden_size
         layout, anchors = batch.layout, torch.arange(n_tokens, device=batch.tokens.device)
         if batch.run is not None:
             layout, anchors = batch.run.layout, batch.run.later
-        # those are read in their own ways
+        # these parameters are used separately
         kept = ("head", "markov_w1", "markov_w2", "predecessor", "successor", "confidence")
         w = {name: p.to(self.dtype) for name, p in self.named_parameters() if name not in kept}
         tokens = F.pad(batch.tokens, (0, size + 1))
@@ -85,7 +87,7 @@ class BlockModel(DraftModel):
         hidden = self.embedding[ids].flatten(0, 1)
         features = F.linear(batch.features.to(self.dtype), w["fc"])
         context = F.rms_norm(features, (n_embd,), w["hidden_norm"], eps)
-        # turning by places in the batch is as good as by places in the sample: only differences matter
+        # RoPE positions count within the batch instead of the sample, because only differences matter
         cos, sin = self._rotation(n_tokens + size + 1)
         places = (anchors[:, None] + 1 + torch.arange(size, device=anchors.device)).flatten()
         for i in range(spec.n_layers):
@@ -103,7 +105,7 @@ class BlockModel(DraftModel):
         states = F.rms_norm(hidden, (n_embd,), w["norm"], eps).view(len(anchors), size, n_embd)
         states = states[:, first : first + batch.n_steps]
         table = self.predecessor if self.block.selector else self.markov_w1
-        if table is not None:  # all at once: the table's gradient is a table each time
+        if table is not None:  # a single lookup, because each one has a gradient as large as the table
             behind = anchors[:, None] + 1 + torch.arange(batch.n_steps, device=anchors.device)
             before = F.embedding(tokens[behind], table).to(self.dtype)
             if self.block.selector:
@@ -114,23 +116,23 @@ class BlockModel(DraftModel):
     def _mixed(
         self, rows: Tensor, normed: Tensor, size: int, layer: dict[str, Tensor], name: str, side: int
     ) -> Tensor:
-        """DFlash2's convolution over the rows of each block, [n_anchors * size, n_embd], before (0) or behind
-        (1) a part of a layer; the part's input, normed, has a say in it.
+        """Applies DFlash2's convolution over the rows of each block, [n_anchors * size, n_embd], before (side
+        0) or after (1) a part of a layer. Its kernel depends on the part's normalised input.
         """
         if self.block.conv is None:
             return rows
         n_taps, group = self.block.conv
-        asked = F.linear(normed, layer[f"{name}_projection"]).view(len(rows), 2, n_taps, -1)[:, side]
-        kernel = layer[f"{name}_base"][side] + asked.repeat_interleave(group, dim=2)
+        projected = F.linear(normed, layer[f"{name}_projection"]).view(len(rows), 2, n_taps, -1)[:, side]
+        kernel = layer[f"{name}_base"][side] + projected.repeat_interleave(group, dim=2)
         moved = [F.pad(rows.view(-1, size, rows.shape[1]), (0, 0, tap, 0))[:, :size] for tap in range(n_taps)]
         return (kernel * torch.stack(moved, dim=2).flatten(0, 1)).sum(1)
 
     def _attend(
         self, q: Tensor, own: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], layout: Layout, size: int
     ) -> Tensor:
-        """`[n_anchors * size, n_heads * head_dim]`: the rows of each block see the text up to their anchor's
-        row, within its sample, and their own block. q, own: `[n_heads, n_anchors * size, head_dim]`; seen: of
-        all rows of the text; layout: of the anchors.
+        """Computes attention, `[n_anchors * size, n_heads * head_dim]`: the rows of each block attend to the
+        text of their sample up to their anchor, and to their own block. q, own: `[n_heads, n_anchors * size,
+        head_dim]`; seen: keys and values of all rows of the text; layout: of the anchors.
         """
         n_heads, _, width = q.shape
         later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
@@ -138,7 +140,7 @@ class BlockModel(DraftModel):
         for part in layout.parts():
             first, n_all = part.queries.start, part.queries.stop - part.queries.start
             at = torch.arange(n_all, device=q.device) if part.at is None else part.at
-            # a few at a time: the scores of all would take gigabytes where every row of a long text is one
+            # in parts, because scores for every row of a long text would take gigabytes
             for few in torch.split(at, _ANCHORS):
                 rows, n = slice(first * size, (first + len(few)) * size), len(few)
                 first += n
@@ -160,5 +162,5 @@ class BlockModel(DraftModel):
 
 
 def model_for(spec: DraftSpec) -> type[DraftModel]:
-    """What trains drafters of this kind."""
+    """Returns the model class that trains drafters of this kind."""
     return DraftModel if spec.block is None else BlockModel

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The acceptance length a drafter would have, measured on held-out conversations without running the engine.
+"""Acceptance length of a drafter, computed on held-out conversations without running the engine.
 
-Every row of an answer could be the anchor of a chain, whose depth k is accepted when all depths before it
-were and the drafter's best token is the target's most probable one. But the engine starts chains only at
-some rows: right after what the last round accepted. So each answer is walked through as the engine would do
-it. A mean over all rows would count a passage that is drafted in rounds of six tokens six times as often as
-the rounds do; it gave 2.5 where the engine measured 2.2 on the same answers. On text that the target wrote
-itself, at temperature 0, the walk gives exactly the engine's acceptance length.
+Any row of an answer could be the anchor of a chain, whose depth k is accepted if all depths before it were
+and the drafter's best token is the target's most probable one. But the engine starts chains only after the
+last accepted token, so the evaluation walks through each answer like the engine. A mean over all rows would
+count a passage drafted in rounds of six tokens six times as often; it gave 2.5 where the engine measured 2.2
+on the same answers. On text written by the target itself at temperature 0, the walk gives exactly the
+engine's acceptance length.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from eaglecpp.train.samples import FeatureSource, Sample
 
 @dataclass(frozen=True)
 class Acceptance:
-    """rates: per depth, of the chains that reached it, as the depth before where none did; length: tokens per
-    round, the target's own included; n_rounds: how many those were.
+    """rates: acceptance rate per depth, among chains that reached it; for an unreached depth, the rate
+    before.
+    length: tokens per round, including the target's own. n_rounds: number of rounds.
     """
 
     rates: tuple[float, ...]
@@ -36,10 +37,11 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class TrainingTimeTest:
-    """How a drafter learns: chains of `n_steps` from the rows of a text; the slots of a block are such steps.
+    """A drafter's training method: chains of `n_steps` from rows of a text, or blocks, whose positions are
+    the steps.
 
-    later_every: the steps after the first, or all of a block, run one row in so many; draft_ids: i64
-    [n_vocab], the draft id of each token, -1 outside.
+    later_every: steps after the first one (for a block, all) use one row in so many; draft_ids: i64
+    [n_vocab], draft id of each token, -1 outside
     """
 
     model: DraftModel
@@ -48,12 +50,12 @@ class TrainingTimeTest:
     later_every: int = 1
 
     def batch(self, samples: Sequence[Sample], step: int) -> Batch:
-        """Other rows of the later steps in each step of the run."""
+        """Returns a training batch; `step` selects other rows for the later steps."""
         return self._joined(samples, self.n_steps, self.later_every, step)
 
     def rounds(self, samples: Sequence[Sample], depth: int) -> NDArray[np.float32]:
-        """The samples' answers walked through in rounds of `depth` drafts, by the drafter's best tokens and
-        the target's: how many drafts of each depth were accepted, and how many were reached, [2, depth].
+        """Walks through the samples' answers in rounds of `depth` drafts, comparing best tokens of drafter
+        and target. Returns accepted and reached drafts per depth, [2, depth].
         """
         block = self.model.spec.block
         n_slots = depth if block is None else min(depth, block.n_drafts)
@@ -69,10 +71,7 @@ class TrainingTimeTest:
 def evaluate(
     method: TrainingTimeTest, source: FeatureSource, indices: Sequence[int], depth: int, n_tokens: int
 ) -> Acceptance:
-    """Runs rounds of `depth` drafts over some samples.
-
-    n_tokens: most tokens of a micro-batch.
-    """
+    """Runs rounds of `depth` drafts over some samples. n_tokens: maximum tokens of a micro-batch."""
     accepted, reached = sums = np.zeros((2, depth), np.float32)
     for micro in micro_batches(indices, source.lengths, n_tokens):
         sums += method.rounds([source.sample(i) for i in micro], depth)
@@ -84,8 +83,8 @@ def evaluate(
 
 
 def _walk(batch: Batch, hits: Sequence[Tensor]) -> NDArray[np.float32]:
-    """Rounds through the answers of one batch: accepted and reached drafts of each depth, [2, depth]. The
-    rows counted at a step were counted at all before, and near the end of an answer chains are shorter.
+    """Walks through the answers of a batch; returns accepted and reached drafts per depth, [2, depth]. Rows
+    counted at a step are also counted at all earlier ones; near the end of an answer, chains are shorter.
     """
     n_rows, depth = batch.tokens.numel(), len(hits)
     n_possible, n_accepted = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""A trained drafter as files: a Hugging Face checkpoint, the GGUF made from it, and the proof that both
-compute what was trained.
+"""Writes a trained drafter as a Hugging Face checkpoint and a GGUF, and checks that the engine computes the
+same.
 
 The checkpoint has the names and keys that vLLM, SGLang and TorchSpec read. Layer ids are in both conventions:
-boundary ids at the top level (vLLM), ids of the block before in `eagle_config` (SGLang, TorchSpec); the maps
-are always written, and a head shared with the target is written out for readers that want one; EAGLE-1 has
-none of these, as SafeAILab writes it. The GGUF is
-then loaded by the engine, and three chained steps are compared with this module's own arithmetic.
+boundary ids at the top level (vLLM), ids of the previous block in `eagle_config` (SGLang, TorchSpec). The
+vocabulary maps are always written, and a head shared with the target is written for readers that need it.
+EAGLE-1 has none of these, as in SafeAILab's files. The engine then loads the GGUF, and three chained steps
+are compared with this module's own arithmetic.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from eaglecpp.train.samples import Sample
 _N_STEPS = 3
 _N_TOKENS = 48
 _EXACT_ERROR = 1e-3
-"""Difference of the logits from an F32 file, relative to their spread."""
+"""Allowed difference of the logits for an F32 file, relative to their spread."""
 _F16_ERROR, _MOST_ERROR = 5e-3, 0.3
-"""From an F16 file, whatever the features are; and from a file in a type that is still of use."""
+"""Allowed differences for an F16 file with any features, and for any type that is still useful."""
 _QUANTISED = 8.0
-"""How many times the rounding of the most coarsely stored matrix the logits may differ by: there are seven
-matrices in a row, and the engine rounds what it multiplies them with as well.
+"""Allowed difference in times of the largest rounding error of a stored matrix: there are seven matrices in a
+row, and the engine also rounds their inputs.
 """
 
 
 def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """`config.json`. facts: the training's own record, kept under `eaglecpp`."""
+    """Returns `config.json`. facts: the training's record, stored under `eaglecpp`."""
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM" if spec.fuses_embedding else "LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -86,8 +86,8 @@ def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _block_config(spec: DraftSpec, block: BlockSpec) -> dict[str, Any]:
-    """As DeepSpec writes it, whose rank 0 is DFlash, or with slots in place as z-lab; ids are of the block
-    before.
+    """Returns the keys of a block drafter in DeepSpec's form (rank 0 is DFlash), or in z-lab's if rows
+    predict their own position. Layer ids are of the previous block.
     """
     heads: dict[str, Any] = {
         "markov_rank": block.markov_rank,
@@ -97,7 +97,7 @@ def _block_config(spec: DraftSpec, block: BlockSpec) -> dict[str, Any]:
     }
     if block.selector and block.conv:
         keys = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
-        # where vLLM looks for them
+        # the keys that vLLM reads
         heads = {"dflash_config": dict(zip(keys, (*block.conv, *block.selector), strict=True))}
     in_place = "DFlash2DraftModel" if block.selector else "DFlashDraftModel"
     return heads | {
@@ -133,15 +133,15 @@ def _rope_scaling(spec: DraftSpec) -> dict[str, Any] | None:
 def write_checkpoint(
     folder: Path, model: DraftModel, vocab: DraftVocabulary, facts: Mapping[str, Any], *, own_embedding: bool
 ) -> None:
-    """`config.json` and `model.safetensors`, weights in bf16; each replaces an older one when it is whole.
+    """Writes `config.json` and `model.safetensors`, with weights in bf16, each atomically.
 
-    own_embedding: the drafter's table is not the target's and must come along.
+    own_embedding: also write the drafter's embedding, because it is not the target's
     """
     tensors = to_checkpoint({name: p.detach().cpu() for name, p in model.named_parameters()}, model.spec)
     if own_embedding:
         tensors["embed_tokens.weight"] = model.embedding.cpu()
     stored = {name: t.to(torch.bfloat16).contiguous() for name, t in tensors.items()}
-    if len(vocab.ids) < vocab.n_vocab:  # vLLM refuses maps of a drafter that has the whole vocabulary
+    if len(vocab.ids) < vocab.n_vocab:  # vLLM rejects maps for a whole vocabulary
         stored |= {"d2t": torch.from_numpy(vocab.d2t), "t2d": torch.from_numpy(vocab.t2d)}
     text = json.dumps(hf_config(model.spec, facts), indent=2) + "\n"
     with replaced(folder / "model.safetensors") as path:
@@ -150,7 +150,7 @@ def write_checkpoint(
 
 
 def export_gguf(folder: Path, target: Path, kind: str, *, share_head: bool) -> ConvertReport:
-    """`drafter-<kind>.gguf` in the folder, from the checkpoint there. Raises ConvertError."""
+    """Converts the checkpoint in the folder to `drafter-<kind>.gguf` there. Raises ConvertError."""
     out = folder / f"drafter-{kind}.gguf"
     return convert_checkpoint(folder, target=target, out=out, type=kind, share_head=share_head)
 
@@ -164,13 +164,13 @@ def check_engine(
     sample: Sample,
     rounded: TypePlan | None = None,
 ) -> float:
-    """Runs the GGUF in the engine and the checkpoint here, three chained steps on one sample.
+    """Compares the GGUF in the engine with the checkpoint here, for three chained steps on one sample.
 
-    rounded: how the matrices were rounded in training, where they were: what was trained is then these.
-    Returns the root mean square difference of a logit, relative to their spread. Where that is more than the
-    type's own rounding explains, the same file in F16 tells whether the arithmetic or the type is to blame:
+    rounded: quantisation used in training, if any, which this module then applies as well
+    Returns the root mean square difference of the logits, relative to their spread. If that is more than the
+    type's own rounding explains, the same file in F16 tells whether the arithmetic or the type is the cause:
     features with values a hundred times their mean cost a quantised product several percent. Raises
-    TrainError for wrong arithmetic, and for a type that leaves little of the drafter.
+    TrainError for wrong arithmetic, and for a type that makes the drafter useless.
     """
     n_tokens = min(len(sample.tokens), _N_TOKENS)
     if n_tokens < _N_STEPS + 3:
@@ -187,9 +187,9 @@ def check_engine(
     embedding = model.embedding.float().cpu().numpy()
 
     def difference(gguf: Path) -> float:
-        found = _engine(gguf, embedding, head, short, ids, n)
-        is_there = np.isfinite(found)  # DFlash2 scores its candidates alone
-        first, second = (_among(rows, is_there) for rows in (found, expected))
+        logits = _engine(gguf, embedding, head, short, ids, n)
+        is_scored = np.isfinite(logits)  # DFlash2 only scores its candidates
+        first, second = (_among(rows, is_scored) for rows in (logits, expected))
         return float(np.sqrt(np.square(first - second).mean()) / second.std())
 
     error = difference(report.out)
@@ -204,13 +204,13 @@ def check_engine(
         raise TrainError(
             f"{report.out}: the engine's logits differ from the trained drafter's by {error:.3g} of their "
             f"spread, expected at most {allowed:.3g} for {report.type}. The checkpoint {folder} is written, "
-            "but the GGUF is not what was trained; please report this"
+            "but the GGUF does not match it; please report this"
         )
     return error
 
 
 def _among(rows: NDArray[np.float32], chosen: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Log-probabilities of the chosen tokens of each row, if there were no others."""
+    """Returns log-probabilities of the chosen tokens of each row, renormalised among them."""
     masked = np.where(chosen, rows, -np.inf)
     return (masked - np.logaddexp.reduce(masked, axis=1, keepdims=True))[chosen]
 
@@ -219,11 +219,11 @@ def _among(rows: NDArray[np.float32], chosen: NDArray[np.bool_]) -> NDArray[np.f
 def _here(
     state: State, model: DraftModel, batch: Batch, row: int, rounded: TypePlan | None
 ) -> NDArray[np.float32]:
-    """Logits [n_steps, n_draft_vocab] of the chain at a row, from the checkpoint, in fp32."""
+    """Returns fp32 logits [n_steps, n_draft_vocab] of the chain at a row, from the checkpoint."""
     shares = model.share_head
     exact = model_for(model.spec)(model.spec, model.embedding.cpu(), share_head=shares, dtype=torch.float32)
     exact.load_state_dict(state, strict=False)
-    if shares:  # the engine uses the target's own
+    if shares:  # the engine uses the target's head
         exact.head.copy_(model.head.cpu())
     stored = None if rounded is None else StoredWeights(exact, rounded)
     with nullcontext() if stored is None else stored.lent():
@@ -238,7 +238,7 @@ def _engine(
     draft_ids: NDArray[np.int64] | None,
     n: int,
 ) -> NDArray[np.float32]:
-    """The same by the engine, n steps. draft_ids: of a block drafter."""
+    """Returns the same logits from the engine. draft_ids: given for a block drafter."""
     row, tokens = len(sample.tokens) - 2 - n, sample.tokens.tolist()
     options = EngineOptions()
     options.draft_type_kv, options.draft_device, options.n_threads = "f32", "cpu", torch.get_num_threads()
@@ -254,11 +254,11 @@ def _engine(
                 one[draft_ids[list(ids)]] = values
             return rows
         logits, state = drafter.commit(features, tokens[1 : row + 2])
-        found = [np.asarray(logits)]
+        steps = [np.asarray(logits)]
         for k in range(1, n):
             rows, states = drafter.extend(state[None], [tokens[row + 1 + k]], [k - 2])
-            found.append(np.asarray(rows[0]))
+            steps.append(np.asarray(rows[0]))
             state = states[0]
     finally:
         drain()
-    return np.stack([one - np.logaddexp.reduce(one) for one in found])
+    return np.stack([one - np.logaddexp.reduce(one) for one in steps])

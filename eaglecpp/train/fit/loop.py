@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`Trainer`: runs steps until the budget is spent, with evaluations, saved states and exact continuation.
+"""`Trainer`: runs steps until the budget is spent, with evaluations, saved states and exact resuming.
 
-What happens at a step depends only on the seed, the data and the number of the step, so a run that was
-stopped and resumed gives the same curve as one that was not. With `minutes` the learning rate follows the
-clock, so the curves are only nearly the same. Prints nothing; a `Reporter` is told.
+A step depends only on the seed, the data and its number, so a stopped and resumed run gives the same curve as
+an uninterrupted one. With `minutes` the learning rate follows the clock, so the curves are only nearly the
+same. Prints nothing; reports to a `Reporter`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _WEIGHT_DECAY = 0.01
 
 
 def default_lr(n_embd: int) -> float:
-    """2e-3 up to a width of 512, falling with the width from there (2.5e-4 at 4096)."""
+    """Returns 2e-3 up to a width of 512, less for larger widths (2.5e-4 at 4096)."""
     return 2e-3 * 512 / max(n_embd, 512)
 
 
 def lr_factor(progress: float, warmup: float) -> float:
-    """Share of the full learning rate at `progress` of the run (0..1): linear warm-up, then half a cosine
-    down to a hundredth.
+    """Returns the share of the full learning rate at `progress` of the run (0..1): linear warm-up, then half
+    a cosine down to a hundredth.
     """
     if progress < warmup:
         return max(progress / warmup, 0.01)
@@ -50,9 +50,9 @@ def lr_factor(progress: float, warmup: float) -> float:
 
 
 class Optimizer:
-    """AdamW on fp32 weights; norm weights do not decay. `step(scale, lr)` follows when the gradients have
-    been accumulated: a step whose gradient is not finite changes nothing and is counted, and its data is used
-    again in the next epoch.
+    """AdamW on fp32 weights, without decay of norm weights. `step(scale, lr)` applies accumulated gradients.
+    A step with a non-finite gradient changes nothing and is counted; its data is used again in the next
+    epoch.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -65,28 +65,28 @@ class Optimizer:
         self.adam = torch.optim.AdamW(groups, lr=0.0, betas=_BETAS, fused=True)
 
     def step(self, scale: Tensor, lr: float) -> float:
-        """Multiplies the gradients by `scale`, clips them to a norm of 1 and updates the weights; clears
-        the gradients. Returns the norm before clipping; NaN or Inf means that nothing was changed.
+        """Multiplies the gradients by `scale`, clips them to a norm of 1, updates the weights and clears the
+        gradients. Returns the norm before clipping; if it is NaN or Inf, the weights were not updated.
         """
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients) * scale
-        found = float(norm)
-        if not math.isfinite(found):
+        value = float(norm)
+        if not math.isfinite(value):
             self.n_skipped += 1
         else:
-            torch._foreach_mul_(gradients, float(scale) * min(1.0, 1.0 / (found + 1e-6)))
+            torch._foreach_mul_(gradients, float(scale) * min(1.0, 1.0 / (value + 1e-6)))
             for group in self.adam.param_groups:
                 group["lr"] = lr
             self.adam.step()
         self.adam.zero_grad(set_to_none=True)
-        return found
+        return value
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
+        """Returns the state that a resumed run needs."""
         return {"adam": self.adam.state_dict(), "n_skipped": self.n_skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what `state_dict` gave."""
+        """Restores the result of `state_dict`."""
         self.adam.load_state_dict(state["adam"])
         self.n_skipped = int(state["n_skipped"])
 
@@ -95,31 +95,31 @@ _FORMAT = 2
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Writes to a temporary name, flushes to the disk, renames: a crash leaves the previous state."""
+    """Writes a state atomically: a crash leaves the previous one."""
     with replaced(path) as temporary, temporary.open("wb") as file:
         torch.save({"format": _FORMAT, **state}, file)
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """What `save_state` wrote, on the CPU. Raises TrainError for a file that is none."""
+    """Loads a state to the CPU. Raises TrainError for a missing or invalid file."""
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise TrainError(f"{path}: there is no training to resume; leave out --resume to start one") from None
+        raise TrainError(f"{path}: there is no training to resume; remove --resume to start one") from None
     except (OSError, RuntimeError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
         raise TrainError(f"{path}: expected the state of a training, cannot read it: {error}") from error
     if not isinstance(state, dict) or state.get("format") != _FORMAT:
         raise TrainError(
-            f"{path}: expected the state of a training in format {_FORMAT}, found another; begin anew in "
-            "another folder, or delete this one"
+            f"{path}: expected the state of a training in format {_FORMAT}, found another format; start "
+            "again in another folder, or delete this one"
         )
     return state
 
 
 def check_same_run(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises MismatchError, with all differences, when a state was made by another run than this one.
+    """Raises MismatchError, with all differences, if a state belongs to another run.
 
-    What the stored run does not name came with a later version, and the run was without it.
+    Facts that the stored run lacks were added by a later version, and are not compared.
     """
     before, after = dict(_single(stored)), dict(_single(now))
     wrong = [
@@ -129,13 +129,13 @@ def check_same_run(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any]
     ]
     if wrong:
         raise MismatchError(
-            f"{path}: --resume continues the same run only, and {'; '.join(wrong)}. Give the command of the "
-            "first run (steps, epochs and minutes may differ), or train into another directory"
+            f"{path}: --resume only continues the same run, but {'; '.join(wrong)}. Repeat the command of "
+            "the first run (steps, epochs and minutes may differ), or train into another folder"
         )
 
 
 def _single(facts: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, Any]]:
-    """Each fact by its own name, also those of the drafter (JSON) and its block."""
+    """Yields each fact by its own name, including the drafter's (JSON) and its block's."""
     for key, value in facts.items():
         inner = json.loads(value) if key == "drafter" else value
         if isinstance(inner, dict):
@@ -145,27 +145,27 @@ def _single(facts: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, Any]]
 
 
 _SAVE_SECONDS = (10.0, 300.0)
-"""Between two saved states: at first and at most, twice as long each time."""
+"""Seconds between saved states: first and maximum, doubling each time."""
 _N_EVALUATIONS = 20
 _EVALUATION_TOKENS = 8192
-"""Of held-out data that tell how a run goes; more would take time from training. Their samples stay in
-memory: 400 MB at a width of 4096.
+"""Held-out tokens of each evaluation; more would take time from training. Their samples stay in memory: 400
+MB at a width of 4096.
 """
 
 _NOISE = 0.01
-"""Of the length that so many tokens give."""
+"""Relative error of the length measured on so many tokens."""
 
 
 @dataclass(frozen=True)
 class Duration:
-    """When to end; whatever comes first. None = no limit of this kind, but one must be set."""
+    """Budget of a run; the first limit that is reached ends it. None = no limit of this kind, but not all."""
 
     steps: int | None = None
     epochs: float | None = None
     minutes: float | None = None
 
     def progress(self, steps: int, epochs: float, seconds: float) -> float:
-        """Share of the budget that is spent, 1 at the end."""
+        """Returns the spent share of the budget, 1 at the end."""
         done = (steps, epochs, seconds / 60)
         limits = (self.steps, self.epochs, self.minutes)
         both = [(d, limit) for d, limit in zip(done, limits, strict=True) if limit is not None]
@@ -174,9 +174,9 @@ class Duration:
 
 @dataclass(frozen=True)
 class Hyper:
-    """What a resumed run must have in common with the first one.
+    """Hyperparameters, which a resumed run must not change.
 
-    n_steps: of training-time test; later_every: its later steps run one row in so many; batch_tokens: least
+    n_steps: of training-time test; later_every: its later steps use one row in so many; batch_tokens: minimum
     tokens of an optimiser step; warmup: share of the run; seed: of the order of the data.
     """
 
@@ -190,10 +190,11 @@ class Hyper:
 
 @dataclass(frozen=True)
 class Limits:
-    """What may differ between a run and its continuation.
+    """Settings that a resumed run may change.
 
-    micro_tokens: most tokens computed at once; depth: of evaluated chains; eval_steps: between two
-    evaluations, 0 = twenty per run; patience: evaluations without gain after which to end, 0 = never.
+    micro_tokens: maximum tokens computed at once; depth: of evaluated chains; eval_steps: steps between
+    evaluations, 0 = twenty evaluations per run; patience: evaluations without gain after which the run ends,
+    0 = never.
     """
 
     micro_tokens: int = 4096
@@ -204,7 +205,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step. loss: nats per counted row."""
+    """Result of a step. loss: nats per counted row."""
 
     step: int
     progress: float
@@ -216,22 +217,22 @@ class StepReport:
 
 
 class Reporter(Protocol):
-    """Told what happens."""
+    """Receives the events of a training loop."""
 
     def on_step(self, report: StepReport) -> None:
-        """After each step."""
+        """Called after each step."""
 
-    def on_evaluation(self, step: int, found: Acceptance, best: bool) -> None:
-        """After each evaluation."""
+    def on_evaluation(self, step: int, acceptance: Acceptance, best: bool) -> None:
+        """Called after each evaluation."""
 
     def stop(self) -> bool:
-        """Whether the user wants to end now; asked between steps, and for each sample of one."""
+        """Returns True to end the run; polled between steps, and for each sample of a step."""
         ...
 
 
 @dataclass
 class Progress:
-    """Where a run is, and its curve. `epoch` and `position` say which step comes next."""
+    """State of a run, and its curve. `epoch` and `position` identify the next step."""
 
     step: int = 0
     epoch: int = 0
@@ -248,7 +249,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """reason: budget, patience or stopped. best: of all evaluations, None without held-out data."""
+    """reason: budget, patience or stopped. best: the best evaluation, None without held-out data."""
 
     reason: str
     progress: Progress
@@ -257,7 +258,7 @@ class Outcome:
 
 
 class Trainer:
-    """One run. `model` ends with the last weights; `load_best` puts in those of the best evaluation."""
+    """A training run. `model` ends with the last weights; `load_best` loads the best evaluation's."""
 
     def __init__(
         self,
@@ -273,8 +274,8 @@ class Trainer:
         facts: dict[str, Any] | None = None,
         stored: StoredWeights | None = None,
     ) -> None:
-        """parts: sample indices to train on and to evaluate on; facts: whatever else makes this run this
-        run, plain values; stored: compute with these weights.
+        """parts: sample indices to train on and to evaluate on; facts: plain values that identify the run;
+        stored: compute with these quantised weights.
         """
         self.method, self.model = method, method.model
         self.train, self.held_out = list(parts[0]), list(parts[1])
@@ -293,7 +294,7 @@ class Trainer:
         self._save_seconds = _SAVE_SECONDS[0]
 
     def resume(self) -> None:
-        """Takes up the saved state. Raises TrainError without one, MismatchError for one of another run."""
+        """Loads the saved state. Raises TrainError if it is missing, MismatchError for another run's."""
         state = load_state(self.last)
         check_same_run(self.last, state["facts"], self.facts)
         self._load_weights(state["model"])
@@ -302,12 +303,12 @@ class Trainer:
         self._began = time.monotonic() - self.progress.seconds
 
     def run(self) -> Outcome:
-        """Trains to the end of the budget, the reporter's wish or the patience; saves in each case. A step
-        that the reporter's wish ends halfway was not made.
+        """Trains until the budget or the patience is spent, or the reporter stops it; always saves. A step
+        that is interrupted by the reporter is discarded.
         """
         self._began = time.monotonic() - self.progress.seconds
         if not self.last.exists():
-            self._save()  # so that there is something to resume
+            self._save()  # so that even a run killed early can be resumed
         try:
             reason = self._run()
         except _Stopped:
@@ -318,7 +319,7 @@ class Trainer:
         return Outcome(reason, self.progress, best, self.optimizer.n_skipped)
 
     def _run(self) -> str:
-        """Why it ended."""
+        """Runs steps; returns the reason for ending."""
         reason, p = "budget", self.progress
         steps = self._steps()
         while self.share() < 1.0:
@@ -338,7 +339,7 @@ class Trainer:
         return reason
 
     def _steps(self) -> Iterator[list[int]]:
-        """The samples of each step from here on, one epoch after another."""
+        """Yields the samples of each remaining step, epoch after epoch."""
         p = self.progress
         while True:
             order = epoch_steps(self._train_lengths, self.hyper.batch_tokens, self.hyper.seed, p.epoch)
@@ -346,24 +347,24 @@ class Trainer:
             p.epoch, p.position, p.epoch_tokens = p.epoch + 1, 0, 0
 
     def share(self) -> float:
-        """Share of the budget that is spent."""
+        """Returns the spent share of the budget."""
         p = self.progress
         epochs = p.epoch + p.epoch_tokens / max(sum(self._train_lengths), 1)
         return self.budget.progress(p.step, epochs, p.seconds)
 
     def load_best(self) -> None:
-        """Puts the weights of the best evaluation into the model, where there was one."""
+        """Loads the weights of the best evaluation, if any."""
         if self.best.exists():
             self._load_weights(load_state(self.best)["model"])
 
     def _step(self, indices: Sequence[int]) -> None:
-        """One optimiser step over some conversations."""
+        """Runs one optimiser step over some conversations."""
         hyper, p = self.hyper, self.progress
         lr = hyper.lr * lr_factor(self.share(), hyper.warmup)
         with self._computing():
             sums = self._accumulate(indices)
         loss, weight, *rest = torch.cat([sums.loss[None], sums.weight[None], sums.hits, sums.counts]).tolist()
-        norm = self.optimizer.step(torch.tensor(1 / max(weight, 1e-9)), lr)  # of the mean over counted rows
+        norm = self.optimizer.step(torch.tensor(1 / max(weight, 1e-9)), lr)  # gradient of the mean loss
         n_tokens = sum(self._lengths[i] for i in indices)
         p.step, p.position = p.step + 1, p.position + 1
         p.tokens, p.epoch_tokens = p.tokens + n_tokens, p.epoch_tokens + n_tokens
@@ -375,7 +376,7 @@ class Trainer:
         self.reporter.on_step(StepReport(p.step, self.share(), loss, lr, norm, p.tokens, p.seconds))
 
     def _accumulate(self, indices: Sequence[int]) -> Sums:
-        """Forward and backward, a micro-batch at a time."""
+        """Runs forward and backward, one micro-batch at a time."""
         total: Sums | None = None
         for micro in micro_batches(indices, self._lengths, self.limits.micro_tokens):
             samples = [self.source.sample(k) for k in micro]
@@ -387,7 +388,7 @@ class Trainer:
         return total
 
     def _evaluation_due(self) -> bool:
-        """Every `eval_steps`, or at each twentieth of the budget."""
+        """Returns True every `eval_steps`, or at each twentieth of the budget."""
         if not self.held_out:
             return False
         if self.limits.eval_steps:
@@ -396,22 +397,22 @@ class Trainer:
 
     def _evaluate(self) -> None:
         p = self.progress
-        depth, n_most = self.limits.depth, self.limits.micro_tokens
+        depth, n_max = self.limits.depth, self.limits.micro_tokens
         with self._computing():
-            found = evaluate(self.method, self.source, self.held_out, depth, n_most)
+            acceptance = evaluate(self.method, self.source, self.held_out, depth, n_max)
         p.seconds = time.monotonic() - self._began
-        p.evaluations.append([p.step, p.tokens, p.seconds, found.length, *found.rates])
-        # the last weights have had the low learning rates, which an evaluation this short need not show
+        p.evaluations.append([p.step, p.tokens, p.seconds, acceptance.length, *acceptance.rates])
+        # the last weights had the lowest learning rates, whose gain may be below this evaluation's noise
         is_last = self.share() >= 1.0
-        better = found.length > p.best_length * (1 - _NOISE if is_last else 1)
+        better = acceptance.length > p.best_length * (1 - _NOISE if is_last else 1)
         p.since_best = 0 if better else p.since_best + 1
         if better:
-            p.best_length, p.best_step = found.length, p.step
+            p.best_length, p.best_step = acceptance.length, p.step
             save_state(self.best, {"model": self._weights(), "step": p.step})
-        self.reporter.on_evaluation(p.step, found, better)
+        self.reporter.on_evaluation(p.step, acceptance, better)
 
     def _weights(self) -> dict[str, torch.Tensor]:
-        """What is trained; the rest is the target's."""
+        """Returns the trained weights; frozen ones are the target's."""
         return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
 
     def _load_weights(self, weights: dict[str, torch.Tensor]) -> None:
@@ -426,12 +427,12 @@ class Trainer:
 
 
 class _Stopped(KeyboardInterrupt):
-    """The reporter wants to end now."""
+    """Raised when the reporter stops the run."""
 
 
 class _Samples:
-    """A source that gives no more samples when the reporter wants to end: capturing them is what takes long
-    in a step or an evaluation. Those of the evaluations are captured once.
+    """A source that raises once the reporter stops the run, because capturing samples takes most of the time
+    of a step or an evaluation. Samples of evaluations are captured once and kept.
     """
 
     def __init__(self, source: FeatureSource, reporter: Reporter, kept: Sequence[int]) -> None:
@@ -440,7 +441,7 @@ class _Samples:
         self._kept: dict[int, Sample | None] = dict.fromkeys(kept)
 
     def sample(self, index: int) -> Sample:
-        """Raises _Stopped."""
+        """Returns a sample. Raises _Stopped."""
         sample = self._kept.get(index)
         if sample is None:
             if self._reporter.stop():
@@ -452,7 +453,7 @@ class _Samples:
 
 
 def _up_to(indices: Sequence[int], lengths: Sequence[int], n_tokens: int) -> list[int]:
-    """As many samples from the front as have so many tokens, but at least one."""
+    """Returns the first samples that fit in `n_tokens`, but at least one."""
     taken: list[int] = []
     n = 0
     for index in indices:

@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: MIT
-"""The loss through the draft head, and which rows count.
+"""The loss through the draft head, and the rows that count.
 
 The label of a row is the target's own next-token distribution: its most probable tokens with their
-probabilities under the whole vocabulary. Tokens outside the draft vocabulary are left out and the rest is
-not renormalised, so a row's weight is the probability mass that the drafter can reach. Dropping such rows
-would lose data; renormalising would teach the drafter to be confident about wrong tokens.
+probabilities over the whole vocabulary. Tokens outside the draft vocabulary are left out and the rest is not
+renormalised, so a row's weight is the probability mass that the drafter can reach. Dropping such rows would
+lose data; renormalising would make the drafter confident about wrong tokens.
 
-Two losses. Cross-entropy wants the drafter's distribution q near the target's p everywhere; a drafter is too
-small for that, and what serving pays for is the chance that a draft is accepted, `a = sum_v min(p(v), q(v))`.
-The gradient of `1 - a` is small where q is far off. So the other loss is their mixture per row,
-`w CE + (1 - w) (1 - a)` with `w = exp(-3 a)`, treated as a constant in the gradient: cross-entropy to begin
-with, then more and more of what counts (the hybrid of Samarin et al., "LK losses", arXiv:2602.23881).
+There are two losses. Cross-entropy pulls the drafter's distribution q towards the target's p everywhere. A
+drafter is too small for that, and serving only needs a high chance of acceptance, `a = sum_v min(p(v),
+q(v))`. The gradient of `1 - a` is small where q is far off. So the other loss mixes both per row, `w CE + (1
+- w) (1 - a)` with `w = exp(-3 a)`, treated as a constant in the gradient: cross-entropy at first, then more
+and more acceptance (the hybrid of Samarin et al., "LK losses", arXiv:2602.23881).
 
-Head product, softmax and gradient are formed together, with the softmax in fp32 (in bf16 its gradient is off
-by up to 30 %, vllm-project/speculators#788): fp32 logits a few rows at a time, so that the passes over them
-stay in the cache, and their gradient in the compute type for many rows at a time, so that the products with
-it are few and the fp32 gradient of the head is added to rarely.
+Head product, softmax and gradient are computed together, with the softmax in fp32 (in bf16 its gradient is
+off by up to 30 %, vllm-project/speculators#788). The fp32 logits are computed for a few rows at a time, so
+that they stay in the cache. Their gradient is kept in the compute type for many rows at a time, so that there
+are few products with it, and few additions to the head's fp32 gradient.
 
-The products with the head are most of a small drafter's training. So a step may look at a part of the draft
+The products with the head take most of a small drafter's training time. So a step may use a part of the draft
 vocabulary: the tokens to which its labels give the most mass, and every m-th of the others, which then count
-m times in the softmax's sum. The expectation is that of the whole sum, and since the labels of all rows are
-in it, what is left to chance has little mass.
+m times in the softmax's sum. Its expectation is the whole sum. Since the labels of all rows are included, the
+sampled rest has little mass.
 
-Beside the loss comes `a` of each row, which a confidence head learns. Labels are only the likeliest tokens;
-of what p and q have beyond them, between nothing and the smaller one is in `a`: half of that is counted.
+Besides the loss, `a` of each row is returned for training a confidence head. Labels are only the most
+probable tokens. The rest of p and q adds between 0 and the smaller of both masses to `a`; half of that is
+counted.
 """
 
 from __future__ import annotations
@@ -39,34 +40,34 @@ from torch import Tensor
 
 Loss = Literal["cross-entropy", "lk"]
 _BLOCK_BYTES = 8 << 20
-"""Of fp32 logits at a time."""
+"""Bytes of fp32 logits computed at once."""
 _GRADIENT_BYTES = 128 << 20
-"""Of the logits' gradient at a time."""
+"""Bytes of the logits' gradient kept at once."""
 _LABEL_SHARE = 0.75
-"""Of the tokens looked at, those taken for what the labels say of them."""
+"""Share of the used tokens that is chosen by the labels."""
 _STEP_DECAY = 0.8
-"""Weight of a step over that of the one before."""
+"""Weight of a step relative to the previous one."""
 _LK_DECAY = 3.0
-"""How fast cross-entropy makes room for acceptance, the paper's best value."""
+"""Rate at which acceptance replaces cross-entropy, the paper's best value."""
 
 
 def step_weights(n_steps: int) -> list[float]:
-    """Weight of each step's rows, over their sum."""
+    """Returns the weight of each step's rows, with a sum of 1."""
     raw = [_STEP_DECAY**k for k in range(n_steps)]
     return [w / sum(raw) for w in raw]
 
 
 def counted_rows(turns: NDArray[np.int16], n_steps: int) -> list[NDArray[np.int64]]:
-    """Which rows p of each step k have loss: those whose tokens p+1..p+2+k lie in one assistant turn.
+    """Returns the rows p of each step k that have loss: tokens p+1..p+2+k must lie in one assistant turn.
 
-    These are the rows that occur when serving: a round starts at a token of the answer, and the answer's own
-    end can still be drafted. The mask of most trainers, at p itself, never trains the second token of a reply
-    (sgl-project/SpecForge#885).
+    These are the rows that occur when serving: a round starts at a token of the answer, and the answer's end
+    token can still be drafted. The mask of most trainers, at p itself, never trains the second token of a
+    reply (sgl-project/SpecForge#885).
 
-    turns: i16 [N], a number for each assistant turn, 0 outside. Returns the rows of each step, ascending.
+    turns: i16 [N], number of the assistant turn, 0 outside. Returns ascending rows.
     """
     n_tokens = len(turns)
-    together = (turns[1:] == turns[:-1]) & (turns[1:] > 0)  # token i and i + 1 in one turn
+    together = (turns[1:] == turns[:-1]) & (turns[1:] > 0)  # tokens i and i + 1 are in one turn
     valid = np.zeros(n_tokens, np.bool_)
     valid[: max(n_tokens - 2, 0)] = together[1:]
     rows = []
@@ -80,12 +81,11 @@ def counted_rows(turns: NDArray[np.int16], n_steps: int) -> list[NDArray[np.int6
 
 
 class Labels(NamedTuple):
-    """What rows are to draft. ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 where a token is
-    not in the draft vocabulary; best: i64 [n_rows], -1 = none; weight: f32 [n_rows].
+    """Labels of rows. ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 outside the draft
+    vocabulary; best: i64 [n_rows], -1 = outside; weight: f32 [n_rows].
 
-    n_seen: estimate the loss from so many tokens of the draft vocabulary, chosen by these labels alone; 0 =
-    from all. kind: see above. outside: f32 [n_rows], mass that labels have outside the draft vocabulary,
-    None = none.
+    n_seen: estimate the loss from so many tokens of the draft vocabulary, chosen by these labels; 0 = all.
+    kind: see above. outside: f32 [n_rows], mass of the labels outside the draft vocabulary, None = 0.
     """
 
     ids: Tensor
@@ -98,11 +98,11 @@ class Labels(NamedTuple):
 
 
 def head_loss(states: Tensor, heads: Sequence[Tensor], labels: Labels) -> tuple[Tensor, Tensor, Tensor]:
-    """Weighted sum of the rows' losses; bool [n_rows], whether the largest logit is `best`'s; f32 [n_rows],
-    `a`. Only the loss has a gradient, in states and heads.
+    """Returns the weighted sum of the rows' losses; bool [n_rows], True if the largest logit is `best`'s; and
+    f32 [n_rows], `a`. Only the loss has a gradient, in states and heads.
 
-    states: [n_rows, width], normed; heads: side by side [n_draft_vocab, width], multiplied in the type of the
-    states.
+    states: [n_rows, width], normalised; heads: [n_draft_vocab, width] when concatenated, multiplied in the
+    type of the states.
     """
     offset = None
     if 0 < labels.n_seen < len(heads[0]):
@@ -114,13 +114,13 @@ def head_loss(states: Tensor, heads: Sequence[Tensor], labels: Labels) -> tuple[
 
 
 def _seen(n_vocab: int, labels: Labels) -> tuple[Tensor, Tensor, Labels]:
-    """Which tokens a step looks at: i64 [n], draft ids; f32 [n], log of how many tokens each stands for; and
-    the labels with ids among the chosen ones, those left out with no mass. Which of the others come is drawn
-    from the labels, not from a generator: a resumed run must find the same.
+    """Selects the tokens of a step. Returns their draft ids, i64 [n]; the log of how many tokens each stands
+    for, f32 [n]; and the labels as indices into the selection, with zero mass for other tokens. The sampled
+    part depends on the labels instead of a generator, so that a resumed run samples the same.
     """
     ids, p, best, n_seen, device = labels.ids, labels.p, labels.best, labels.n_seen, labels.ids.device
-    given = (p * labels.weight[:, None]).flatten()
-    mass = torch.zeros(n_vocab, device=device).scatter_add_(0, ids.flatten(), given)
+    weighted = (p * labels.weight[:, None]).flatten()
+    mass = torch.zeros(n_vocab, device=device).scatter_add_(0, ids.flatten(), weighted)
     frequent = mass.topk(max(1, int(_LABEL_SHARE * n_seen))).indices
     is_rest = torch.ones(n_vocab, dtype=torch.bool, device=device)
     is_rest[frequent] = False
@@ -139,14 +139,14 @@ def _seen(n_vocab: int, labels: Labels) -> tuple[Tensor, Tensor, Labels]:
 def _mixed(
     entropy: Tensor, share: Tensor, mass: Tensor, q: Tensor, p: Tensor, weight: Tensor, accepted: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The LK loss of rows from their cross-entropy. Its gradient in the logits has the same form, `mass Q -
-    share`, with the share and the mass that are returned.
+    """Returns the LK loss of rows from their cross-entropy. Its gradient in the logits has the same form,
+    `mass Q - share`, with the returned share and mass.
 
     q, p, share: [n_rows, n_top], at the labels; entropy, mass, weight, accepted: [n_rows, 1].
     """
     part = torch.exp(-_LK_DECAY * accepted)
     rest = (1.0 - part) * weight
-    short = q * (q < p)  # more of these tokens is more accepted
+    short = q * (q < p)  # increasing q for these tokens increases acceptance
     return (
         part * entropy + rest * (1.0 - accepted),
         part * share + rest * short,
@@ -155,14 +155,14 @@ def _mixed(
 
 
 class _HeadLoss(torch.autograd.Function):
-    """Forms the gradients in the forward pass, where each block's logits are at hand."""
+    """Computes the gradients in the forward pass, while each block's logits are available."""
 
     @staticmethod
     def forward(
         ctx: Any, states: Tensor, head: Tensor, labels: Labels, offset: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         ids, p, best, weight, _, kind, outside = labels
-        rest = 1.0 - (p.new_zeros(len(p)) if outside is None else outside)  # what the vocabulary may have
+        rest = 1.0 - (p.new_zeros(len(p)) if outside is None else outside)  # mass inside the draft vocabulary
         want_states, want_head = ctx.needs_input_grad[:2]
         loss = torch.zeros((), device=states.device)
         hit = torch.empty(len(states), dtype=torch.bool, device=states.device)
@@ -178,7 +178,7 @@ class _HeadLoss(torch.autograd.Function):
             for at in range(part.start, part.stop, n_block):
                 rows = slice(at, min(at + n_block, part.stop))
                 logits = (states[rows] @ head.T).float()
-                # an argmax would take as long as the product: it is enough to know the largest logit
+                # an argmax would take as long as the product; comparing with the largest logit is enough
                 top = logits.amax(-1, keepdim=True)
                 of_best = logits.gather(1, best[rows, None].clamp(min=0))
                 hit[rows] = ((of_best == top) & (best[rows, None] >= 0))[:, 0]
@@ -190,15 +190,15 @@ class _HeadLoss(torch.autograd.Function):
                 total = logits.sub_(top).exp_().sum(-1, keepdim=True)
                 of_rows = mass * (top + total.log()) - (share * picked).sum(-1, keepdim=True)
                 q = logits.gather(1, ids[rows]) / total
-                if offset is not None:  # a token that stands for several has its own part of the sum
+                if offset is not None:  # a token that stands for several only has its own share of the sum
                     q /= offset[ids[rows]].exp()
                 at_labels = torch.minimum(p[rows], q).sum(-1)
                 q_rest = 1.0 - (q * (p[rows] > 0)).sum(-1)
                 unseen = torch.minimum(rest[rows] - p[rows].sum(-1), q_rest).clamp(min=0)
                 accepted[rows] = at_labels + 0.5 * unseen
                 if kind == "lk":
-                    given = q, p[rows], weight[rows, None], at_labels[:, None]
-                    of_rows, share, mass = _mixed(of_rows, share, mass, *given)
+                    inputs = q, p[rows], weight[rows, None], at_labels[:, None]
+                    of_rows, share, mass = _mixed(of_rows, share, mass, *inputs)
                 loss += of_rows.sum()
                 if wanted:
                     logits.mul_(mass / total).scatter_add_(1, ids[rows], -share)

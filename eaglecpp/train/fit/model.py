@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""The drafter as it is trained, EAGLE-1, EAGLE-3 or EAGLE 3.1: one `forward` runs all steps of
-training-time test.
+"""The drafter in training, EAGLE-1, EAGLE-3 or EAGLE 3.1: one `forward` runs all steps of training-time test.
 
 Takes a batch of samples and returns the weighted loss sum and the hits of each step. Row p at step k reads
-the target's feature at p (k = 0) or its own state of step k-1, the embedding of token p+1+k, sits at RoPE
-position p + k and predicts token p+2+k; EAGLE-3 feeds back the state before the final norm, 3.1
-(`norm_output`) the one after it. EAGLE-1 reads the target's last state and its own output, both fused with
-the embedding by fc, and has no norms around its layer. Layers after the first are the target's kind: a norm,
-attention to keys of their own, a norm, the feed-forward part. The whole loop is one forward because
+the target's feature at p (k = 0) or its own state of step k-1, and the embedding of token p+1+k. It is at
+RoPE position p + k and predicts token p+2+k. EAGLE-3 feeds back the state before the final norm, 3.1
+(`norm_output`) the state after it. EAGLE-1 reads the target's last state and its own output, both fused with
+the embedding by fc, and has no norms around its layer. Layers after the first one are like the target's:
+norm, attention with their own keys, norm, feed-forward part. The whole loop is one forward because
 DistributedDataParallel reduces gradients per forward.
 
-Weights are fp32; a forward makes copies in the compute type once, and gradients come back in fp32. q, k and v
-are one matrix, gate and up another;
-`eaglecpp.train.fit.weights` knows the names they have in files.
+Weights are fp32. A forward makes copies in the compute type once, and gradients come back in fp32. q, k and v
+are one matrix, gate and up another; `eaglecpp.train.fit.weights` maps them to the names in files.
 Source of the method: EAGLE-3 (arXiv 2503.01840), SafeAILab/EAGLE: eagle/traineagle3/cnets.py.
 """
 
@@ -34,7 +32,7 @@ from eaglecpp.train.fit.loss import Labels, Loss, head_loss, step_weights
 
 
 def inv_freq(spec: DraftSpec) -> Tensor:
-    """Angle per position, f64 [rope_dim / 2], on the CPU: not every device has f64."""
+    """Returns the angle per position, f64 [rope_dim / 2], on the CPU, because not every device has f64."""
     rope = spec.rope
     freq = rope.theta ** -(np.arange(0, spec.rope_dim, 2) / spec.rope_dim)
     if rope.scaling == "linear":
@@ -51,8 +49,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _Rotate(torch.autograd.Function):
-    """A rotation's gradient is the rotation back, which autograd would not find in half the passes; a factor
-    on cos and sin stays the same.
+    """Rotation whose gradient is the inverse rotation, in half as many passes as autograd's; a factor on cos
+    and sin stays the same.
     """
 
     @staticmethod
@@ -75,14 +73,14 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 CONVOLUTIONS = ("attention_conv", "mlp_conv")
-"""DFlash2's, of a layer."""
+"""Names of DFlash2's convolutions in a layer."""
 
 
 class Sums(NamedTuple):
     """Sums over rows, to be added up over micro-batches.
 
-    loss: weighted by step; weight: what to divide it by; hits, counts: i64 [n_steps], rows whose argmax is
-    the target's, and all counted rows.
+    loss: weighted by step; weight: divisor of the loss; hits, counts: i64 [n_steps], rows whose argmax is the
+    target's, and all counted rows.
     """
 
     loss: Tensor
@@ -92,8 +90,8 @@ class Sums(NamedTuple):
 
 
 class DraftLayer(nn.Module):
-    """Weights of a layer; `DraftModel` computes with them. The first one of EAGLE-3 reads the embedding,
-    normed by `attn_norm`, beside the state, normed by `hidden_norm`; that of EAGLE-1 has no norms there.
+    """Weights of a layer, used by `DraftModel`. The first layer of EAGLE-3 reads the embedding, normalised by
+    `attn_norm`, next to the state, normalised by `hidden_norm`; EAGLE-1's has no norms there.
     """
 
     def __init__(self, spec: DraftSpec, index: int) -> None:
@@ -118,7 +116,7 @@ class DraftLayer(nn.Module):
 
 
 class DraftModel(nn.Module):
-    """A drafter with its frozen embedding. `head` is frozen too where it is the target's."""
+    """A drafter with its frozen embedding. `head` is also frozen if it is the target's."""
 
     def __init__(
         self,
@@ -130,8 +128,8 @@ class DraftModel(nn.Module):
         loss_vocab: int = 0,
         loss: Loss = "cross-entropy",
     ) -> None:
-        """embedding: f32 [n_vocab, n_embd]; dtype: of the computation; loss_vocab: tokens that the loss
-        looks at; loss: see `head_loss` for both. Weights start at random or one.
+        """embedding: f32 [n_vocab, n_embd]; dtype: of the computation; loss_vocab, loss: tokens and kind of
+        the loss, see `head_loss`. Weights start at random values or one.
         """
         super().__init__()
         self.spec, self.dtype, self.share_head = spec, dtype, share_head
@@ -151,14 +149,14 @@ class DraftModel(nn.Module):
 
     @torch.no_grad()
     def read_unnormed(self, features: NDArray[np.float32]) -> None:
-        """Of an fc that had normed features: each is as large here as it is in most rows of a text,
-        `[n_aux, N, n_embd_target]`, so that their shares stay.
+        """Adapts an fc that read normalised features: divides by each feature's typical size in a text,
+        `[n_aux, N, n_embd_target]`, so that the features keep their shares.
         """
         size = torch.from_numpy(features).square().mean(-1).sqrt().median(-1).values
         self.fc.div_(size.repeat_interleave(self.spec.target_hidden_size))
 
     def forward(self, batch: Batch) -> Sums:
-        """Loss and hits of all counted rows of a batch."""
+        """Returns loss and hits of all counted rows of a batch."""
         weights = step_weights(batch.n_steps)
         states, at, weight = [], [], []
         for k, normed in enumerate(self.steps(batch)):
@@ -170,7 +168,7 @@ class DraftModel(nn.Module):
             nothing = sum((p.sum() * 0.0 for p in self.parameters()), torch.zeros((), device=counts.device))
             return Sums(nothing, nothing.detach(), torch.zeros_like(counts), counts)
         label, row_weight = torch.cat(at), torch.cat(weight)
-        given = torch.cat(states)
+        head_input = torch.cat(states)
         labels = Labels(
             batch.label_ids[label].long(),
             batch.label_p[label],
@@ -180,28 +178,30 @@ class DraftModel(nn.Module):
             self.loss,
             batch.outside[label],
         )
-        loss, hit, accepted = head_loss(given, self.heads(), labels)
-        loss = loss + self.further_loss(given, accepted, labels)
+        loss, hit, accepted = head_loss(head_input, self.heads(), labels)
+        loss = loss + self.further_loss(head_input, accepted, labels)
         hits = torch.stack([part.sum() for part in torch.split(hit, counts.tolist())])
         return Sums(loss, row_weight.sum(), hits, counts)
 
     def heads(self) -> Sequence[Tensor]:
-        """What a step's states are multiplied by, side by side [n_draft_vocab, width of a state]."""
+        """Returns the matrices of the head; concatenated, they are [n_draft_vocab, width of a state]."""
         return [self.head]
 
     def _whole_head(self) -> Tensor:
         return torch.cat([head.to(self.dtype) for head in self.heads()], dim=1)
 
     def further_loss(self, states: Tensor, accepted: Tensor, labels: Labels) -> Tensor | float:
-        """Weighted sum over rows, of what else a drafter has to learn.
+        """Returns the weighted sum of additional losses over rows.
 
-        states: what the head reads; accepted: f32 [n_rows], and labels: see `head_loss`.
+        states: the head's input; accepted: f32 [n_rows], and labels: see `head_loss`.
         """
         return 0.0
 
     @torch.no_grad()
     def drafts(self, batch: Batch) -> list[Tensor]:
-        """For each step whether each counted row's best token is the target's, bool [n_counted_rows]."""
+        """Returns for each step, for each counted row, if its best token is the target's, bool
+        [n_counted_rows].
+        """
         head = self._whole_head()
         hits = []
         for k, normed in enumerate(self.steps(batch)):
@@ -211,22 +211,22 @@ class DraftModel(nn.Module):
         return hits
 
     def logits(self, batch: Batch) -> list[Tensor]:
-        """For each step the draft logits of its rows, [n_rows, n_draft_vocab]."""
+        """Returns the draft logits of each step's rows, [n_rows, n_draft_vocab]."""
         return [F.linear(normed, self._whole_head()) for normed in self.steps(batch)]
 
     def steps(self, batch: Batch) -> Iterator[Tensor]:
-        """What the head reads at each step, [n_rows, n_embd], over the rows of `batch.run`. Without it the
-        last 2 + k of each sample at step k have no label and no meaning, and as attention is causal nobody
-        sees them. (Rows are picked by `index_select`: in bf16 the gradient of an index takes ten times as
-        long.)
+        """Yields the head's input at each step, [n_rows, n_embd], over the rows of `batch.run`. Without a
+        run, the last 2 + k rows of each sample at step k have no label and invalid values; as attention is
+        causal, no other row reads them. (Rows are selected by `index_select`: in bf16 the gradient of an
+        index takes ten times as long.)
         """
         spec, w, run = self.spec, self._copies(), batch.run
         n_embd, n_tokens, n_steps = spec.hidden_size, len(batch.features), batch.n_steps
         attention = attention_for(batch.tokens.device, self.dtype)
-        # of a sample's last rows these are the next sample's: rows without meaning, as above
+        # for a sample's last rows these are the next sample's tokens: invalid rows, as above
         from_tokens = self._from_tokens(F.pad(batch.tokens, (0, n_steps)), w)
         state = self._fuse(batch.features, w)
-        # turning by places in the batch is as good as by places in the sample: only differences matter
+        # RoPE positions count within the batch instead of the sample, because only differences matter
         cos, sin = self._rotation(n_tokens + n_steps)
         caches: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(spec.n_layers)]
         layers = [of_layer(w, i) for i in range(spec.n_layers)]
@@ -251,7 +251,7 @@ class DraftModel(nn.Module):
                 first, *later = cache
                 seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], layout)
                 seen = seen.transpose(0, 1).flatten(1)
-                if k == 0 and run is not None and layer is layers[-1]:  # those before need all keys
+                if k == 0 and run is not None and layer is layers[-1]:  # earlier layers need all keys
                     seen, hidden = (x.index_select(0, run.first) for x in (seen, hidden))
                 hidden = hidden + F.linear(seen, layer["o"])
                 hidden = hidden + self._mlp(hidden, layer)
@@ -262,9 +262,9 @@ class DraftModel(nn.Module):
             state = out if spec.norm_output else hidden
 
     def _copies(self) -> dict[str, Tensor]:
-        """The weights in the compute type; the graph leads back to the fp32 ones. The matrix that reads the
-        embedding is cut into the part that does and `from_state`, and norms of what is not trained are
-        multiplied into the matrix behind them: that spares the products for gradients of what stays as it is.
+        """Returns the weights in the compute type; the graph leads back to the fp32 ones. The matrix that
+        reads the embedding is split off from `from_state`, and norms of frozen inputs are multiplied into the
+        following matrix. That avoids products for gradients of inputs that are not trained.
         """
         n_embd = self.spec.hidden_size
         w: dict[str, Tensor] = dict(self.named_parameters())
@@ -278,7 +278,7 @@ class DraftModel(nn.Module):
         return {name: p.to(self.dtype) for name, p in w.items()}
 
     def _from_tokens(self, tokens: Tensor, w: dict[str, Tensor]) -> Tensor:
-        """The embeddings' part of what q, k and v read, times its weights; in EAGLE-1 of what fc reads."""
+        """Returns the embeddings' part of the input of q, k and v (in EAGLE-1, of fc), times its weights."""
         embedded = self.embedding[tokens]
         if not self.spec.fuses_embedding:
             embedded = F.rms_norm(embedded, (self.spec.hidden_size,), None, self.spec.rms_norm_eps)
@@ -287,7 +287,7 @@ class DraftModel(nn.Module):
     def _layer_input(
         self, from_token: Tensor, state: Tensor, w: dict[str, Tensor], layer: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """q, k and v side by side, and the residual."""
+        """Returns q, k and v concatenated, and the residual."""
         spec = self.spec
         if spec.fuses_embedding:
             fused = from_token + F.linear(state, w["from_state"])
@@ -297,7 +297,7 @@ class DraftModel(nn.Module):
         return from_token + F.linear(normed, w["from_state"]), residual
 
     def _fuse(self, features: Tensor, w: dict[str, Tensor]) -> Tensor:
-        """`[N, n_aux * n_embd_target]` fp32 to the first step's state."""
+        """Maps features, fp32 `[N, n_aux * n_embd_target]`, to the first step's state."""
         spec, x, eps = self.spec, features, self.spec.rms_norm_eps
         if spec.fuses_embedding:
             return x.to(self.dtype)
@@ -311,8 +311,8 @@ class DraftModel(nn.Module):
     def _heads(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, w: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values with the full number of heads, `[n_heads, n_rows, head_dim]`; no queries
-        where qkv has none.
+        """Returns queries, keys and values with the full number of heads, `[n_heads, n_rows, head_dim]`; the
+        queries are empty if qkv has none.
         """
         spec = self.spec
         n_heads = qkv.shape[1] // spec.head_dim - 2 * spec.n_kv_heads
@@ -328,7 +328,7 @@ class DraftModel(nn.Module):
         return qk[:n_heads], keys, v.transpose(0, 1).repeat_interleave(groups, dim=0)
 
     def _rotation(self, n_positions: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of all positions, fp32 [n_positions, rope_dim / 2]."""
+        """Returns cos and sin of all positions, fp32 [n_positions, rope_dim / 2]."""
         angle = torch.arange(n_positions)[:, None] * self.inv_freq
         cos, sin = angle.cos(), angle.sin()
         return cos.float().to(self.fc.device), sin.float().to(self.fc.device)
@@ -339,7 +339,7 @@ class DraftModel(nn.Module):
 
 
 def of_layer(w: dict[str, Tensor], index: int) -> dict[str, Tensor]:
-    """The weights of `layers[index]` by their own names."""
+    """Returns the weights of `layers[index]` by their own names."""
     prefix = f"layers.{index}."
     return {name.removeprefix(prefix): p for name, p in w.items() if name.startswith(prefix)}
 
@@ -350,7 +350,7 @@ def feed_forward(x: Tensor, w: dict[str, Tensor]) -> Tensor:
 
 
 def _no_mixing(taps: int, n_embd: int) -> nn.Parameter:
-    """Of a convolution before and after a part of a layer: each row is its own, [2, taps, n_embd]."""
+    """Returns the identity for a convolution before and after a part of a layer, [2, taps, n_embd]."""
     base = torch.zeros(2, taps, n_embd)
     base[:, 0] = 1.0
     return nn.Parameter(base)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What this process trains with: the device, the number type, the threads."""
+"""Device, number type and threads of a training process."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _MALLOPT = {
     -1: ("MALLOC_TRIM_THRESHOLD_", -1),
     -2: ("MALLOC_TOP_PAD_", 256 << 20),
 }
-"""glibc's numbers of settings, the variables that set them, and values with which freed blocks are kept."""
+"""glibc's mallopt parameters, their environment variables, and values with which freed blocks are kept."""
 _ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 
 
 def choose_device(name: str) -> torch.device:
-    """auto, cpu, cuda or mps.
+    """Returns the device: auto, cpu, cuda or mps.
 
-    Raises InvalidValueError for one that is not there.
+    Raises InvalidValueError if it is not available.
     """
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
-        name = next(n for n in ("cuda", "mps", "cpu") if there[n])
-    if not there[name]:
+        name = next(n for n in ("cuda", "mps", "cpu") if available[n])
+    if not available[name]:
         raise InvalidValueError(f"--device {name}: PyTorch {torch.__version__} has no such device here")
     return torch.device(name)
 
 
 def compute_type(device: torch.device) -> torch.dtype:
-    """bf16 where it is fast: GPUs, and CPUs with AMX or AVX512-BF16 (elsewhere a bf16 product is slower than
-    an fp32 one).
+    """Returns bf16 if it is fast: on GPUs, and on CPUs with AMX or AVX512-BF16 (elsewhere a bf16 product is
+    slower than an fp32 one).
     """
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
@@ -49,11 +49,12 @@ def compute_type(device: torch.device) -> torch.dtype:
 
 
 def prepare_process() -> None:
-    """Before the first matrix product: keeps oneDNN from AMX where the processor's flags promise it and the
-    first instruction would end the process, as on some virtual machines. And tells glibc to keep what is
-    freed: it returns large blocks to the kernel, and the pages of each new block then fault in again; with
-    the tensors of a training step that costs up to half of the time. What the user set stays, and so do other
-    allocators.
+    """Prepares the process before the first matrix product. The user's settings and other allocators are
+    kept.
+
+    Keeps oneDNN from using AMX if the processor's flags claim it and the first instruction would crash, as on
+    some virtual machines. Makes glibc keep freed memory: by default it returns large blocks to the kernel,
+    and page faults of new blocks cost up to half of the time of a training step.
     """
     from eaglecpp.lowlevel import system_info
 
@@ -70,9 +71,8 @@ def prepare_process() -> None:
 
 @contextlib.contextmanager
 def computing(n_threads: int) -> Iterator[None]:
-    """Computations of this process have so many threads, 0 = physical cores, and denormal numbers count as
-    zero: they are slow and mean nothing here. Afterwards both are as they were, for what else the process
-    does.
+    """Sets the number of threads (0 = physical cores) and flushes denormals, which are slow, to zero inside
+    the block; restores both afterwards.
     """
     from eaglecpp.lowlevel import system_info
 

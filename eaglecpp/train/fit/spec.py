@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is trained: the `DraftSpec` of a new drafter for a target, or of an existing one to be tuned."""
+"""Makes the `DraftSpec` of a new drafter for a target, and checks existing drafters before training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eaglecpp.errors import MismatchError, UnsupportedError
 from eaglecpp.train.options import Family
 
 _CONTEXT = 4096
-"""Of a target whose file names none."""
+"""Context of a target whose file names none."""
 
 
 def new_spec(
@@ -23,11 +23,11 @@ def new_spec(
     family: Family = "eagle31",
     block: BlockSpec | None = None,
 ) -> DraftSpec:
-    """One layer of the target's own shape, over the whole vocabulary.
+    """Returns a drafter with one layer of the target's own shape, over the whole vocabulary.
 
-    layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. block: of a block drafter;
-    the heads of DSpark and DFlash2 are added. RoPE has the target's base and no scaling: the drafter learns
-    its own use of positions. Raises MismatchError for layers that the target does not have.
+    layers: boundary ids, ascending, at most n_layer; ignored for EAGLE-1. block: for a block drafter; the
+    heads of DSpark and DFlash2 are added. RoPE has the target's base and no scaling, because the drafter
+    learns its own use of positions. Raises MismatchError for layers that the target does not have.
     """
     eagle1, is_block = family == "eagle1", block is not None
     if eagle1:
@@ -41,8 +41,8 @@ def new_spec(
 
     def number(key: str, default: float) -> float:
         value = target.get(f"{arch}.{key}")
-        value = max(value) if isinstance(value, list) and value else value  # some vary by layer
-        # files hold float32: 1e-05 is meant, not 9.99999975e-06
+        value = max(value) if isinstance(value, list) and value else value  # some values vary by layer
+        # files hold float32: 9.99999975e-06 means 1e-05
         return float(f"{value:.7g}") if isinstance(value, int | float) and value else default
 
     n_embd = int(number("embedding_length", 0))
@@ -51,7 +51,9 @@ def new_spec(
     head_dim = int(number("attention.key_length", n_embd // n_heads))
     rope = int(number("rope.dimension_count", 0))
     key = int(number("attention.key_length_mla", 0) or number("attention.key_length", 0))
-    if number("attention.kv_lora_rank", 0) and 0 < rope < key:  # latent attention: numbers are of its cache
+    if (
+        number("attention.kv_lora_rank", 0) and 0 < rope < key
+    ):  # latent attention: the keys describe its cache
         n_kv_heads, head_dim = n_heads, key - rope
     return DraftSpec(
         family="deepspec-block" if is_block else "eagle1" if eagle1 else "torchspec",
@@ -79,8 +81,8 @@ def new_spec(
 
 
 def _with_heads(block: BlockSpec, n_embd: int, family: Family) -> BlockSpec:
-    """With a rank that quantised rows can have: 64 up to a width of 1,023; of DFlash2's candidates as many as
-    llama.cpp has room for in a row, with the scores of all pairs.
+    """Adds heads with a rank that quantised rows support: 64 up to a width of 1,023. DFlash2 has as many
+    candidates as llama.cpp has room for in a row, with the scores of all pairs.
     """
     rank = min(256, max(64, n_embd // 512 * 64))
     if family == "dspark":
@@ -92,15 +94,15 @@ def _with_heads(block: BlockSpec, n_embd: int, family: Family) -> BlockSpec:
 
 
 def with_layers(spec: DraftSpec, n: int) -> DraftSpec:
-    """The same drafter with n layers. Raises UnsupportedError where only one can be trained, or where there
-    are more already.
+    """Returns the same drafter with n layers. Raises UnsupportedError if the drafter only supports one layer,
+    or already has more.
     """
     if n > 1 and spec.fuses_embedding:
         raise UnsupportedError(f"--draft-layers {n}: EAGLE-1 can only be trained with one layer")
     if n < spec.n_layers:
         raise UnsupportedError(
-            f"--draft-layers {n}: the drafter to be tuned has {spec.n_layers} layers, and none can be left "
-            "out; give that or more"
+            f"--draft-layers {n}: the drafter already has {spec.n_layers} layers, and none can be removed; "
+            f"use at least {spec.n_layers}"
         )
     block = spec.block and replace(spec.block, causal=spec.block.causal[:1] * n)
     return replace(spec, n_layers=n, sliding_layers=(False,) * n if spec.sliding_layers else (), block=block)
@@ -109,7 +111,7 @@ def with_layers(spec: DraftSpec, n: int) -> DraftSpec:
 def check_trainable(draft: DraftCheckpoint, name: str) -> None:
     """Raises UnsupportedError, with all reasons, for a drafter called `name` that cannot be trained here."""
     spec = draft.spec
-    # of a block drafter, and what stands for one where there is none
+    # without blocks, a neutral spec that passes these checks
     block = spec.block or BlockSpec(2, anchor_first=True, mask_token=0, causal=(False,))
     reasons = {
         "scaled embeddings or capped logits": block.embedding_scale != 1.0 or block.softcap != 0.0,
@@ -125,8 +127,8 @@ def check_trainable(draft: DraftCheckpoint, name: str) -> None:
         "parallel drafting": spec.parallel is not None,
         "norms around EAGLE-1's layer": spec.fuses_embedding and spec.norm_output,
     }
-    found = [reason for reason, holds in reasons.items() if holds]
-    if found:
+    unsupported = [reason for reason, holds in reasons.items() if holds]
+    if unsupported:
         raise UnsupportedError(
-            f"{name}: this drafter has {', '.join(found)}; only drafters without these can be trained"
+            f"{name}: this drafter has {', '.join(unsupported)}; only drafters without these can be trained"
         )

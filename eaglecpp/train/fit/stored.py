@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Quantisation-aware training: a model computes with its weights as a file of some type stores them.
 
-Where matrices are stored in four or five bits, the drafter that serves is not the trained one. So the
-forward pass may use what ggml's quantiser makes of the matrices, while the optimiser adds the gradients found
-there to the exact ones (a straight-through estimator: Jacob et al., arXiv:1712.05877). Then the file contains
-what was trained.
+With matrices in four or five bits, the exported drafter differs from the trained one. So the forward pass may
+use the values after ggml's quantiser, while the optimiser applies the gradients found there to the exact
+weights (a straight-through estimator: Jacob et al., arXiv:1712.05877). The file then contains the weights
+that were trained.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from torch import nn
 from eaglecpp.convert import TypePlan, as_stored
 
 _ROLES: dict[str, Literal["fc", "head"]] = {"fc": "fc", "head": "head", "markov_w2": "head"}
-"""The others are plain matrices."""
+"""All other weights are plain matrices."""
 _N_ROWS = 256
-"""Rounded at a time."""
+"""Rows quantised at once."""
 
 
 class StoredWeights:
-    """Lends the trained matrices of a model their stored values. Vectors are stored as they are."""
+    """Temporarily replaces a model's trained matrices by their quantised values. Vectors are not quantised.
+    """
 
     def __init__(self, model: nn.Module, plan: TypePlan) -> None:
         self._plan = plan
@@ -36,7 +37,7 @@ class StoredWeights:
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
-        """Inside, every matrix has its stored values, afterwards its exact ones again; gradients stay."""
+        """Replaces the matrices inside the block, and restores the exact ones afterwards; keeps gradients."""
         self._round()
         exact = {name: p.data for name, p in self._matrices.items()}
         try:
@@ -48,10 +49,10 @@ class StoredWeights:
                 p.data = exact[name]
 
     def _round(self) -> None:
-        """Row by row, which is how a quantiser goes; it does not hold the interpreter's lock."""
-        parts: list[tuple[str, torch.Tensor, torch.Tensor]] = []  # name, values, where their rounding goes
+        """Quantises in parallel by rows; the quantiser releases the interpreter's lock."""
+        parts: list[tuple[str, torch.Tensor, torch.Tensor]] = []  # name, values, destination
         for name, p in self._matrices.items():
-            values = p.data.bfloat16().float().cpu()  # the checkpoint's type, from which the file is made
+            values = p.data.bfloat16().float().cpu()  # the file is made from a bf16 checkpoint
             places = torch.split(self._stored[name], _N_ROWS)
             parts += [(name, *rows) for rows in zip(torch.split(values, _N_ROWS), places, strict=True)]
         for (_, _, place), rounded in zip(parts, self._pool.map(self._as_stored, parts), strict=True):

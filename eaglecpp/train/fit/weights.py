@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Names and first values of the drafter's weights: from a checkpoint, from the target, and back to files.
+"""Names and initial values of the drafter's weights: from a checkpoint, from the target, and back to files.
 
-`from_checkpoint` reads an existing drafter, `from_target` starts a new one: head rows are the
-target's; so are final norm and first layer, if the target's last block has its shape; the rest is
-small and random. The block brings the attention that copies earlier text, which a random layer learns late
-(docs/research/training.md has measurements of both). `new_layers` are further ones that change nothing before
-they are trained. `to_checkpoint` gives the tensors under the names of TorchSpec and SafeAILab (`midlayer.*`;
-of EAGLE-1 `layers.0.*`, without a head); further layers are `layers.1.*` and so on, as vLLM reads them.
+`from_checkpoint` reads an existing drafter, and `from_target` starts a new one. Its head rows are the
+target's; so are the final norm and the first layer, if the target's last block has the same shape. The rest
+is small and random. The block brings the attention that copies earlier text, which a random layer learns late
+(docs/research/training.md has measurements of both). `new_layers` adds layers that start as the identity.
+`to_checkpoint` returns the tensors under the names of TorchSpec and SafeAILab (`midlayer.*`; for EAGLE-1
+`layers.0.*`, without a head); further layers are `layers.1.*` and so on, as vLLM reads them.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ _JOINED = {
     "qkv": [f"self_attn.{x}_proj" for x in ("q", "k", "v")],
     "gate_up": ["mlp.gate_proj", "mlp.up_proj"],
 }
-"""Of a layer, one matrix here and several in files."""
+"""Weights of a layer that are one matrix here and several in files."""
 
-# Architectures whose blocks are plain pre-norm Llama blocks, and whether q and k rows are stored in pairs.
+# Architectures whose blocks are plain pre-norm Llama blocks. True: rows of q and k are stored in pairs.
 _PAIRED_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
 
 
 @dataclass(frozen=True)
 class Start:
-    """First values of all weights of a `DraftModel`, and what they come from, for people.
+    """Initial values of all weights of a `DraftModel`, and notes on their origin for the user.
 
-    is_fc_of_normed: fc is from a drafter that norms each feature before it, and this one does not.
+    is_fc_of_normed: fc comes from a drafter that normalises each feature first, unlike this one
     """
 
     state: State
@@ -74,20 +74,21 @@ class Start:
 
 
 def target_embedding(target: GgufFile) -> Tensor:
-    """The target's table, f32 [n_vocab, n_embd]. Raises UnsupportedError for a file without one."""
+    """Returns the target's embedding, f32 [n_vocab, n_embd]. Raises UnsupportedError for a file without one.
+    """
     if "token_embd.weight" not in target.tensors:
         raise UnsupportedError(f"{target.path}: expected a tensor token_embd.weight, found none")
     return torch.from_numpy(read_tensor(target, "token_embd.weight"))
 
 
 def target_head(target: GgufFile) -> Tensor:
-    """The target's output head, f32 [n_vocab, n_embd]."""
+    """Returns the target's output head, f32 [n_vocab, n_embd]."""
     name = "output.weight" if "output.weight" in target.tensors else "token_embd.weight"
     return torch.from_numpy(read_tensor(target, name))
 
 
 def from_checkpoint(draft: DraftCheckpoint) -> State:
-    """The weights of an existing drafter; the head is missing where it is the target's."""
+    """Returns the weights of an existing drafter; the head is missing if it is the target's."""
 
     def read(name: str) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(draft.sources[_in_file(name)].read(), np.float32))
@@ -97,8 +98,8 @@ def from_checkpoint(draft: DraftCheckpoint) -> State:
     state |= {ours: torch.cat([read(name) for name in names]) for ours, names in joined.items()}
     if draft.spec.block and draft.spec.block.confidence:
         bias = draft.sources.get(f"{_CONFIDENCE}.bias")
-        given = torch.zeros(1) if bias is None else torch.from_numpy(np.array(bias.read(), np.float32))
-        state["confidence"] = torch.cat([read(_CONFIDENCE)[0], given])
+        last = torch.zeros(1) if bias is None else torch.from_numpy(np.array(bias.read(), np.float32))
+        state["confidence"] = torch.cat([read(_CONFIDENCE)[0], last])
     if draft.spec.fc_norm:
         state["fc_norm"] = torch.cat([read(f"fc_norm.{i}") for i in range(draft.spec.n_aux)])
     return state
@@ -109,7 +110,7 @@ def _in_file(name: str) -> str:
 
 
 def _names(spec: DraftSpec) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """What our weights are called in files; those that are one here and several there."""
+    """Returns the file names of our weights, and of weights that are several in files."""
     plain, joined = dict(_NAMES), dict[str, list[str]]()
     for layer in (f"layers.{i}." for i in range(spec.n_layers)):
         plain |= {layer + ours: layer + name for ours, name in _OF_LAYER.items()}
@@ -118,7 +119,7 @@ def _names(spec: DraftSpec) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def to_checkpoint(state: State, spec: DraftSpec) -> State:
-    """The weights of a model under file names, fp32."""
+    """Returns the weights of a model under file names, fp32."""
     plain, joined = _names(spec)
     tensors = {name: state[ours] for ours, name in plain.items() if ours in state}
     n_q, n_kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
@@ -128,7 +129,7 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
     if "fc_norm" in state:
         tensors |= {f"fc_norm.{i}": part for i, part in enumerate(state["fc_norm"].chunk(spec.n_aux))}
     if spec.fuses_embedding:
-        del tensors["lm_head"]  # EAGLE-1 has none: it is the target's
+        del tensors["lm_head"]  # EAGLE-1 uses the target's head
     first = "layers.0." if spec.fuses_embedding or spec.block else "midlayer."
     named = {_in_file(name.replace("layers.0.", first)): tensor for name, tensor in tensors.items()}
     if "confidence" in state:
@@ -138,8 +139,8 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
 
 
 def new_layers(target: GgufFile, spec: DraftSpec, indices: Sequence[int], seed: int) -> State:
-    """First values of `DraftModel.layers` at these indices, 1 or more. They add nothing yet: o and down are
-    zero. What they read with is from the target's last block if that has their shape; else it is small and
+    """Returns initial values of `DraftModel.layers` at these indices, 1 or more. They start as the identity:
+    o and down are zero. The other weights are the target's last block's if it has their shape, else small and
     random.
     """
     block = _block_of(target, spec) if indices else None
@@ -157,14 +158,14 @@ def new_layers(target: GgufFile, spec: DraftSpec, indices: Sequence[int], seed: 
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Weights made inside depend on the seed alone, and nothing outside on them."""
+    """Seeds torch inside the block, and restores the generator afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed: int) -> Start:
-    """A new drafter for a target. ids: i64 [n_draft_vocab], target ids of the draft vocabulary."""
+    """Returns a new drafter for a target. ids: i64 [n_draft_vocab], target ids of the draft vocabulary."""
     with _seeded(seed):
         model = model_for(spec)(spec, torch.empty(0), share_head=False, dtype=torch.float32)
     state: State = dict(model.state_dict())
@@ -178,8 +179,8 @@ def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed:
         if "output_norm.weight" in target.tensors and "norm" in state:
             state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
         return Start(state, ("head and final norm: from the target", note))
-    # a final norm of Gemma (weights up to 300, for places where its states are small) makes logits of +-50
-    # from a random state, and such a start learns nothing; Llama's and Qwen's make about 3
+    # Gemma's final norm (weights up to 300, for channels where its states are small) makes logits of +-50
+    # from random states, from which nothing is learnt; Llama's and Qwen's make about 3
     state["head"] *= 3.0 / state["head"].norm(dim=1).mean()
     return Start(
         state, ("head: from the target, scaled", f"layers: random, none like {target.architecture}'s")
@@ -187,11 +188,11 @@ def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed:
 
 
 def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str, *, has_rows: bool) -> Start:
-    """With what another drafter of the target, called `name`, has in the same place and shape: fc where both
-    read the same layers, a layer all of whose weights fit, and so on. has_rows: its head is over the same
+    """Copies weights with the same role and shape from another drafter of the target, called `name`: fc if
+    both read the same layers, a layer if all of its weights fit, and so on. has_rows: its head has the same
     vocabulary.
 
-    Raises MismatchError where that is nothing.
+    Raises MismatchError if no weight fits.
     """
     theirs = from_checkpoint(other)
     fits = {n for n, value in theirs.items() if n in start.state and start.state[n].shape == value.shape}
@@ -204,7 +205,7 @@ def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str,
         if not mine <= fits:
             fits -= mine
     if not fits:
-        raise MismatchError(f"--start-from {name}: none of its weights fit the new drafter; leave it out")
+        raise MismatchError(f"--start-from {name}: none of its weights fit the new drafter; remove it")
     taken = {n: theirs[n] for n in fits}
     is_normed = "fc" in fits and other.spec.fc_norm and not spec.fc_norm
     if is_normed:
@@ -214,10 +215,10 @@ def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str,
 
 
 def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
-    """Puts the target's last block into `state` and says so; None unless it has the shape of a layer."""
+    """Copies the target's last block into `state`; returns a note, or None if it has another shape."""
     if (block := _block_of(target, spec)) is None:
         return None
-    if spec.fuses_embedding:  # what the block's norm multiplies by goes into the weights
+    if spec.fuses_embedding:  # EAGLE-1 has no norm here, so the block's is multiplied into the weights
         state["layers.0.qkv"] = block["qkv"] * block["attn_norm"]
     else:
         state["layers.0.qkv"][:, spec.hidden_size :] = block["qkv"]
@@ -228,8 +229,8 @@ def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
 
 
 def _copy_blocks(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
-    """Of a block drafter: its layers are blocks of the target from the middle on, and fc gives the mean of
-    the features. None unless they have the shape of layers.
+    """Copies blocks of the target, from the middle on, into a block drafter's layers, and makes fc the mean
+    of the features. Returns a note, or None if the blocks have another shape.
     """
     n, n_layers = spec.target_block_count, spec.n_layers
     places = [n // 2 + (i * max(n - n // 2 - 3, 0)) // max(n_layers - 1, 1) for i in range(n_layers)]
@@ -243,7 +244,7 @@ def _copy_blocks(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
 
 
 def _block_of(target: GgufFile, spec: DraftSpec, index: int | None = None) -> State | None:
-    """The target's last block, or another, by names of `DraftLayer`; None unless it has such a shape."""
+    """Returns the target's last block, or another, by names of `DraftLayer`; None if it has another shape."""
     index = spec.target_block_count - 1 if index is None else index
     arch, block = target.architecture, f"blk.{index}"
     shapes = {

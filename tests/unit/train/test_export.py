@@ -246,7 +246,7 @@ def test_layers_can_be_added_but_not_removed(target: TinyTarget) -> None:
     file = read_gguf(target.gguf)
     two = with_layers(new_spec(file, target.n_vocab, 8, LAYERS), 2)
     assert two.n_layers == 2 and with_layers(two, 4).n_layers == 4
-    with pytest.raises(UnsupportedError, match="--draft-layers 1: the drafter to be tuned has 2 layers"):
+    with pytest.raises(UnsupportedError, match="--draft-layers 1: the drafter already has 2 layers"):
         with_layers(two, 1)
     with pytest.raises(UnsupportedError, match="can only be trained with one layer"):
         with_layers(new_spec(file, target.n_vocab, 8, LAYERS, "eagle1"), 2)
