@@ -106,7 +106,9 @@ class Learning:
         return sorted(records)
 
     def keep_later(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
-        """Same as `keep`, in a separate thread, so that no engine waits for the disk. `flush` waits for it."""
+        """Same as `keep`, in a separate thread, so that no engine waits for the disk. `flush` waits for
+        it.
+        """
         import numpy as np
 
         tokens, n_prompt = np.array([*prompt, *answer], np.int32), len(prompt)

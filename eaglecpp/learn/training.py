@@ -146,7 +146,9 @@ def learn(
 
 
 def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]:
-    """Returns the recorded texts; for a resumed training, the texts it started with. Deletes damaged records."""
+    """Returns the recorded texts; for a resumed training, the texts it started with. Deletes damaged
+    records.
+    """
     begun = learning.work / "texts.json"
     names = json.loads(begun.read_text()) if begun.is_file() else [path.name for path in learning.records()]
     texts, n_damaged = [], 0
