@@ -74,7 +74,9 @@ def run(
     under_way: dict[Generation, _Running[T]] = {}
 
     def advance(running: _Running[T], result: Generated | None) -> Iterator[T]:
-        """Sends a result to a task and submits its next request; at the end of the task, yields its result."""
+        """Sends a result to a task and submits its next request; at the end of the task, yields its
+        result.
+        """
         try:
             job = next(running.task) if result is None else running.task.send(result)
         except StopIteration as end:

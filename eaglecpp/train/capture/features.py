@@ -49,7 +49,9 @@ class TargetIdentity:
 
 
 def identify(target: str | os.PathLike[str]) -> TargetIdentity:
-    """Reads the whole file, once per process. Raises OSError, and GgufError for a file that is not a model."""
+    """Reads the whole file, once per process. Raises OSError, and GgufError for a file that is not a
+    model.
+    """
     path = Path(target)
     parts = [path.with_name(name) for name in all_parts(path.name)]
     digests = [known_digest(part).removeprefix("sha256:") for part in parts]

@@ -79,7 +79,9 @@ class Run:
 
 
 def epoch_steps(lengths: Sequence[int], n_tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """Returns the conversations of each step of an epoch; all but the last have at least `n_tokens` tokens."""
+    """Returns the conversations of each step of an epoch; all but the last have at least `n_tokens`
+    tokens.
+    """
     order = np.random.default_rng([seed, epoch]).permutation(len(lengths))
     steps: list[list[int]] = [[]]
     filled = 0

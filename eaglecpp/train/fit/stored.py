@@ -26,7 +26,9 @@ _N_ROWS = 256
 
 
 class StoredWeights:
-    """Temporarily replaces a model's trained matrices by their quantised values. Vectors are not quantised."""
+    """Temporarily replaces a model's trained matrices by their quantised values. Vectors are not
+    quantised.
+    """
 
     def __init__(self, model: nn.Module, plan: TypePlan) -> None:
         self._plan = plan
