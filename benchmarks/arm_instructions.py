@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Instructions per product on 64-bit ARM, ours and ggml's, on a machine that has no ARM processor.
+"""Counts instructions per product on 64-bit ARM, ours and ggml's, on a machine without an ARM processor.
 
     python benchmarks/arm_instructions.py --llama-cpp PATH [--types q4_0,q8_0,...] [--json OUT]
 
-PATH: the sources of the pinned llama.cpp. They and our kernels are built by Debian's cross-compiler
-(g++-aarch64-linux-gnu), and `arm_instructions.cpp` runs one product many times under qemu-aarch64
-(qemu-user). A plugin, `count_instructions.c`, adds up what is executed. Counted is what some more products
-take, so that loading, packing and the start of the program drop out; rounding the activations is part of a
-product. ggml runs as in llama.cpp: weights repacked where it has a kernel for that, here on one thread.
+PATH: the sources of the pinned llama.cpp. Debian's cross-compiler (g++-aarch64-linux-gnu) builds them and our
+kernels, and `arm_instructions.cpp` runs one product many times under qemu-aarch64 (qemu-user). A plugin,
+`count_instructions.c`, counts the executed instructions. The figure is the difference between two numbers of
+products, so loading, packing and the start of the program cancel out; rounding the activations is part of a
+product. ggml runs as in llama.cpp: weights are repacked if it has a kernel for that, here on one thread.
 
-An instruction is not a time: processors differ in what they do at once, and waiting for memory is not
-counted at all.
+An instruction is not a time: processors differ in parallelism, and waits for memory are not counted.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ROWS = (1, 2, 4, 8, 64)
 REPEATS = {1: 32, 2: 16, 4: 8, 8: 4, 64: 1}
 TYPES = ("q4_0", "q4_1", "q5_0", "q8_0", "iq4_nl", "q4_K", "q5_K", "q6_K")
 KERNELS = {"neon": "armv8.2-a+dotprod+fp16", "neon_i8mm": "armv8.6-a+dotprod+fp16+i8mm"}
-"""Our table, and how ggml is built for the same processors."""
+"""Our table, and ggml's build options for the same processors."""
 
 
 def main() -> None:
@@ -62,7 +61,7 @@ def main() -> None:
 
 
 def count(plugin: Path, program: Path, who: str, kind: str, n_rows: int) -> float:
-    """Instructions per multiplication of a weight with an input."""
+    """Returns the instructions per multiplication of a weight with an input."""
     repeats = REPEATS[n_rows]
     totals = []
     for n in (1, 1 + repeats):
@@ -85,7 +84,7 @@ def built_plugin() -> Path:
 
 
 def built(llama_cpp: Path, name: str, arch: str) -> Path:
-    """`arm_instructions` with ggml for this architecture."""
+    """Builds `arm_instructions` with ggml for this architecture."""
     cross = [
         "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_SYSTEM_NAME=Linux",
         "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_C_COMPILER={CC}", f"-DCMAKE_CXX_COMPILER={CXX}",
@@ -98,7 +97,7 @@ def built(llama_cpp: Path, name: str, arch: str) -> Path:
     run("cmake", "--build", ours, "--target", "eaglecpp_kernels")
     theirs, source = BUILD / f"ggml-{name}", BUILD / "ggml"
     shutil.copytree(llama_cpp / "ggml", source, dirs_exist_ok=True)
-    (source / "ggml.pc.in").touch()  # the sources of a release lack what only an installation needs
+    (source / "ggml.pc.in").touch()  # only the installation needs it, and the sources of a release lack it
     run(
         "cmake", "-S", source, "-B", theirs, *cross, f"-DGGML_CPU_ARM_ARCH={arch}", "-DGGML_NATIVE=OFF",
         "-DGGML_OPENMP=OFF", "-DGGML_LLAMAFILE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_BUILD_TESTS=OFF",

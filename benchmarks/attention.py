@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""What attention costs behind a long text: 1, 2, 4 and 8 rows by our kernels, by shape, cache and processor.
+"""Measures attention after a long text: 1, 2, 4 and 8 rows with our kernels, by shape, cache and processor.
 
     python benchmarks/attention.py PATH [--cells 32768] [--threads 1 2] [--against DIR] [--json FILE]
 
-PATH: the sources of the pinned llama.cpp, for ggml's headers. --against: `native/` of another checkout, which
-is measured in turns with this one's. The kernels are compiled on the spot.
+PATH: the sources of the pinned llama.cpp, for ggml's headers. --against: `native/` of another checkout,
+measured in turns with this one's. The kernels are compiled on the spot.
 
-Times are processor time of the slowest thread, in ms for one layer, the least of several turns; layers take
-turns until they exceed the caches. Beside them, from the same minutes: what reading the cache takes
-(`bandwidth.py`'s loop), and what the multiplications of four rows alone take, 2 * head size / 16 for each
-row, head and cell, at the speed of a loop of nothing else.
+Times are processor time of the slowest thread, in ms for one layer, the minimum of several turns. Layers take
+turns so that together they exceed the caches. Two references are measured in the same minutes: the time to
+read the cache (`bandwidth.py`'s loop), and the time of the multiplications of four rows alone, 2 * head size
+/ 16 for each row, head and cell, at the speed of a loop of nothing else.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ static ggml_tensor tensor(ggml_type type, void * data, size_t size, int64_t a, i
     return t;
 }
 
-// row_bytes: of one cell and head. Numbers are small: F16 up to 1/8, blocks of bytes behind such a scale.
+// row_bytes: of one cell and head. Values are small: F16 up to 1/8, and blocks of bytes with such a scale.
 extern "C" double attention_ms(int type, int row_bytes, int type_bytes, int d, int n_heads, int n_kv_heads,
                                int n_cells, int n_layers, int n_rows, int n_threads) {
     static std::vector<char *> caches;
@@ -134,9 +134,9 @@ OPTIONS = {
     "avx512": "-DKERNEL_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c",
     "avx2": "-DKERNEL_AVX2 -mavx2 -mfma -mf16c -fno-tree-ter -fno-tree-reassoc",
 }
-# head size, heads, those that share keys; of SmolLM2-135M, Gemma-3-270M, Qwen3-0.6B
+# head size, heads, key heads; of SmolLM2-135M, Gemma-3-270M, Qwen3-0.6B
 SHAPES = {"9/3 of 64": (64, 9, 3), "4/1 of 256": (256, 4, 1), "16/8 of 128": (128, 16, 8)}
-# ggml's number, bytes of a block, numbers of a block
+# ggml's number, bytes of a block, values of a block
 CACHES = {"f16": (1, 2, 1), "q8_0": (8, 34, 32), "q4_0": (2, 18, 32)}
 ROWS = (1, 2, 4, 8)
 N_BYTES = 200_000_000  # of the layers that take turns

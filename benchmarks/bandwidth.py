@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""How fast this machine reads memory: a loop in C that only adds up, compiled on the spot.
+"""Measures this machine's read bandwidth with a loop in C that only adds up, compiled on the spot.
 
-numpy's sums are bound by arithmetic on one core before memory is, so they cannot answer this.
+numpy's sums are bound by arithmetic on one core before memory is, so they cannot measure it.
 """
 
 from __future__ import annotations
@@ -76,21 +76,21 @@ def _compiled() -> ctypes.CDLL:
 
 
 def built(source: str, name: str, *options: str) -> ctypes.CDLL:
-    """The source as a library."""
+    """Returns the compiled source as a library."""
     compiler = shutil.which("c++" if name.endswith(".cpp") else "cc")
     if compiler is None:
-        raise SystemExit("the read bandwidth is measured by a loop in C: no compiler was found")
+        raise SystemExit("measuring the read bandwidth needs a C compiler; none was found")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, name).write_text(source, encoding="ascii")
         command = [compiler, "-O3", "-shared", "-fPIC", "-pthread", *options, name, "-o", "loop.so"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise SystemExit(f"{compiler} could not compile what reads memory\n{done.stderr}")
+            raise SystemExit(f"{compiler} could not compile the loop that reads memory\n{done.stderr}")
         return ctypes.CDLL(str(Path(folder, "loop.so")))
 
 
 def read_bandwidth(n_threads: int, repeats: int = 3) -> float:
-    """GB/s over 1 GB, all threads together, the best of a few passes."""
+    """Returns GB/s over 1 GB, all threads together, the maximum of a few passes."""
     speed = float(_compiled().read_bandwidth(N_BYTES, n_threads, repeats))
     if speed == 0.0:
         raise SystemExit("no memory for 1 GB to read")

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Decoding while other processes keep the cores busy.
+"""Measures decoding while other processes keep the cores busy.
 
     python benchmarks/busy.py --target T.gguf [--draft D.gguf] [--seconds 4] [--turns 2] [--json OUT]
 
-Three states of the machine: quiet, one core kept busy, all cores kept busy. In each, in turns: llama.cpp with
-one thread and with one thread per core, both plain and greedy, and eaglecpp with the number of threads it
-chooses (plain, and with a drafter `auto`). Tokens per second, and eaglecpp over llama.cpp's one thread in the
-same turn, which is the honest reference where cores are shared: more threads spin at barriers and wait for
-the one that is not running. The busy processes end by themselves at a deadline, also when this script is
-killed.
+Three states of the machine: quiet, one core busy, all cores busy. In each, in turns: llama.cpp with one
+thread and with one thread per core, both target-only and greedy, and eaglecpp with the number of threads it
+chooses (target-only, and with a drafter `auto`). Prints tokens per second, and eaglecpp over llama.cpp's one
+thread in the same turn. One thread is the fair reference on shared cores: several threads spin at barriers
+and wait for one that is not running. The busy processes end at a deadline, also if this script is killed.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class Ours:
 
 @contextlib.contextmanager
 def busy(n_cores: int, seconds: float) -> Iterator[None]:
-    """Keeps cores busy, at most for `seconds`."""
+    """Keeps cores busy for up to `seconds`."""
     spinners = [subprocess.Popen([sys.executable, "-c", SPIN, str(seconds)]) for _ in range(n_cores)]
     try:
         time.sleep(0.3 if spinners else 0.0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Asks an OpenAI-compatible server for chat completions, and times them.
 
-llama.cpp's server reports how long it decoded (`timings`); for others, the time from the first token to the
+llama.cpp's server reports its decoding time (`timings`); for others, the time from the first token to the
 last is measured on the stream.
 """
 
@@ -32,10 +32,10 @@ class Reply:
 
 
 class ChatServer:
-    """A server at `http://HOST:PORT[/v1]`. Raises EagleError for whatever it does not answer as it should."""
+    """A server at `http://HOST:PORT[/v1]`. Raises EagleError for any unexpected answer."""
 
     def __init__(self, url: str, model: str = "") -> None:
-        """model: what to ask for, "" = the first one that the server lists."""
+        """model: the model to ask, "" = the first of the server's list."""
         if urlsplit(url).scheme not in ("http", "https"):
             raise EagleError(f"--compare {url}: expected http://HOST:PORT of an OpenAI-compatible server")
         self.url = url.rstrip("/").removesuffix("/v1") + "/v1"
@@ -45,7 +45,7 @@ class ChatServer:
     def chat(
         self, messages: Sequence[Mapping[str, str]], *, max_tokens: int, temperature: float, seed: int
     ) -> Reply:
-        """One answer."""
+        """Returns one answer."""
         body = {
             "model": self.model,
             "messages": list(messages),
@@ -72,7 +72,7 @@ class ChatServer:
         return Reply("".join(parts), n_tokens, ms, int(timings.get("draft_n_accepted") or 0))
 
     def _events(self, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The objects of a stream of server-sent events."""
+        """Yields the objects of a stream of server-sent events."""
         address = f"{self.url}/chat/completions"
         try:
             with self._session.post(

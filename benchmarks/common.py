@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What the benchmark scripts share: prompts, medians, tables, and the facts every result carries.
+"""Shared by the benchmark scripts: prompts, medians, tables, and the facts of every result.
 
-A result is a dict that says on which model, quantisation, machine and commit it was measured; `report`
-prints it as a Markdown table and writes the JSON. Nothing here measures.
+A result is a dict with the model, quantisation, machine and commit; `report` prints it as a Markdown table
+and writes the JSON. Nothing here measures.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from eaglecpp.lowlevel import system_info, versions
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as token ids; `expected` holds whatever else the file says about it."""
+    """A prompt as token ids; `expected` has the other fields of the file."""
 
     ids: list[int]
     expected: dict[str, Any]
 
 
 def read_prompts(path: Path, engine: eaglecpp.Engine, limit: int | None = None) -> list[Prompt]:
-    """Prompts of a file: JSON with a list `prompts` of `prompt_ids` or `prompt`, the first turns of a JSONL
-    of questions as the target's chat template has them, or one text.
+    """Returns the prompts of a file: JSON with a list `prompts` of `prompt_ids` or `prompt`, the first turns
+    of a JSONL of questions in the target's chat template, or one text.
 
-    Raises `SystemExit` with the reason when a JSON file holds no prompts.
+    Raises `SystemExit` if a JSON file has no prompts.
     """
     if path.suffix == ".jsonl":
         asked = list(in_turns(read_suite(str(path)).questions))[:limit]
@@ -59,12 +59,12 @@ def read_prompts(path: Path, engine: eaglecpp.Engine, limit: int | None = None) 
 
 
 def arguments(text: str | None) -> argparse.ArgumentParser:
-    """A parser whose help is a script's own docstring."""
+    """Returns a parser whose help is a script's docstring."""
     return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def option(text: str) -> tuple[str, str]:
-    """A type of argparse: NAME=VALUE."""
+    """Parses NAME=VALUE for argparse."""
     name, mark, value = text.partition("=")
     if not mark:
         raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
@@ -72,24 +72,24 @@ def option(text: str) -> tuple[str, str]:
 
 
 def median(values: Iterable[float]) -> float:
-    """0 for no values."""
+    """Returns the median, 0 for no values."""
     numbers = list(values)
     return statistics.median(numbers) if numbers else 0.0
 
 
 def note(text: str) -> None:
-    """Progress, on stderr: stdout carries only results."""
+    """Prints progress to stderr: stdout carries only results."""
     print(text, file=sys.stderr, flush=True)
 
 
 def warn_if_busy() -> None:
-    """Threads that wait for each other on shared cores make every figure meaningless."""
+    """Warns on a busy machine: threads that wait for each other make every figure meaningless."""
     if hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5:
-        note(f"load average is {os.getloadavg()[0]:.1f}: something else is running, expect useless figures")
+        note(f"load average is {os.getloadavg()[0]:.1f}: other programs run, so expect useless figures")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table with aligned columns; floats with two decimals."""
+    """Returns a Markdown table with aligned columns; floats with two decimals."""
     cells = [[f"{c:.2f}" if isinstance(c, float) else str(c) for c in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(head), *cells]) for i in range(len(head))]
     lines = [[h.ljust(w) for h, w in zip(head, widths, strict=True)], ["-" * w for w in widths]]
@@ -98,7 +98,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def model_facts(path: Path) -> dict[str, Any]:
-    """Name, architecture, quantisation, weights and size of a GGUF."""
+    """Returns name, architecture, quantisation, weights and size of a GGUF."""
     reader = gguf.GGUFReader(path)
     architecture = reader.get_field("general.architecture")
     file_type = reader.get_field("general.file_type")
@@ -112,7 +112,7 @@ def model_facts(path: Path) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The CPU's marketing name where the system tells it."""
+    """Returns the CPU's marketing name if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -121,7 +121,7 @@ def cpu_name() -> str:
 
 
 def commit() -> str:
-    """Commit of the checkout these scripts lie in, with `-dirty` when tracked files were changed."""
+    """Returns the commit of this checkout, with `-dirty` if tracked files were changed."""
     result = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
         cwd=Path(__file__).parent,
@@ -133,13 +133,13 @@ def commit() -> str:
 
 
 def by_name(files: Sequence[Path]) -> dict[str, Path]:
-    """Each file by its stem, with its folder's name where another has the same."""
+    """Returns each file by its stem, with its folder's name if two have the same."""
     stems = [file.stem for file in files]
     return {f.stem if stems.count(f.stem) == 1 else f"{f.parent.name}/{f.stem}": f for f in files}
 
 
 def facts(models: dict[str, Path], **settings: Any) -> dict[str, Any]:
-    """What every result carries beside its figures."""
+    """Returns the facts that every result carries with its figures."""
     info = system_info()
     return {
         "models": {role: model_facts(path) for role, path in models.items()},
@@ -162,7 +162,7 @@ def facts(models: dict[str, Path], **settings: Any) -> dict[str, Any]:
 
 
 def write_json(path: Path | None, result: dict[str, Any]) -> None:
-    """Writes the result, if a path was asked for."""
+    """Writes the result if there is a path."""
     if path is not None:
         path.write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
         note(f"wrote {path}")

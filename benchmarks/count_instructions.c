@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// what is used of qemu-plugin.h, which Debian's packages do not bring
+// the part of qemu-plugin.h that is used; Debian's packages do not include the header
 typedef uint64_t qemu_plugin_id_t;
 struct qemu_plugin_tb;
 enum qemu_plugin_op { QEMU_PLUGIN_INLINE_ADD_U64 };

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""Do drafts get worse behind long texts, foreign system prompts and foreign templates?
+"""Measures drafting after long texts, unusual system prompts and unusual templates.
 
     python benchmarks/drift.py --target T.gguf --draft A.gguf [--draft B.gguf]... [--draft-window 256]...
            [--texts FILE|FOLDER]... [--lengths 1024,4096,32768] [--temperature 0,0.7] [--json OUT]
 
-A document is cut to the N tokens before one of its places, the same place for every length and drafter, and
-the target goes on from there (a base model), or answers a question about it in its template (a chat model).
-Around the shortest of the lengths, the same in each of `--forms`: foreign system prompts and templates.
-Texts of sampled answers are the same with every drafter, because the seed is.
+Each document is cut to the N tokens before a fixed position, the same for every length and drafter. The
+target continues there (a base model), or answers a question about it in its template (a chat model). The
+shortest of the lengths is also measured in each of `--forms`: unusual system prompts and templates. Sampled
+answers are the same with every drafter, since the seed is.
 
 tokens a round  1 + accepted drafts / rounds, of all texts together
 / plain         speed over the same engine without drafting (means nothing on a busy machine)
-by depth        share of the drafts at depth 1, 2, ... that were accepted, of those whose predecessors were
+by depth        share of accepted drafts at depth 1, 2, ..., among those whose predecessors were accepted
 
-`--texts`: documents as plain text, or conversations as JSON Lines (`messages`), which are put one after the
-other. Default: this machine's `data/documents.jsonl`.
+`--texts`: documents as plain text, or conversations as JSON Lines (`messages`), which are concatenated.
+Default: this machine's `data/documents.jsonl`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> int:
         ) as engine:
             texts = places(engine, args)
             settings = [*map(str, args.lengths), *args.forms]
-            # all at first, so that a form that the target cannot take ends the run at once
+            # builds all prompts first, so that a form that the target cannot use ends the run at once
             asked = {s: [prompt(engine, text, s, min(args.lengths)) for text in texts] for s in settings}
             for setting, temperature in itertools.product(settings, args.temperature):
                 where = f"{name}, {setting}, {temperature:g}"
@@ -107,8 +107,8 @@ def measured(
     where: str,
     said: dict[tuple[Any, ...], list[int]],
 ) -> tuple[Cell, float]:
-    """What the drafts of all texts gave, and the speed over plain decoding, 0 without --plain. said: tokens
-    of the drafters before, by prompt and temperature.
+    """Returns counts over all texts, and the speed over target-only decoding (0 without --plain). said:
+    tokens of the earlier drafters, by prompt and temperature.
     """
     options: dict[str, Any] = {"temperature": temperature, "seed": 1, "max_tokens": args.n_tokens}
     cell, drafted_ms, plain_ms = Cell(len(prompts)), 0.0, 0.0
@@ -117,12 +117,12 @@ def measured(
         cell.timings += done.timings
         drafted_ms += ms_a_token(done.timings)
         if said.setdefault((*one, temperature), done.tokens) != done.tokens:
-            note(f"{where}, text {number}: another text than the drafter before")
+            note(f"{where}, text {number}: text differs from the previous drafter's")
         if args.plain:
             alone = engine.generate(one, strategy="off", **options)
             plain_ms += ms_a_token(alone.timings)
             if alone.tokens != done.tokens:
-                note(f"{where}, text {number}: another text than without drafts")
+                note(f"{where}, text {number}: text differs from the one without drafts")
     return cell, plain_ms / drafted_ms if args.plain else 0.0
 
 
@@ -131,14 +131,14 @@ def ms_a_token(timings: Any) -> float:
 
 
 def places(engine: eaglecpp.Engine, args: argparse.Namespace) -> list[list[int]]:
-    """The tokens before one place of each document, as many as the longest length has."""
+    """Returns the tokens before one position of each document, as many as the longest length."""
     files = [f for p in args.texts for f in (sorted(p.rglob("*")) if p.is_dir() else [p]) if f.is_file()]
     texts = [read(file) for file in files] or [q.turns[0] for q in read_set("documents", 12000)]
     whole = engine.tokenize("\n\n".join(texts), add_bos=False)
     n = max(args.lengths)
     found = [whole[at - n : at] for at in range(n, len(whole) + 1, max(n // args.overlap, 1))]
     if not found:
-        raise SystemExit(f"the texts have {len(whole)} tokens, at least {n} are needed: more --texts")
+        raise SystemExit(f"the texts have {len(whole)} tokens, at least {n} are needed; add --texts")
     return found[:: max(len(found) // args.limit, 1)][: args.limit]
 
 
@@ -152,7 +152,9 @@ def read(file: Path) -> str:
 
 
 def prompt(engine: eaglecpp.Engine, tokens: list[int], setting: str, n_form: int) -> list[int]:
-    """A length is the target's own form of a prompt, everything else is another form of the shortest."""
+    """Returns a prompt. A setting is a length in the target's own template, or another form of the shortest
+    length.
+    """
     kind, _, name = setting.partition(": ")
     own = not name
     text = engine.detokenize(tokens[-int(setting) if own else -n_form :])
@@ -180,10 +182,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--forms", type=numbers(str), default=[], help=f"of: {', '.join(FORMS)}")
     parser.add_argument("--temperature", type=numbers(float), default=[0.7])
     parser.add_argument("--limit", type=int, default=8, help="texts")
-    parser.add_argument("--overlap", type=int, default=1, help="places in as many tokens as the longest")
+    parser.add_argument("--overlap", type=int, default=1, help="positions within each longest length")
     parser.add_argument("--n-tokens", type=int, default=96, help="of an answer")
     parser.add_argument("--strategy", help="default: a chain of the widest block, or of five")
-    parser.add_argument("--plain", action="store_true", help="answer without drafts, too, and compare")
+    parser.add_argument("--plain", action="store_true", help="also answer without drafts, and compare")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

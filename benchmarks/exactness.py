@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Which batches are exact, type by type, and how many texts part between drafted and plain decoding.
+"""Measures which batches are exact for each type, and how many texts differ between drafted and target-only
+decoding.
 
     python benchmarks/exactness.py --draft D.gguf T1.gguf T2.gguf ...
 
 `pad_target.py SRC.gguf OUT.gguf --type Q8_0 --type Q2_K` writes a target in other types. For each file: the
-numbers of rows at which a batch holds the bits of single rows, and what measuring them took. Then prompts
-behind one system prompt, each answered four ways: fresh, regenerated, gone on with, and edited in the middle
-of its answer; greedy and sampled; by chain, tree and auto; with `exact` on, auto and off. The reference is an
-engine without a drafter that was asked the same in the same order. Counted are texts that part, and texts
-that part although `timings.exact` says that they do not.
+batch sizes whose rows have the bits of single rows, and the time to measure them. Then prompts with one
+system prompt, each answered in four ways: fresh, regenerated, continued, and edited in the middle of its
+answer; greedy and sampled; by chain, tree and auto; with `exact` on, auto and off. The reference is an engine
+without a drafter that gets the same requests in the same order. Prints the number of texts that differ, and
+how many of them `timings.exact` reported as exact.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def compared(
     for temperature, theirs in plain.items():
         ours = conversations(engine, args, temperature, strategy)
         for a, b in zip(ours, theirs, strict=True):
-            if a.prompt_tokens != b.prompt_tokens:  # it goes on from a text that parted, which was counted
+            if a.prompt_tokens != b.prompt_tokens:  # follows a text that was already counted
                 continue
             is_same, is_exact = a.tokens == b.tokens, a.timings.exact
             counts["texts"] += 1
@@ -127,7 +128,7 @@ def compared(
 def conversations(
     engine: eaglecpp.Engine, args: argparse.Namespace, temperature: float, strategy: str | None
 ) -> Iterator[eaglecpp.Completion]:
-    """Each question fresh behind the same system prompt, answered anew, gone on with, and edited."""
+    """Yields each question fresh after the same system prompt, answered again, continued, and edited."""
     options: dict[str, Any] = {"max_tokens": args.tokens, "temperature": temperature, "ignore_eos": True}
     if strategy is not None:
         options["strategy"] = strategy

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""One report of a machine with a GPU, to paste into an issue: what is installed, what a row costs, what
-drafting gains for one user and for several.
+"""Prints one report of a machine with a GPU, to paste into an issue: installed versions, cost of rows, and
+speed-up by drafting for one user and for several.
 
     python benchmarks/gpu.py [TARGET.gguf DRAFT.gguf]... [--demo TARGET.gguf DRAFT.gguf]...
            [--rows TARGET.gguf]... [--sizes-of-8b FOLDER] [--server PATH/llama-server] [-ngl N]
            [--threads 8,16] [--users 1,4] [--tokens 200] [--repeats 3]
 
-Nothing is sent anywhere. Each engine opens at its defaults, answers with `auto` first, as a new user meets
-it, and then takes turns between strategies, so that a machine that warms up slows all of them. `--demo` pairs
-are of the demo target, and asked what it knows. `--rows` adds targets whose rows are timed, without a
-drafter. `--sizes-of-8b` writes a target of an 8B's shapes in Q4_0 with an EAGLE-3, a DSpark and a DFlash2
-drafter, all zeros, to FOLDER: what they cost is real, and 0.83 of the drafts of each depth are accepted by
-lot; not with `auto`, because zeros are sure of nothing. With --server llama.cpp's own plain decoding and its
-own drafting are measured on the same files, where it reads the drafter: 3 drafts, of a block 7. `--threads`
-repeats all of it with each number. Every section is printed when it is measured, so a run that is cut off has
-reported the earlier ones. gpu_kit.py makes a folder that runs this on a machine without a network.
+Nothing is sent anywhere. Each engine opens at its defaults and answers with `auto` first, as for a new user.
+Then strategies take turns, so that a machine that warms up slows all of them. `--demo` pairs are of the demo
+target, and get questions that it knows. `--rows` times rows of further targets, without a drafter.
+`--sizes-of-8b` writes a target of an 8B's shapes in Q4_0 with an EAGLE-3, a DSpark and a DFlash2 drafter, all
+zeros, to FOLDER. Their costs are real, and 0.83 of the drafts of each depth are accepted at random, but not
+with `auto`, because a drafter of zeros has no confidence. With --server, llama.cpp's own target-only decoding
+and its own drafting are measured on the same files, if it reads the drafter: 3 drafts, of a block 7.
+`--threads` repeats everything with each number. Every section is printed at once, so an
+interrupted run has reported the earlier ones. gpu_kit.py makes a folder that runs this on a machine without a
+network.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ DEMO = (
     "What is in the module json?",
     "What does len do?",
 )
-"""What the demo target was made for."""
+"""Questions that the demo target was made for."""
 OF_LEVELS, OF_A_BLOCK = ("chain:2", "chain:4"), ("chain:4", "chain:7")
 LOT = [0.83**depth for depth in range(1, 9)]
-"""How likely the drafts of a depth are accepted, all before them included: a good drafter on code."""
+"""Chance that the drafts up to a depth are accepted: a good drafter on code."""
 N_CTX = 1024
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32)
 
@@ -75,7 +76,7 @@ def main() -> None:
     parser.add_argument("--without-gpu", action="store_true", help="measures the CPU")
     args = parser.parse_args()
     if len(args.pairs) % 2:
-        parser.error(f"expected a draft behind each target, found {' '.join(args.pairs)}")
+        parser.error(f"expected a draft after each target, found {' '.join(args.pairs)}")
     pairs = [(*pair, PROMPTS) for pair in zip(args.pairs[::2], args.pairs[1::2], strict=True)]
     pairs += [(*pair, DEMO) for pair in args.demo]
     say(machine(args.without_gpu))
@@ -113,7 +114,7 @@ def machine(without_gpu: bool) -> list[str]:
 
 
 def row_curve(args: argparse.Namespace, path: str, n_threads: int) -> list[str]:
-    """What a decode of n rows costs over one of a single row."""
+    """Returns the cost of a decode of n rows relative to a single row."""
     options = EngineOptions()
     options.target_path, options.n_ctx, options.n_gpu_layers = path, N_CTX, args.ngl
     options.n_threads = n_threads
@@ -126,7 +127,7 @@ def row_curve(args: argparse.Namespace, path: str, n_threads: int) -> list[str]:
     return [
         f"## Rows of {Path(path).stem}, 256 tokens before them{threads(n_threads)}",
         "",
-        f"one takes {one[1]:.2f} ms, another number of rows {change:.2f} ms more; over one:",
+        f"one takes {one[1]:.2f} ms, another number of rows {change:.2f} ms more; over one row:",
         "",
         table([str(n) for n in ROWS], [[f"{one[n] / one[1]:.2f}" for n in ROWS]]),
     ]
@@ -137,14 +138,14 @@ def threads(n: int) -> str:
 
 
 def rate(timings: Timings) -> float:
-    """Tokens per second after the first."""
+    """Returns tokens per second after the first."""
     return 1000 * (timings.predicted_n - 1) / timings.predicted_ms
 
 
 def speeds(
     args: argparse.Namespace, target: str, draft: str, questions: Sequence[str], n_threads: int
 ) -> list[str]:
-    """Drafting over plain decoding. Without questions the drafts are accepted by lot."""
+    """Returns drafting over target-only decoding. Without questions, drafts are accepted at random."""
     lot = contextlib.nullcontext() if questions else accepted_by_lot(LOT)
     with lot:
         return asyncio.run(_speeds(args, target, draft, questions, n_threads))
@@ -163,7 +164,7 @@ async def _speeds(
     opening: dict[str, Any] = {"n_ctx": N_CTX, "n_gpu_layers": args.ngl, "planner_cache": False}
     if n_threads:
         opening["n_threads"] = n_threads
-    if not questions:  # what is drawn repeats
+    if not questions:  # random drafts repeat with the seed
         opening["text_drafts"] = "off"
     async with await eaglecpp.AsyncEngine.open(target, draft, n_parallel=max(users), **opening) as serving:
         where = serving.engine.device_info
@@ -204,7 +205,7 @@ async def _speeds(
         except ServerError as error:
             notes.append(f"{name}: {str(error).splitlines()[0]}")
     size = Path(target).stat().st_size / 2**30
-    lot = "" if questions else ", 0.83 of each depth accepted by lot"
+    lot = "" if questions else ", 0.83 of each depth accepted at random"
     return [
         f"## {Path(target).stem} with {Path(draft).stem}, {size:.2f} GiB{lot}{threads(n_threads)}",
         "",
@@ -220,7 +221,7 @@ def their_speeds(
     args: argparse.Namespace, target: str, draft: str, kind: str, n_max: int, prompts: list[list[int]],
     users: list[int], n_threads: int,
 ) -> Iterable[tuple[int, float]]:  # fmt: skip
-    """Users and tokens per second of llama.cpp's own server; n_max: 0 = no drafts."""
+    """Returns users and tokens per second of llama.cpp's own server; n_max: 0 = no drafts."""
     extra = ["-ngl", str(args.ngl if args.ngl >= 0 else 99), *(["-ngld", "99"] if n_max else [])]
     extra += ["-np", str(max(users)), "-cb"]
     sizes = {"n_ctx": N_CTX * max(users), "n_threads": n_threads or system_info()["n_cores"]}

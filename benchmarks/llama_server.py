@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Runs llama.cpp's own `llama-server` for comparison and asks it for completions.
 
-One process per configuration, on a free loopback port, with one slot. Prompts go in as token ids and tokens
-come back, so no tokenizer can differ. A server that dies or answers with an error raises `ServerError` with
-the end of its log.
+One process per configuration, on a free loopback port, with one slot. Prompts and answers are token ids, so
+no tokenizer can differ. A server that dies or answers with an error raises `ServerError` with the end of its
+log.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ import gguf
 from eaglecpp.lowlevel import system_info
 
 REST_SECONDS = 0.25
-"""After an answer, ggml's threads spin for more work (80 ms by the default of llama.cpp's `--poll`), on the
-cores that the next contestant needs."""
+"""After an answer, ggml's threads spin for more work (80 ms by the default of llama.cpp's `--poll`) on the
+cores that the next contestant needs.
+"""
 START_SECONDS = 300
 ANSWER_SECONDS = 1800
 
@@ -41,7 +42,7 @@ class ServerError(RuntimeError):
 
 def draft_kind(draft: Path) -> str:
     """Returns llama.cpp's `--spec-type` for a drafter, "" for a format that it does not read (EAGLE 1 and
-    3.1, our trees of blocks). Any other model is a small one.
+    3.1, our trees of blocks). Any other model counts as a small model.
     """
     reader = gguf.GGUFReader(draft)
     names = {tensor.name for tensor in reader.tensors}
@@ -77,8 +78,8 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def our_server(target: Path, *arguments: object) -> Iterator[tuple[int, int]]:
-    """`eaglecpp serve` of one file, named "target" after its link: the port and the process id. Raises
-    SystemExit with its log where it does not come up, or ends with an error.
+    """Runs `eaglecpp serve` of one file, named "target" after its link; yields the port and the process id.
+    Raises SystemExit with its log if it does not start or ends with an error.
     """
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
@@ -126,13 +127,13 @@ class LlamaServer:
         n_threads: int = 2,
         extra: Sequence[str] = (),
     ) -> None:
-        """`draft` with `n_max` > 0 drafts, in llama.cpp's way `kind`; otherwise plain decoding."""
+        """`draft` with `n_max` > 0 drafts with llama.cpp's method `kind`; otherwise target-only decoding."""
         self.port = free_port()
         self.log = Path(tempfile.mkstemp(prefix="llama-server-", suffix=".log")[1])
         command = [str(program), "-m", str(target), "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["-np", "1", "-c", str(n_ctx), "-t", str(n_threads), "-fit", "off"]
         command += ["--no-webui", "--no-context-shift"]
-        command += ["-cram", "0"]  # no prompt cache: every request is a fresh one
+        command += ["-cram", "0"]  # no prompt cache: every request is new
         amx = system_info()["amx"]
         if amx["claimed"] and not amx["works"]:
             command.append("--no-repack")
@@ -191,13 +192,13 @@ class LlamaServer:
         return Answer(reply["tokens"], reply["timings"])
 
     def complete_and_rest(self, prompt: Sequence[int], n_tokens: int, **options: Any) -> Answer:
-        """As `complete`; returns when the server's threads no longer spin on the cores of whoever is next."""
+        """Same as `complete`; returns after the server's threads stop spinning."""
         answer = self.complete(prompt, n_tokens, **options)
         time.sleep(REST_SECONDS)
         return answer
 
     def tail(self, n_lines: int = 20) -> str:
-        """The end of the log."""
+        """Returns the end of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-n_lines:])
 
     def close(self) -> None:

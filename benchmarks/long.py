@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""Long contexts: are texts the same, does memory grow as predicted, what do prompts and rounds cost?
+"""Checks long contexts: equal texts, memory as predicted, and the cost of prompts and rounds.
 
     python benchmarks/long.py [--lengths 1024 8192 32768 131072] [--caches f16 q8_0 q4_0] [--json FILE]
     python benchmarks/long.py --lengths 131072 --caches q8_0 --heads 1 --texts-only  # minutes, not an hour
     python benchmarks/long.py --target T.gguf --draft D.gguf --llama ...
 
-Without --target, on a tiny target of random weights whose positions reach all lengths, with a drafter that is
-right about half the time: texts, memory and shapes of curves are real there, milliseconds are of attention
-alone. For each cache and length a prompt is read and an answer sampled behind it, drafted and plain.
+Without --target it uses a tiny target of random weights whose positions reach all lengths, with a drafter
+that is right about half the time. Texts, memory and shapes of curves are real there, but milliseconds are of
+attention alone. For each cache and length a prompt is read and an answer sampled after it, drafted and
+target-only.
 
-    prompt s    until the first token; x theirs: how often that goes into llama.cpp's time for it (--llama)
-    1, 4 rows   what a batch of so many takes behind the prompt, all with logits
-    round ms    of drafted decoding, tokens that a round gave, and milliseconds of a plain token
-    predicted   what `doctor` says that caches and compute buffers take; grown: by how much the process did
+    prompt s    until the first token; x theirs: llama.cpp's time over ours (--llama)
+    1, 4 rows   a batch of 1 or 4 rows after the prompt, all with logits
+    round ms    of drafted decoding, tokens per round, and milliseconds of a target-only token
+    predicted   caches and compute buffers as shown by `doctor`; grown: growth of the process
 
-A second table has drafts from the text: what the index of a text takes in memory, and the mean and longest
-time to add a token and to look up a draft, for a random text, one that repeats itself, and one token over and
-over, which is the worst case.
+A second table has drafts from the text: memory of the index of a text, and the mean and maximum time to add a
+token and to look up a draft, for a random text, one that repeats itself, and one repeated token, which is the
+worst case.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ MIB = 2**20
 
 
 def make_tiny(folder: Path, n_ctx: int, n_heads: int) -> tuple[Path, Path]:
-    """A target and its drafter as GGUF."""
+    """Writes a target and its drafter as GGUF."""
     spec = TargetSpec(n_layers=7, n_heads=n_heads, n_kv_heads=1, head_dim=64, n_ctx=n_ctx)
     pair = make_pair(folder, "eagle31", spec)
     draft = folder / "draft.gguf"
@@ -58,7 +59,7 @@ def make_tiny(folder: Path, n_ctx: int, n_heads: int) -> tuple[Path, Path]:
 
 
 def predicted(engine: eaglecpp.Engine) -> int:
-    """Bytes of caches and compute buffers, weights aside."""
+    """Returns the bytes of caches and compute buffers, without weights."""
     return sum(
         place[f"{who}_{what}"]
         for place in engine.memory_plan
@@ -68,8 +69,8 @@ def predicted(engine: eaglecpp.Engine) -> int:
 
 
 def answered(target: Path, draft: Path | None, n: int, cache: str, n_threads: int) -> dict[str, Any]:
-    """One answer behind a prompt of n tokens."""
-    system_info()  # what every process has once, libraries and devices
+    """Returns one answer after a prompt of n tokens."""
+    system_info()  # libraries and devices, which every process has once
     before = memory()["pss_anonymous"]
     options = {"n_ctx": n + N_ANSWER + 8, "n_threads": n_threads, "planner_cache": False}
     with eaglecpp.Engine.open(target, draft=draft, type_k=cache, type_v=cache, **options) as engine:
@@ -90,7 +91,7 @@ def answered(target: Path, draft: Path | None, n: int, cache: str, n_threads: in
 
 
 def in_process(*what: Any) -> dict[str, Any]:
-    """`answered` in a process of its own, whose memory nobody used before."""
+    """Runs `answered` in a separate process with fresh memory."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(answered, *what).result()
 
@@ -123,7 +124,7 @@ def measured(args: argparse.Namespace, target: Path, draft: Path) -> Iterator[di
 
 
 def text_index(n: int, pattern: str) -> dict[str, Any]:
-    """An index over n tokens of a text."""
+    """Measures an index over n tokens of a text."""
     repeated = some_tokens(max(n // 8, 1), 32000)
     texts = {
         "random": some_tokens(n, 1 << 20),
@@ -176,8 +177,10 @@ def main() -> int:
     parser.add_argument("--caches", nargs="+", default=["f16", "q8_0", "q4_0"])
     parser.add_argument("--target", type=Path)
     parser.add_argument("--draft", type=Path)
-    parser.add_argument("--llama", action="store_true", help="read the prompts with llama.cpp, too")
-    parser.add_argument("--heads", type=int, default=2, help="of the tiny target, which share keys")
+    parser.add_argument("--llama", action="store_true", help="also read the prompts with llama.cpp")
+    parser.add_argument(
+        "--heads", type=int, default=2, help="query heads of the tiny target; they share keys"
+    )
     parser.add_argument("--texts-only", action="store_true", help="without batches of 1 and 4 rows")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Makes a target bigger without changing what it computes, so that a small model costs like a real one.
+"""Makes a target bigger without changing its output, so that a small model costs like a real one.
 
     python benchmarks/pad_target.py SRC.gguf OUT.gguf --layers 24 --ffn 12288 [--type Q8_0 --type Q4_0]
-        [--draft D.gguf --draft-out D2.gguf] [--check]
+           [--draft D.gguf --draft-out D2.gguf] [--check]
 
-Inserted decoder layers are copies of the trained one before them whose `attn_output` and `ffn_down` are
-zero, so they add nothing to the residual stream. Wider feed-forwards repeat their gate and up rows; the
-`ffn_down` columns of the new hidden units are zero. Source: a GGUF of a dense decoder in any type; blocks
-of quantised weights are copied bit for bit. With `--type`, which needs an F32, F16 or BF16 source, libllama
-itself quantises the padded file, to OUT with the type in its name. A drafter for the padded target is the
-same drafter with its boundary ids moved; `--draft` writes that copy. Tensors are streamed: memory stays at a
-few tensors.
+Inserted decoder layers are copies of the trained one before them whose `attn_output` and `ffn_down` are zero,
+so they add nothing to the residual stream. Wider feed-forwards repeat their gate and up rows; the `ffn_down`
+columns of the new hidden units are zero. Source: a GGUF of a dense decoder in any type; blocks of quantised
+weights are copied bit for bit. With `--type`, which needs an F32, F16 or BF16 source, libllama itself
+quantises the padded file, to OUT with the type in its name. A drafter for the padded target is the same
+drafter with its boundary ids moved; `--draft` writes that copy. Tensors are streamed: memory stays at a few
+tensors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, Re
 from gguf.quants import quant_shape_to_byte_shape
 
 RAW_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16)
-# what a layer adds to the residual stream
+# tensors that add to the residual stream
 SILENCED = re.compile(r"\.(attn_output|ffn_down)\.(weight|bias)$")
 WIDENED_ROWS = re.compile(r"\.ffn_(gate|up)\.(weight|bias)$")
 REFUSED = re.compile(r"_exps\.|ffn_gate_inp|ssm_|attn_post_norm|post_ffw_norm|attn_q_a|attn_kv_a")
@@ -39,14 +39,14 @@ REFUSED = re.compile(r"_exps\.|ffn_gate_inp|ssm_|attn_post_norm|post_ffw_norm|at
 
 @dataclass(frozen=True)
 class Plan:
-    """`source[i]`: trained block that padded block i comes from; `trained[i]`: it is that block itself."""
+    """`source[i]`: trained block that padded block i copies; `trained[i]`: True for the block itself."""
 
     source: list[int]
     trained: list[bool]
     ffn: int
 
     def boundary(self, k: int) -> int:
-        """The padded boundary id where the trained R_k flows; k = n stays the last one."""
+        """Returns the padded boundary id of the trained R_k; k = n stays the last one."""
         places = [i for i, is_trained in enumerate(self.trained) if is_trained]
         return [*places, len(self.source)][k]
 
@@ -59,7 +59,7 @@ def field(reader: GGUFReader, key: str) -> Any:
 
 
 def make_plan(reader: GGUFReader, n_layers: int | None, ffn: int | None) -> Plan:
-    """Spreads the inserted layers evenly behind the trained ones. Raises `SystemExit` when that cannot be."""
+    """Spreads the inserted layers evenly after the trained ones. Raises `SystemExit` for impossible sizes."""
     architecture = field(reader, "general.architecture")
     n_trained, ffn_from = (
         field(reader, f"{architecture}.block_count"),
@@ -80,7 +80,7 @@ def make_plan(reader: GGUFReader, n_layers: int | None, ffn: int | None) -> Plan
 
 
 def padded_shape(tensor: ReaderTensor, plan: Plan) -> tuple[int, ...]:
-    """Slowest axis first; the last one in bytes."""
+    """Returns the shape with the slowest axis first; the last one in bytes."""
     shape = [int(n) for n in reversed(tensor.shape)]
     if WIDENED_ROWS.search(tensor.name):
         shape[0] = plan.ffn
@@ -90,7 +90,7 @@ def padded_shape(tensor: ReaderTensor, plan: Plan) -> tuple[int, ...]:
 
 
 def padded(tensor: ReaderTensor, plan: Plan, is_trained: bool) -> np.ndarray:
-    """The tensor of one padded block, as bytes. A block of zero bytes is all zeros in every type."""
+    """Returns the tensor of one padded block, as bytes. A block of zero bytes is all zeros in every type."""
     shape = [int(n) for n in reversed(tensor.shape)]
     data = np.asarray(tensor.data).reshape(-1).view(np.uint8)
     data = data.reshape(quant_shape_to_byte_shape(shape, tensor.tensor_type))
@@ -104,7 +104,7 @@ def padded(tensor: ReaderTensor, plan: Plan, is_trained: bool) -> np.ndarray:
 
 
 def tensors(reader: GGUFReader, plan: Plan) -> Iterator[tuple[str, ReaderTensor, bool]]:
-    """Name in the padded file, source tensor, whether it is a trained one."""
+    """Yields the name in the padded file, the source tensor, and whether it is a trained one."""
     blocks: dict[int, list[ReaderTensor]] = {}
     for tensor in reader.tensors:
         block = re.match(r"blk\.(\d+)\.", tensor.name)
@@ -118,7 +118,9 @@ def tensors(reader: GGUFReader, plan: Plan) -> Iterator[tuple[str, ReaderTensor,
 
 
 def copy_fields(reader: GGUFReader, writer: GGUFWriter, changed: dict[str, Any]) -> None:
-    """All metadata, with the values of `changed` in place of the file's, for the writer's architecture."""
+    """Copies all metadata, with the values of `changed` instead of the file's, for the writer's
+    architecture.
+    """
     own = field(reader, "general.architecture") + "."
     for name, found in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":
@@ -130,7 +132,7 @@ def copy_fields(reader: GGUFReader, writer: GGUFWriter, changed: dict[str, Any])
 
 
 def write(path: Path, writer: GGUFWriter, data: Callable[[], Iterator[np.ndarray]]) -> None:
-    """Header and metadata, then the tensors one by one; under a temporary name until complete."""
+    """Writes header and metadata, then the tensors one by one; under a temporary name until complete."""
     partial = path.with_name(path.name + ".part")
     writer.open_output_file(partial)
     writer.write_header_to_file()
@@ -164,7 +166,7 @@ def pad(source: Path, out: Path, plan: Plan) -> None:
 
 
 def move_drafter(source: Path, out: Path, plan: Plan) -> list[int]:
-    """A copy of a drafter that taps the same features in the padded target; returns the moved ids."""
+    """Copies a drafter so that it reads the same layers in the padded target; returns the moved ids."""
     reader = GGUFReader(source)
     architecture = field(reader, "general.architecture")
     moved = [plan.boundary(k) for k in field(reader, f"{architecture}.target_layers")]
@@ -184,7 +186,7 @@ def move_drafter(source: Path, out: Path, plan: Plan) -> list[int]:
 
 
 def quantise(source: Path, out: Path, kind: str, n_threads: int) -> None:
-    """libllama's own quantiser."""
+    """Runs libllama's own quantiser."""
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = int(gguf.LlamaFileType[f"MOSTLY_{kind}"])
     params.nthread, params.allow_requantize = n_threads, True
@@ -195,7 +197,9 @@ def quantise(source: Path, out: Path, kind: str, n_threads: int) -> None:
 
 
 def check(source: Path, out: Path, n_tokens: int = 64) -> None:
-    """Greedy tokens of both files after a prompt of mixed tokens. Raises `SystemExit` when they differ."""
+    """Compares greedy tokens of both files after a prompt of mixed tokens. Raises `SystemExit` if they
+    differ.
+    """
     import eaglecpp
 
     prompt = [int(t) for t in np.random.default_rng(1).integers(2, 300, 32)]
@@ -217,10 +221,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("out", type=Path)
     parser.add_argument("--layers", type=int, default=None)
     parser.add_argument("--ffn", type=int, default=None)
-    parser.add_argument("--type", action="append", default=[], help="quantise to this type too; repeatable")
+    parser.add_argument("--type", action="append", default=[], help="also quantise to this type; repeatable")
     parser.add_argument("--draft", type=Path, default=None)
     parser.add_argument("--draft-out", type=Path, default=None)
-    parser.add_argument("--check", action="store_true", help="greedy tokens of both files have to be equal")
+    parser.add_argument("--check", action="store_true", help="compare greedy tokens of both files")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     if (args.draft is None) != (args.draft_out is None):

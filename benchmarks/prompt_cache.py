@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What a long prompt costs after a restart: read again, or from a file (`--prompt-cache`).
+"""Measures a long prompt after a restart: read again, or loaded from a file (`--prompt-cache`).
 
-Every answer comes from a process of its own. Times are from the request to the first token, without loading
-the model. The texts have to be the same; the goal is 0.1 of the time of reading 8,000 tokens. Also: how long
-the answer that left the file took to end, and how much slower rounds were while a file was written.
+Every answer comes from a separate process. Times are from the request to the first token, without loading the
+model. The texts must be the same; the goal is 0.1 of the time of reading 8,000 tokens. Also measures how long
+the answer that wrote the file took to end, and how much slower rounds were while a file was written.
 
     python benchmarks/prompt_cache.py --target target.gguf --draft draft.gguf --json prompt_cache.json
 """
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def answer(given: dict[str, Any]) -> dict[str, Any]:
-    """One answer in this process."""
+    """Returns one answer in this process."""
     from eaglecpp import Engine
 
     draft, sampling = given["draft"], {"temperature": given["temperature"], "seed": 1}

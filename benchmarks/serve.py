@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""Many users at once: `eaglecpp serve` beside llama-server, in turns, on one machine.
+"""Measures many users at once: `eaglecpp serve` and llama-server, in turns, on one machine.
 
-    python benchmarks/serve.py --server llama-server --target T.gguf --draft D.gguf --users 1,4,16 --json
-    R.json python benchmarks/serve.py --report R.json --picture serve.png
+    python benchmarks/serve.py --server llama-server --target T.gguf --draft D.gguf --users 1,4,16
+           --json R.json
+    python benchmarks/serve.py --report R.json --picture serve.png
 
-Every user asks for one streamed completion of fixed length at the same time. Shown for each number of users:
-tokens per second of all together, the slowest user's speed over the mean and over a user's mean speed under
-llama-server's plain decoding, the time to the first token (median and 95th percentile), and ours over theirs.
-Users whose text is easily drafted are faster than the mean, so the first of the two ratios falls when
-drafting helps some more than others, the second when somebody pays for it. Prompts are token ids, different
-for every user and every turn, so that nothing of an earlier turn is found in a cache; a system prompt that
-all begin with may be shared, unless --no-cache forbids that to both. llama-server runs plainly with as many
-slots as users (`-np`, `-cb`); --their-draft also runs its own drafting with each of --depths, and the best
-of them counts.
+Every user asks for one streamed completion of fixed length at the same time. Prints for each number of users:
+total tokens per second, the slowest user's speed over the mean and over a user's mean speed under
+llama-server's target-only decoding, the time to the first token (median and 95th percentile), and ours over
+theirs. Users whose text is easily drafted are faster than the mean. So the first ratio falls when drafting
+helps some users more than others, the second only if it slows some down. Prompts are token ids, different for
+every user and every turn, so that no cache holds them; a common system prompt may be shared, unless
+--no-cache forbids that to both. llama-server decodes target-only with as many slots as users (`-np`, `-cb`);
+--their-draft also runs its own drafting with each of --depths, and the best one counts.
 
-Runs of the same --json file add up, so that a machine need not be kept quiet for all of them at once: what
-was measured with the same target, users, prompt length and temperature is replaced. --report prints them
-all, and draws total speed over llama-server's plain one, with the dashed lines of what others published.
+Runs with the same --json file add up, so that the machine need not stay quiet for all of them at once. A
+measurement with the same target, users, prompt length and temperature replaces the earlier one. --report
+prints them all, and draws total speed over llama-server's target-only one, with published results of others
+as dashed lines.
 """
 
 from __future__ import annotations
@@ -39,21 +40,22 @@ from llama_server import LlamaServer, our_server
 import eaglecpp
 
 SECONDS = 600
-N_WIDE = 3  # panels beside each other
-N_WARM = 8  # tokens of the turn that warms up
+N_WIDE = 3  # panels side by side
+N_WARM = 8  # tokens of the warm-up turn
 OURS, PLAIN, DRAFTS = "eaglecpp", "llama-server", "llama-server, drafts"
 PUBLISHED = {
     "Kimi-K2.6, EAGLE 3.1, vLLM": ([1, 4, 16], [2.03, 1.71, 1.66]),
     "MiniMax-M3, EAGLE 3.1, ATOM": ([4, 8, 16, 32], [1.63, 1.43, 1.42, 1.23]),
     "Qwen3-14B, EAGLE-3, TensorRT-LLM": ([1, 4, 16], [2.05, 2.06, 1.66]),
 }
-"""Users and speed over the same server's plain batching, as their makers payload it."""
+"""Users and speed over the same server's target-only batching, as published by their makers."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Users side by side. tokens_s: of all together; least: the slowest user's speed over the mean,
-    least_tokens_s: that speed."""
+    """Parallel users. tokens_s: of all together; least: the slowest user's speed over the mean,
+    least_tokens_s: that speed.
+    """
 
     tokens_s: float
     least: float
@@ -66,8 +68,8 @@ class Run:
 async def one_user(
     port: int, prompt: Sequence[int], n_tokens: int, temperature: float, cache: bool
 ) -> tuple[float, float, int, int]:
-    """Asks over a plain socket; returns the times of the first and the last token, their number, and how many
-    of them were drafted.
+    """Asks over a plain socket; returns the times of the first and the last token, their number, and the
+    number of drafted ones.
     """
     body = json.dumps({
         "model": "target", "prompt": list(prompt), "max_tokens": n_tokens, "n_predict": n_tokens,
@@ -125,7 +127,7 @@ async def ask_together(
 
 @contextlib.contextmanager
 def ours(args: argparse.Namespace, n_users: int) -> Iterator[int]:
-    """`eaglecpp serve` with a place for every user."""
+    """Runs `eaglecpp serve` with a slot for every user."""
     draft = ["--draft", args.draft] if args.draft else []
     sizes = ("-np", n_users, "-c", args.n_ctx, "-t", args.threads)
     with our_server(args.target, *draft, *sizes) as (port, _):
@@ -134,7 +136,7 @@ def ours(args: argparse.Namespace, n_users: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def theirs(args: argparse.Namespace, n_users: int, *, depth: int = 0) -> Iterator[int]:
-    """llama-server with a slot for every user; depth: of its drafts, 0 for none."""
+    """Runs llama-server with a slot for every user; depth: of its drafts, 0 for none."""
     extra = ["-np", str(n_users), "-cb"]
     with LlamaServer(
         args.server,
@@ -163,11 +165,10 @@ def main() -> None:
     parser.add_argument(
         "--prompts",
         type=Path,
-        help="questions (JSONL, as of questions.py) or JSON with prompt_ids; without it, tokens "
-        "that mean nothing",
+        help="questions (JSONL, see questions.py) or JSON with prompt_ids; default: random tokens",
     )
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--no-cache", action="store_true", help="all of every prompt is read")
+    parser.add_argument("--no-cache", action="store_true", help="every prompt is read in full")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--n-ctx", type=int, default=1024)
@@ -192,7 +193,7 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
-    """A row for each server."""
+    """Returns a row for each server."""
     prompts = make_prompts(args, n_users)
     kinds = {OURS: ours(args, n_users), PLAIN: theirs(args, n_users)}
     if args.their_draft:
@@ -202,7 +203,7 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
     runs: dict[str, list[Run]] = {}
     with contextlib.ExitStack() as stack:
         ports = {name: stack.enter_context(kind) for name, kind in kinds.items()}
-        for turn in range(args.turns + 1):  # the first warms up
+        for turn in range(args.turns + 1):  # the first is a warm-up
             for name, port in ports.items():
                 fresh = [[*ids[:1], 200 + turn, *ids[1:]] for ids in prompts]  # in no cache yet
                 n_tokens = args.tokens if turn else min(args.tokens, N_WARM)
@@ -228,7 +229,7 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
 
 
 def add(args: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
-    """Puts rows into the file, in place of those of the same measurement."""
+    """Adds rows to the file; they replace those of the same measurement."""
     models = {"target": args.target} | ({"draft": args.draft} if args.draft else {})
     result = facts(models, threads=args.threads, turns=args.turns, depths=args.depths)
     if args.json.exists():
@@ -248,7 +249,9 @@ def print_runs(runs: Sequence[dict[str, Any]]) -> None:
     by_key = {key_of(row): row for row in runs}
 
     def of(row: dict[str, Any], name: str) -> dict[str, Any]:
-        """What another server did with the same; empty for the server itself."""
+        """Returns the row of another server for the same measurement, or an empty one for the
+        server itself.
+        """
         return by_key.get((*key_of(row)[:-1], name), {}) if name != row["server"] else {}
 
     def over(row: dict[str, Any], name: str, field: str) -> str:
@@ -294,7 +297,9 @@ def print_runs(runs: Sequence[dict[str, Any]]) -> None:
 
 
 def draw(path: Path, runs: Sequence[dict[str, Any]]) -> None:
-    """Total speed over llama-server's plain decoding by users, a panel for each target and temperature."""
+    """Draws total speed over llama-server's target-only decoding by users, a panel for each target and
+    temperature.
+    """
     if importlib.util.find_spec("matplotlib") is None:
         raise SystemExit("no picture: matplotlib is not installed")
     from matplotlib.figure import Figure
@@ -323,7 +328,7 @@ def draw(path: Path, runs: Sequence[dict[str, Any]]) -> None:
         axis.set_xlabel("users")
     axes[0].set_ylim(bottom=0)
     axes[0].legend(fontsize=6)
-    figure.supylabel("total speed over plain decoding", fontsize=9)
+    figure.supylabel("total speed over target-only decoding", fontsize=9)
     figure.savefig(path, dpi=100)
     note(f"wrote {path}")
 

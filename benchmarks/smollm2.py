@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: MIT
-"""What a chat model gains from its drafter, on questions that it was not trained on.
+"""Measures the speed-up of a chat model by its drafter, on questions that it was not trained on.
 
     python benchmarks/smollm2.py --draft D.gguf [--target T.gguf] [--measure length,speed,first]
            [--speed-target T-Q8_0.gguf]... [--padded WIDE.gguf PADDED-DRAFT.gguf]... [--llama-server PATH]
            [--other D2.gguf] [--limit 4] [--minutes 20] [--json OUT]
 
-For *length* and *speed* an answer is as long as the model makes it, at most `--n-tokens`, and ends where the
-model begins to repeat itself.
+For *length* and *speed* an answer ends where the model ends it, after `--n-tokens`, or where the model begins
+to repeat itself.
 
 *length*: tokens per round of each drafter (`--draft`, every `--other`), by category, greedy and at 0.7, as
 chains as wide as the widest drafter's block (five without one) and trees of 8 and 12 nodes; how long a round
-drafts; what bounds the length. With one answer to each question it moves by 0.1 where other last bits make
-other texts; `--seeds N` takes N sampled ones.
+drafts; the bounds of the length. With one answer to each question the length varies by 0.1, since rounding
+can change texts; `--seeds N` takes N sampled ones.
 *speed*: target-only decoding and `auto` over **llama.cpp's own server**, the same questions in turns;
 `--target` as it ships, every `--speed-target`, and every `--padded`, the same model made memory-bound
 (pad_target.py).
-*first*: the first answer of a fresh machine (empty planner cache, a process of its own), 128 tokens, greedy,
+*first*: the first answer on a new machine (empty planner cache, a separate process), 128 tokens, greedy,
 target-only, `auto` and target-only again; `--target` and every `--speed-target` and `--padded`.
-EAGLECPP_KERNELS=avx2 in the environment makes the machine one of another kind.
+EAGLECPP_KERNELS=avx2 in the environment selects the kernels of AVX2.
 
-The sets of questions are those of `questions.py`; their categories take turns, so a run that `--minutes` ends
-early has seen all of them. `--minutes` is shared by the parts.
+The sets of questions come from `questions.py`. Their categories take turns, so a run that `--minutes` ends
+early has seen all of them. The parts share `--minutes`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main() -> None:
         warn_if_busy()
     for i, part in enumerate(args.measure):
         print(f"\n## {part}\n", flush=True)
-        # each part may take its share of what is left
+        # a part's share of the remaining time
         left = (until - time.monotonic()) / (len(args.measure) - i)
         result[part] = MEASURES[part](args, sets, max(left, 1.0))
     write_json(args.json, result)
@@ -132,13 +132,13 @@ def measure_length(args: argparse.Namespace, sets: Sets, seconds: float) -> dict
 
 
 def slots(draft: Path) -> int:
-    """Returns the tokens of a chain: as many as a block has positions, or five."""
+    """Returns the tokens of a chain: the number of positions of a block, or five."""
     return int(DraftFile(str(draft)).info["n_parallel"]) or 5
 
 
 def coverage(answers: Sequence[Sequence[int]], known: set[int], width: int) -> tuple[float, int, int]:
-    """Returns tokens per round if drafts were right wherever the vocabulary has the token; how many tokens it
-    has; and of how many.
+    """Returns tokens per round if drafts were right for every token in the vocabulary, the number of such
+    tokens, and the number of all.
     """
     rounds = n_known = n_all = 0
     for tokens in answers:
@@ -159,7 +159,7 @@ def over_seeds(
     seconds: float,
     answers: list[Sequence[int]],
 ) -> Results:
-    """All seeds together. answers: gets the tokens of the answers."""
+    """Runs all seeds. answers: gets the tokens of the answers."""
     seeds = range(SEED, SEED + args.seeds) if temperature > 0 else (SEED,)
     runs = []
     for seed in seeds:
@@ -196,7 +196,7 @@ def measure_speed(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[
             contestants = [ours(engine, "off", TARGET_ONLY), ours(engine, "auto"), server]
             for temperature in args.temperatures:
                 sampling = {"temperature": temperature, "n_tokens": args.n_tokens, "seed": SEED}
-                # the planner learns nothing about these answers from target-only decoding
+                # target-only decoding teaches the planner nothing about these answers
                 limited = until_loops(engine, mixed, "off", **sampling)
                 results = run(limited, contestants, seconds=share, **sampling)
                 print(f"\n{path.name}, temperature {temperature:g}\n\n{summary(results)}", flush=True)
@@ -208,7 +208,7 @@ def measure_speed(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[
 
 
 def measure_first(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[str, Any]:
-    """Processes of their own, each with a data folder without planner files."""
+    """Runs separate processes, each with a data folder without planner files."""
     pairs = [(path, args.draft) for path in (args.target, *args.speed_target)] + args.padded
     until = time.monotonic() + seconds
     found: dict[str, dict[str, list[Any]]] = {}
@@ -262,7 +262,7 @@ def installed_target() -> Path:
 
 def parse() -> argparse.Namespace:
     parser = arguments(__doc__)
-    parser.add_argument("--target", type=Path, help="default: smollm2's, where it is installed")
+    parser.add_argument("--target", type=Path, help="default: smollm2's, if installed")
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument(
         "--other",
@@ -274,7 +274,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--strategy",
         action="append",
-        help="length: in place of a chain of the widest drafter and trees of 8 and 12; repeatable",
+        help="length: instead of a chain of the widest drafter and trees of 8 and 12; repeatable",
     )
     parser.add_argument(
         "--speed-target", type=Path, action="append", default=[], help="requantised; repeatable"
@@ -293,7 +293,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--measure", type=names(tuple(MEASURES)), default=["length"])
     parser.add_argument("--temperature", dest="temperatures", type=numbers, default=[0.0, 0.7])
     parser.add_argument("--limit", type=int, default=None, help="first N questions of each category")
-    parser.add_argument("--n-tokens", type=int, default=512, help="most tokens of an answer")
+    parser.add_argument("--n-tokens", type=int, default=512, help="maximum tokens of an answer")
     parser.add_argument("--seeds", type=int, default=1, help="length: sampled answers to each question")
     parser.add_argument("--document", type=int, default=6000, help="characters of a document")
     parser.add_argument("--minutes", type=float, default=60.0, help="end after this time")
@@ -303,7 +303,7 @@ def parse() -> argparse.Namespace:
 
 
 def names(known: Sequence[str]) -> Any:
-    """A type of argparse: names of a list, with commas between."""
+    """Parses a comma-separated list of names for argparse."""
 
     def parsed(text: str) -> list[str]:
         found = text.split(",")

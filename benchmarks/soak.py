@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` under mixed load for a long time: are all answers right, and does it keep its memory?
+"""Runs `eaglecpp serve` under mixed load for a long time: checks answers and memory.
 
     python benchmarks/soak.py --target T.gguf --draft D.gguf --minutes 60
 
-Clients of every kind at once: conversations of several turns, more of them than there are places; questions
-in all APIs, sampled with a seed, with a schema, about images; texts to embed; clients that leave while they
-read or before anything came; bodies that are not JSON, not objects, of wrong types or too long; images that
-are none; prompts longer than the context; paths that are not there; pages of strangers. Images are read by
---mmproj or, without it, by a projector with random weights. What a question is answered was asked of the
-idle server before, and whoever else is served, the answer has to be the same wherever it is exact. Shown:
-requests by kind and how they ended, answers that were wrong, memory, threads and open files of the server as
-time goes on, and whether it ends idle. Reads /proc, so Linux only; uses the tests' sources.
+Clients of every kind at once: conversations of several turns, more of them than slots; questions in all APIs,
+sampled with a seed, with a schema, about images; texts to embed; clients that leave during or before an
+answer; bodies that are not JSON, not objects, of wrong types or too long; invalid images; prompts longer than
+the context; unknown paths; requests of other sites' pages. --mmproj reads images or, without it, a projector
+with random weights. Each question was first asked of the idle server; under load, every exact answer must be
+the same. Prints requests by kind and their endings, wrong answers, memory, threads and open files of the
+server over time, and whether it ends idle. Reads /proc, so Linux only; uses the tests' sources.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ QUESTIONS = (
 )
 PICTURES = tuple(base64.b64encode(make_image(i)).decode() for i in range(4))
 SAME = 0.9999
-"""Cosine of two vectors of one text: in batches of other sizes sums are rounded otherwise."""
+"""Minimum cosine of two vectors of one text: in batches of other sizes sums are rounded differently."""
 SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2, 3]}}, "required": ["n"]}
 
 
 @dataclass
 class Tally:
-    """What happened, of all clients."""
+    """Results of all clients."""
 
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -79,7 +78,7 @@ class Tally:
 
 
 class Clients:
-    """Each method is one kind of client; `check` compares what it was payload."""
+    """Each method is one kind of client; `check` compares its answers."""
 
     def __init__(self, port: int, tally: Tally) -> None:
         self.port = port
@@ -106,7 +105,7 @@ class Clients:
         return payload
 
     def check(self, key: str, text: str, timings: dict[str, Any]) -> None:
-        """The first answer to a key is the one that all others must be."""
+        """Compares answers to a key with the first one."""
         if not timings["exact"]:
             with self.tally.lock:
                 self.tally.inexact += 1
@@ -114,7 +113,7 @@ class Clients:
         if text != self.known.setdefault(key, text):
             self.tally.note_wrong(f"{key}: {text!r} for {self.known[key]!r}")
 
-    # Those that get an answer
+    # Requests that get an answer
 
     def question(self, rng: random.Random) -> None:
         number, seed = rng.randrange(len(QUESTIONS)), rng.randrange(3)
@@ -140,7 +139,7 @@ class Clients:
         self.check(f"question {number} seed 0", text, payload["timings"])
 
     def stream(self, rng: random.Random) -> None:
-        """Read slowly."""
+        """Reads slowly."""
         number = rng.randrange(len(QUESTIONS))
         body = {"model": MODEL, "messages": [{"role": "user", "content": QUESTIONS[number]}],
                 "options": {"temperature": 0, "num_predict": 48}}  # fmt: skip
@@ -161,8 +160,8 @@ class Clients:
             self.tally.note_wrong(f"schema: {payload['response']!r}")
 
     def image(self, rng: random.Random) -> None:
-        """Of a few that are known, so that answers can be compared, or three that are new, so that
-        the rows of some must go.
+        """One of a few known images, so that answers can be compared, or three new ones, so that others are
+        evicted.
         """
         number, is_new = rng.randrange(len(PICTURES)), rng.random() < 0.3
         pictures = [PICTURES[number]]
@@ -185,7 +184,7 @@ class Clients:
             self.check(f"picture {number} {is_ollama}", said, payload["timings"])
 
     def embeddings(self, rng: random.Random) -> None:
-        """Of one text or of several, in both APIs."""
+        """One text or several, in both APIs."""
         texts = rng.sample(QUESTIONS, rng.randrange(1, len(QUESTIONS)))
         if rng.random() < 0.5:
             vectors = self.ask("/api/embed", {"input": texts})["embeddings"]
@@ -198,7 +197,7 @@ class Clients:
                 self.tally.note_wrong(f"embedding of {text!r}: cosine {cosine}")
 
     def conversation(self, rng: random.Random) -> None:
-        """Three turns, in which others take the place."""
+        """Three turns; others use the slot in between."""
         number, messages = rng.randrange(len(QUESTIONS)), []
         for turn in range(3):
             messages.append({"role": "user", "content": QUESTIONS[(number + turn) % len(QUESTIONS)]})
@@ -210,10 +209,10 @@ class Clients:
                 self.tally.reused += payload["timings"]["reused_n"]
             time.sleep(rng.random())
 
-    # Those that do not
+    # Requests that fail
 
     def leaves(self, rng: random.Random) -> None:
-        """At any moment of a long answer."""
+        """Leaves at any moment of a long answer."""
         body = {
             "model": MODEL,
             "messages": [{"role": "user", "content": "Tell me a long story."}],
@@ -238,7 +237,7 @@ class Clients:
         ])  # fmt: skip
         paths = ["/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages"]
         path = rng.choice(paths if b"messages" in body else [*paths, "/api/generate"])
-        # OpenAI's API has no such field, so that it is ignored there
+        # OpenAI's API has no such field and ignores it
         self.expect(path, body, range(400, 500), or_ok=b'"format"' in body)
 
     def bad_image(self, rng: random.Random) -> None:
@@ -262,13 +261,13 @@ class Clients:
     def stranger(self, rng: random.Random) -> None:
         status, _ = self.request("POST", "/api/chat", b"{}", {"Origin": "http://evil.example"})
         if status != 403:
-            self.tally.note_wrong(f"a stranger's page was answered {status}")
+            self.tally.note_wrong(f"another site's page was answered {status}")
 
     def expect(self, path: str, body: bytes, statuses: range, or_ok: bool = False) -> None:
         try:
             status, data = self.request("POST", path, body)
         except (ConnectionError, http.client.HTTPException):
-            if len(body) < 1 << 20:  # a server may close before all of a long body was sent
+            if len(body) < 1 << 20:  # a server may close before the whole body was sent
                 raise
             return
         if status not in statuses and not (or_ok and status == 200):
@@ -295,7 +294,9 @@ def client(clients: Clients, seed: int, until: float) -> None:
 
 
 def usage(pid: int) -> dict[str, int]:
-    """MiB, threads and open files of a process; MiB of its children, of which one reads images."""
+    """Returns MiB, threads and open files of a process, and MiB of its children, one of which reads
+    images.
+    """
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     payload = {
         line.split(":")[0]: line.split()[1]
@@ -318,7 +319,7 @@ def width_of(target: Path) -> int:
 
 @contextlib.contextmanager
 def serving(args: argparse.Namespace) -> Iterator[tuple[int, int]]:
-    """A server's port and process id."""
+    """Yields a server's port and process id."""
     with tempfile.TemporaryDirectory() as folder:
         draft = ["--draft", args.draft] if args.draft else []
         projector = args.mmproj or make_projector(Path(folder, "mmproj.gguf"), width_of(args.target))
@@ -344,7 +345,7 @@ def main() -> None:
     tally, samples = Tally(), []
     with serving(args) as (port, pid):
         clients = Clients(port, tally)
-        for seed in range(len(QUESTIONS)):  # what the idle server says
+        for seed in range(len(QUESTIONS)):  # answers of the idle server
             for _ in range(2):
                 clients.openai(random.Random(seed))
                 clients.question(random.Random(seed))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Decoding speed on chats, all contestants in turns: target-only, `auto`, fixed strategies, llama.cpp.
+"""Measures decoding speed on chats, contestants in turns: target-only, `auto`, fixed strategies, llama.cpp.
 
     python benchmarks/speed.py TARGET.gguf [--draft D.gguf]... [--questions SET-OR-FILE] [--strategy S]...
            [--llama-server PATH [--n-max 3,7]] [--server URL] [--useless] [--text] [--temperature 0,0.8]
@@ -9,18 +9,19 @@
 HumanEval or of chats; or hf.co/datasets/OWNER/NAME[:PART], such as
 hf.co/datasets/nvidia/SPEED-Bench:qualitative. Every question is asked of every contestant:
 
-- eaglecpp without drafting, with `auto` for each drafter, and with each `--strategy` (a chain of five has the
-  acceptance length that publications report);
+- eaglecpp without drafting, with `auto` for each drafter, and with each `--strategy` (a chain of five gives
+  the acceptance length that publications report);
 - with `--text`, `auto` with drafts from the text alone;
 - with `--llama-server`, llama.cpp's own server without drafting and, for each drafter that it reads, with its
   own drafting at each `--n-max`, and with ngram-mod;
 - with `--server`, an OpenAI-compatible server that is running.
 
-`--useless` shuffles the drafters' output rows, so that each draft is wrong: is `auto` as fast as target-only?
+`--useless` shuffles the drafters' output rows, so that each draft is wrong; `auto` must stay as fast as
+target-only.
 An answer ends where the target begins to repeat itself. *length*: tokens per round. *by depth*: the chance
 that a draft at depth 1, 2, ... is accepted if the one before it was. *speed*: geometric mean over questions,
 over target-only decoding with its 95 % interval, and over llama.cpp's with the lowest. All contestants stay
-loaded; `auto` has an engine of its own, because fixed strategies would teach it what they cost. The
+loaded; `auto` has a separate engine, because fixed strategies would teach its planner their costs. The
 categories take turns, so a run that ends early has seen all of them.
 """
 
@@ -85,7 +86,7 @@ def main() -> None:
 def line_up(
     args: argparse.Namespace, stack: contextlib.ExitStack, drafters: dict[str, Path], plain: eaglecpp.Engine
 ) -> Iterator[Contestant]:
-    """All but the first contestant, loaded; `stack` closes them."""
+    """Yields all contestants but the first, loaded; `stack` closes them."""
     for name, draft in drafters.items():
         yield ours(opened(args, stack, draft), "auto", f"auto, {name}")
         if args.strategy:
@@ -109,7 +110,9 @@ def line_up(
 
 
 def their_drafting(args: argparse.Namespace, drafters: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """llama.cpp's ways of drafting; a block drafter also with as many tokens as its block has positions."""
+    """Returns llama.cpp's drafting methods; a block drafter also with as many tokens as its block has
+    positions.
+    """
     found: dict[str, dict[str, Any]] = {}
     for name, draft in drafters.items():
         kind = draft_kind(draft)
@@ -122,7 +125,7 @@ def their_drafting(args: argparse.Namespace, drafters: dict[str, Path]) -> dict[
 def opened(
     args: argparse.Namespace, stack: contextlib.ExitStack, draft: Path | str | None, **options: Any
 ) -> eaglecpp.Engine:
-    """An engine as a user opens it, but without a plan from disk."""
+    """Opens an engine at its defaults, but without a saved planner state."""
     sizes = {"n_ctx": args.n_ctx, "n_threads": args.threads, "planner_cache": False}
     return stack.enter_context(
         eaglecpp.Engine.open(args.target, draft=draft, **sizes, **options, **dict(args.option))
@@ -130,7 +133,7 @@ def opened(
 
 
 def shuffled(draft: Path, folder: Path) -> Path:
-    """Writes a copy whose output rows stand in random order, so that it is confidently wrong."""
+    """Writes a copy whose output rows are in random order, so that it is confidently wrong."""
     data = bytearray(draft.read_bytes())
     tensor = next(t for t in gguf.GGUFReader(draft).tensors if t.name == "output.weight")
     begin, size = int(tensor.data_offset), int(tensor.n_bytes)
@@ -143,7 +146,7 @@ def shuffled(draft: Path, folder: Path) -> Path:
 
 
 def summary(found: Results) -> str:
-    """The table by category and contestant."""
+    """Returns the table by category and contestant."""
     head = ["category", "contestant", "questions", "tokens/s", "length", "by depth", "speed", "95 %"]
     has_llama = LLAMA in found.names
     rows = []

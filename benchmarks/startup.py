@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""How long until the first token: `eaglecpp run smollm2 "..."`, from process start to the first byte written.
+"""Measures the time from process start to the first byte written of `eaglecpp run smollm2 "..."`.
 
-Beside it, in turns, what nothing can be faster than: `python -c "import llama_cpp"`, a Python that does
-nothing, and `eaglecpp --version`. Files are warm after the first round, which is not counted. With a large
-model the difference is mostly the model being loaded.
+The lower bounds are measured in turns with it: `python -c "import llama_cpp"`, a Python that does nothing,
+and `eaglecpp --version`. Files are cached after the first round, which is not counted. With a large model the
+difference is mostly loading it.
 
     python benchmarks/startup.py [--target target.gguf] [--draft draft.gguf] --json startup.json
 """
@@ -23,7 +23,9 @@ EAGLECPP = str(Path(sys.executable).with_name("eaglecpp"))
 
 
 def to_first_byte(command: Sequence[str]) -> float:
-    """Milliseconds until the process writes its first byte to stdout. Raises `SystemExit` if it fails."""
+    """Returns milliseconds until the process writes its first byte to stdout. Raises `SystemExit` if it
+    fails.
+    """
     started = time.perf_counter()
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -40,14 +42,14 @@ def to_first_byte(command: Sequence[str]) -> float:
 
 
 def to_end(command: Sequence[str]) -> float:
-    """Milliseconds until the process has ended."""
+    """Returns milliseconds until the process has ended."""
     started = time.perf_counter()
     subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/", check=True)
     return 1000 * (time.perf_counter() - started)
 
 
 def measure(run: Sequence[str], repeats: int) -> dict[str, list[float]]:
-    """Times of all four, taken in turns; the first round warms caches up."""
+    """Returns times of all four, measured in turns; the first round warms up caches."""
     python = sys.executable
     times: dict[str, list[float]] = {"run": [], "import llama_cpp": [], "python": [], "--version": []}
     for repeat in range(repeats + 1):
@@ -64,7 +66,7 @@ def measure(run: Sequence[str], repeats: int) -> dict[str, list[float]]:
 
 
 def chosen(target: Path | None, draft: Path | None) -> tuple[list[str], dict[str, Path]]:
-    """Arguments of `run` that name the model, and its files. Raises `SystemExit` without smollm2."""
+    """Returns arguments of `run` that name the model, and its files. Raises `SystemExit` without smollm2."""
     if target is None:
         from eaglecpp.errors import ModelNotFoundError
         from eaglecpp.opening.find import find_target

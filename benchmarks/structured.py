@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Tokens a round and speed of records by a schema, with drafting over target-only:
+"""Measures tokens per round and speed of records by a schema, with drafting over target-only:
 
-python benchmarks/structured.py TARGET [--draft DRAFT] [--law N]
+    python benchmarks/structured.py TARGET [--draft DRAFT] [--law N]
 
 The bound: forced tokens cost nothing, the others as many rounds as with `text_drafts="off"`. `--law` compares
-answers of random schemas with target-only ones; `-n` is its seed then.
+answers of random schemas with target-only ones; `-n` is then its seed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     },
 }
 ASK = "Anna Miller from Berlin ordered three books. Write the record as JSON by this schema: "
-GOALS = {"keys": 3.0, "forced": 5.0}  # tokens a round
+GOALS = {"keys": 3.0, "forced": 5.0}  # tokens per round
 
 
 def schema_of(name: str) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def schema_of(name: str) -> dict[str, Any]:
 
 
 def answers(session: Session, name: str, temperature: float, strategy: str, n: int) -> list[Completion]:
-    """Completions of n seeds, behind one that is not counted."""
+    """Returns completions of n seeds, after one that is not counted."""
     messages = [{"role": "user", "content": ASK + json.dumps(RECORDS[name])}]
     options: dict[str, Any] = {
         "json_schema": schema_of(name), "temperature": temperature, "strategy": strategy, "max_tokens": 200,
@@ -67,8 +67,8 @@ def answers(session: Session, name: str, temperature: float, strategy: str, n: i
 
 
 def forced(engine: Engine, name: str, tokens: list[int]) -> list[bool]:
-    """For each token of an answer: whether the schema leaves no other text in its place. The end of the
-    answer is not: each round draws a last token.
+    """Returns for each token of an answer whether the schema allows only that text. The end of an answer is
+    never forced: each round draws a last token.
     """
     matcher = LLMatcher(LLTokenizer("byte"), str(resolve_grammar(json_schema=schema_of(name))))
     out = []
@@ -80,8 +80,8 @@ def forced(engine: Engine, name: str, tokens: list[int]) -> list[bool]:
 
 
 def n_drawn(engine: Engine, name: str, made: list[Completion]) -> tuple[int, int]:
-    """Tokens that are not forced, and how many of these were no accepted drafts. The first token comes with
-    the prompt.
+    """Returns the number of tokens that are not forced, and how many of these were not accepted drafts. The
+    first token comes with the prompt.
     """
     each = []
     for one in made:
@@ -91,7 +91,7 @@ def n_drawn(engine: Engine, name: str, made: list[Completion]) -> tuple[int, int
 
 
 def compare(name: str, temperature: float, drafts: Session, plain: Session, engine: Engine, n: int) -> str:
-    """One line. plain: of an engine that drafts nothing that is forced."""
+    """Returns one line. plain: an engine that drafts no forced text."""
     target_only = answers(drafts, name, temperature, "off", n)
     drafted, unforced = (answers(one, name, temperature, "auto", n) for one in (drafts, plain))
     assert [one.tokens for one in target_only] == [one.tokens for one in drafted]
@@ -100,7 +100,7 @@ def compare(name: str, temperature: float, drafts: Session, plain: Session, engi
     n_free, n_bound = n_drawn(engine, name, unforced)
     ms = [sum(one.timings.predicted_ms for one in all_) for all_ in (target_only, drafted)]
     rate, bound = n_tokens / n_rounds, n_tokens / n_bound
-    line = f"{name:7} {temperature} {1 - n_free / n_tokens:3.0%} forced, {rate:5.2f} tokens a round"
+    line = f"{name:7} {temperature} {1 - n_free / n_tokens:3.0%} forced, {rate:5.2f} tokens per round"
     line += f", {rate / bound:.2f} of the bound {bound:5.2f}, {ms[0] / ms[1]:.2f} times target-only"
     return line + (f", below {GOALS[name]}" if rate < GOALS.get(name, 0.0) else "")
 
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("-n", type=int, default=3, help="seeds")
-    parser.add_argument("--law", type=int, default=0, help="answers to compare with target-only ones instead")
+    parser.add_argument("--law", type=int, default=0, help="compare N answers with target-only ones instead")
     args = parser.parse_args()
     options = {"n_ctx": 2048, "n_threads": args.threads}
     with Engine.open(args.target, draft=args.draft, **options) as engine:
