@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Draws the bar charts of the pages from their own tables: python docs/generate_charts.py
 
-tests/unit/cli/test_docs.py fails when a chart is stale.
+tests/unit/cli/test_docs.py fails if a chart is stale.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ COLOURS = ("#9db8a9", "#1f7a4d", "#b4560f")
 
 
 class Chart(NamedTuple):
-    """Which columns of which table of a page (by its first header) are drawn, and the words around them."""
+    """Columns of a page's table (found by its first header) to draw, and the labels of the chart."""
 
     page: str
     header: str
     columns: dict[int, str]
     title: str
-    baseline: str = "llama.cpp"  # what 1.0 stands for
+    baseline: str = "llama.cpp"  # meaning of 1.0
 
 
-OVER_LLAMA = "Speed over llama.cpp's plain decoding, two cores, greedy"
+OVER_LLAMA = "Speed over llama.cpp's target-only decoding, two cores, greedy"
 CHARTS = {
     "speed.svg": Chart("smollm2.md", "file", {1: "kernels alone", 2: "with the drafter"}, OVER_LLAMA),
     "kernels.svg": Chart("kernels.md", "model and weights", {2: "AVX2", 1: "AVX-512"}, OVER_LLAMA),
@@ -41,14 +41,14 @@ CHARTS = {
         "research/drift.md",
         "tokens before the question",
         {1: "all in view", 2: "the last 256"},
-        "Tokens a round of SmolLM2's drafter behind so many tokens",
+        "Tokens a round of SmolLM2's drafter after so many tokens",
         "no drafter",
     ),
 }
 
 
 def rows(page: str, header: str) -> list[list[str]]:
-    """The cells of the table with this first header, links taken off."""
+    """Returns the cells of the table with this first header, without links."""
     lines = iter((DOCS / page).read_text(encoding="utf-8").splitlines())
     found: list[list[str]] = []
     for line in lines:
@@ -64,7 +64,7 @@ def rows(page: str, header: str) -> list[list[str]]:
 
 
 def drawn(chart: Chart) -> str:
-    """The chart as SVG."""
+    """Returns the chart as SVG."""
     body, x, y = [], float(LEFT), 68
     table = rows(chart.page, chart.header)
     scale = (WIDTH - LEFT - 60) / max(float(row[i]) for row in table for i in chart.columns if row[i])
@@ -94,7 +94,7 @@ def drawn(chart: Chart) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    """A line of text."""
+    """Returns a line of text."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 

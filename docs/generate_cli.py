@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Fills the lists of options of docs/cli.md from the commands themselves: python docs/generate_cli.py
 
-Between `<!-- options NAME -->` or `<!-- shared NAME -->` and `<!-- end -->` is what this script wrote; the
-rest of the page is written by hand. tests/unit/cli/test_docs.py fails when the page is stale.
+This script writes the text between `<!-- options NAME -->` or `<!-- shared NAME -->` and `<!-- end -->`; the
+rest of the page is written by hand. tests/unit/cli/test_docs.py fails if the page is stale.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 def filled(page: str) -> str:
-    """Returns the page with every list of options made anew."""
+    """Returns the page with every list of options generated anew."""
     page = BLOCK.sub(lambda match: match[1] + listed(match[2]) + match[3], page)
     return SHARED_BLOCK.sub(lambda match: match[1] + "".join(map(str, rows_of(match[2]))) + match[3], page)
 
@@ -62,7 +62,7 @@ def listed(name: str) -> str:
 
 
 def short(one: Row, default_of_run: str) -> str:
-    """Returns the first flag of an option, and its default where `run` has another one."""
+    """Returns the first flag of an option, and its default if it differs from that of `run`."""
     flag = one.flags.split(", ")[0]
     return flag if one.default == default_of_run else f"{flag} [default: {one.default or 'none'}]"
 

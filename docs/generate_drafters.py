@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Fills the table of docs/which-drafter.md from eaglecpp/drafters.toml: python docs/generate_drafters.py
 
-tests/unit/cli/test_docs.py fails when the page is stale.
+tests/unit/cli/test_docs.py fails if the page is stale.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BLOCK = re.compile(r"(<!-- drafters -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def filled(page: str) -> str:
-    """The page with its table made anew."""
+    """Returns the page with its table generated anew."""
     return BLOCK.sub(lambda match: match[1] + table() + match[2], page)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Fills the hardware table of docs/benchmarks.md from docs/hardware.toml: python docs/generate_hardware.py
 
-Each `[[bench]]` there is what `eaglecpp bench --share` printed. tests/unit/cli/test_docs.py fails when the
-page is stale.
+Each `[[bench]]` there was printed by `eaglecpp bench --share`. tests/unit/cli/test_docs.py fails if the page
+is stale.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ HEAD = "| machine | model, drafter | greedy | 0.8 | accepted at position 1, 2, 3
 
 
 def filled(page: str) -> str:
-    """The page with its table made anew."""
+    """Returns the page with its table generated anew."""
     return BLOCK.sub(lambda match: match[1] + table() + match[2], page)
 
 
 def table() -> str:
-    """A Markdown table: speed over plain decoding with `auto`, tokens per second in brackets."""
+    """Returns a Markdown table: speed over target-only decoding with `auto`, tokens per second in
+    brackets.
+    """
     blocks = tomllib.loads(BLOCKS.read_text(encoding="utf-8"))["bench"]
     return HEAD + "| --- | --- | --- | --- | --- | --- |\n" + "".join(map(_row, blocks))
 

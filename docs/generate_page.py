@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The pictures of the server's page, from a Chromium beside `eaglecpp serve smollm2`: after
-`python tests/clients/run.py serve_page`, `build/clients/serve_page/bin/python docs/generate_page.py`.
+"""Takes the pictures of the server's page with a Chromium and `eaglecpp serve smollm2`: after `python
+tests/clients/run.py serve_page`, `build/clients/serve_page/bin/python docs/generate_page.py`.
 
-Speeds in them are those of this machine as it is. EAGLECPP_CHROMIUM names the browser.
+They show this machine's speeds. EAGLECPP_CHROMIUM names the browser.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shu
 
 
 def ask(page: Page, text: str) -> None:
-    """Until the answer has ended; nothing is under the pointer then."""
+    """Asks a question, waits for the end of the answer, and moves the pointer away."""
     page.get_by_label("Your question").fill(text)
     page.keyboard.press("Enter")
     expect(page.locator(".figures").last).to_contain_text("tokens/s")
@@ -33,7 +33,7 @@ def ask(page: Page, text: str) -> None:
 
 
 def take(page: Page, name: str) -> None:
-    """Few colours make a small file."""
+    """Saves a screenshot with few colours, for a small file."""
     picture = Image.open(io.BytesIO(page.screenshot()))
     picture.convert("RGB").quantize(160).save(DOCS / name, optimize=True)
 

@@ -3,8 +3,8 @@
 
 Writes the browser build and the licence of each pinned version into `eaglecpp/server/static/vendor`, after
 checking the archive against the SHA-512 below, which npm publishes (`npm view NAME@VERSION dist.integrity`),
-and `manifest.json`, which says what each file is. Of Lucide, `icons.svg` has only the icons that the page
-shows. `tests/unit/server/test_page.py` checks the files.
+and `manifest.json`, which describes each file. `icons.svg` has only the icons of Lucide that the page uses.
+`tests/unit/server/test_page.py` checks the files.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ ICONS = (
     "file-text", "box", "menu", "paperclip", "pencil", "refresh-cw", "sliders-horizontal", "square",
     "square-pen", "step-forward", "trash-2", "x", "zap",
 )  # fmt: skip
-"""What the page shows of Lucide."""
+"""Icons of Lucide that the page uses."""
 
 
 def archive(name: str, version: str, integrity: str) -> tarfile.TarFile:
-    """The package as npm has it. Raises SystemExit where its bytes are not those that were pinned."""
+    """Returns a package from npm. Raises SystemExit if its bytes differ from the pinned hash."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["npm", "pack", "--silent", f"{name}@{version}"], cwd=folder, check=True)
         data = next(Path(folder).iterdir()).read_bytes()
@@ -70,7 +70,7 @@ def archive(name: str, version: str, integrity: str) -> tarfile.TarFile:
 
 
 def read(packed: tarfile.TarFile, path: str) -> bytes:
-    """A file of a package. Raises SystemExit where it has none of that name."""
+    """Returns a file of a package. Raises SystemExit if there is none of that name."""
     try:
         member = packed.extractfile(f"package/{path}")
     except KeyError:
@@ -81,7 +81,7 @@ def read(packed: tarfile.TarFile, path: str) -> bytes:
 
 
 def sprite(packed: tarfile.TarFile) -> bytes:
-    """`ICONS` as the symbols of one file, each named as Lucide names it."""
+    """Returns `ICONS` as the symbols of one file, with Lucide's names."""
     symbols = []
     for name in ICONS:
         shapes = re.search(r"<svg[^>]*>(.*)</svg>", read(packed, f"icons/{name}.svg").decode(), re.DOTALL)
@@ -94,7 +94,7 @@ def sprite(packed: tarfile.TarFile) -> bytes:
 
 
 def write(name: str, data: bytes) -> dict[str, str]:
-    """Writes a file of the folder; the manifest's line for it."""
+    """Writes a file of the folder; returns its line of the manifest."""
     part = VENDOR / f"{name}.part"
     part.write_bytes(data)
     part.replace(VENDOR / name)
