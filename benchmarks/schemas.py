@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Runs JSONSchemaBench's schemas with eaglecpp and with llama-server: which compile, which answers are valid,
-how fast.
+"""JSONSchemaBench's schemas with eaglecpp and with llama-server: which compile, which answers fit, how fast.
 
-    python benchmarks/schemas.py TARGET --schemas FOLDER --llama-server PATH [--draft DRAFT]
+python benchmarks/schemas.py TARGET --schemas FOLDER --llama-server PATH [--draft DRAFT]
 
 FOLDER: `data` of github.com/guidance-ai/jsonschemabench, one folder for each category (also on the Hub:
 datasets/epfl-dlab/JSONSchemaBench). Needs `pip install jsonschema`. Each schema is in its prompt.
@@ -24,11 +23,11 @@ import eaglecpp
 import eaglecpp.errors
 
 ASK = "Write one JSON value, short and complete, that follows this schema: "
-CAP, LONGEST = 256, 1500  # tokens of an answer, characters of a schema in a prompt
+CAP, LONGEST = 256, 1500  # tokens of an answer, characters of a schema that is asked with
 
 
 def judged(schema: Any, text: str, n: int) -> str:
-    """Returns if an answer of n tokens is valid, cut, or invalid."""
+    """Whether an answer of n tokens is valid, cut, or neither."""
     if n >= CAP:
         return "cut"
     try:
@@ -45,7 +44,7 @@ def main() -> None:
     parser.add_argument("--schemas", type=Path, required=True)
     parser.add_argument("--llama-server", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--limit", type=int, default=30, help="schemas to compile of each category")
+    parser.add_argument("--limit", type=int, default=30, help="schemas of each category that are compiled")
     parser.add_argument("--answers", type=int, default=6, help="of each category")
     args = parser.parse_args()
     rng, n_all = random.Random(1), 0
