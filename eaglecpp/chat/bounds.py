@@ -52,7 +52,7 @@ and a busy machine makes no template hostile.
 NODE = 64
 """Bytes of a value without its characters."""
 _SMALL = 1024  # bytes of a flat list or dictionary that is measured again each time
-_MAX_DEPTH = 100  # Python hashes nested tuples on the stack, without a limit of its own
+_MAX_DEPTH = 100  # Python hashes nested tuples on the stack, without its own limit
 _MAX_BITS = 16_384
 _LOOK_S = 0.01  # between two readings of the thread's clock
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
@@ -139,7 +139,7 @@ def check_time_left() -> None:
 def check_size(text: str) -> None:
     """Raises TemplateError for a template that is too long to be read."""
     if len(text) > MAX_TEMPLATE:
-        raise failed(f"{len(text)} characters, at most {MAX_TEMPLATE}")
+        raise failed(f"{len(text)} characters; the maximum is {MAX_TEMPLATE}")
 
 
 def chars(n: int) -> None:

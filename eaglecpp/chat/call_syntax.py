@@ -25,11 +25,11 @@ Read = Callable[[str, Tools], "tuple[list[ToolCall], int]"]
 KEY = "probe_key"
 """The name of the one argument in a printed call."""
 _GEMMA_QUOTE = '<|"|>'
-_SPACE = r"(?:\]<\]\w+\[>\[)"  # before each tag of MiniMax M3
+_SPACE = r"(?:\]<\]\w+\[>\[)"  # MiniMax M3 writes it before each tag
 TAG = re.compile(
     rf"<\|(?:open|close)\|>[^<>|]*<\|sep\|>|{_SPACE}?<(?!\])[^<>\s]+>|\[[A-Z_]+\]|<(?!\])[^<>]+>"
 )
-"""A tag, or a mark in its place."""
+"""A tag, or another mark with the same role."""
 _LAST_TAG = re.compile(rf"{_SPACE}?<[^<]*\Z")
 _LONGEST_HEAD = 512  # characters from a call's beginning to its arguments
 
@@ -246,7 +246,7 @@ class Syntax:
 
     read:      reader of a block
     write:     writer of the arguments of a call
-    value_end: pattern of what ends a text in a value
+    value_end: pattern that ends a text value
     argument:  pattern of the arguments in a printed call, with "\\0" for the value of `KEY`
     """
 
@@ -430,7 +430,7 @@ def _kind(value: Any) -> set[str]:
 
 
 def _kinds(schema: Any, root: Mapping[str, Any]) -> set[str]:
-    """Returns the types that a schema allows, empty if it does not say."""
+    """Returns the types that a schema allows, empty if it names none."""
     kinds: set[str] = set()
     for one in _alternatives(schema, root):
         kind = one.get("type")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`Conversation` keeps the messages, and selects those of the next prompt.
+"""`Conversation` keeps the messages and selects the ones for the next prompt.
 
 If the messages outgrow the context, whole exchanges are left out, oldest first. The system prompt and the
-model's examples stay. `fit` returns the messages left out, so that the caller can tell the user. It needs no
+model's examples stay. `fit` returns the messages left out, so that the caller can report them. It needs no
 tokenizer and no engine: counting tokens is a callback.
 """
 
@@ -33,15 +33,15 @@ class PromptMemory:
     def __init__(self, vocabulary: Vocabulary, n_ctx: Callable[[], int]) -> None:
         self._vocabulary = vocabulary
         self._n_ctx = n_ctx
-        # prompts, alone and with their answers, each the beginning of the next
+        # prompts, alone and with their answers, each a prefix of the next
         self._known: list[tuple[str, Sequence[int]]] = []
 
     def continued(self, prompt: Rendered) -> list[int] | None:
-        """Returns the tokens of a prompt that begins with a known text. Returns None for another prompt, and
-        if the tokens leave no room for an answer.
+        """Returns the tokens of a prompt that begins with a known text; None for any other prompt, or if no
+        room for an answer is left.
         """
         for known, tokens in reversed(self._known):
-            # an evicted image has to be encoded again
+            # an evicted image must be encoded again
             if prompt.text.startswith(known) and self._vocabulary.has_images(tokens):
                 text, n_room = prompt.text[len(known) :], self._n_ctx() - len(tokens)
                 if n_room <= 0:
@@ -56,17 +56,17 @@ class PromptMemory:
         return None
 
     def remember(self, prompt: Rendered, completion: Completion) -> None:
-        """Remembers an answer for the next prompt if its tokens have exactly its text. A stop string cuts the
-        text, but not the tokens.
+        """Remembers an answer for the next prompt if its tokens decode to exactly its text. A stop string
+        cuts the text, but not the tokens.
         """
         tokens, vocabulary = completion.tokens, self._vocabulary
         if tokens and vocabulary.is_end(tokens[-1]):
             tokens = tokens[:-1]
         self._known = [known for known in self._known if prompt.text.startswith(known[0])]
         self._known.append((prompt.text, completion.prompt_tokens))
-        said = b"".join(map(vocabulary.token_to_piece, tokens)).decode("utf-8", "replace")
-        if said == completion.text and "\ufffd" not in said:
-            self._known.append((prompt.text + said, [*completion.prompt_tokens, *tokens]))
+        text = b"".join(map(vocabulary.token_to_piece, tokens)).decode("utf-8", "replace")
+        if text == completion.text and "\ufffd" not in text:
+            self._known.append((prompt.text + text, [*completion.prompt_tokens, *tokens]))
 
     def clear(self) -> None:
         """Forgets all texts."""
@@ -113,14 +113,14 @@ class Conversation:
 
     def edit(self, text: str, images: Sequence[bytes] = (), files: Sequence[str] = ()) -> bool:
         """Replaces the text of the last question, keeps its attachments, adds these, and removes the answer.
-        Returns whether there is a question. Arguments and errors as of `ask`.
+        Returns False without a question. Arguments and errors as for `ask`.
         """
-        asked = [index for index, message in enumerate(self.messages) if message.role == Role.USER]
-        if asked:
-            question = _asked(self.messages[asked[-1]], text, images, files)
-            self.messages = [*self.messages[: asked[-1]], question]
+        questions = [index for index, message in enumerate(self.messages) if message.role == Role.USER]
+        if questions:
+            question = _asked(self.messages[questions[-1]], text, images, files)
+            self.messages = [*self.messages[: questions[-1]], question]
             self._clip()
-        return bool(asked)
+        return bool(questions)
 
     def answer(self, content: str, thinking: str = "") -> None:
         """Adds the answer to the last question."""
@@ -173,12 +173,12 @@ class Conversation:
         def size(start: int) -> int:
             return count(self.prompt(start))
 
-        def first(most: int) -> int:
-            return bisect_left(starts, True, key=lambda start: size(start) <= most)
+        def first(n_max: int) -> int:
+            return bisect_left(starts, True, key=lambda start: size(start) <= n_max)
 
         if starts and size(before) + room > n_ctx:
-            found = next((at for at in map(first, (n_ctx // 2, n_ctx - room)) if at < len(starts)), -1)
-            self.n_left_out = starts[found]
+            first_kept = next((at for at in map(first, (n_ctx // 2, n_ctx - room)) if at < len(starts)), -1)
+            self.n_left_out = starts[first_kept]
         return self.messages[before : self.n_left_out]
 
     def _clip(self) -> None:

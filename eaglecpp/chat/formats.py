@@ -30,7 +30,9 @@ from eaglecpp.chat.call_syntax import (
 from eaglecpp.chat.message import ToolCall
 
 Begins = Literal["any", "thought", "answer"]
-"""The beginning of an answer: inside a thought that the prompt opened, after a thought, or either way."""
+"""State at the beginning of an answer: inside a thought that the prompt opened, after a thought, or
+unknown.
+"""
 
 
 # Layouts
@@ -78,7 +80,7 @@ class Layout:
     channels: Channels | None = None
 
     def closing(self, text: str) -> str:
-        """Returns what closes the thought that a text leaves open, so that the answer begins after it."""
+        """Returns the text that closes an open thought, so that the answer begins after it."""
         begin = text.rfind(self.open) + len(self.open)
         breaks = int(self.breaks and text[begin : begin + 1] == "\n")
         return "\n" * breaks + self.close + self.after + self.plain + "\n\n" * breaks
@@ -182,12 +184,12 @@ def thinking_tags(layout: Layout | None) -> Layout | None:
 
 
 def behind_thought(grammar: str, tags: Layout, begins: Begins) -> str:
-    """Returns a grammar in Lark for a thought and an answer that matches `grammar`. A thought that the prompt
-    does not open is optional.
+    """Returns a Lark grammar for a thought followed by an answer that matches `grammar`. The thought is
+    optional unless the prompt opened it.
     """
     form = re.sub("^start:", "form_behind_thought:", grammar, count=1, flags=re.MULTILINE)
     plain = _literal(tags.plain)
-    if tags is GPT_OSS:  # whose header may say that the answer is JSON
+    if tags is GPT_OSS:  # its header may declare that the answer is JSON
         before, message = tags.plain.rsplit("<", 1)
         plain = f'{_literal(before)} (" "? "<|constrain|>json")? {_literal("<" + message)}'
     answer = f"{plain} form_behind_thought"
@@ -216,9 +218,9 @@ class CallFormat:
     syntax:      reader and writer of a block
     printed:     a call as the template prints it, with "\\0" for its name and the value of `KEY`; some of its
                  marks are control tokens
-    is_part:     `syntax` reads `open` and `close`, too
+    is_part:     `syntax` also reads `open` and `close`
     needs_close: a truncated call without `close` looks complete
-    is_message:  a call is a message of its own
+    is_message:  each call is a separate message
     """
 
     open: str
@@ -230,7 +232,7 @@ class CallFormat:
     is_message: bool = False
 
     def calls(self, text: str, tools: Tools) -> list[ToolCall] | None:
-        """Returns the calls of a complete block, None if it is not one."""
+        """Returns the calls of a complete block, None for any other text."""
         try:
             calls, end = self.syntax.read(text, tools)
         except (ValueError, RecursionError):
@@ -261,7 +263,7 @@ _MESSAGES = tuple(
         (">>>", FUNCTIONARY, f"\n{_VALUE}"),  # Functionary 3.2
     )
 )
-"""Formats that are known by the text before a tool's name."""
+"""Formats that are recognised by the text before a tool's name."""
 _PRINTED = (
     f"[TOOL_CALLS]\0[ARGS]{_VALUE}",  # Mistral
     f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>\0<｜tool▁sep｜>{_VALUE}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
@@ -285,7 +287,7 @@ def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
     """Returns the formats of a printed call, () if its syntax is unknown.
 
     called: the call, with "\\0" for its name and the value of its argument `KEY`
-    said:   a prompt without a call, which has none of the marks of calls
+    said:   a prompt without a call, and so without the marks of calls
     """
     parts = called.split("\0")
     index = next((at for at, part in enumerate(parts) if KEY in part), 0)
@@ -307,7 +309,7 @@ def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
         if syntax is JSON and unclosed:  # Functionary 3.1
             tag, close, printed = unclosed, value_end, printed.removeprefix(unclosed)
         syntax = NAMED if syntax is JSON and not start else syntax
-        # what is behind the arguments, without the end of the message
+        # the text after the arguments, without the end of the message
         ends = re.compile(syntax.argument.pattern + r"""(?:\s*(?:[\]})]|,\s*"\w+":\s*"[^"]*"))*""")
         end = ends.search(printed)
         assert end is not None
@@ -339,7 +341,7 @@ def _marks(before: str, behind: str, said: str, start: re.Match[str] | None) -> 
         if one not in said and not one.startswith("</") and one not in tags_behind
     )
     tag = next(opens, "")
-    if not tag and start:  # a text, as of Command R+, or a header, as of GigaChat 3
+    if not tag and start:  # a text, as in Command R+, or a header, as in GigaChat 3
         head = before[: start.start()].strip()
         line = head[head.rfind(">") + 1 :].strip() or head.rpartition("\n")[2]
         tag = line if line not in said else ""
@@ -350,7 +352,7 @@ def _marks(before: str, behind: str, said: str, start: re.Match[str] | None) -> 
 
 KNOWN = tuple(one for printed in _PRINTED for one in learned(printed)[:1])
 HERMES = next(one for one in KNOWN if one.open == "<tool_call>")
-"""The format in which tools are described to a model whose template has no tools."""
+"""The format for describing tools to a model whose template supports none."""
 
 
 def formats_of(template: str, called: str = "", said: str = "") -> tuple[CallFormat, ...]:
@@ -363,5 +365,5 @@ def formats_of(template: str, called: str = "", said: str = "") -> tuple[CallFor
     if found and found[0].open:
         return found
     mentioned = [one for one in KNOWN if one.open in template][:1]
-    # Llama 3 prints no mark but may write one
+    # Llama 3's template prints no mark, but the model may write one
     return (*mentioned, *(one for one in found if not mentioned))

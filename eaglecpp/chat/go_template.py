@@ -125,7 +125,7 @@ def _elements(value: Any) -> Any:
 
 def _position(index: Any, end: int) -> int:
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= end:
-        raise ValueError(f"an index of {printed(index)}, of at most {end}")
+        raise ValueError(f"an index of {printed(index)}; the maximum is {end}")
     return index
 
 
@@ -166,8 +166,8 @@ _VERBS = {"v": object, "s": str | list | tuple | dict | None, "q": str, "d": int
 
 
 def _printf(form: Any, *values: Any) -> str:
-    """Returns the format with each directive replaced. Raises ValueError where Go would write an error, such
-    as `%!d(string=hi)`, into the text.
+    """Returns the format with its directives replaced. Raises ValueError where Go would write an error such
+    as `%!d(string=hi)` into the text.
     """
     left = list(values)
 
@@ -250,7 +250,7 @@ _ENVIRONMENT.filters = ENVIRONMENT.filters | {  # no template can write their na
 
 # The language
 
-# Matches white space from its first character only, because a template may have much of it.
+# Only matches white space from its first character, because a template may have much of it.
 _TRIM = r"(?:(?<![ \t\r\n])[ \t\r\n]+)?\{\{-"
 _DELIMITER = re.compile(
     rf"(?P<comment>(?:{_TRIM}[ \t\r\n]|\{{\{{)/\*.*?\*/(?:[ \t\r\n]-\}}\}}[ \t\r\n]*|\}}\}}))"
@@ -531,7 +531,7 @@ class Parser:
         if first.kind == "name":
             return _call(first, operands)
         if len(operands) > 1 or first.kind == "nil":
-            raise TemplateError(f"{first.text} is no function, and cannot have arguments", first.line)
+            raise TemplateError(f"{first.text} is not a function and takes no arguments", first.line)
         return operands[0]
 
     def _operand(self) -> nodes.Expr:
@@ -575,9 +575,7 @@ def _call(token: Token, arguments: Sequence[nodes.Expr]) -> nodes.Expr:
     try:
         inspect.signature(_FUNCTIONS[name]).bind(*arguments)
     except (KeyError, TypeError):
-        raise TemplateError(
-            f"{name}: {len(arguments)} arguments, which it does not take", token.line
-        ) from None
+        raise TemplateError(f"{name} does not take {len(arguments)} arguments", token.line) from None
     return nodes.Filter(nodes.Const(name), "go call", list(arguments), [], None, None)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Checks the images of messages, and marks them in the text.
 
-A mark is a hash of the image, so two prompts with the same text have the same images.
+A mark is a hash of its image, so two prompts with equal text have equal images.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_image_name(name: str) -> bool:
 
 
 def split_at_images(text: str, images: Mapping[str, bytes]) -> list[str]:
-    """Returns text, mark, text, mark, ..., text. Marks of other images are text."""
+    """Splits a text into text, mark, text, mark, ..., text. Marks of other images stay in the text."""
     parts, at = [""], 0
     for found in _MARK.finditer(text):
         if found[0] in images:
@@ -71,7 +71,7 @@ def image_of_url(url: object) -> bytes:
     match = re.match(r"data:image/[\w.+-]+;base64,", url) if isinstance(url, str) else None
     if match is None:
         raise InvalidValueError(
-            "image_url: expected data:image/...;base64,... (nothing is fetched from other addresses)"
+            "image_url: expected data:image/...;base64,... (other addresses are not fetched)"
         )
     return decoded_image(str(url)[match.end() :])
 
@@ -87,9 +87,9 @@ def checked_image(data: bytes) -> bytes:
             "metadata (EXIF, previews)"
         )
     if size is None:
-        raise InvalidValueError(f"an image is not what can be read: expected {_FORMATS}")
+        raise InvalidValueError(f"an image has an unsupported format: expected {_FORMATS}")
     if not 0 < size[0] * size[1] <= _MAX_PIXELS:
-        raise InvalidValueError(f"an image has {size[0]} x {size[1]} pixels; at most 64 million are read")
+        raise InvalidValueError(f"an image has {size[0]} x {size[1]} pixels; the maximum is 64 million")
     return data
 
 
@@ -101,7 +101,7 @@ def check_together(images: Iterable[bytes]) -> dict[str, tuple[int, int]]:
     n = sum(width * height for width, height in sizes.values())
     if n > _MAX_PIXELS:
         raise InvalidValueError(
-            f"the images of a prompt have {n >> 20} million pixels; at most {_MAX_PIXELS >> 20} are read"
+            f"the images of a prompt have {n >> 20} million pixels; the maximum is {_MAX_PIXELS >> 20}"
         )
     return sizes
 
@@ -114,7 +114,7 @@ def check_unpacked(data: bytes) -> None:
         return
     width, height, depth, color = struct.unpack(">IIBB", data[16:26].ljust(10, b"\0"))
     n_channels = {2: 3, 4: 2, 6: 4}.get(color, 1)
-    # each line begins with a byte for its filter; interlaced, there are fewer than two lines for each
+    # each line begins with a filter byte; an interlaced image has fewer than two lines for each of its rows
     n_max = height * (-(-width * n_channels * depth // 8) + 5) + 16
     packed, at = bytearray(), len(_PNG)
     while at < len(data) and (kind := data[at + 4 : at + 8]) != b"IEND":
@@ -131,8 +131,8 @@ def check_unpacked(data: bytes) -> None:
                 piece = inflater.unconsumed_tail
                 if n > n_max:
                     raise InvalidValueError(
-                        f"an image unpacks to more than {human_bytes(n_max)}, which its {width} x {height} "
-                        "pixels need at most; save it again"
+                        f"an image unpacks to more than the {human_bytes(n_max)} of its {width} x {height} "
+                        "pixels; save it again"
                     )
     except zlib.error as error:
         raise InvalidValueError(f"an image cannot be decoded: it is damaged ({error})") from None

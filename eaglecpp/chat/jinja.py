@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Renders Jinja chat templates from GGUF files in a sandbox that limits every resource.
 
-Settings and globals are those of Hugging Face and llama-cpp-python: trimmed blocks, loop controls,
+Settings and globals match Hugging Face and llama-cpp-python: trimmed blocks, loop controls,
 `raise_exception`, `strftime_now`, `tojson` without ASCII escapes, ignored `generation` tags. A template that
 exceeds a limit raises TemplateError.
 
-Only the listed methods and filters exist, so a new one of Jinja opens no hole. An operation whose result may
-be larger than its operands (`*`, formats, `replace`, `join`, `indent`, JSON, lists of characters) is checked
-first, by one rule (`_ask`). All other results are measured afterwards. A template is rewritten before it is
-compiled: loops, literals, slices, comparisons, `~` and text become filters; operators, calls and outputs go
-through the environment.
+Only the listed methods and filters exist, so a method added by a later Jinja opens no hole. An operation
+whose result may be larger than its operands (`*`, formats, `replace`, `join`, `indent`, JSON, lists of
+characters) is checked first, by one rule (`_ask`). All other results are measured afterwards. A template is
+rewritten before
+it is compiled: loops, literals, slices, comparisons, `~` and text become filters; operators, calls and
+outputs go through the environment.
 """
 
 from __future__ import annotations
@@ -95,27 +96,27 @@ _WIDE = re.compile(r"[0-9]{4}|%[^a-zA-Z%]*\*|\{[^{}]*\{")
 def _ask(name: str, value: Any, *others: Any, **named: Any) -> None:
     """Checks a method, filter or operator before it runs.
 
-    Its steps and its result are at most the product of the first value's size and the sizes of the others,
+    Its steps and its result never exceed the product of the first value's size and the other values' sizes,
     except for the columns in a format. A text that is split may become a list with an entry for each
     character.
     """
-    given = (*others, *named.values())
+    arguments = (*others, *named.values())
     if name == "format" and _WIDE.search(as_text(value).replace("{{", "")):
-        raise stopped("a format of more than 999 columns, or of so many as a value says")
+        raise stopped("a format of more than 999 columns, or with a width from a value")
     if name in _GROWING.split():
-        n = _size(value, name) * max(1, sum(_size(one, name) for one in given))
+        n = _size(value, name) * max(1, sum(_size(one, name) for one in arguments))
         if n > bounds.MAX_PRODUCT:
             raise stopped(f"{name} may take {n} steps, more than {bounds.MAX_PRODUCT}")
     if name in _TAKING_APART.split() and isinstance(value, str):
-        separator = given[0] if given and name.endswith("split") else ""
+        separator = arguments[0] if arguments and name.endswith("split") else ""
         budget.get().spend((value.count(separator or "") + 1) * 2 * NODE)
-    if name == "sum" and not all(isinstance(one, int | float | str) for one in given):
+    if name == "sum" and not all(isinstance(one, int | float | str) for one in arguments):
         raise TypeError("sum: expected numbers")
 
 
 def _size(value: Any, name: str) -> int:
-    """Returns the size of a value: the characters of a text, an upper bound of those of another value, a
-    number itself, which may be a width, and for a list to be joined the number of its gaps.
+    """Returns the size of a value: the characters of a text, the value of a number (it may be a width), the
+    gaps of a list to be joined, otherwise an upper bound of the printed characters.
     """
     if isinstance(value, str):
         return max(1, len(value))
@@ -127,7 +128,7 @@ def _size(value: Any, name: str) -> int:
 
 def _operator(sign: str, left: Any, right: Any) -> None:
     if sign == "**":
-        raise stopped("** is not for templates")
+        raise stopped("** is not allowed in templates")
     if sign == "%" and isinstance(left, str):
         _ask("format", left, right)
     for one, other in ((left, right), (right, left)):
@@ -136,8 +137,8 @@ def _operator(sign: str, left: Any, right: Any) -> None:
 
 
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a filter or test of Jinja that is checked before and measured after. Jinja may pass the context
-    first, which is not a value.
+    """Returns a filter or test of Jinja that is checked before it runs, and whose result is measured. Jinja
+    may pass the context as the first argument.
     """
     n_first = int(hasattr(function, "jinja_pass_arg"))
 
@@ -173,7 +174,7 @@ def _tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """Has the arguments of Hugging Face only: `default` and `cls` would call any function."""
+    """Takes Hugging Face's arguments only: `default` and `cls` would allow calling any function."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -185,7 +186,7 @@ class _IgnoreGeneration(Extension):
     tags = frozenset(("generation",))  # type: ignore[assignment] # jinja2 declares a set
 
     def filter_stream(self, stream: Iterable[Token]) -> Iterator[Token]:
-        """Yields at most `MAX_TOKENS` tokens."""
+        """Yields the tokens. Raises TemplateError after `MAX_TOKENS`."""
         for n_tokens, token in enumerate(stream):
             if n_tokens >= bounds.MAX_TOKENS:
                 raise failed(f"more than {bounds.MAX_TOKENS} words and signs of the language", token.lineno)
@@ -197,15 +198,15 @@ class _IgnoreGeneration(Extension):
 
 
 class _Space(Namespace):
-    """A `namespace()`. Its text hides the contents, which may change after they were measured."""
+    """A `namespace()`. Its text hides the contents, which may change after measuring."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
 
 
 class _Bounding(NodeTransformer):
-    """Wraps every node that makes a value without a call or an operator in a filter. Text becomes a constant,
-    because Jinja does not pass text to `finalize`.
+    """Wraps every node that creates a value without a call or an operator in a filter. Text becomes a
+    constant, because Jinja does not pass text to `finalize`.
     """
 
     level = 0
@@ -249,9 +250,9 @@ class _Environment(ImmutableSandboxedEnvironment):
         is_own = isinstance(function, Macro | BlockReference | LoopContext | Undefined)
         if not is_own and not isinstance(owner, LoopContext) and function not in _GLOBALS:
             if not isinstance(owner, _OWNERS) or name not in _METHODS.split():
-                raise SecurityError(f"{type(owner).__name__}.{name} is not for templates")
-            given = {key: kwargs[key] for key in kwargs if not key.startswith("_")}  # Jinja adds its own
-            _ask(name, owner, *args, **given)
+                raise SecurityError(f"{type(owner).__name__}.{name} is not allowed in templates")
+            named = {key: kwargs[key] for key in kwargs if not key.startswith("_")}  # Jinja adds private ones
+            _ask(name, owner, *args, **named)
         return made(super().call(context, function, *args, **kwargs))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:

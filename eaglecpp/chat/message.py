@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Messages of a conversation as plain values: `Message`, `ToolCall`, `Role`.
 
-Their fields are what the chat APIs of Ollama and OpenAI have in common; `from_dict` reads both.
+Their fields are common to the chat APIs of Ollama and OpenAI; `from_dict` reads both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eaglecpp.errors import InvalidValueError
 
 
 class Role(StrEnum):
-    """The usual roles. A message may have another role that its template knows."""
+    """The usual roles. A message may have another role that its template supports."""
 
     SYSTEM = "system"
     USER = "user"
@@ -45,7 +45,7 @@ class ToolCall:
         arguments = function.get("arguments") or {}
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments) or {}  # "null", and PHP's "[]", without arguments
+                arguments = json.loads(arguments) or {}  # "null", or PHP's "[]", means no arguments
             except (ValueError, RecursionError) as error:
                 raise InvalidValueError(
                     f"tool call {function['name']}: arguments are not JSON: {error}"
@@ -69,7 +69,7 @@ class Message:
 
     thinking: the reasoning text before an assistant's content
     images:   bytes of the images; the content has their marks (`eaglecpp.chat.images`)
-    attached: number of characters at the beginning of the content that are marks of images and texts of files
+    attached: length of the content's beginning that consists of image marks and file texts
     """
 
     role: str

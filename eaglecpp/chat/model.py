@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Vocabulary
     from eaglecpp.opening.find import ModelFiles
 
-# Texts that may be control tokens, also inside another one
+# Texts that may be control tokens, including ones nested in another
 _CONTROL = re.compile(r"(?=(<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>|｜\w+｜|\]<\]\w+\[>\[))")
 _log = logging.getLogger("eaglecpp.chat")
-_MARK = "probes9x"  # no honest template changes it
+_MARK = "probes9x"  # only a hostile template changes it
 Known = Callable[[Rendered], list[int] | None]
-"""Returns the tokens of a prompt, None if it has to be tokenized."""
-_ROOM = 1024  # tokens kept free for an answer without a limit
+"""Returns the tokens of a prompt, or None if it must be tokenized."""
+_ROOM = 1024  # tokens reserved for an answer without a limit
 
 
 def answer_room(max_tokens: int, n_ctx: int) -> int:
@@ -57,11 +57,11 @@ def answer_room(max_tokens: int, n_ctx: int) -> int:
 class ChatPrompt:
     """A rendered conversation, or a text without a template, and its tokens.
 
-    tools:      what the answer may call
-    describes:  the prompt describes the form of calls, instead of the template
+    tools:      tools that the answer may call
+    describes:  the prompt, instead of the template, describes the format of calls
     has_form:   see `PromptOptions`
-    n_left_out: messages left out for lack of room
-    notices:    what was moved within the conversation
+    n_left_out: messages left out to make room
+    notices:    messages that were moved within the conversation
     """
 
     rendered: Rendered
@@ -75,10 +75,10 @@ class ChatPrompt:
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """How messages become a prompt.
+    """Options for turning messages into a prompt.
 
-    think:    None = as the template has it; a bool or a level such as "high"
-    has_form: a grammar applies to the answer; no thought comes before it unless `think` asks for one
+    think:    None = the template's default; a bool or a level such as "high"
+    has_form: a grammar applies to the answer; a thought precedes it only if `think` asks for one
     template_values: values for variables of the template
     known:    returns the tokens of a prompt that continues a known text, so that it is not tokenized again
     """
@@ -94,9 +94,9 @@ DEFAULT = PromptOptions()
 
 
 class ChatModel:
-    """Prompts and answers of an opened model. A request changes nothing here.
+    """Prompts and answers of an opened model. Requests do not change it.
 
-    model:         model with a template, a system prompt and messages
+    model:         the model's files, with its template, system prompt and messages
     gguf_template: returns the template in the target's file, "" without one
     """
 
@@ -108,14 +108,14 @@ class ChatModel:
 
     @cached_property
     def template(self) -> ChatTemplate:
-        """The template, the bare prompt for a model without one."""
+        """The template; the bare prompt for a model without one."""
         has_token, (bos, eos) = self._vocabulary.has_token, self._vocabulary.border_texts
         return self._model.chat_template(
             gguf=self._gguf_template(), has_token=has_token, bos_text=bos, eos_text=eos
         )
 
     def with_template(self, template: str | ChatTemplate | None) -> ChatModel:
-        """Returns the same model with another template in Jinja or Go's language, itself for None."""
+        """Returns the model with another template, in Jinja or Go's language; itself for None."""
         if template is None:
             return self
         if isinstance(template, str):
@@ -126,11 +126,11 @@ class ChatModel:
         return other
 
     def require_template(self) -> None:
-        """Raises UnsupportedError if the model has no template but the one guessed from its vocabulary."""
+        """Raises UnsupportedError if the model's only template is guessed from its vocabulary."""
         if not self.template.source and self._model.modelfile.settings.chat_template == "auto":
             raise UnsupportedError(
                 f"{self._model.target.name} has no chat template (tokenizer.chat_template): it is probably a "
-                "base model. Use generate(), or give template="
+                "base model. Use generate(), or pass template="
             )
 
     # Messages to a prompt
@@ -138,8 +138,8 @@ class ChatModel:
     def conversation(self, messages: Sequence[Any] = (), system: str | None = None) -> Conversation:
         """Returns a conversation of the model's system prompt, the model's messages and these messages.
 
-        A system message at their beginning replaces the model's system prompt, and so does `system`. Raises
-        InvalidTypeError and InvalidValueError.
+        A leading system message, or `system`, replaces the model's system prompt. Raises InvalidTypeError and
+        InvalidValueError.
         """
         turns = lead_system(_checked(messages))
         if system is None:
@@ -150,19 +150,20 @@ class ChatModel:
     def render(
         self, messages: Sequence[Message], options: PromptOptions = DEFAULT
     ) -> tuple[Rendered, Accepted]:
-        """Returns the text of a prompt, and the messages as the template got them. Raises TemplateError, and
-        UnsupportedError for images without a projector and for a template that prints no question.
+        """Returns the text of a prompt, and the messages in the form that the template accepts. Raises
+        TemplateError, and UnsupportedError for images without a projector, or a template that prints no
+        question.
         """
         images = {image_mark(data): data for message in messages for data in message.images}
         if images and self._vocabulary.projector is None:
             raise UnsupportedError(
-                f"{self._model.target.name} was opened without a projector, so it reads no images; give the "
-                "model's with --mmproj (mmproj=)"
+                f"{self._model.target.name} was opened without a projector, so it reads no images; pass the "
+                "model's projector with --mmproj (mmproj=)"
             )
         with rendered_together():
             template = self.template
             has_calls = any(message.tool_calls or message.role == Role.TOOL for message in messages)
-            # finding them may probe another template
+            # the formats may have to be probed from another template
             forms = self._calls if has_calls else (HERMES,)
             taken = accepted(messages, options.tools, template.takes, forms)
             rendered = self._rendered(template, taken, options)
@@ -185,9 +186,10 @@ class ChatModel:
     def _with_system(
         self, template: ChatTemplate, taken: Accepted, rendered: Rendered, options: PromptOptions
     ) -> tuple[Accepted, Rendered]:
-        """Returns the prompt with the system message, which some templates leave out of some conversations.
+        """Adds the system message to the prompt if the template left it out, as some do for some
+        conversations.
 
-        A template may also have changed the text, so a mark in its place decides whether it is printed.
+        A template may change the text, so the check renders a mark instead of the text.
         """
         head, *others = taken.messages
         marked = replace(taken, messages=[replace(head, content=_MARK), *others])
@@ -200,8 +202,8 @@ class ChatModel:
     def prompt(
         self, messages: Sequence[Message], *, n_ctx: int | None = None, options: PromptOptions = DEFAULT
     ) -> ChatPrompt:
-        """Returns the prompt of exactly these messages. Raises ContextFullError if `n_ctx` tokens, 0 for the
-        engine's context, do not hold it and an answer.
+        """Returns the prompt of exactly these messages. Raises ContextFullError if the prompt and an answer
+        do not fit in `n_ctx` tokens (0 = the engine's context).
         """
         rendered, taken = self.render(messages, options)
         tokens = options.known(rendered) if options.known is not None else None
@@ -216,37 +218,36 @@ class ChatModel:
     def fitting(
         self, conversation: Conversation, *, n_ctx: int, max_tokens: int, options: PromptOptions = DEFAULT
     ) -> ChatPrompt:
-        """Returns the prompt of a conversation, without the oldest exchanges if it does not fit.
+        """Returns the prompt of a conversation, without its oldest exchanges if it does not fit.
 
-        The prompt with its tools and an answer of `max_tokens`, at most a quarter of the context, must fit
-        into `n_ctx` tokens.
+        The prompt with its tools and an answer of `max_tokens`, up to a quarter of the context, must fit in
+        `n_ctx` tokens.
         """
-        made: dict[int, ChatPrompt] = {}
+        prompts: dict[int, ChatPrompt] = {}
 
         def count(messages: Sequence[Message]) -> int:
             try:
                 prompt = self.prompt(messages, n_ctx=n_ctx, options=options)
             except ContextFullError:
                 return n_ctx + 1
-            made[len(messages)] = prompt
+            prompts[len(messages)] = prompt
             return len(prompt.tokens)
 
         with rendered_together():
             conversation.fit(count, n_ctx, answer_room(max_tokens, n_ctx))
             messages = conversation.prompt()
-            prompt = made.get(len(messages)) or self.prompt(messages, n_ctx=n_ctx, options=options)
+            prompt = prompts.get(len(messages)) or self.prompt(messages, n_ctx=n_ctx, options=options)
             return replace(prompt, n_left_out=conversation.n_left_out)
 
     def infill(self, gap: Infill, n_most: int = 0) -> ChatPrompt:
-        """Returns the prompt whose answer goes between two texts, by the tokens of the target's file.
+        """Returns a prompt whose answer fills the gap between two texts, with the infill tokens of the
+        target.
 
-        n_most: as in `Infill.tokens`. Raises UnsupportedError if the file has no such tokens, and for a
-        template in a request.
+        n_most: as in `Infill.tokens`. Raises UnsupportedError if the target has no such tokens, or if the
+        request has a template.
         """
         if self._base is not None:
-            raise UnsupportedError(
-                "an infill is made by the tokens of the target's file; leave out the template"
-            )
+            raise UnsupportedError("an infill uses the tokens of the target's file; remove the template")
         return ChatPrompt(Rendered("", has_bos=False), gap.tokens(self._vocabulary, n_most))
 
     # An answer to a message
@@ -262,14 +263,14 @@ class ChatModel:
         return self.template.layout or (self._base._layout if self._base is not None else None)
 
     def grammar(self, prompt: ChatPrompt, grammar: str, think: bool | str | None) -> str:
-        """Returns a grammar for a whole answer, given the one for the text after its thought."""
+        """Returns a grammar for the whole answer, given the one for the text after its thought."""
         begins = prompt.rendered.begins
         if not think or self.tags is None or begins == "answer":
             return grammar
         return behind_thought(grammar, self.tags, begins)
 
     def without_thought(self, prompt: ChatPrompt) -> ChatPrompt:
-        """Returns a prompt whose end closes the thought that it opens."""
+        """Returns the prompt with its open thought closed."""
         rendered = prompt.rendered
         if self.tags is None or rendered.begins != "thought":
             return prompt
@@ -280,8 +281,8 @@ class ChatModel:
         )
 
     def think_budget(self, prompt: ChatPrompt, n_max: int) -> Callable[[], ThinkBudget] | None:
-        """Returns what limits the thinking of an answer to `n_max` tokens; None for -1, and for a model that
-        does not think.
+        """Returns a limit of `n_max` tokens on an answer's thinking; None for -1, or a model that does not
+        think.
         """
         if n_max < 0 or self.tags is None:
             return None
@@ -290,7 +291,7 @@ class ChatModel:
 
     def reader(self, prompt: ChatPrompt) -> AnswerReader:
         """Returns the reader of an answer. It finds calls of the prompt's tools in the model's formats, and
-        in the format in which the prompt describes tools.
+        in the format that the prompt describes.
         """
         formats: Sequence[CallFormat] = ()
         if prompt.tools:
@@ -302,7 +303,7 @@ class ChatModel:
 
     @cached_property
     def _calls(self) -> tuple[CallFormat, ...]:
-        """The template's formats, else the format whose mark the vocabulary has, else that of Hermes."""
+        """The template's formats, else the format whose mark is in the vocabulary, else Hermes's."""
         if self.template.calls:
             return self.template.calls
         if self._base is not None:
@@ -335,10 +336,10 @@ def _schemas(prompt: ChatPrompt) -> Tools:
 def _checked(messages: Sequence[Any]) -> list[Message]:
     is_list = isinstance(messages, Iterable) and not isinstance(messages, str | bytes | Mapping)
     turns: list[Any] = list(messages) if is_list else [messages]
-    found = next((turn for turn in turns if not (is_list and isinstance(turn, Message | Mapping))), None)
-    if is_list and found is None:
+    wrong = next((turn for turn in turns if not (is_list and isinstance(turn, Message | Mapping))), None)
+    if is_list and wrong is None:
         return [turn if isinstance(turn, Message) else Message.from_dict(turn) for turn in turns]
     raise InvalidTypeError(
         'expected a list of messages such as [{"role": "user", "content": "Hello"}], found '
-        f"{'a list with ' if is_list else ''}{type(found).__name__} {str(found)[:40]!r}"
+        f"{'a list with ' if is_list else ''}{type(wrong).__name__} {str(wrong)[:40]!r}"
     )

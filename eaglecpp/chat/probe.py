@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Detects what a chat template accepts by rendering marked texts, once for each template.
+"""Detects which parts of a conversation a chat template prints, by rendering marked texts once per template.
 
-Templates differ without saying so: some print content as text and others only as typed parts; some raise an
-error for a second system message and others leave it out silently. If a mark is not in the prompt, the model
-would never see the text. The result depends on the template only, never on a request.
+Templates differ in undocumented ways: some print content as text and others only as typed parts; some raise
+an error for a second system message and others silently drop it. A text whose mark is missing in the prompt
+would never reach the model. The result depends on the template only, never on a request.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Render = Callable[[Sequence[Message], "Form", Sequence[Mapping[str, Any]]], str]
 
 @dataclass(frozen=True)
 class Form:
-    """Types of the values that a Jinja template expects.
+    """Types of values that a Jinja template expects.
 
-    parts:   content is a list of typed parts, not a text
+    parts:   content is a list of typed parts instead of a text
     as_text: arguments of calls are JSON text, not an object
-    without: the content of a message that only has calls is None, not ""
+    without: the content of a message with only calls is None instead of ""
     """
 
     parts: bool = False
@@ -36,7 +36,7 @@ class Form:
     without: bool = False
 
     def applied(self, message: Message) -> dict[str, Any]:
-        """Returns a message as the template gets it."""
+        """Returns a message in the form that the template expects."""
         values = message.to_dict()
         if self.parts:
             values["content"] = [{"type": "text", "text": message.content}]
@@ -52,9 +52,9 @@ class Form:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls that a template prints.
+    """Kinds of calls that a template prints.
 
-    short_ids: an id must have nine letters and digits
+    short_ids: ids must have nine letters and digits
     several:   a message may have several calls
     content:   the content of a message with calls is printed
     thinking:  calls are printed if the message has content and thinking
@@ -103,15 +103,15 @@ _LONG_ID, _SHORT_ID = "call_0123abcd", "call00001"
 
 
 def probe(render: Render) -> Takes:
-    """Returns what a template accepts, by rendering a dozen short conversations.
+    """Renders a dozen short conversations, and returns the parts that a template prints.
 
     A template that refuses even the simplest one gets every conversation unchanged. Raises TemplateError if
-    the renderings take longer than one may.
+    the renderings exceed the time limit.
     """
     with rendered_together():
-        found = _Probe(render).takes()
+        takes = _Probe(render).takes()
         check_time_left()
-        return found
+        return takes
 
 
 class _Probe:
@@ -173,7 +173,7 @@ class _Probe:
         )
 
     def _prints(self, messages: list[Message], *others: str) -> bool:
-        """Returns whether the prompt has all contents and the other texts."""
+        """Returns True if the prompt contains all contents and the other texts."""
         text = self._text(messages)
         return all(one in text for one in (*(message.content for message in messages), *others))
 

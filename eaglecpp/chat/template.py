@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Chooses the template that turns a conversation into a prompt, and renders the prompt.
 
-`ChatTemplate.choose` takes the template of the Modelfile, else of the GGUF, else of the store. Without one it
-takes ChatML if the vocabulary has its marks, else the bare prompt. `describe()` names the choice and its
-reason. A template is compiled at its first use, so a bad template does not prevent loading a model.
+`ChatTemplate.choose` picks the Modelfile's template, else the GGUF's, else the store's. Otherwise it picks
+ChatML if the vocabulary has its marks, else the bare prompt. `describe()` names the choice and the reason. A
+template is compiled at its first use, so an invalid template does not prevent loading a model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }}{% endfor %}"
     "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
 )
-# Every block of Go's language has an end; `block`, `range` and `with` may be variables of Jinja.
+# Every block in Go's language has an end. `block`, `range` and `with` are not checked: Jinja may have such
+# variables.
 _GO_MARK = re.compile(r"\{\{-?\s*(?:[.$]|/\*|end\s*-?\}\}|template\s+[\"`])")
 _JINJA_NAMES = (
     "messages message bos_token eos_token add_generation_prompt system_message raise_exception tools loop"
@@ -35,9 +36,9 @@ _JINJA_MARK = re.compile(rf"\{{\{{-?\s*(?:{'|'.join(_JINJA_NAMES.split())})\b")
 
 
 def is_jinja(text: str) -> bool:
-    """Returns whether a TEMPLATE is written in Jinja instead of Go's language.
+    """Returns True if a TEMPLATE is in Jinja instead of Go's language.
 
-    A Go template may have `{%` in its text, so an action that only Go has decides.
+    A Go template may have `{%` in its text, so an action that exists only in Go decides.
     """
     return _GO_MARK.search(text) is None if "{%" in text else _JINJA_MARK.search(text) is not None
 
@@ -53,8 +54,8 @@ _SOURCES = {
 }
 """Sources of templates, in order of precedence."""
 _BUILT_IN: dict[str, tuple[Language, str, str]] = {
-    "raw": ("go", BARE_PROMPT, "the prompt is used as it is, as for a base model"),
-    "chatml": ("jinja", CHATML, "ChatML is used, whose marks its vocabulary has"),
+    "raw": ("go", BARE_PROMPT, "the prompt is used unchanged, as for a base model"),
+    "chatml": ("jinja", CHATML, "ChatML is used, because its marks are in the vocabulary"),
 }
 
 
@@ -64,7 +65,7 @@ class Rendered:
 
     has_bos: the prompt begins with the BOS text, so tokenizing must not add another BOS
     images:  images by their marks in the text
-    begins:  the beginning of its answer
+    begins:  state at the beginning of its answer
     """
 
     text: str
@@ -102,7 +103,7 @@ class ChatTemplate:
         bos_text: str = "",
         eos_text: str = "",
     ) -> ChatTemplate:
-        """Returns the template to use. A source without a template is None or "".
+        """Returns the template to use. Pass None or "" for a source without a template.
 
         asked:     replaces all others
         modelfile: the TEMPLATE instruction, in Go's language or in Jinja, which Ollama refuses
@@ -119,7 +120,7 @@ class ChatTemplate:
         if choice == "auto":
             is_chatml = has_token is not None and all(map(has_token, ("<|im_start|>", "<|im_end|>")))
             name, *others = [*filter(texts.get, texts), "chatml" if is_chatml else "raw"]
-            reason = f"it overrides that of {_SOURCES[others[0]]}" if others[:1] != others[-1:] else ""
+            reason = f"it overrides the one in {_SOURCES[others[0]]}" if others[:1] != others[-1:] else ""
             if name in _BUILT_IN:
                 reason = "no template was found"
                 notices = f"the model has no chat template; {_BUILT_IN[name][2]}"
@@ -132,12 +133,12 @@ class ChatTemplate:
             raise InvalidValueError(f"chat_template {choice}: unknown; expected one of {known}")
         written = texts[name]
         if not written:
-            raise InvalidValueError(f"chat_template {choice}: there is none in {_SOURCES[name]}")
+            raise InvalidValueError(f"chat_template {choice}: no template in {_SOURCES[name]}")
         language = "jinja" if name == "gguf" or is_jinja(written) else "go"
         return cls(language, written, _SOURCES[name], reason, *borders)
 
     def describe(self) -> str:
-        """Returns the language, the source and the reason, in one sentence."""
+        """Describes the language, the source and the reason."""
         what = f"{self.language.capitalize()} template from {self.source}"
         if not self.source:
             what = "ChatML" if self.text == CHATML else "the bare prompt"
@@ -149,7 +150,7 @@ class ChatTemplate:
 
     @cached_property
     def layout(self) -> Layout | None:
-        """The layout of the answers of a model with this template."""
+        """The layout of a model's answers with this template."""
         return layout_of(self.text + self.takes.said)
 
     @property
@@ -164,7 +165,7 @@ class ChatTemplate:
 
     @cached_property
     def takes(self) -> Takes:
-        """The parts of a conversation that reach its prompts. Raises TemplateError."""
+        """The parts of a conversation that the template prints. Raises TemplateError."""
         return probe(self._text)
 
     def render(
@@ -177,13 +178,13 @@ class ChatTemplate:
         answers: bool = False,
         values: Mapping[str, Any] | None = None,
     ) -> Rendered:
-        """Returns the prompt of a conversation. A trailing assistant message without calls begins the answer.
+        """Returns the prompt of a conversation. A trailing assistant message without calls starts the answer.
 
         think: None for the template's default, a bool, or a level such as "high"
         add_generation_prompt: opens the assistant's turn; a Go template always does
-        answers: the answer begins without a thought, unless `think` requests one; a thought that the template
-                 opens is closed, also if `think` is False
-        values: values of variables in a Jinja template, which override those that `think` sets
+        answers: start the answer without a thought, unless `think` requests one; a thought that the template
+                 opens is closed even if `think` is False
+        values: variables of a Jinja template, overriding those that `think` sets
 
         Raises TemplateError, and InvalidValueError for an invalid message.
         """
@@ -204,16 +205,18 @@ class ChatTemplate:
         return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text), begins=begins)
 
     def _start(self, message: Message) -> Message:
-        """Returns the start of an answer, with the thought in its content moved to `thinking`."""
-        said, reader = {"thinking": message.thinking, "answer": "", "tag": ""}, Reader(self.tags)
+        """Returns the start of an answer, with a thought in its content moved to `thinking`."""
+        texts, reader = {"thinking": message.thinking, "answer": "", "tag": ""}, Reader(self.tags)
         for part in (*reader.feed(message.content), *reader.finish()):
-            said[part.kind] += part.text
-        return replace(message, content=said["answer"], thinking=said["thinking"])
+            texts[part.kind] += part.text
+        return replace(message, content=texts["answer"], thinking=texts["thinking"])
 
     def _begun(
         self, text: str, start: Message, think: bool | str | None, answers: bool
     ) -> tuple[str, Begins]:
-        """Returns a prompt with the start of its answer, and the beginning of the rest."""
+        """Appends the start of the answer to a prompt; returns it with the state in which the model
+        continues.
+        """
         tags, thought, said = self.layout, start.thinking, start.content
         if tags is None:
             return text + said, "any"

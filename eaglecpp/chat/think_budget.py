@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`ThinkBudget`: finds the token at which an answer has thought long enough, and the text that closes it."""
+"""`ThinkBudget`: finds the token at which a thought has used its budget, and the text that closes it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from eaglecpp.chat.reader import Reader
 
 
 class ThinkBudget:
-    """Counts the tokens of an answer's thinking, one by one, so that the end never depends on the number of
-    tokens in a round.
-    """
+    """Counts the tokens of a thought one by one, so that its end never depends on the tokens in a round."""
 
     def __init__(self, n_max: int, tags: Layout, begins: Begins, prompt: str) -> None:
-        """n_max: tokens of thinking; begins, prompt: the rendered prompt, whose end may open the thought."""
+        """n_max: maximum tokens of thinking; begins, prompt: the rendered prompt, which may open the
+        thought.
+        """
         self._n_left = n_max
         self._tags = tags
         self._reader = Reader(tags, begins)
@@ -21,11 +21,11 @@ class ThinkBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Returns whether a thought is open that may not go on."""
+        """True if a thought is open whose budget is used up."""
         return self._reader.is_thinking and self._n_left <= 0
 
     def take(self, piece: str) -> None:
-        """Takes the text of the next token, also of a control token."""
+        """Takes the text of the next token, which may be a control token."""
         self._text += piece
         self._n_left -= self._reader.is_thinking
         self._reader.feed(piece)

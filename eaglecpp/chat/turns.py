@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Converts conversations into the form that a template accepts, without losing a text: `accepted`.
+"""Converts conversations into the form that a template accepts, without losing text: `accepted`.
 
-If a template would leave a part out, the part moves to one that the template prints: a system message into
-the next question, tools into the system prompt, calls and their results into texts.
+A part that a template would drop moves to another one: a system message into the next question, tools into
+the system prompt, calls and their results into texts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _GAP = "\n\n"
 class Accepted:
     """Messages and tools for a template.
 
-    describes: the system prompt describes the tools, and the format of calls
-    notices:   notices about moved parts
+    describes: the system prompt describes the tools and the format of calls
+    notices:   moved parts, for the user
     """
 
     messages: list[Message]
@@ -41,14 +41,14 @@ def accepted(
     takes: Takes,
     forms: Sequence[CallFormat] = (HERMES,),
 ) -> Accepted:
-    """Returns the messages and tools as the template accepts them. forms: formats of the model's calls.
+    """Converts messages and tools for the template. forms: formats of the model's calls.
 
     Raises UnsupportedError for a template that prints no question.
     """
     if not takes.text:
         raise UnsupportedError(
-            "the chat template prints nothing of what a user says, neither as text nor as typed parts; give "
-            "another one"
+            "the chat template does not print the user's messages, neither as text nor as typed parts; use "
+            "another template"
         )
     notices: list[str] = []
     turns, tools = _paired(messages), [_complete(tool) for tool in tools]
@@ -56,28 +56,28 @@ def accepted(
     describes = bool(tools) and not takes.tools
     if describes:
         turns, tools = _with_described([_as_text(turn, HERMES) for turn in turns], tools), ()
-        notices.append("this template knows no tools, so they are described in the system prompt")
+        notices.append("this template does not support tools, so the system prompt describes them")
     elif has_calls and takes.calls is None:
         turns = [_as_text(turn, [*forms, HERMES][0]) for turn in turns]
-        notices.append("this template prints no calls of tools, so they are written as text")
+        notices.append("this template does not print tool calls, so they are written as text")
     elif has_calls:
         turns = _called(turns, takes, notices)
     turns = lead_system(turns)
     if not takes.late_system and any(turn.role == Role.SYSTEM for turn in turns[1:]):
         turns = fold_system(turns, first=1)
         notices.append(
-            "this template takes no system message in the middle; it is put before what follows it"
+            "this template does not print later system messages, so each is put before the message after it"
         )
     if not takes.system and turns and turns[0].role == Role.SYSTEM:
         turns = fold_system(turns)
-        notices.append("this template takes no system prompt, so it is put before the first question")
+        notices.append("this template does not print a system prompt, so it is put before the first question")
     if not takes.same_roles:
         turns = merged(turns)
     return Accepted(turns, tools, describes, tuple(dict.fromkeys(notices)))
 
 
 def joined(first: Message, second: Message) -> Message:
-    """Returns two messages of one role as one."""
+    """Joins two messages of one role."""
     return replace(
         first,
         content=_GAP.join(filter(None, (first.content, second.content))),
@@ -88,7 +88,7 @@ def joined(first: Message, second: Message) -> Message:
 
 
 def merged(messages: Sequence[Message], roles: Sequence[str] = (Role.USER, Role.ASSISTANT)) -> list[Message]:
-    """Returns the messages, with consecutive messages of one role joined."""
+    """Joins consecutive messages of one role."""
     turns: list[Message] = []
     for message in messages:
         if turns and message.role in roles and turns[-1].role == message.role:
@@ -98,14 +98,14 @@ def merged(messages: Sequence[Message], roles: Sequence[str] = (Role.USER, Role.
 
 
 def lead_system(messages: Sequence[Message]) -> list[Message]:
-    """Returns the messages, with the system messages at their beginning joined."""
+    """Joins the system messages at the beginning."""
     n = next((i for i, one in enumerate(messages) if one.role != Role.SYSTEM), len(messages))
     return [*merged(messages[:n], (Role.SYSTEM,)), *messages[n:]]
 
 
 def fold_system(messages: Sequence[Message], first: int = 0) -> list[Message]:
-    """Returns the messages for a template without a system role, from the `first` message on: the text of a
-    system message goes before the next question.
+    """Moves the texts of system messages, from the `first` message on, before the next question, for a
+    template without a system role.
     """
     turns: list[Message] = []
     for index, message in enumerate(messages):
@@ -122,8 +122,8 @@ def fold_system(messages: Sequence[Message], first: int = 0) -> list[Message]:
 
 
 def _paired(messages: Sequence[Message]) -> list[Message]:
-    """Returns the messages, with ids and names of calls added to their results, because clients leave them
-    out. A result belongs to an earlier call by id, else by name, else in order.
+    """Adds ids and names of calls to their results, because clients omit them. A result belongs to an earlier
+    call by id, else by name, else in order.
     """
     turns: list[Message] = []
     open_calls: list[ToolCall] = []
@@ -132,7 +132,7 @@ def _paired(messages: Sequence[Message]) -> list[Message]:
         if message.tool_calls:
             calls = []
             for call in message.tool_calls:
-                # Kimi K2's template prints the id alone
+                # Kimi K2's template only prints the id
                 calls.append(call if call.id else replace(call, id=f"functions.{call.name}:{n_calls}"))
                 n_calls += 1
             message, open_calls = replace(message, tool_calls=tuple(calls)), calls
@@ -154,7 +154,7 @@ def _call_of(result: Message, calls: Sequence[ToolCall]) -> ToolCall | None:
 
 
 def _called(messages: Sequence[Message], takes: Takes, notices: list[str]) -> list[Message]:
-    """Returns messages with calls as the template accepts them."""
+    """Converts messages with calls for the template."""
     can = takes.calls
     assert can is not None
     turns: list[Message] = []
@@ -164,7 +164,7 @@ def _called(messages: Sequence[Message], takes: Takes, notices: list[str]) -> li
                 turns.append(Message(message.role, message.content))
                 message = replace(message, content="")
             elif not can.content:
-                notices.append("this template leaves out the text of a message with a call")
+                notices.append("this template drops the text of a message with a call")
             elif message.thinking and not can.thinking:
                 message = replace(message, content="", thinking=f"{message.thinking}{_GAP}{message.content}")
         turns.append(message)
@@ -172,7 +172,7 @@ def _called(messages: Sequence[Message], takes: Takes, notices: list[str]) -> li
 
 
 def _with_short_ids(messages: Sequence[Message]) -> list[Message]:
-    """Returns the messages with short ids of calls. Equal ids stay equal."""
+    """Shortens the ids of calls. Equal ids stay equal."""
     return [
         replace(
             message,
@@ -190,7 +190,7 @@ def _short_id(id: str) -> str:
 
 
 def _one_by_one(messages: Sequence[Message]) -> list[Message]:
-    """Returns the messages, with one call each and its results after it."""
+    """Splits messages with several calls, and puts the results after their call."""
     groups: list[list[Message]] = [[]]
     of_call: dict[str, list[Message]] = {}
     for message in messages:
@@ -206,7 +206,7 @@ def _one_by_one(messages: Sequence[Message]) -> list[Message]:
 
 
 def _complete(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a tool with a description and parameters, which APIs allow to omit and templates read."""
+    """Adds a description and parameters to a tool, which APIs allow to omit and templates read."""
     function = tool.get("function", tool)
     if not isinstance(function, Mapping):
         return tool
@@ -219,8 +219,8 @@ def _complete(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Returns the messages with a description of the tools after the system prompt, in the format of Hermes,
-    which many models were trained on.
+    """Adds a description of the tools after the system prompt, in the format of Hermes, which many models
+    were trained on.
     """
     listed = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
     text = (
@@ -235,7 +235,7 @@ def _with_described(messages: Sequence[Message], tools: Sequence[Mapping[str, An
 
 
 def _as_text(message: Message, form: CallFormat) -> Message:
-    """Returns the message with its calls, or itself as the result of a call, as text in a form."""
+    """Writes the calls of a message, or the result of a call, as text."""
     if message.role == Role.TOOL:
         name = {"name": message.tool_name} if message.tool_name else {}
         payload = json.dumps({**name, "content": message.content}, ensure_ascii=False)

@@ -217,7 +217,7 @@ def test_images_named_in_the_prompt_are_attached_and_missing_ones_noted(
         )
     assert "cat.png" not in asked("Why is cat.png a file?")[1], "without a projector, names stay text"
     picture.write_text("no picture")
-    assert "an image is not what can be read" in cli("run", models.target, f"What? {picture}", *sees).stderr
+    assert "an image has an unsupported format" in cli("run", models.target, f"What? {picture}", *sees).stderr
 
 
 def test_llama_cpps_options_for_adapters_templates_and_forms(
@@ -245,7 +245,7 @@ def test_llama_cpps_options_for_adapters_templates_and_forms(
     ("options", "code", "said"),
     [
         (("--lora", "a.gguf:much"), 2, "'a.gguf:much': expected FILE, or FILE:SCALE"),
-        (("--image", "wrong.png"), 1, "wrong.png: an image is not what can be read"),
+        (("--image", "wrong.png"), 1, "wrong.png: an image has an unsupported format"),
         (("--image", "/dev/zero"), 1, "cannot read '/dev/zero': the file is larger than 64 MB"),
         (("--grammar-file", "/dev/zero"), 1, "cannot read '/dev/zero': the file is larger than 64 MB"),
         (("--chat-template", "vicuna"), 2, "expected a template in Jinja or Go, or one of chatml, raw, gguf"),

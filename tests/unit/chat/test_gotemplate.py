@@ -130,7 +130,7 @@ def test_an_exploding_template_is_stopped(template: str, monkeypatch: pytest.Mon
         ("{{ printf `%9999d` 1 }}", "not supported"),
         ("{{ ($x := 1) }}", "unexpected :="),
         ("{{ printf " + "1 " * 20_000 + "}}", "more than 16384 words and signs"),
-        ("x" * (300 << 10), "at most 262144"),
+        ("x" * (300 << 10), "the maximum is 262144"),
     ],
 )
 def test_refusals(template: str, problem: str) -> None:

@@ -57,7 +57,7 @@ IMAGES = {
     "PNG": (PNG + b"\0\0\x01\0" * 2 + b"\x08\x02", ""),
     "GIF": (b"GIF89a\x05\0\x06\0", ""),
     "JPEG": (b"\xff\xd8\xff\xe0\0\x02\xff\xc0\0\x11\x08\0\x10\0\x10\x03" + b"\0" * 9, ""),
-    "large": (PNG + b"\0\x01\0\0" * 2 + b"\x08\x02", "65536 x 65536 pixels; at most 64 million"),
+    "large": (PNG + b"\0\x01\0\0" * 2 + b"\x08\x02", "65536 x 65536 pixels; the maximum is 64 million"),
     "65535 of a GIF": (b"GIF89a\xff\xff\xff\xff", "expected PNG, JPEG, GIF or BMP"),
     "cut": (b"GIF89a\x05", "expected PNG, JPEG, GIF or BMP"),
     "segments": (
@@ -106,7 +106,7 @@ def test_a_png_unpacks_to_its_pixels(color: int, n_bits: Sequence[int]) -> None:
                 for x, y, right, down in passes
             )
             check_unpacked(png(n, depth, color, interlaced))
-        with pytest.raises(InvalidValueError, match="33 x 35 pixels need"):
+        with pytest.raises(InvalidValueError, match="of its 33 x 35 pixels"):
             check_unpacked(png(n + 100_000_000, depth, color, interlaced))
     check_unpacked(PNG + bytes(8))
     with pytest.raises(InvalidValueError, match="it is damaged"):

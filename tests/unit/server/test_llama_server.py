@@ -205,7 +205,7 @@ def test_the_other_apis_infill_too(coder: TestServer, server: TestServer) -> Non
     told = coder.post("/api/generate", of_ollama).json()
     assert (told["response"], told["prompt_eval_count"]) == (said, len(asked))
     told = coder.post("/api/generate", of_ollama | {"template": "{{ .Suffix }}|{{ .Prompt }}"}).json()
-    assert "leave out the template" in told["error"]
+    assert "remove the template" in told["error"]
     assert "fim_pre_token_id" in refused(server, "/infill", {**body, "model": "demo"})["message"]
 
 

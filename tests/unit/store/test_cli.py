@@ -67,7 +67,7 @@ def test_show_parts(run: Run, modelfile: Path, tiny: Tiny) -> None:
     run("create", "tiny")
     assert run("show", "tiny", "--system")[1] == "You are\ntiny.\nVery.\n"
     _, out, err = run("show", "tiny", "--template")
-    assert (out, "it overrides that of the GGUF" in err) == ("[{{ .Prompt }}]\n", True)
+    assert (out, "it overrides the one in the GGUF" in err) == ("[{{ .Prompt }}]\n", True)
     assert run("show", "tiny", "--license")[1] == "MIT\n"
     assert run("show", "tiny", "--parameters")[1] == (
         f'{"min_p":<30} 0.5\n{"stop":<30} "<x> y"\n{"temperature":<30} 1\n{"top_k":<30} 5\n'
@@ -88,7 +88,7 @@ def test_show_overview(run: Run, modelfile: Path) -> None:
     assert (code, err) == (0, "")
     blocks = {block.split("\n")[0].strip(): block for block in out.strip("\n").split("\n\n")}
     assert [*blocks][:3] == ["Model", "Capabilities", "Draft"]
-    assert "Go template from the Modelfile's TEMPLATE: it overrides that of the GGUF" in blocks["Template"]
+    assert "Go template from the Modelfile's TEMPLATE: it overrides the one in the GGUF" in blocks["Template"]
     assert "    architecture        llama\n" in blocks["Model"]
     assert "    features        R_2, R_4, R_5\n" in blocks["Draft"]
     assert "    You are\n    tiny.\n    ..." in blocks["System"]
