@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Reads an answer once, from left to right, while it streams: thinking, text and tool calls.
+"""Reads a streaming answer once, from left to right: thinking, text and tool calls.
 
 `Reader` reads text. `AnswerReader` reads the chunks of a stream, finds the characters of accepted drafts, and
-yields the events that every API takes the answer from.
+yields the events from which every API builds its response.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Segment:
 class Reader:
     """Reader of one answer. Returns each character once, in order, in parts.
 
-    Holds back text that may be a tag or a call. A broken call is text.
+    Holds back text that may be a tag or a call. An invalid call is text.
 
     formats:     formats of the model's calls
     tools:       schemas of the parameters by tool name, {} without tools
-    may_be_bare: an answer that consists of JSON, or of a list of calls as in Python, is also read as calls
+    may_be_bare: an answer of only JSON, or of a list of calls in Python's syntax, is also read as calls
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class Reader:
 
     @property
     def is_thinking(self) -> bool:
-        """Returns whether a thought is open."""
+        """True inside a thought."""
         return self._kind == "thinking"
 
     def feed(self, text: str) -> list[Segment]:
-        """Takes the next text. Returns the parts that are certain."""
+        """Takes the next text. Returns the parts whose kind is certain."""
         self._held += text
         return self._advance(final=False)
 
     def finish(self, is_whole: bool = True) -> list[Segment]:
-        """Returns the parts that were held back. is_whole: the model ended the answer itself."""
+        """Returns the held-back parts. is_whole: the model ended the answer itself."""
         return self._advance(final=True, is_whole=is_whole)
 
     def _advance(self, final: bool, is_whole: bool = True) -> list[Segment]:
@@ -172,7 +172,7 @@ class Reader:
             self._is_behind_tag = self._channels is None
 
     def _end(self, final: bool) -> tuple[int, str]:
-        """Returns the position at which the body ends or may end, and the mark there, "" without one."""
+        """Returns the position at which the body ends or may end, and the mark there, "" without a mark."""
         channels, text = self._channels, self._held
         if channels is None:
             closes = (self._layout.close,) if self._layout is not None and self.is_thinking else ()
@@ -185,20 +185,20 @@ class Reader:
         return at, mark
 
     def _n_end(self, mark: str) -> int:
-        """Returns the number of characters of a mark that belong to the end of a message or block."""
+        """Returns the length of a mark that belongs to the end of a message or block."""
         return 0 if self._channels is not None and mark in self._channels.nexts else len(mark)
 
     def _read_thought(self, at: int, has_end: bool, final: bool, is_whole: bool) -> None:
         calls: list[Segment] = []
         if not has_end:
-            # Some models call a tool inside a thought and end the answer there. A quoted call has text after
-            # it, or the answer was cut.
+            # Some models call a tool inside a thought and end the answer there. Text after a call, or a cut
+            # answer, means that the call was only quoted.
             at = min(at, first_mark(self._held, self._opens, final)[0])
             calls = self._only_calls(self._held[at:]) if final and is_whole else []
             if final and not calls:
                 self._take("thinking", len(self._held))
                 return
-        # holds back the white space before a tag
+        # holds back white space before a tag
         n_text = len(self._held[:at].rstrip())
         self._take("thinking", n_text)
         if has_end or calls:
@@ -208,7 +208,7 @@ class Reader:
             self._held = ""
 
     def _only_calls(self, text: str) -> list[Segment]:
-        """Returns the parts of a text that consists of complete calls, [] for another text."""
+        """Returns the parts of a text that consists of complete calls, [] for any other text."""
         reader = Reader(formats=self._formats, tools=self._tools, may_be_bare=False)
         parts = reader.feed(text) + reader.finish()
         is_text = any(part.kind == "answer" and part.text.strip() for part in parts)
@@ -225,7 +225,7 @@ class Reader:
             return
         strays = self._strays if self._has_calls else ()
         n_all, mark = first_mark(body, () if self._is_broken else (*self._opens, *strays), is_end)
-        # white space before a call is not text, nor is white space alone after one
+        # white space before a call is not text; neither is white space alone after a call
         is_text = not self._tools or (is_end and not mark)
         n_text = n_all if is_text else len(body[:n_all].rstrip())
         is_shown = bool(body[:n_text].strip()) or not self._has_calls or self._last == "answer"
@@ -235,7 +235,7 @@ class Reader:
             self._block, self._looked = self._opens.get(mark), 0
 
     def _is_bare(self, body: str) -> bool:
-        """Returns whether all of the answer may be calls without marks."""
+        """Returns True if the whole answer may be calls without marks."""
         text = "".join(body[:_LONGEST_HEAD].split())
         inner = text.removeprefix("```json").removeprefix("```")
         return any(
@@ -245,7 +245,7 @@ class Reader:
         )
 
     def _read_block(self, block: CallFormat, final: bool) -> None:
-        """Reads a block of calls if it is complete: its end is there, and only calls are before it."""
+        """Reads a block of calls once it is complete: its end is found, and only calls precede it."""
         n_open = len(block.open)
         if not block.is_part and self._held[:n_open] != block.open[: len(self._held)]:
             self._block = None  # a message without a call
@@ -257,7 +257,7 @@ class Reader:
         at, mark = first_mark(self._held, closes, True, max(n_open, self._looked))
         while mark:
             end = at + self._n_end(mark)
-            # otherwise, the mark is inside the value that was open at the last mark
+            # a mark before the end of the value that was open at the last mark is part of that value
             if not self._looked or block.syntax.value_end.search(self._held, self._looked, at + len(mark)):
                 calls = block.calls(
                     self._held[first : end if block.is_part and block.close else at], self._tools
@@ -278,7 +278,7 @@ class Reader:
         rest = self._held[first + n_read :].strip()
         if not found or block.needs_close or (block.close and rest):
             self._is_broken = True
-            self._take("answer", n_open)  # and the rest of the message
+            self._take("answer", n_open)  # the rest of the message follows as text
         else:
             self._take("tag", first + n_read, found)
             self._is_broken = bool(rest)
@@ -297,7 +297,7 @@ def first_mark(text: str, marks: Iterable[str], final: bool, start: int = 0) -> 
 
 
 def _n_begun(text: str, marks: Iterable[str]) -> int:
-    """Returns the number of characters at the end of a text that may begin a mark."""
+    """Returns the number of characters at the end of a text that may start a mark."""
     return max(
         (n for mark in marks for n in range(min(len(mark), len(text) + 1)) if text.endswith(mark[:n])),
         default=0,
@@ -305,7 +305,7 @@ def _n_begun(text: str, marks: Iterable[str]) -> int:
 
 
 def message_of(parts: Iterable[Part]) -> Message:
-    """Returns the assistant's message that parts of an answer add up to."""
+    """Joins the parts of an answer into the assistant's message."""
     texts, calls = {"thinking": "", "content": ""}, []
     for part in parts:
         if part[0] == "call":
@@ -319,16 +319,16 @@ class AnswerReader:
     """Reader of the chunks of one answer.
 
     The text of a chunk lags behind its tokens, because incomplete characters and possible stop strings are
-    held back. The reader decodes the tokens again to find the characters of each token, and so the characters
-    of accepted drafts. Control tokens have no text; the reader adds the text of those in the model's tags,
-    only for `Reader`.
+    held back. The reader decodes the tokens again to map characters to tokens, and so to accepted drafts.
+    Control tokens have no text; for `Reader` alone, the texts of control tokens in the model's tags are
+    added.
 
     token_bytes: returns the bytes of a token, b"" for a control token
     reader:      reader of the text
     marks:       texts of the control tokens in the tags and calls, by token
 
     blocks: thinking, content and tool calls in the order of the model
-    new_id: returns the id of a call without one
+    new_id: returns an id for a call without one
     """
 
     def __init__(
@@ -345,8 +345,8 @@ class AnswerReader:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._n_tokens = 0
         self._n_before: int | None = None  # tokens before the first content or call
-        # for each character of tokens whose text is held back: "", or a mark without text, and whether a
-        # draft was accepted; the number of the token
+        # for each character of tokens whose text is held back: "" (or a mark without text), True if a draft
+        # was accepted, and the token's number
         self._decoded: deque[tuple[str, bool, int]] = deque()
         # the same for each character that `Reader` holds back
         self._origins: deque[tuple[bool, int]] = deque()
@@ -362,7 +362,7 @@ class AnswerReader:
         return message_of(self.blocks)
 
     def read(self, chunk: Chunk) -> Chunk:
-        """Returns a chunk with its pieces and events; the last one also with all that was held back."""
+        """Returns a chunk with its pieces and events; the last one includes everything held back."""
         self._decode(chunk.tokens, chunk.accepted)
         found, reason = self._take(chunk.text), chunk.finish_reason
         if reason is not None:
@@ -398,7 +398,7 @@ class AnswerReader:
             yield "content", ""
 
     def _decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:
-        """Takes tokens; their text comes later."""
+        """Takes tokens whose text comes later."""
         for token, is_accepted in zip(tokens, accepted, strict=True):
             text, n = self._decoder.decode(self._token_bytes(token)), self._n_tokens
             if token in self._marks:
@@ -407,14 +407,14 @@ class AnswerReader:
             self._n_tokens += 1
 
     def _take(self, text: str) -> list[Piece | ToolCall]:
-        """Assigns the next characters of the stream to their tokens."""
-        given, n_taken = [], 0
+        """Maps the next characters of the stream to their tokens."""
+        texts, n_taken = [], 0
         while n_taken < len(text) or (self._decoded and self._decoded[0][0]):
             mark, is_accepted, n = self._decoded.popleft() if self._decoded else ("", False, self._n_tokens)
-            given.append(mark or text[n_taken])
+            texts.append(mark or text[n_taken])
             n_taken += not mark
-            self._origins += [(is_accepted, n)] * len(given[-1])
-        return self._found(self._reader.feed("".join(given)))
+            self._origins += [(is_accepted, n)] * len(texts[-1])
+        return self._found(self._reader.feed("".join(texts)))
 
     def _found(self, segments: Iterable[Segment]) -> list[Piece | ToolCall]:
         found: list[Piece | ToolCall] = []

@@ -243,7 +243,7 @@ def test_a_damaged_file_is_named(models: Models, copy: Path, damage: str) -> Non
     path.write_bytes(changed.get(damage, b"" if damage == "empty" else b"\x93NUMPY thesis"))
     source = open_source(models.target, conversations(), CacheOptions(copy), model=MODEL)
     source.sample(0)
-    with pytest.raises(DataError, match=f"{path.name}: expected a cached conversation .* delete this file"):
+    with pytest.raises(DataError, match=f"{path.name}: expected a cached conversation, .* delete this file"):
         source.sample(len(LENGTHS) - 1)
 
 
