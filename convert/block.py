@@ -24,6 +24,7 @@ CONFIDENCE = "confidence_head.proj.weight"
 MARKOV = "markov_head.markov_w1.weight"
 SELECTOR = "candidate_selector.hidden_projection.weight"
 SINKS = ".self_attn.sinks"
+GATE = ".self_attn.g_proj.weight"
 CAUSAL = ("is_causal", "causal", "dflash_query_causal")
 """Keys that say of all layers whether a row sees only earlier rows of its block."""
 _MOST, _MOST_CANDIDATES = 64, 1024
@@ -91,6 +92,7 @@ def parse_block(
         target_head="embed_tokens.weight" in shapes
         and "lm_head.weight" not in shapes
         and not flag(config, "tie_word_embeddings"),
+        gated=any(name.endswith(GATE) for name in shapes),
     )
 
 

@@ -109,8 +109,8 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
             raise GgufError(f"{file.path}: key {arch}.{key}: expected an integer, found nothing")
         return int(default if value is None else value)  # type: ignore[arg-type]
 
-    def flag(key: str) -> bool:
-        value = file.get(f"{arch}.{key}", False)
+    def flag(key: str, default: bool = False) -> bool:
+        value = file.get(f"{arch}.{key}", default)
         if not isinstance(value, bool):
             raise GgufError(f"{file.path}: key {arch}.{key}: expected true or false, found {value!r:.40}")
         return value
@@ -173,7 +173,8 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         return config
     window = integer("attention.sliding_window", 0)
     slides = several(f"{arch}.attention.sliding_window_pattern", bool) or [window > 0] * n_layers
-    causal = several(f"{arch}.attention.causal_pattern", bool) or [flag("attention.causal")] * n_layers
+    is_causal = flag("attention.causal", "blk.0.attn_gate.weight" in file.tensors)
+    causal = several(f"{arch}.attention.causal_pattern", bool) or [is_causal] * n_layers
     if len(causal) != n_layers or (len(set(causal)) > 1 and causal != slides):
         raise UnsupportedError(
             f"{file.path}: key {arch}.attention.causal_pattern: expected the layers that slide, {slides}, "

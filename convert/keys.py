@@ -28,7 +28,7 @@ ALL = (EAGLE, EAGLE3, EAGLE31, *BLOCKS)
 Presence = Literal["required", "always", "optional"]
 When = Literal[
     "always", "optional", "fc_norm", "norm_before_fc", "qk_norm", "reduced_vocab", "rope_freqs", "q_rank",
-    "no_q_rank", "own_values", "gemma", "parallel", "markov", "confidence", "selector", "conv",
+    "no_q_rank", "own_values", "gemma", "parallel", "markov", "confidence", "selector", "conv", "gated",
 ]  # fmt: skip
 Attention = Literal["", "full", "latent"]
 Role = Literal["fc", "head", "embedding", "matrix", "norm", "bias", "freqs", "map"]
@@ -163,6 +163,7 @@ TENSORS: tuple[TensorSpec, ...] = (
     _t("fc_norm.{a}.weight", "fc_norm.{a}.weight", ("Ht",), "norm", "fc_norm", _31),
     _t("enc.output_norm.weight", "input_norm.weight", ("A*Ht",), "norm", "norm_before_fc", _3),
     _t("enc.output_norm.weight", "hidden_norm.weight", ("H",), "norm", "always", BLOCKS),
+    _t("enc.aux_norm.weight", "aux_norm.weight", ("A", "Ht"), "norm", "gated", BLOCKS),
     _t("mask_feature.weight", "mask_hidden", ("A*Ht",), "norm", "parallel", _31),
     _t("d2t", "d2t", ("Vd",), "map", "reduced_vocab"),
     _t("token_embd.weight", "embed_tokens.weight", ("V", "H"), "embedding", "optional"),
@@ -215,6 +216,7 @@ TENSORS: tuple[TensorSpec, ...] = (
     _t("blk.{i}.attn_output.bias", _L + "self_attn.o_proj.bias", ("H",), "bias", "optional",
        (*_OURS, *_EX), attention="full"),
     _t("blk.{i}.attn_sinks.weight", _L + "self_attn.sinks", ("nh",), "norm", "optional", BLOCKS),
+    _t("blk.{i}.attn_gate.weight", _L + "self_attn.g_proj.weight", ("nh", "H"), "matrix", "gated", BLOCKS),
     _t("blk.{i}.post_attention_norm.weight", _L + "post_attention_norm.weight", ("H",), "norm", "gemma",
        _MORE),
     _t("blk.{i}.post_ffw_norm.weight", _L + "post_feedforward_norm.weight", ("H",), "norm", "gemma", _MORE),

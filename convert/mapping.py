@@ -113,6 +113,7 @@ def _switch(row: TensorSpec, spec: DraftSpec) -> bool:
         "confidence": spec.block is not None and spec.block.confidence,
         "selector": spec.block is not None and spec.block.selector is not None,
         "conv": spec.block is not None and spec.block.conv is not None,
+        "gated": spec.block is not None and spec.block.gated,
     }[row.when]
 
 
@@ -132,6 +133,7 @@ def _shape(symbols: tuple[str, ...], spec: DraftSpec, layer: int) -> tuple[int, 
     sizes = {
         "H": spec.hidden_size,
         "Ht": spec.target_hidden_size,
+        "A": spec.n_aux,
         "A*Ht": spec.n_aux * spec.target_hidden_size,
         "F": 2 * spec.hidden_size if spec.fuses_embedding else spec.n_aux * spec.target_hidden_size,
         "U": spec.hidden_size * (1 if layer or spec.fuses_embedding or spec.block else 2),

@@ -67,7 +67,8 @@ class BlockSpec:
     before a slot, 0 = none. confidence: there is a head that estimates acceptance. conv: taps and group of
     DFlash2's convolutions; selector: rank and candidates of its choice between neighbours. embedding_scale:
     factor on the rows' embeddings; softcap: bound of the logits before the bias, 0 = none. value_scale:
-    factor on what attention gives. target_head: the head is the target's, though there are embeddings.
+    factor on what attention gives. target_head: the head is the target's, though there are embeddings. gated:
+    Laguna's layer, with a gate per head, norms of each feature, and a norm before the text's keys and values.
     """
 
     size: int
@@ -82,6 +83,7 @@ class BlockSpec:
     softcap: float = 0.0
     value_scale: float = 1.0
     target_head: bool = False
+    gated: bool = False
 
     @property
     def kind(self) -> str:
@@ -230,6 +232,7 @@ class DraftSpec:
             "Gemma 4's layer with a draft vocabulary": (
                 self.gemma is not None and self.draft_vocab_size < self.vocab_size
             ),
+            "gated attention": block.gated,
             "biases": self.has_bias,
             "embeddings of its own with the target's head": block.target_head,
             "a target of another width": self.target_hidden_size != self.hidden_size,

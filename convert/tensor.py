@@ -10,7 +10,8 @@ bools as stored.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,23 @@ class TensorSource:
     def read(self) -> npt.NDArray[Any]:
         """The whole tensor; meant for small ones (vocabulary maps)."""
         return self.read_rows(0, self.n_rows).reshape(self.shape)
+
+
+def rows_of(source: TensorSource, start: int, stop: int) -> TensorSource:
+    """Returns the rows [start, stop) of a tensor in a file as a tensor of their own."""
+    row = math.prod(source.shape[1:]) * DTYPE_BYTES[source.dtype]
+    return replace(source, shape=(stop - start, *source.shape[1:]), offset=source.offset + start * row)
+
+
+def stacked(sources: Sequence[TensorSource]) -> TensorSource:
+    """Returns tensors of one shape as the rows of one tensor."""
+    one = sources[0]
+    return _Stacked(one.name, (len(sources), *one.shape), one.dtype, one.path, one.offset, tuple(sources))
+
+
+@dataclass(frozen=True)
+class _Stacked(TensorSource):
+    parts: tuple[TensorSource, ...]
+
+    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        return np.stack([part.read() for part in self.parts[start:stop]])

@@ -16,9 +16,9 @@ __all__ = ["DIALECTS", "Dialect", "Seen", "canonical_name", "recognise"]
 
 DIALECTS: tuple[Dialect, ...] = (
     block.SpeculatorsBlock(), block.DeepSpecBlock(), block.DeepSpecGemmaBlock(), block.SpecForgeBlock(),
-    block.Liquid(), block.Muse(), block.ZLab(), block.BlockFile(), eagle.MistralEagle(), eagle.Eagle1(),
-    eagle.DeepSpec(), eagle.DeepSpecGemma(), eagle.Speculators(), eagle.VllmNative(), eagle.Automodel(),
-    eagle.ModelOpt(), eagle.TorchSpec(), eagle.SpecForge(), eagle.EagleRepo(),
+    block.Liquid(), block.Muse(), block.Laguna(), block.ZLab(), block.BlockFile(), eagle.MistralEagle(),
+    eagle.Eagle1(), eagle.DeepSpec(), eagle.DeepSpecGemma(), eagle.Speculators(), eagle.VllmNative(),
+    eagle.Automodel(), eagle.ModelOpt(), eagle.TorchSpec(), eagle.SpecForge(), eagle.EagleRepo(),
 )  # fmt: skip
 
 

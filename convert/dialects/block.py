@@ -9,6 +9,7 @@ says which slot drafts first: the class decides.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -20,13 +21,15 @@ from ..gguf_checkpoint import BLOCK_FILE
 from ..parallel import proposed_tokens
 from ..readings import Choice, Convention, ignored_part
 from ..rope import halves
-from ..tensor import TensorSource
+from ..tensor import TensorSource, rows_of, stacked
 from .base import Dialect, Seen, canonical_name
 from .block_keys import GEMMA, READ, SPECULATORS, refuse_unknown
 from .eagle import gemma_config, gemma_name, nested_config
 
 MOST_LAYERS = 256
 IDS = "eagle_aux_hidden_state_layer_ids"
+_LAGUNA = ("gating", "num_attention_heads_per_layer", "swa_attention_sink_enabled", "swa_rope_parameters")
+"""Keys of Laguna alone: its dialect reads the last, and the tensors decide the others."""
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,6 +215,42 @@ class Muse(BlockDialect):
     def canonical(self, name: str) -> str | None:
         name = name.replace("encoder.output_norm_enc.", "hidden_norm.").replace("encoder.fc.", "fc.")
         return super().canonical(name)
+
+
+class Laguna(BlockDialect):
+    """poolside's Laguna: attention with a softplus gate per head, a norm of each feature, and queries, keys
+    and values in one matrix (vllm-project/vllm: model_executor/models/laguna_dflash.py). All layers are of
+    one kind, whose rope may have a key of its own.
+    """
+
+    name = "laguna"
+    title = "poolside Laguna DFlash"
+    classes = ("DFlashLagunaForCausalLM", "LagunaDFlashDraftModel")
+    """The second is its name in a trainer built on SpecForge."""
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        config = {key: value for key, value in seen.config.items() if key not in _LAGUNA}
+        kinds, rope = config.get("layer_types"), nested(config, "rope_parameters")
+        kind = str(kinds[0]) if isinstance(kinds, list) and len(set(map(str, kinds))) == 1 else ""
+        sliding = nested(seen.config, "swa_rope_parameters") if kind == "sliding_attention" else {}
+        config["rope_parameters"] = sliding or nested(rope, kind) or rope or None
+        return super().flatten(Seen(config, seen.shapes))
+
+    def adapted(
+        self, sources: Mapping[str, TensorSource], config: Mapping[str, Any]
+    ) -> dict[str, TensorSource]:
+        heads = [integer(config, f"num_{kind}_heads") for kind in ("attention", "key_value", "key_value")]
+        ends = list(itertools.accumulate((n * integer(config, "head_dim") for n in heads), initial=0))
+        found = dict(sources)
+        for name, source in sources.items():
+            if name.endswith(".qkv_proj.weight") and source.n_rows == ends[-1]:
+                del found[name]
+                for x, span in zip("qkv", itertools.pairwise(ends), strict=True):
+                    found[name.replace("qkv_proj", f"{x}_proj")] = rows_of(source, *span)
+        norms = [f"aux_hidden_norms.{a}.weight" for a in range(len(config[IDS]))]
+        if found.keys() >= set(norms) and len({found[name].shape for name in norms}) == 1:
+            found["aux_norm.weight"] = stacked([found.pop(name) for name in norms])
+        return super().adapted(found, config)
 
 
 class DeepSpecBlock(BlockDialect):

@@ -13,9 +13,10 @@ from typing import Any
 
 from ..config import shown
 from ..errors import UnsupportedError
+from ..gguf_checkpoint import BLOCK_FILE
 from ..parallel import MASK_FEATURE, MASK_TOKEN_KEYS
 from .base import Seen
-from .block import SpeculatorsBlock, flat
+from .block import Laguna, SpeculatorsBlock, flat
 from .block_keys import DEEPSEEK, OTHER_ARITHMETIC
 from .eagle import PARALLEL_CLASSES, Eagle1
 
@@ -36,8 +37,8 @@ _TENSORS = {
 _BLOCK_TENSORS = {
     r"^(model\.)?mtp\.\d+\.main_proj\.": DEEPSEEK,
     r"prefix_gru\.": "Domino's recurrent head",
-    r"\.qkv_proj\.|\.g_proj\.|aux_hidden_norms\.": "fused or gated attention (Laguna)",
 }
+_LAGUNA_TENSORS = r"\.qkv_proj\.|\.g_proj\.|aux_hidden_norms\."
 _EAGLE_CONFIG_VALUES: dict[str, Any] = {
     "use_aux_hidden_state": True,
     "use_last_layernorm": True,
@@ -84,6 +85,10 @@ def _block(seen: Seen) -> Iterator[str]:
         for pattern, reason in _BLOCK_TENSORS.items()
         if any(re.search(pattern, name) for name in seen.shapes)
     ]
+    if seen.architecture not in (*Laguna.classes, BLOCK_FILE) and any(
+        re.search(_LAGUNA_TENSORS, name) for name in seen.shapes
+    ):
+        found.append(f"fused or gated attention, which is known of {Laguna.classes[0]} only")
     found += [reason for key, reason in OTHER_ARITHMETIC.items() if config.get(key)]
     if "Domino" in seen.architecture or projector == "domino":
         found.append("Domino's recurrent head")

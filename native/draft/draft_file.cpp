@@ -254,9 +254,11 @@ void DraftFile::read_block() {
     b.anchor_first = flag("{arch}.sample_from_anchor", b.markov_rank > 0);
     b.says_slots =
         gguf_.has(key("{arch}.sample_from_anchor")) || b.markov_rank > 0 || rank("selector_hidden.weight") > 0;
+    b.says_window = gguf_.has(key("{arch}.attention.sliding_window")) || gguf_.has("eaglecpp.converter_version");
+    b.is_gated = gguf_.find_tensor(fill("blk.{i}.attn_gate.weight", 0)) != nullptr;
     if (b.n_slots() < 1) refuse("{arch}.block_size", strf("expected at least 2 rows, found %d", b.n_rows));
     b.causal = gguf_.find_bools(key("{arch}.attention.causal_pattern"))
-                   .value_or(std::vector<uint8_t>(s.n_layer, flag("{arch}.attention.causal")));
+                   .value_or(std::vector<uint8_t>(s.n_layer, flag("{arch}.attention.causal", b.is_gated)));
     if ((int)b.causal.size() != s.n_layer) {
         refuse("{arch}.attention.causal_pattern", strf("expected %d values, found %zu", s.n_layer, b.causal.size()));
     }

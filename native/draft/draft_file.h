@@ -46,6 +46,8 @@ struct BlockSpec {
     bool anchor_first = false;    // row i gives the token i + 1 behind the anchor, else i: row 0 gives none
     std::vector<uint8_t> causal;  // [n_layer] a row sees no later one of its block
     bool says_slots = true;       // the file says so itself, or there is one way for its kind
+    bool says_window = true;      // the file has a window, or our converter found none
+    bool is_gated = false;        // Laguna: a gate per head, norms of each feature and before keys of the text
     int markov_rank = 0;          // DSpark: logits of a slot gain W2 W1[token before]; 0 = none
     int selector_rank = 0;        // DFlash2: scores between neighbouring slots' likeliest tokens; 0 = none
     int selector_top_k = 0;

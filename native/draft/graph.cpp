@@ -34,7 +34,9 @@ class Builder {
         inputs();
         if (rows_ == Rows::context) {
             ggml_tensor * feature = rms(fuse(), "enc.output_norm.weight");
-            for (int il = 0; il < s_.n_layer; ++il) store_full(il, feature);
+            for (int il = 0; il < s_.n_layer; ++il) {
+                store_full(il, s_.block.is_gated ? rms(feature, "blk.{i}.attn_norm.weight", il) : feature);
+            }
             return;
         }
         ggml_tensor * x = nullptr;
@@ -200,6 +202,12 @@ class Builder {
     // aux features -> [H, n_rows]
     ggml_tensor * fuse() {
         ggml_tensor * x = g_.features;
+        if (s_.block.is_gated) {
+            const int64_t n_feature = s_.n_embd_target, n = x->ne[1];
+            x = ggml_rms_norm(ctx_, ggml_reshape_3d(ctx_, x, n_feature, s_.n_aux(), n), s_.rms_eps);
+            x = ggml_mul(ctx_, x, values("enc.aux_norm.weight", {n_feature, s_.n_aux()}));
+            x = ggml_reshape_2d(ctx_, x, n_feature * s_.n_aux(), n);
+        }
         // the norm over the concatenation comes before the norms of its parts: the order of these two matters
         if (s_.norm_before_fc) x = rms(x, "enc.output_norm.weight");
         if (!s_.fc_norm) return linear(x, "fc", s_.n_embd);
@@ -364,7 +372,12 @@ class Builder {
         const int64_t n_q = (int64_t)s_.head_dim * s_.n_head;
         ggml_tensor * q = heads(linear(u, "blk.{i}.attn_q", n_q, il), s_.n_head);
         q = rope(head_norm(q, "blk.{i}.attn_q_norm.weight", il), positions(u->ne[1]));
-        return ggml_reshape_2d(ctx_, attend(il, swapped(q)), n_q, u->ne[1]);
+        ggml_tensor * y = attend(il, swapped(q));
+        if (s_.block.is_gated) {
+            ggml_tensor * gate = ggml_softplus(ctx_, product(u, "blk.{i}.attn_gate.weight", s_.n_head, il));
+            y = ggml_mul(ctx_, y, ggml_reshape_3d(ctx_, gate, 1, s_.n_head, u->ne[1]));
+        }
+        return ggml_reshape_2d(ctx_, y, n_q, u->ne[1]);
     }
 
     // The row that all heads make their keys and values from: the normed latent, then the rotated part of the key.

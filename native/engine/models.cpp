@@ -191,6 +191,13 @@ Models open_models(const EngineOptions & options) {
                  "does not. If little is accepted: `eaglecpp convert %s --target %s` finds out, and its file says",
                  options.draft_path.c_str(), options.draft_path.c_str(), options.path.c_str()));
     }
+    if (out.draft_file && !out.draft_file->spec().block.says_window && options.draft_window == 0) {
+        log_line(LogLevel::warning,
+                 strf("%s does not say whether its layers attend to a window; they attend to the whole text. If little "
+                      "is accepted in long texts: give the window that it was trained with as draft_window (Laguna's "
+                      "is 512), or convert its checkpoint, which says it",
+                      options.draft_path.c_str()));
+    }
     const ggml_tensor * target_head = out.target->model().head();
     if (out.draft_file && out.draft_file->spec().ties_head && target_head &&
         !strcmp(target_head->name, "output.weight")) {

@@ -82,10 +82,11 @@ class Kept(BlockDrafter):
         return done.logits[slot].scatter(0, kept, whole[kept])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "gated"])
 def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget, tmp_path: Path) -> None:
     """After any tokens, and after commits of several sizes."""
-    shape = BlockShape(kind=kind, own_tables=True)
+    is_gated = kind == "gated"
+    shape = BlockShape(kind="dflash" if is_gated else kind, own_tables=True, gated=is_gated)
     path = shape.gguf(tmp_path, target.gguf)
     options = engine_options(n_ctx=512, draft_type_kv="f32", draft_device=device.name)
     native, reference = Drafter(str(path), options), Kept.load(path.parent / "checkpoint")

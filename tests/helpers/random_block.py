@@ -35,6 +35,7 @@ Kind = Literal["dflash", "dspark", "dflash2"]
 class BlockShape:
     """Sizes and switches of one drafter. layers: the k of R_k. rank: of the Markov head (DSpark; 0 = no
     Markov head, which is DeepSpec's "DFlash") or of the selector (DFlash2).
+    gated: as poolside writes `dflash`.
     """
 
     kind: Kind = "dflash"
@@ -59,6 +60,7 @@ class BlockShape:
     window: int = 0  # 0 = full attention
     full_layers: tuple[int, ...] = ()  # layers without the window
     sinks: bool = False  # attention sinks
+    gated: bool = False  # Laguna's layer
     gemma: str = ""  # DSpark: "keys" (the keys are also the values) or "values"
     rope: dict[str, Any] = field(default_factory=dict, hash=False)  # rope_scaling
     extra: dict[str, Any] = field(default_factory=dict, hash=False)  # config values that replace all others
@@ -109,6 +111,8 @@ class BlockShape:
                 "selector_rank": self.rank,
                 "selector_top_k": self.top_k,
             }
+        if self.gated:
+            config |= {"architectures": ["DFlashLagunaForCausalLM"], "gating": "per-head"}
         if self.n_draft_vocab < self.n_vocab:
             config["draft_vocab_size"] = self.n_draft_vocab
         if self.gemma:
@@ -127,6 +131,8 @@ class BlockShape:
         }
         for i in range(self.n_layers):
             w |= {f"layers.{i}.{name}": value for name, value in self.layer(rng).items()}
+        if self.gated:
+            w |= {f"aux_hidden_norms.{a}.weight": norm(rng, n) for a in range(len(self.layers))}
         if self.has_tables:
             w["embed_tokens.weight"] = table(rng, self.n_vocab, n)
             w["lm_head.weight"] = 3.0 * matrix(rng, self.n_draft_vocab, n)
@@ -148,6 +154,10 @@ class BlockShape:
         """Returns the tensors of one layer, with names relative to it."""
         n, w = self.n_embd, layer_matrices(rng, self, self.n_embd, {})
         w |= {f"self_attn.{x}_norm.weight": norm(rng, self.head_dim) for x in "qk"}
+        if self.gated:
+            qkv = [w.pop(f"self_attn.{x}_proj.weight") for x in "qkv"]
+            w["self_attn.qkv_proj.weight"] = np.concatenate(qkv)
+            w["self_attn.g_proj.weight"] = matrix(rng, self.n_heads, n)
         if self.sinks:
             w["self_attn.sinks"] = vector(rng, self.n_heads, 1.0, 0.5)
         names = ["input_layernorm", "post_attention_layernorm"]

@@ -40,6 +40,8 @@ SHAPES = {
     "dflash-causal": replace(DFLASH, causal=True),
     "dflash-windows": replace(DFLASH, window=7, n_layers=3, full_layers=(1,)),
     "dflash-sinks": replace(DFLASH, window=7, sinks=True, extra={"attention_value_scale": 0.7}),
+    "dflash-gated": replace(DFLASH, gated=True, causal=True),
+    "dflash-gated-windows": replace(DFLASH, gated=True, causal=True, window=7, n_layers=3),
     "dflash-one-layer": replace(DFLASH, n_layers=1, block=16),
     "dspark": DSPARK,
     "dspark-causal": replace(DSPARK, causal=True, block=7),
@@ -145,6 +147,14 @@ TOLERANCE = 1e-4
 @pytest.mark.parametrize("name", SHAPES)
 def test_slots_and_rows_equal_the_reference(name: str, options: dict[str, str], make: Make) -> None:
     assert max(differences(make(SHAPES[name]), **options)) < TOLERANCE
+
+
+def test_a_gated_drafter_is_causal_if_its_file_does_not_say(make: Make) -> None:
+    """poolside's own GGUFs do not."""
+    made = make(SHAPES["dflash-gated"])
+    silent = made.gguf.with_name("silent.gguf")
+    rewrite(made.gguf, silent, changed={"dflash_ex.attention.causal": None})
+    assert max(differences(replace(made, gguf=silent))) < TOLERANCE
 
 
 class Window(BlockDrafter):
@@ -276,6 +286,10 @@ def without_sinks(it: BlockDrafter, anchor: int) -> BlockPass:
     return BlockDrafter.run(it, anchor)
 
 
+def without_feature_norms(it: BlockDrafter, x: torch.Tensor) -> torch.Tensor:
+    return rms(torch.cat(list(x), dim=-1) @ it.w["fc.weight"].T, it.w["hidden_norm.weight"], it.eps)
+
+
 # Negative controls: mistakes that engines and converters have made.
 MISTAKES: list[tuple[str, str, Callable[..., Any]]] = [
     ("dflash", "commit", changed_context(of_input_norm)),
@@ -285,6 +299,11 @@ MISTAKES: list[tuple[str, str, Callable[..., Any]]] = [
     ("dflash", "keys_values", interleaved),
     ("dflash", "slots", lambda it: range(it.block - 1)),
     ("dflash-sinks", "run", without_sinks),
+    ("dflash-gated", "gates", lambda it, i, x: torch.ones(len(x), it.shape.n_heads)),
+    ("dflash-gated", "gates", lambda it, i, x: torch.sigmoid(BlockDrafter.gates(it, i, x).expm1().log())),
+    ("dflash-gated", "gates", lambda it, i, x: BlockDrafter.gates(it, i, x).flip(-1)),
+    ("dflash-gated", "read_by", lambda it, i, g: g),
+    ("dflash-gated", "fuse", without_feature_norms),
     ("dspark-in-place", "slots", lambda it: range(it.block - 1)),
     ("dspark", "predecessor", one_token_late),
     ("dspark-draft-vocabulary", "conditional", bias_by_target_ids),

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import save_file
 
+from eaglecpp import Engine
 from eaglecpp.cli.convert import convert as command
 from eaglecpp.convert import Choice, open_drafter, read_gguf, read_tensor
 from eaglecpp.convert.errors import ConvertError
@@ -203,6 +204,19 @@ def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
     report = convert_checkpoint(silent, TARGET, out, type="Q4_1")
     assert report.spec.block is not None and report.spec.block.anchor_first
     assert reading(out)[0].startswith("slots=anchor-first (measured: ")
+
+
+def test_a_block_drafters_file_without_a_window_is_reported(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Of other converters: published files have lost their windows."""
+    changed = {"eaglecpp.converter_version": None}
+    lost = rewrite(FIXTURES / "demo-dflash2.gguf", tmp_path / "lost.gguf", changed=changed)
+    for draft, window, warnings in ((FIXTURES / "demo-dflash2.gguf", 0, 0), (lost, 0, 1), (lost, 512, 0)):
+        caplog.clear()
+        with Engine.open(TARGET, draft=draft, draft_window=window, n_ctx=256, n_threads=1):
+            found = [line for line in caplog.messages if "does not say whether its layers attend" in line]
+        assert len(found) == warnings, (draft, window, caplog.messages)
 
 
 def test_without_open_choices_nothing_is_measured(write: Write, tmp_path: Path) -> None:

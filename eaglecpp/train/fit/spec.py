@@ -118,6 +118,7 @@ def check_trainable(draft: DraftCheckpoint, name: str) -> None:
         "layers that see different parts of a block": len(set(block.causal)) > 1,
         f"{spec.n_layers} layers of EAGLE-1": spec.n_layers > 1 and spec.fuses_embedding,
         "latent attention": spec.latent is not None,
+        "gated attention": block.gated,
         "YaRN": spec.rope.scaling == "yarn",
         "biases": spec.has_bias,
         "a sliding window": any(spec.sliding_layers),

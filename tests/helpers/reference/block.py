@@ -6,6 +6,7 @@ k_norm and rope (z-lab/dflash: dflash/model.py; deepseek-ai/DeepSpec:
 deepspec/modeling/dspark/qwen3/modeling.py). A pass runs B rows `[anchor, mask, ..]` after them. DSpark adds a
 bias by the token before each slot (markov_head.py), DFlash2 convolutions over the rows and a lattice of the
 best tokens of neighbouring slots (vllm-project/vllm: model_executor/models/qwen3_dflash2.py).
+Laguna's layer has gates and more norms (the same: laguna.py, laguna_dflash.py).
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class BlockDrafter:
         self.w = weights
         self.embedding = weights.get("embed_tokens.weight", embedding)
         self.head = weights.get("lm_head.weight", head)
+        self.is_gated = "layers.0.self_attn.g_proj.weight" in weights
         self.is_gemma = "layers.0.pre_feedforward_layernorm.weight" in weights
         if self.is_gemma:
             heads = "num_global_key_value_heads" if c["attention_k_eq_v"] else "num_key_value_heads"
@@ -100,7 +102,13 @@ class BlockDrafter:
             name.removeprefix("logit_head.").replace("confidence_proj.", "confidence_head.proj."): tensor
             for name, tensor in load_weights(directory).items()
         }
-        return cls(load_config(directory), weights, embedding, head)
+        config = load_config(directory)
+        heads = [int(config[f"num_{kind}_heads"]) for kind in ("attention", "key_value", "key_value")]
+        sizes = [n * int(config.get("head_dim") or 0) for n in heads]
+        for name in [name for name in weights if name.endswith(".qkv_proj.weight")]:
+            for x, part in zip("qkv", weights.pop(name).split(sizes), strict=True):
+                weights[name.replace("qkv_proj", f"{x}_proj")] = part
+        return cls(config, weights, embedding, head)
 
     def reset(self) -> None:
         self.cache = [self.shape.cache() for _ in range(self.n_layers)]
@@ -115,8 +123,11 @@ class BlockDrafter:
 
     # Context
 
-    def fuse(self, features: torch.Tensor) -> torch.Tensor:
+    def fuse(self, features: torch.Tensor | list[torch.Tensor]) -> torch.Tensor:
         """Maps `[A, n_rows, Ht]` to g `[n_rows, H]`."""
+        if self.is_gated:
+            norms = [self.w[f"aux_hidden_norms.{a}.weight"] for a in range(len(features))]
+            features = [rms(x, w, self.eps) for x, w in zip(features, norms, strict=True)]
         fused = linear(torch.cat(list(features), dim=-1), self.w, "fc")
         return rms(fused, self.w["hidden_norm.weight"], self.eps)
 
@@ -136,13 +147,17 @@ class BlockDrafter:
     @torch.no_grad()
     def commit(self, features: torch.Tensor) -> torch.Tensor:
         """Adds rows for the next positions from features `[A, n_rows, Ht]`; returns their g, from which every
-        layer makes keys and values without another norm.
+        layer makes keys and values, Laguna's after its own norm, others without one.
         """
         g = self.fuse(features)
         positions = torch.arange(self.n_rows, self.n_rows + len(g))
         for i, cache in enumerate(self.cache):
-            cache.append(*self.keys_values(i, g, positions))
+            cache.append(*self.keys_values(i, self.read_by(i, g), positions))
         return g
+
+    def read_by(self, i: int, g: torch.Tensor) -> torch.Tensor:
+        """What layer i makes keys and values of the text from."""
+        return rms(g, self.w[f"layers.{i}.input_layernorm.weight"], self.eps) if self.is_gated else g
 
     # The pass over a block
 
@@ -198,7 +213,13 @@ class BlockDrafter:
         keys, values = torch.cat([self.cache[i].k, own_keys]), torch.cat([self.cache[i].v, own_values])
         scale = 1.0 if self.is_gemma else shape.head_dim**-0.5
         out = attend(q, keys, values, self.visible(i, n), scale, self.w.get(f"{name}.sinks"))
+        if self.is_gated:
+            out = (out.view(n, shape.n_heads, -1) * self.gates(i, x)[..., None]).view(n, -1)
         return linear(out * (self.config.get("attention_value_scale") or 1.0), self.w, f"{name}.o_proj")
+
+    def gates(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        """Laguna's factors on what attention gives, `[n_rows, n_heads]`."""
+        return torch.nn.functional.softplus(linear(x, self.w, f"layers.{i}.self_attn.g_proj"))
 
     def feed_forward(self, i: int, x: torch.Tensor) -> torch.Tensor:
         name = f"layers.{i}.mlp"

@@ -29,6 +29,7 @@ F32 = np.float32
 THETA = {"rope_theta": 10000.0}
 
 DFLASH, DSPARK, DFLASH2 = BlockShape(), BlockShape("dspark"), BlockShape("dflash2")
+LAGUNA = BlockShape(gated=True, window=6, causal=True)
 BARE = BlockShape("dspark", own_tables=False)
 PLAIN = BlockShape("dspark", rank=0, confidence=False)  # DeepSpec's "DFlash"
 REDUCED = BlockShape("dspark", n_draft_vocab=160)
@@ -175,6 +176,7 @@ def test_every_layout_becomes_the_same_file(
         (replace(DFLASH, extra={"output_multiplier": 0.5}), "dflash", "DFlash", False, 4),
         (replace(DSPARK, extra={"output_multiplier": 0.5}), "dflash_ex", "DSpark", True, 5),
         (replace(DFLASH2, top_k=8), "dflash_ex", "DFlash2", False, 4),
+        (LAGUNA, "dflash_ex", "DFlash", False, 4),
         (replace(DSPARK, target_head=True), "dflash_ex", "DSpark", True, 5),
         (GEMMA, "dflash_ex", "DSpark", True, 5),
         (replace(GEMMA, extra=UNCAPPED), "dflash", "DSpark", True, 5),
@@ -398,6 +400,11 @@ PUBLISHED: dict[str, tuple[BlockShape, Config]] = {
         "dflash_config": {"attention_mode": "gqa", "confidence_head_alpha": 1.0, "projector_type": "dspark",
         "confidence_head_with_markov": True, "enable_confidence_head": True, "markov_rank": 8}}),
     "Model Optimizer": (DFLASH, {"torch_dtype": "bfloat16"} | dflash_config(causal=False)),
+    "poolside Laguna": (LAGUNA, {"num_attention_heads_per_layer": [4, 4], "num_experts": 0, "mlp_layer_types":
+        ["dense", "dense"], "swa_attention_sink_enabled": False, "qkv_bias": False, "rope_parameters":
+        {"full_attention": {"rope_theta": 5e5}, "sliding_attention": THETA}}),
+    "poolside Laguna, older keys": (LAGUNA, {"gating": True, "rope_parameters": {"rope_theta": 5e5},
+        "swa_rope_parameters": THETA}),
     "z-lab DFlash2": (DFLASH2, _TRANSFORMERS | {"is_causal": False}),
     "deepseek-ai Gemma 4": (GEMMA, {"target_model_type": "gemma4", "target_text_model_type": "gemma4_text",
         "num_kv_shared_layers": 0, "use_double_wide_mlp": False, "vocab_size_per_layer_input": 262144,
@@ -454,6 +461,12 @@ REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
     ("attention_sink_bias is True", DFLASH, dflash_config(attention_sink_bias=True), {}, errors.ConfigError),
     ("attention_value_scale: expected", DFLASH, {"attention_value_scale": -0.7}, {}, errors.ConfigError),
     ("fused or gated attention", DFLASH, {}, {"layers.0.self_attn.qkv_proj.weight": ONES}, UNSUPPORTED),
+    (r"g_proj.weight: expected \[4, 64\], found \[64, 64\]", LAGUNA, {"gating": "per-element"},
+     {"layers.0.self_attn.g_proj.weight": np.ones((64, 64), F32)}, errors.TensorError),
+    (r"unknown: layers.0.self_attn.qkv_proj.weight \[4, 4\]", LAGUNA, {},
+     {"layers.0.self_attn.qkv_proj.weight": ONES}, errors.TensorError),
+    (r"missing: layers.1.self_attn.g_proj.weight \[4, 64\]", LAGUNA, {},
+     {"layers.1.self_attn.g_proj.weight": None}, errors.TensorError),
     ("Markov head of type 'gated'", DSPARK, {"markov_head_type": "gated"}, {}, UNSUPPORTED),
     ("Markov head of type 'rnn'", DSPARK, {"markov_head_type": "rnn"}, {}, UNSUPPORTED),
     ("multiply by 1 [+] weight", DFLASH, {"use_gemma_norm": True}, {}, UNSUPPORTED),

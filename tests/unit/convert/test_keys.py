@@ -43,6 +43,7 @@ BLOCKS = {
     "dflash": BlockShape("dflash2", window=64),
     "dflash_ex": BlockShape("dspark", gemma="keys", extra={"output_multiplier": 0.5}),
     "patterns": BlockShape(window=64, full_layers=(1,)),
+    "gated": BlockShape(gated=True),
     "embeddings": BlockShape("dspark", target_head=True, sinks=True, extra={"attention_value_scale": 0.5}),
 }
 WRITTEN = (

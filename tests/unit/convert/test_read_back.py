@@ -46,6 +46,7 @@ DRAFTERS: dict[str, DraftShape | BlockShape] = {
     "dflash tied": BlockShape(own_tables=True, causal=True),
     "window": BlockShape(window=6, full_layers=(1,)),
     "window, all see all": BlockShape(window=6, causal=False),
+    "gated": BlockShape(gated=True, window=6),
     "dspark": BlockShape("dspark"),
     "dspark reduced": BlockShape("dspark", n_draft_vocab=200, confidence=False),
     "rank 0": BlockShape("dspark", rank=0, confidence=False),

@@ -32,6 +32,7 @@ from eaglecpp.train.fit.weights import from_checkpoint, from_target, new_layers,
 from eaglecpp.train.options import BLOCK_FAMILIES, Family
 from eaglecpp.train.samples import Sample, TrainText
 from helpers.checkpoints import write_checkpoint as write_layout
+from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids
 
@@ -320,6 +321,9 @@ def test_unsupported_drafters_cannot_be_finetuned(
 
 
 def test_blocks_and_a_head_without_a_norm_cannot_be_finetuned(target: TinyTarget, tmp_path: Path) -> None:
+    gated = open_drafter(BlockShape(gated=True, window=6).write(tmp_path / "gated"), target.gguf)
+    with pytest.raises(UnsupportedError, match="gated attention"):
+        check_trainable(gated, "gated")
     checkpoint = write_layout(tmp_path / "in", "vllm")
     draft = open_drafter(checkpoint, target.gguf)
     in_blocks = replace(
