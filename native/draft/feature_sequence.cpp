@@ -23,11 +23,12 @@ FeatureSequence::~FeatureSequence() {
     if (kv_) drafter_.give_kv(std::move(kv_));
 }
 
-// Devices prepare a graph anew whenever its size changes, and their rows are nearly free: few sizes then. Three rows
-// are what most commits have; sending their features costs more than keeping one graph more.
-int FeatureSequence::n_padded(int n_rows) const {
-    if (!drafter_.is_remote() || n_rows == 3) return n_rows;
-    int n = 1;
+// Devices prepare a graph anew whenever its size changes, and their rows are nearly free: few sizes then, these and
+// the powers of two behind them.
+int FeatureSequence::n_padded(int n_rows, std::initializer_list<int> sizes) const {
+    if (!drafter_.is_remote()) return n_rows;
+    const auto found = std::lower_bound(sizes.begin(), sizes.end(), n_rows);
+    int n = found == sizes.end() ? *(found - 1) : *found;
     while (n < n_rows) n *= 2;
     return n;
 }
@@ -111,7 +112,10 @@ DraftCall FeatureSequence::commit_call(const FeatureRows & features, const Token
     call.is_commit = true;
     // a single layer that only writes K/V reads no cache: one shape serves every context length
     const bool reads_kv = !drafter_.spec().is_block() && (n_out > 0 || drafter_.spec().n_layer > 1);
-    call.part = {kv_.get(), n_padded(n), call.n_out, reads_kv ? n_slots_read(kv_->n_rows + n) : 0};
+    const bool is_prompt = n_out == 0 && !drafter_.spec().is_block();
+    // most rounds commit up to three rows; sending the features of more costs less than a graph for each number
+    const int n_all = is_prompt ? n_padded(n, {8, 64}) : n_padded(n, {3, 8});
+    call.part = {kv_.get(), n_all, call.n_out, reads_kv ? n_slots_read(kv_->n_rows + n) : 0};
     return call;
 }
 
@@ -169,7 +173,7 @@ DraftCall FeatureSequence::extend_call(const std::vector<DraftRow> & rows, std::
     call.first_slot = kv_->n_rows + first;
     call.first_state = 1 + first;
     call.n_out = n;
-    const int n_all = n_padded(n);
+    const int n_all = n_padded(n, {1, 2, 3, 4});
     call.part = {kv_.get(), n_all, n_all, s.is_block() ? 0 : n_slots_read(call.first_slot + n)};
     return call;
 }

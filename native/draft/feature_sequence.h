@@ -7,6 +7,7 @@
 // once for all, and each gets the bits it has alone where products do not depend on the number of rows.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -50,7 +51,7 @@ class FeatureSequence : public DraftSequence, Pinned {
   private:
     friend class FeatureDrafter;  // its calls for several
 
-    int n_padded(int n_rows) const;
+    int n_padded(int n_rows, std::initializer_list<int> sizes) const;
     int n_slots_read(int n_used) const;
     // The last row runs fully, and draft rows behind node 0 are fed its state. The cache keeps nothing of masked rows.
     // `blocks`: gets the block behind a block drafter's rows.

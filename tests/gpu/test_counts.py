@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from helpers.sparse import N_VOCAB, WIDTH, write_drafter, write_target
+from helpers.sparse import N_VOCAB, WIDTH, write_block_drafter, write_drafter, write_target
 
 from .conftest import Counts
 
@@ -116,6 +116,23 @@ print(json.dumps(out))
 """
 
 
+CONVERSATION = r"""
+rates[:] = [0.67 ** depth for depth in range(1, 9)]
+out, prompt = [], [5 + i % 90 for i in range(40)]
+with Engine.open(
+    sys.argv[1], sys.argv[2], n_ctx=2048, n_threads=1, planner_cache=False, text_drafts="off"
+) as engine:
+    for _ in range(20):
+        before = read()
+        done = engine.generate(prompt, max_tokens=40, ignore_eos=True, seed=1, **json.loads(sys.argv[3]))
+        after = read()
+        out.append({name: getattr(after, name) - getattr(before, name) for name in names})
+        out[-1]["drafts"] = done.timings.draft_n
+        prompt += [*done.tokens, 7, 8, 9]
+print(json.dumps({"answers": out}))
+"""
+
+
 def run(program: str, target: Path, draft: Path, *arguments: str) -> dict[str, Any]:
     """Returns the program's output. Its C++ code has the counting device's clock, so that the planner
     measures the same costs each time.
@@ -208,6 +225,29 @@ def test_an_answer_of_200_rounds_runs_from_captured_graphs(exact: str, large: tu
         # `auto` may change its size once and change back
         assert values["built"] <= (4 if strategy == "auto" else 2), strategy
         assert values["captured"] >= 0.98 * values["graphs"], strategy
+
+
+SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+"""Tokens of a batch that the planner chooses from on devices (native/algo/planner.cpp)."""
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {}], ids=["greedy", "default"])
+@pytest.mark.parametrize("kind", ["eagle3", "dflash2"])
+def test_the_graphs_of_a_conversation_are_few_and_kept(
+    kind: str, sampling: dict[str, Any], large: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Twenty answers at the default settings. A graph for a longer cache is the same one here."""
+    target, draft = large
+    if kind != "eagle3":
+        write_block_drafter(draft := tmp_path / "draft.gguf", kind)
+    answers = run(CONVERSATION, target, draft, json.dumps(sampling))["answers"]
+    distinct = [answer["distinct_graphs"] for answer in answers]
+    targets = [answer["distinct_targets"] for answer in answers]
+    print(kind, sampling, "target's graphs", targets, "all", distinct, [a["drafts"] for a in answers])
+    assert sum(answer["drafts"] for answer in answers) > 100
+    assert sum(targets) <= len(SIZES) + 2
+    assert sum(distinct) - sum(targets) <= len(SIZES) + 2
+    assert sum(distinct[10:]) <= 3
 
 
 @pytest.mark.parametrize("n_layers", [16, 32, 80])

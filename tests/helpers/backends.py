@@ -51,7 +51,7 @@ class Counts(ctypes.Structure):
 
     _fields_ = [(name, ctypes.c_uint64) for name in (
         "waits", "bytes_up", "bytes_down", "copies", "graphs", "operations", "allocations", "frees",
-        "bytes_held", "distinct_graphs", "built", "captured", "launches", "misaligned",
+        "bytes_held", "distinct_graphs", "distinct_targets", "built", "captured", "launches", "misaligned",
     )]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 // copies arrive when the caller waits and not before, and every operation that costs time on a GPU is counted: waits,
 // bytes up and down, graphs, operations. Loaded as a backend by GGML_BACKEND_PATH=libcounting_device.so; the functions
 // at the end return the counters.
+// EAGLECPP_COUNTING_DEVICES=2 makes two devices with common counters.
 #include <ggml-backend.h>
 #include <ggml-cpp.h>
 
@@ -59,12 +60,19 @@ void copy_out(void * to, const void * from, size_t n) {
     for (uint32_t i = 0; i < n / sizeof(i); ++i) std::memcpy((char *)to + i * sizeof(i), &i, sizeof(i));
 }
 
-// operations, types and sizes of a graph as one number
+bool is_launched(ggml_op op) {
+    return op != GGML_OP_NONE && op != GGML_OP_RESHAPE && op != GGML_OP_VIEW && op != GGML_OP_PERMUTE &&
+           op != GGML_OP_TRANSPOSE;
+}
+
+// Operations, types and sizes of a graph as one number. Views and copies have the length of the cache, which is left
+// out: with fused attention the rest depends on the rows alone.
 uint64_t shape_of(ggml_cgraph * gf) {
     uint64_t hash = 14695981039346656037u;
     const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
     for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
         const ggml_tensor * t = ggml_graph_node(gf, i);
+        if (!is_launched(t->op) || t->op == GGML_OP_CPY) continue;
         mix(t->op);
         mix(t->type);
         for (int64_t n : t->ne) mix((uint64_t)n);
@@ -184,11 +192,16 @@ const abi::BufferInterface buffer_interface = {
     /*reset=*/nullptr,
 };
 
-extern Device device;
+constexpr size_t n_devices_max = 2;
+extern Device devices[n_devices_max];
 
-abi::BufferType buffer_type = {
+const char * name_of(const void * device) {
+    return device == &devices[0] ? "Counting0" : "Counting1";
+}
+
+const abi::BufferType a_buffer_type = {
     {
-        /*get_name=*/[](ggml_backend_buffer_type_t) { return "Counting0"; },
+        /*get_name=*/[](ggml_backend_buffer_type_t buft) { return name_of(((abi::BufferType *)buft)->device); },
         /*alloc_buffer=*/
         [](ggml_backend_buffer_type_t buft, size_t n) -> ggml_backend_buffer_t {
             if (counts.bytes_held + n > n_memory) return nullptr;
@@ -205,9 +218,18 @@ abi::BufferType buffer_type = {
         /*get_alloc_size=*/nullptr,
         /*is_host=*/nullptr,
     },
-    (ggml_backend_dev_t)&device,
+    nullptr,
     nullptr,
 };
+
+abi::BufferType buffer_types[n_devices_max] = {
+    {a_buffer_type.iface, (ggml_backend_dev_t)&devices[0], nullptr},
+    {a_buffer_type.iface, (ggml_backend_dev_t)&devices[1], nullptr},
+};
+
+ggml_backend_buffer_type_t buffer_type_of(ggml_backend_dev_t dev) {
+    return (ggml_backend_buffer_type_t)&buffer_types[(Device *)dev - devices];
+}
 
 // --- backend -----------------------------------------------------------------------------------------------------
 
@@ -235,7 +257,7 @@ Stream & stream(ggml_backend_t backend) {
 }
 
 const abi::BackendInterface backend_interface = {
-    /*get_name=*/[](ggml_backend_t) { return "Counting0"; },
+    /*get_name=*/[](ggml_backend_t backend) { return name_of(((Backend *)backend)->device); },
     /*free=*/
     [](ggml_backend_t backend) {
         delete &stream(backend);
@@ -273,7 +295,9 @@ const abi::BackendInterface backend_interface = {
     /*graph_compute=*/
     [](ggml_backend_t backend, ggml_cgraph * gf) {
         ++counts.graphs;
-        counts.distinct_graphs += seen_graphs.insert(shape_of(gf)).second;
+        const bool is_new = seen_graphs.insert(shape_of(gf)).second;
+        counts.distinct_graphs += is_new;
+        counts.distinct_targets += is_new && ggml_graph_n_nodes(gf) > 256;
         const bool is_captured = count_capture(gf);
         counts.captured += is_captured;
         stream(backend).is_busy = true;
@@ -284,8 +308,7 @@ const abi::BackendInterface backend_interface = {
             for (const ggml_tensor * src : node->src) {
                 counts.misaligned += src && src->op == GGML_OP_VIEW && src->view_offs % n_align != 0;
             }
-            counts.operations += op != GGML_OP_NONE && op != GGML_OP_RESHAPE && op != GGML_OP_VIEW &&
-                                 op != GGML_OP_PERMUTE && op != GGML_OP_TRANSPOSE;
+            counts.operations += is_launched(op);
         }
         if (!is_captured) counts.launches += counts.operations - n_before;
         stream(backend).flush(stream(backend).ups);
@@ -302,8 +325,8 @@ uint8_t guid[16] = {'e', 'a', 'g', 'l', 'e', ' ', 'c', 'o', 'u', 'n', 't', 'i', 
 
 // --- device ------------------------------------------------------------------------------------------------------
 
-const char * device_name(ggml_backend_dev_t) {
-    return "Counting0";
+const char * device_name(ggml_backend_dev_t dev) {
+    return name_of(dev);
 }
 
 const char * device_description(ggml_backend_dev_t) {
@@ -321,7 +344,7 @@ enum ggml_backend_dev_type device_type(ggml_backend_dev_t) {
 
 extern abi::Registry reg;
 
-Device device = {
+const Device a_device = {
     {
         device_name,
         device_description,
@@ -340,7 +363,7 @@ Device device = {
         [](ggml_backend_dev_t dev, const char *) {
             return (ggml_backend_t) new Backend{&guid, backend_interface, dev, new Stream};
         },
-        /*get_buffer_type=*/[](ggml_backend_dev_t) { return (ggml_backend_buffer_type_t)&buffer_type; },
+        /*get_buffer_type=*/buffer_type_of,
         nullptr,
         nullptr,
         /*supports_op=*/
@@ -348,9 +371,7 @@ Device device = {
             return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), op);
         },
         /*supports_buft=*/
-        [](ggml_backend_dev_t, ggml_backend_buffer_type_t buft) {
-            return buft == (ggml_backend_buffer_type_t)&buffer_type;
-        },
+        [](ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft) { return buft == buffer_type_of(dev); },
         /*offload_op=*/
         [](ggml_backend_dev_t, const ggml_tensor * op) {
             return (op->op == GGML_OP_MUL_MAT && op->ne[1] >= n_offload_rows) ||
@@ -364,12 +385,15 @@ Device device = {
     nullptr,
 };
 
+Device devices[n_devices_max] = {a_device, a_device};
+
 abi::Registry reg = {
     api_version,
     {
         /*get_name=*/[](ggml_backend_reg_t) { return "Counting"; },
-        /*get_device_count=*/[](ggml_backend_reg_t) { return (size_t)1; },
-        /*get_device=*/[](ggml_backend_reg_t, size_t) { return (ggml_backend_dev_t)&device; },
+        /*get_device_count=*/
+        [](ggml_backend_reg_t) { return std::min(n_devices_max, number_of("EAGLECPP_COUNTING_DEVICES", 1)); },
+        /*get_device=*/[](ggml_backend_reg_t, size_t i) { return (ggml_backend_dev_t)&devices[i]; },
         /*get_proc_address=*/[](ggml_backend_reg_t, const char *) { return (void *)nullptr; },
     },
     nullptr,

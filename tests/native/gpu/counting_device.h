@@ -17,11 +17,12 @@ struct EaglecppCounts {
     uint64_t operations;  // of these graphs, each at least one launch on a GPU
     uint64_t allocations, frees;
     uint64_t bytes_held;
-    uint64_t distinct_graphs;  // different operations or sizes: a GPU prepares each anew
-    uint64_t built;            // graphs built anew, even if identical
-    uint64_t captured;         // graphs that ggml's CUDA backend would run from a capture
-    uint64_t launches;         // operations of the other graphs
-    uint64_t misaligned;       // operations whose source a GPU's shaders cannot bind
+    uint64_t distinct_graphs;   // different operations or sizes, but the cache's length: a GPU prepares each anew
+    uint64_t distinct_targets;  // of these the graphs of more than 256 operations
+    uint64_t built;             // graphs built anew, even if identical
+    uint64_t captured;          // graphs that ggml's CUDA backend would run from a capture
+    uint64_t launches;          // operations of the other graphs
+    uint64_t misaligned;        // operations whose source a GPU's shaders cannot bind
 };
 
 ggml_backend_reg_t ggml_backend_init(void);
