@@ -23,9 +23,7 @@ CHAIN = ("--strategy", "chain:3")  # the drafts of `auto` depend on the clock
 SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")
 
 
-def test_piped_input_comes_first_the_answer_is_on_stdout_and_the_stats_on_stderr(
-    cli: Cli, models: Models
-) -> None:
+def test_piped_input_comes_first_and_stats_go_to_stderr(cli: Cli, models: Models) -> None:
     from eaglecpp import Engine
 
     same = ("run", models.target, "and", "there", "--draft", models.draft, *CHAIN, *SHORT)
@@ -39,9 +37,7 @@ def test_piped_input_comes_first_the_answer_is_on_stdout_and_the_stats_on_stderr
     assert (quiet.stdout, quiet.stderr) == (done.stdout, "")
 
 
-def test_a_model_without_template_gets_its_vocabularys_format_and_a_note_says_so(
-    cli: Cli, base_model: Path
-) -> None:
+def test_a_model_without_template_gets_its_vocabularys_format_with_a_note(cli: Cli, base_model: Path) -> None:
     done = cli("run", base_model, "ab cd", *SHORT)
     assert done.returncode == 0
     assert "no chat template" in done.stderr.splitlines()[0]
@@ -131,9 +127,7 @@ def test_without_a_saved_chat_there_is_nothing_to_continue(cli: Cli, models: Mod
         assert "no saved chat" in done.stderr
 
 
-def test_doctor_passes_this_installation_and_names_the_fault_of_a_broken_one(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_doctor_names_the_fault_of_a_broken_installation(cli: Cli, tmp_path: Path) -> None:
     done = cli("doctor", "--json")
     facts = json.loads(done.stdout)
     assert (done.returncode, facts["problems"]) == (0, [])
@@ -189,9 +183,7 @@ def test_an_image_argument_is_shown_to_the_model(cli: Cli, models: Models, tmp_p
     assert wrong.returncode == 1 and "is no projector for" in wrong.stderr
 
 
-def test_images_named_in_the_prompt_are_attached_and_missing_ones_noted(
-    cli: Cli, models: Models, tmp_path: Path
-) -> None:
+def test_images_in_the_prompt_are_attached_or_noted(cli: Cli, models: Models, tmp_path: Path) -> None:
     picture, projector = tmp_path / "a picture.png", make_projector(tmp_path / "mmproj.gguf", 64)
     picture.write_bytes(make_image(1))
     escaped = str(picture).replace(" ", "\\ ")

@@ -248,9 +248,7 @@ def test_a_chat_that_switched_to_the_servers_model_continues_here_with_its_first
     assert len(saved_messages(home)) == 4
 
 
-def test_ctrl_c_keeps_the_servers_partial_answer_and_the_chat_continues(
-    server: Server, home: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_keeps_the_servers_partial_answer(server: Server, home: Path, tmp_path: Path) -> None:
     with Terminal([COMMAND, *ENDLESS[:2], *ENDLESS[3:]], tmp_path) as terminal:
         terminal.wait_for_prompt()
         terminal.type("hello there" + ENTER)
@@ -310,7 +308,7 @@ def test_invalid_answers_of_a_server_are_one_error(path: str, body: str, said: s
             list(answers(Conversation("", (), ()), {}))
 
 
-def test_a_refused_connection_is_closed_and_a_vanished_host_is_noticed(
+def test_a_refused_connection_is_closed_and_a_lost_host_is_noticed(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
     with other_program("127.0.0.1") as (port, _):
@@ -325,7 +323,7 @@ def test_a_refused_connection_is_closed_and_a_vanished_host_is_noticed(
     assert [one for one in recwarn if one.category is ResourceWarning] == []
 
 
-def test_a_remote_server_is_reached_through_the_proxy_of_the_environment(
+def test_a_remote_server_is_reached_through_the_environments_proxy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with other_program("127.0.0.1") as (proxy, seen), other_program("127.0.0.1") as (port, keys):

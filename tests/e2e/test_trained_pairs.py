@@ -142,9 +142,7 @@ def test_drafts_are_accepted_and_more_with_trees(engine: eaglecpp.Engine, name: 
         assert chain.accepted_per_depth[3] > 0.5, "later draft steps are as good as the first"
 
 
-def test_the_demo_knows_functions_and_admits_what_it_does_not_know(
-    engine: eaglecpp.Engine, name: str
-) -> None:
+def test_the_demo_knows_functions_and_admits_unknown_ones(engine: eaglecpp.Engine, name: str) -> None:
     if name != "demo":
         pytest.skip("another model")
     for question, expected in KNOWN.items():

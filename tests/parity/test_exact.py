@@ -177,9 +177,7 @@ def test_a_drafter_does_not_change_where_a_prompt_is_split(it: ConvertedPair, q8
     assert (ours.tokens, ours.logprobs) == (plain.tokens, plain.logprobs)
 
 
-def test_rows_of_another_conversation_are_not_shared_where_bits_may_change(
-    it: ConvertedPair, q8: Path
-) -> None:
+def test_rows_of_others_are_not_shared_where_bits_may_change(it: ConvertedPair, q8: Path) -> None:
     prompts = [[*prompt_ids(90), *prompt_ids(4, seed=seed)] for seed in (1, 2)]
 
     def n_reused(exact: str) -> int:

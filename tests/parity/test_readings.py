@@ -85,7 +85,7 @@ def test_a_head_without_a_norm_is_exact(differences: Callable[..., list[float]])
     assert none < TOLERANCE < normed
 
 
-def test_two_norms_merged_into_one_are_closer_than_either_alone(
+def test_two_merged_norms_are_closer_than_either_alone(
     differences: Callable[..., list[float]],
 ) -> None:
     """Not exact: the size of a row weighted by the first norm varies between rows, more so for narrow ones,

@@ -80,7 +80,5 @@ def test_an_adapter_works_where_llama_cpp_loaded_a_model_first(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("dtype", ["F32", "Q8_0"])
-def test_graphs_of_llama_cpp_compute_the_same_while_the_kernels_are_installed(
-    dtype: str, tmp_path: Path
-) -> None:
+def test_llama_cpps_graphs_compute_the_same_during_installation(dtype: str, tmp_path: Path) -> None:
     run(GRAPHS_MEANWHILE, make_target(tmp_path, dtype=dtype).gguf)

@@ -54,9 +54,7 @@ def said(engine: Engine, text: str) -> Chunk:
 
 
 @pytest.mark.parametrize("how", ["Engine.chat", "ChatSession", "generate_many"])
-def test_a_template_without_system_role_gets_the_system_prompt_in_the_question(
-    engine: Engine, how: str
-) -> None:
+def test_without_system_role_the_system_prompt_goes_into_the_question(engine: Engine, how: str) -> None:
     messages = [{"role": "system", "content": "Be brief."}, *HELLO]
     if how == "Engine.chat":
         made = engine.chat(messages, template=NO_SYSTEM, max_tokens=1)

@@ -248,9 +248,7 @@ def test_a_logits_processor_sees_every_logit(ours: Llama, theirs: llama_cpp.Llam
     assert "timings" in ours(PROMPT, max_tokens=4), "drafting goes on afterwards"
 
 
-def test_it_is_a_llama_cpp_llama_with_the_attributes_that_frameworks_read(
-    ours: Llama, theirs: llama_cpp.Llama
-) -> None:
+def test_it_is_a_llama_cpp_llama_with_its_attributes(ours: Llama, theirs: llama_cpp.Llama) -> None:
     assert isinstance(ours, llama_cpp.Llama)
     ours(PROMPT, max_tokens=4)
     assert ours.n_tokens > 4

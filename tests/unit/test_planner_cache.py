@@ -88,9 +88,7 @@ def test_exact_sizes_are_measured_once(home: Path, models: Models) -> None:
     assert found(planner_cache=False)[1] == decodes
 
 
-def test_acceptance_is_kept_and_other_settings_have_their_own_file(
-    run: Run, home: Path, models: Models
-) -> None:
+def test_acceptance_is_kept_in_a_file_for_each_setting(run: Run, home: Path, models: Models) -> None:
     run(n=200, strategy="chain:3")
     (file,) = home.iterdir()
     learned = json.loads(file.read_bytes())["acceptance"]

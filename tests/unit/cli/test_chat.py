@@ -60,9 +60,7 @@ def test_ollamas_answers(talk: Talk, capsys: Capture, line: str, answer: str) ->
     assert capsys.readouterr().out == f"{answer}\n"
 
 
-def test_parameters_reach_the_answer_and_a_longer_context_reloads_the_model(
-    talk: Talk, capsys: Capture
-) -> None:
+def test_parameters_reach_the_answer_and_a_longer_context_reloads(talk: Talk, capsys: Capture) -> None:
     lines = ["/set parameter num_predict 3", "hello", "/set parameter num_ctx 1024"]
     chat = talk(*lines, "/set parameter stop e", "more")
     assert chat.model.engine.n_ctx == 1024 and len(said(chat)) == 4

@@ -134,7 +134,7 @@ def test_help_shows_the_usual_options_and_how_to_see_all(
     assert len(re.findall(r"^  -", usual[places[2] :], re.M)) in (11, 12), "ten, and both kinds of help"
 
 
-def test_examples_come_first_and_engine_options_last_under_their_own_headings(
+def test_examples_come_first_and_engine_options_last(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in COMMANDS:

@@ -66,9 +66,7 @@ def test_inspect_a_drafter(checkpoint: Path, target: TinyTarget, tmp_path: Path)
     assert sum(t["tensors"] for t in facts["types"].values()) == facts["n_tensors"]
 
 
-def test_inspect_a_target_shows_fitting_drafters(
-    checkpoint: Path, target: TinyTarget, tmp_path: Path
-) -> None:
+def test_inspecting_a_target_shows_its_drafters(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
     run(checkpoint, target, "-o", str(tmp_path / "x.gguf"))
     theirs = json.loads(CliRunner().invoke(inspect, [str(target.gguf), "--json"]).stdout)
     ours = json.loads(CliRunner().invoke(inspect, [str(tmp_path / "x.gguf"), "--json"]).stdout)

@@ -91,7 +91,9 @@ def test_eagle_1_has_its_own_file(
     assert "written as eagle, which llama.cpp does not support" in " ".join(report.notes)
 
 
-@pytest.mark.parametrize("option", [{"aux_layers": [2]}, {"readings": {"feed": "pre"}}])
+@pytest.mark.parametrize(
+    "option", [{"aux_layers": [2]}, {"readings": {"feed": "pre"}}, {"readings": {"feature_norm": "twice"}}]
+)
 def test_readings_that_eagle_1_does_not_have_are_refused(
     option: dict[str, Any], convert: Convert, tmp_path: Path
 ) -> None:

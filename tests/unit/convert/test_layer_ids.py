@@ -98,9 +98,7 @@ def test_families_with_a_convention_need_no_flag(
 
 
 @pytest.mark.parametrize("family", ["eagle", "vllm", "automodel"])
-def test_families_without_a_convention_are_refused_without_a_reading(
-    family: str, convert: Convert, tmp_path: Path
-) -> None:
+def test_families_without_a_convention_need_a_reading(family: str, convert: Convert, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", family, DraftShape(layers=(1, 3, 6)))
     rewrite_config(checkpoint, eagle_aux_hidden_state_layer_ids=[1, 3, 6])
     with pytest.raises(LayerIdError, match="ambiguous"):

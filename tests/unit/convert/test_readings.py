@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from eaglecpp.convert import ConvertReport, open_choices
-from eaglecpp.convert.errors import ConfigError, LayerIdError, UnsupportedError
+from eaglecpp.convert.errors import ConfigError, UnsupportedError
 from helpers.checkpoints import write_checkpoint
 from helpers.gguf_writer import key_of, tensors_of
 from helpers.random_drafter import DraftShape, LatentShape
@@ -151,9 +151,6 @@ def test_unknown_readings_are_a_usage_error(
 def test_readings_that_exclude_each_other_are_refused(convert: Convert, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"head_norm=no together with feed=post"):
         convert(write_checkpoint(tmp_path / "in", "torchspec", NEW), readings={"head_norm": "no"})
-    with pytest.raises(LayerIdError, match="are for EAGLE-3"):
-        shape = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
-        convert(write_checkpoint(tmp_path / "one", shape=shape), readings={"feature_norm": "twice"})
 
 
 def test_a_head_without_a_norm_has_no_norm_in_the_file(convert: Convert, tmp_path: Path) -> None:

@@ -288,9 +288,7 @@ def test_all_differences_come_in_one_message(convert: Convert, tmp_path: Path) -
         assert part in str(caught.value)
 
 
-def test_another_kind_of_directory_is_refused_by_the_missing_tensors(
-    convert: Convert, tmp_path: Path
-) -> None:
+def test_another_directory_is_refused_by_the_missing_tensors(convert: Convert, tmp_path: Path) -> None:
     target = make_target(tmp_path, TargetSpec(n_layers=2))
     with pytest.raises(
         errors.UnsupportedError, match="not an EAGLE or block drafter: expected tensors such as"

@@ -37,9 +37,7 @@ def _interrupt(progress: Progress) -> None:
         raise KeyboardInterrupt
 
 
-def test_an_error_or_interrupt_in_the_middle_leaves_only_the_old_file(
-    convert: Convert, tmp_path: Path
-) -> None:
+def test_an_error_or_interrupt_leaves_only_the_old_file(convert: Convert, tmp_path: Path) -> None:
     (tmp_path / "out.gguf").write_bytes(b"the old drafter")
     late = {"layers.0.mlp.down_proj.weight": np.full((64, 96), np.nan, np.float32)}
     with pytest.raises(errors.TensorError, match="NaN"):

@@ -101,9 +101,7 @@ def same_prompt(server: TestServer, model: str, mine: list[Any], other: list[Any
 
 
 @pytest.mark.parametrize("before", ["", "They quote a header:\n"])
-def test_a_client_header_that_changes_with_each_request_keeps_the_prompt(
-    server: TestServer, before: str
-) -> None:
+def test_a_changing_client_header_keeps_the_prompt(server: TestServer, before: str) -> None:
     """Claude Code's system prompt begins with such a header. At other positions it is ordinary text."""
     text = "You help with code. " * 20
     usages = []

@@ -391,9 +391,7 @@ def test_a_client_that_leaves_while_it_sends_is_not_an_internal_error(
     assert told.startswith("POST /api/chat 499"), told
 
 
-def test_a_broken_model_file_is_reported_and_is_not_the_clients_error(
-    store_root: Path, tmp_path: Path
-) -> None:
+def test_a_broken_model_file_is_not_the_clients_error(store_root: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(TARGET.read_bytes()[:2000])
     with TestServer(files={"broken": broken}, draft=None) as own:

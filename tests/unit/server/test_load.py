@@ -67,9 +67,7 @@ def others_are_served(server: TestServer) -> None:
     lines.close()
 
 
-def test_silent_hosts_do_not_block_other_requests(
-    server: TestServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_hosts_do_not_block_others(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the maximum number of downloads; one more is refused."""
     goes_on, begun = threading.Event(), []
 

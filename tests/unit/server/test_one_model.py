@@ -111,7 +111,7 @@ def test_a_model_that_is_removed_while_it_loads_is_not_lost(
     assert loaded(own) == ["pair:latest"]
 
 
-def test_a_stopping_server_closes_a_loading_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopping_server_closes_a_loading_model(monkeypatch: pytest.MonkeyPatch) -> None:
     opened, engines, is_loading = models.open_fitting, list[Any](), threading.Event()
 
     def slow(*given: Any) -> Any:

@@ -75,9 +75,7 @@ def test_limits_of_body_and_time(store_root: Path, slow_rounds: None) -> None:
         until(lambda: running(own) == (0, 0))
 
 
-def test_models_share_a_budget_and_the_least_recently_used_is_unloaded(
-    store_root: Path, tmp_path: Path
-) -> None:
+def test_the_least_recently_used_model_is_unloaded_first(store_root: Path, tmp_path: Path) -> None:
     files = {MODEL: TARGET} | {name: tmp_path / f"{name}.gguf" for name in ("second", "third")}
     for name in ("second", "third"):
         shutil.copy(TARGET, files[name])

@@ -93,7 +93,7 @@ def test_a_file_that_is_changed_in_place_is_noticed(tiny: Tiny, stores: Stores, 
 
 
 def test_a_drafter_that_does_not_fit_is_refused_and_nothing_is_stored(
-    tiny: Tiny, stores: Stores, root: Path, tmp_path: Path
+    tiny: Tiny, stores: Stores, root: Path
 ) -> None:
     text = f"FROM {tiny.other}\nDRAFT {tiny.draft}\n"
     with pytest.raises(MismatchError) as caught:

@@ -58,9 +58,7 @@ def test_the_drafter_next_to_the_target_overrides_the_tables(
     assert fetch(f"{REPO}:Q8_0", "auto").draft == draft, "it does not have the target's name"
 
 
-def test_without_a_fitting_available_drafter_the_text_is_drafted_from(
-    known: HubServer, tiny: Tiny, tmp_path: Path
-) -> None:
+def test_without_a_fitting_drafter_the_text_drafts(known: HubServer, tiny: Tiny, tmp_path: Path) -> None:
     shutil.copy(tiny.other, tmp_path / "tiny.gguf")
     found = fetch(str(tmp_path / "tiny.gguf"), "auto")
     assert found.draft is None and found.drafts_text

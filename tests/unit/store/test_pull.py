@@ -301,7 +301,7 @@ def test_auto_takes_the_repositorys_drafter_and_later_pulls_keep_the_choice(
 
 
 def test_a_publishers_drafter_comes_first_unless_another_is_named(
-    registry: HubServer, stores: Stores, tiny: Tiny, root: Path, tmp_path: Path
+    registry: HubServer, stores: Stores, tiny: Tiny, root: Path
 ) -> None:
     mine, theirs = tiny.draft.read_bytes(), tiny.draft.read_bytes() + b"theirs"
     registry.publish("library/tiny:1b", {"model": tiny.target.read_bytes(), "draft": theirs})

@@ -98,9 +98,7 @@ def test_no_server_of_the_internet_redirects_into_this_network(
     assert [request.path for request in internet.log] == ["/away"]
 
 
-def test_a_registry_of_this_network_may_redirect_within_it(
-    hub: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_registry_of_this_network_may_redirect_within_it(hub: HubServer) -> None:
     url = redirect(hub, f"http://localhost:{hub.port}/there")
     hub.redirects["/there"] = "/nowhere"
     with HttpSession() as session, pytest.raises(DownloadError, match="404"):

@@ -85,9 +85,7 @@ def test_exact_weights_are_restored_after_an_error() -> None:
 
 
 @pytest.mark.parametrize("qat", [True, False])
-def test_gradients_are_computed_at_the_stored_weights_and_added_to_the_exact_ones(
-    tmp_path: Path, qat: bool
-) -> None:
+def test_gradients_of_stored_weights_are_added_to_the_exact_ones(tmp_path: Path, qat: bool) -> None:
     model, source, hyper = make_model(), make_source(4), Hyper(n_steps=2, lr=0.01, batch_tokens=1000)
     stored = StoredWeights(model, parse_type(COARSE))
     batch = make_batch([source.sample(i) for i in range(4)], draft_ids(), 2, torch.device("cpu"))
