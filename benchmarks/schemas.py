@@ -9,6 +9,7 @@ datasets/epfl-dlab/JSONSchemaBench). Needs `pip install jsonschema`. Each schema
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections import Counter
@@ -49,12 +50,18 @@ def main() -> None:
     args = parser.parse_args()
     rng, n_all = random.Random(1), 0
     found: dict[str, Counter[str]] = {who: Counter() for who in ("target-only", "auto", "llama-server")}
+
+    def started() -> LlamaServer:
+        return LlamaServer(args.llama_server, args.target, n_ctx=2048, n_threads=args.threads)
+
     with (
         eaglecpp.Engine.open(args.target, draft=args.draft, n_ctx=2048, n_threads=args.threads) as engine,
-        LlamaServer(args.llama_server, args.target, n_ctx=2048, n_threads=args.threads) as server,
+        contextlib.ExitStack() as servers,
     ):
+        server = servers.enter_context(started())
 
         def asked(who: str, prompt: list[int], schema: Any, n: int) -> tuple[list[int], Any] | None:
+            nonlocal server
             try:
                 if who == "llama-server":
                     answer = server.complete(prompt, n, json_schema=schema, ignore_eos=False)
@@ -65,6 +72,9 @@ def main() -> None:
                 return done.tokens, done.timings.as_dict()
             except (eaglecpp.errors.GrammarError, ServerError) as error:
                 print(f"  {who}, {file.parent.name}/{file.name}: {str(error)[:300]!r}", flush=True)
+                if who == "llama-server" and server.process.poll() is not None:
+                    found[who]["crashes"] += 1
+                    server = servers.enter_context(started())
                 return None
 
         for category in sorted(args.schemas.iterdir()):
@@ -98,8 +108,19 @@ def main() -> None:
         kinds = [counts[kind] for kind in ("valid", "cut", "invalid")]
         per_round = counts["predicted_n"] / counts["rounds"] if counts["rounds"] else 0.0
         speed = 1000 * counts["predicted_n"] / counts["predicted_ms"] if counts["predicted_ms"] else 0.0
-        rows.append([who, counts["compiled"] or "", sum(kinds), *kinds, per_round, f"{speed:.0f}"])
-    head = ["", f"compiled of {n_all}", "answers", "valid", f"cut at {CAP}", "invalid", "tokens a round"]
+        rows.append(
+            [who, counts["compiled"] or "", counts["crashes"], sum(kinds), *kinds, per_round, f"{speed:.0f}"]
+        )
+    head = [
+        "",
+        f"compiled of {n_all}",
+        "crashes",
+        "answers",
+        "valid",
+        f"cut at {CAP}",
+        "invalid",
+        "tokens a round",
+    ]
     print(table([*head, "tokens/s"], rows))
 
 
