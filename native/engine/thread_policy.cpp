@@ -12,11 +12,11 @@ static constexpr double slow = 1.3;         // times the usual time
 static constexpr double slow_alone = 3.0;   // the same, whatever the threads ran
 static constexpr int n_usual = 3;           // decodes behind a usual time
 
-static constexpr double gap_first_ms = 400.0, gap_max_ms = 20000.0;  // before the number rises again
-static constexpr double pause_ms = 1000.0;                           // without a decode
-static constexpr int n_heard = 2;                                    // times in a row that the system must say so
-static constexpr double share_to_keep = 0.4,
-                        share_to_rise = 0.2;  // of a core that others may take and it still counts as free
+static constexpr double gap_first_ms = 200.0, gap_max_ms = 20000.0;  // before the number rises again
+// of a core that others may take and it still counts as free
+static constexpr double share_to_keep = 0.4, share_to_rise = 0.2;
+// of a core that decodes missed: what others take costs a thread only then
+static constexpr double core_missed_heard = 0.25;
 
 ThreadPolicy::ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, bool is_prompt_fixed)
     : n_max_{std::max(n_decode, 1), std::max(n_prompt, 1)},
@@ -32,9 +32,11 @@ int ThreadPolicy::level(Kind kind) const {
 void ThreadPolicy::set_available(int n, double now_ms) {
     n = std::clamp(n, 1, std::max(n_max_[0], n_max_[1]));
     if (n == n_available_) return;
+    if (n < n_available_) {
+        gap_ms_ = now_ms < next_rise_ms_ + 4.0 * gap_ms_ ? std::min(2.0 * gap_ms_, gap_max_ms) : gap_first_ms;
+    }
     n_available_ = n;
-    n_heard_high_ = 0;
-    window_wall_ = window_cpu_ = window_usual_ = window_timed_ = 0.0;
+    window_wall_ = window_cpu_ = window_usual_ = window_timed_ = n_missed_ = 0.0;
     usual_.clear();
     next_rise_ms_ = now_ms + gap_ms_;
 }
@@ -43,10 +45,9 @@ void ThreadPolicy::hear_free(double n_cores, double now_ms) {
     hears_ = true;
     const int n_enough = std::max(1, (int)std::floor(n_cores + share_to_keep));
     const int n_surely = (int)std::floor(n_cores + share_to_rise);
-    n_heard_high_ = n_surely > n_available_ ? n_heard_high_ + 1 : 0;
-    if (n_enough < n_available_ && now_ms - last_ms_ < pause_ms) {
+    if (n_enough < n_available_ && n_missed_ > core_missed_heard) {
         set_available(n_enough, now_ms);
-    } else if (n_heard_high_ >= n_heard && now_ms >= next_rise_ms_) {
+    } else if (n_surely > n_available_ && now_ms >= next_rise_ms_) {
         set_available(n_surely, now_ms);
     }
 }
@@ -57,23 +58,22 @@ bool ThreadPolicy::is_starved(const Run & run, int n_threads, const Usual & usua
     const double keep = std::exp(-run.wall_ms / window_ms);
     window_wall_ = keep * window_wall_ + run.wall_ms * n_threads;
     window_cpu_ = keep * window_cpu_ + std::max(run.cpu_ms, 0.0);
+    n_missed_ = n_threads * (1.0 - window_cpu_ / window_wall_);
     if (usual.n >= n_usual) {
         window_usual_ = keep * window_usual_ + usual.ms;
         window_timed_ = keep * window_timed_ + run.wall_ms;
     }
     if (window_wall_ < 0.6 * window_ms * n_threads) return false;
     const double ratio = window_usual_ > 0.0 ? window_timed_ / window_usual_ : 0.0;  // 0 = not known
-    const double n_missed = n_threads * (1.0 - window_cpu_ / window_wall_);
-    return (n_missed > core_missed && (ratio == 0.0 || ratio > slow)) || ratio > slow_alone;
+    return (n_missed_ > core_missed && (ratio == 0.0 || ratio > slow)) || ratio > slow_alone;
 }
 
 void ThreadPolicy::learn(const Run & run, double now_ms) {
     is_timed_ = true;
-    last_ms_ = now_ms;
-    if (is_fixed_[(int)run.kind] || !(run.wall_ms > 0.0)) return;
+    if (!(run.wall_ms > 0.0)) return;
     const int n_threads = level(run.kind);
     Usual & usual = usual_[{run.kind, run.n_rows}];
-    is_timed_ = !is_starved(run, n_threads, usual);
+    is_timed_ = !is_starved(run, n_threads, usual) || is_fixed_[(int)run.kind];
     if (is_timed_) {
         const double ms = ++usual.n > n_usual ? std::min(run.wall_ms, 2.0 * usual.ms) : run.wall_ms;
         // the first one builds graphs
@@ -82,7 +82,6 @@ void ThreadPolicy::learn(const Run & run, double now_ms) {
     }
     // as many as had their cores; the next ones tell whether that is few enough
     const double n_had = n_threads * window_cpu_ / window_wall_;
-    gap_ms_ = now_ms < next_rise_ms_ + 4.0 * gap_ms_ ? std::min(2.0 * gap_ms_, gap_max_ms) : gap_first_ms;
     set_available(std::min(n_threads - 1, (int)std::floor(n_had + share_to_rise)), now_ms);
 }
 

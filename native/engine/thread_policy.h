@@ -3,10 +3,10 @@
 // on a machine whose cores others keep busy two threads can be a hundred times slower than one: the number must fall to
 // the cores that are free, and come back when they are.
 //
-// It falls at once: when the system says that other processes have left fewer cores free, or when a decode took long
-// and its threads did not get their cores. It rises when the system has said twice that there are more. What
-// another program did in a pause between two answers takes no thread from the second. Where the system does not say
-// (only Linux does), the number stays.
+// It falls when recent decodes did not get their cores and either the system reports that other processes took them,
+// or the decodes took longer than usual. What another program did before an answer therefore takes no thread from it.
+// It rises when the system reports more free cores, and later each time it had to fall again soon after. Where the
+// system reports nothing (it does on Linux only), the number stays.
 //
 // No clock inside: times are handed in, in milliseconds.
 #pragma once
@@ -59,8 +59,8 @@ class ThreadPolicy {
     int n_available_;  // cores there seem to be
     bool is_timed_ = true;
     bool hears_ = false;
-    int n_heard_high_ = 0;
-    double next_rise_ms_ = 0.0, gap_ms_, last_ms_ = 0.0;
+    double next_rise_ms_ = 0.0, gap_ms_;
+    double n_missed_ = 0.0;                           // of late: cores that the threads did not get
     double window_wall_ = 0.0, window_cpu_ = 0.0;     // of late: time of the threads, and time they ran
     double window_usual_ = 0.0, window_timed_ = 0.0;  // of late: usual time, and time taken by the same decodes
     std::map<std::pair<Kind, int>, Usual> usual_;     // by kind and rows, with the threads there are

@@ -95,15 +95,19 @@ TEST(a_busy_machine_gets_fewer_threads_at_once_and_later_all) {
     CHECK_MSG(m.now - over < 1500.0, strf("back after %.0f ms", m.now - over));
 }
 
-TEST(falls_after_one_report_and_rises_after_two) {
+TEST(falls_when_decodes_miss_cores_that_other_programs_took) {
     ThreadPolicy policy = automatic(2);
-    policy.hear_free(1.0, 0.0);
-    CHECK(policy.level(Kind::decode) == 1);
-    policy.hear_free(2.0, 1000.0);
-    CHECK(policy.level(Kind::decode) == 1);
-    policy.hear_free(2.0, 1200.0);
+    const auto decode = [&](double cpu_ms, double now) { policy.learn({Kind::decode, 1, 10.0, cpu_ms}, now); };
+    double now = 0.0;
+    for (int i = 0; i < 20; ++i) decode(20.0, now += 10.0);
+    policy.hear_free(1.0, now);  // another program's turn, which ended before this answer
     CHECK(policy.level(Kind::decode) == 2);
-    policy.hear_free(0.0, 5000.0);  // load during a pause must not take a thread from the next answer
+    for (int i = 0; i < 8; ++i) decode(14.0, now += 10.0);
+    policy.hear_free(1.0, now);
+    CHECK(policy.level(Kind::decode) == 1);
+    policy.hear_free(2.0, now + 50.0);
+    CHECK(policy.level(Kind::decode) == 1);
+    policy.hear_free(2.0, now + 450.0);
     CHECK(policy.level(Kind::decode) == 2);
 }
 
