@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""Runs the README's two lines and the steps of the Containerfile in an empty Debian.
+
+    python tests/empty_root.py [readme] [container]
+
+Each part gets a new root from debootstrap, which holds nothing but the packages that the README and the
+Containerfile name. Needs Linux, root, debootstrap and a Debian mirror; changes nothing outside the roots. It
+compiles llama.cpp for each part, which takes 15 minutes of processor time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SUITE = "trixie"
+"""Debian's release in the Containerfile."""
+COMPILER = "python3 python3-venv git g++"
+"""What the README says that its lines need."""
+PAIR = "examples/demo_model/pair"
+
+
+def checkout(folder: Path) -> None:
+    """Copies the committed files into a new folder."""
+    subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{ROOT}", str(folder)], check=True)
+
+
+class Root:
+    """A Debian system in a folder, with the variables and the user that commands in it get."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.user = folder, "root"
+        self.variables = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8"}
+        command = ["debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE, str(folder)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        # network settings of this machine: names, certificates, where pip looks
+        for name in ("/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt"):
+            shutil.copy(name, folder / name.lstrip("/"))
+        self.variables |= {key: os.environ[key] for key in os.environ if key.lower().endswith("_proxy")}
+
+    def run(self, line: str) -> str:
+        """Runs a shell line in the root, with its own /proc and /dev, and returns its output."""
+        print("+", line, flush=True)
+        mounts = "mount -t proc proc proc && mount --rbind /dev dev && "
+        inside = f'exec chroot --userspec={self.user} . sh -c "$1"'
+        command = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", mounts + inside, "sh", line]
+        variables = {"HOME": "/data" if self.user != "root" else "/root", **self.variables}
+        start = time.monotonic()
+        done = subprocess.run(
+            command, cwd=self.folder, env=variables, stdout=subprocess.PIPE, text=True, check=False
+        )
+        print(done.stdout[-2000:], f"({time.monotonic() - start:.0f} s)", flush=True)
+        if done.returncode != 0:
+            sys.exit(f"exit status {done.returncode}: {line}")
+        return done.stdout
+
+
+def readme(folder: Path) -> None:
+    root = Root(folder)
+    root.run(f"apt-get update -q && apt-get install -y -q --no-install-recommends {COMPILER} > /dev/null")
+    checkout(folder / "src")
+    lines = re.findall(r"^python3 -m venv.*", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    assert len(lines) == 2, lines
+    assert root.run(f"cd /src && export PIP_QUIET=1 && {lines[0]}").strip(), "no answer"
+    root.run(f"cd /src && export PIP_QUIET=1 && {lines[1]}")
+
+
+def container(folder: Path) -> None:
+    """Follows the Containerfile line by line, then asks the last stage for an answer as its user."""
+    text = (ROOT / "examples" / "serve" / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    stages: dict[str, Root] = {}
+    checkout(folder / "context")
+    for line in re.findall(r"^[A-Z]+ .*", text, re.M):
+        kind, _, rest = line.partition(" ")
+        if kind == "FROM":
+            assert rest.split()[0].endswith(f"debian:{SUITE}-slim"), rest
+            root = stages[rest.split()[-1]] = Root(folder / f"stage{len(stages)}")
+        elif kind == "RUN":
+            root.run(rest)
+        elif kind == "COPY":
+            stage, *paths = rest.split()
+            source = folder / "context"
+            if stage.startswith("--from="):
+                source = stages[stage.removeprefix("--from=")].folder
+            else:
+                paths = [stage, *paths]
+            for path in paths[:-1]:
+                copied, target = source / path.lstrip("/"), root.folder / paths[-1].lstrip("/")
+                if copied.is_dir():
+                    shutil.copytree(copied, target, symlinks=True, dirs_exist_ok=True)
+                else:
+                    (target if paths[-1].endswith("/") else target.parent).mkdir(parents=True, exist_ok=True)
+                    shutil.copy(copied, target)
+        elif kind == "USER":
+            root.user = rest
+        elif kind == "ENV":
+            root.variables |= dict(pair.split("=", 1) for pair in shlex.split(rest))
+        elif kind == "ENTRYPOINT":
+            program = re.findall(r'"([^"]*)"', rest)[0]
+        else:
+            assert kind in {"ARG", "VOLUME", "EXPOSE"}, line
+    shutil.copytree(folder / "context" / PAIR, root.folder / "pair")
+    pair = ("/pair/demo-target.gguf", "/pair/demo-draft.gguf")
+    assert root.run(f"{program} generate -m {pair[0]} --draft {pair[1]} -p What -n 8").strip(), "no answer"
+
+
+def main() -> None:
+    parts = {"readme": readme, "container": container}
+    for name in sys.argv[1:] or parts:
+        with tempfile.TemporaryDirectory(prefix="empty-root-") as folder:
+            parts[name](Path(folder) / "root" if name == "readme" else Path(folder))
+        print(f"{name}: ok", flush=True)
+
+
+if __name__ == "__main__":
+    main()
