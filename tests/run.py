@@ -416,6 +416,14 @@ def cuda_build() -> str | None:
     return None
 
 
+def empty_root() -> str | None:
+    """Runs the README's lines and the container's steps in an empty Debian."""
+    if shutil.which("debootstrap") is None or os.geteuid() != 0:
+        return "needs root and debootstrap"
+    run(sys.executable, ROOT / "tests" / "empty_root.py")
+    return None
+
+
 # A step that cannot run returns the reason.
 STEPS: dict[str, Callable[[], str | None]] = {
     "lint": lint,
@@ -434,11 +442,12 @@ STEPS: dict[str, Callable[[], str | None]] = {
     "training": training,
     "gpu": gpu,
     "cuda-build": cuda_build,
+    "empty-root": empty_root,
 }
 DEFAULT = ("lint", "types", "algo", "quick")
 PARTS = ("algo", "quick")
 """Steps that other steps contain."""
-ASKED_FOR = ("lowest", "training", "gpu", "cuda-build")
+ASKED_FOR = ("lowest", "training", "gpu", "cuda-build", "empty-root")
 SINGLE_THREADED = ("lint", "types", "docs", "packages")
 WHEN_CHANGED = ("neon", "arm", "portable")
 PASSED = ROOT / "tests" / "passed.json"
