@@ -22,7 +22,7 @@ void Assistant::add_step(const std::vector<DraftRow> & rows) {
     }
 }
 
-// What a file's block keeps of a position: whether only within a window, and how many keys of which size.
+// Key layout of a file's block.
 struct BlockKeys {
     bool is_windowed = false;
     int64_t n = 0, size = 0;
@@ -46,13 +46,13 @@ void check_assistant(const GgufReader & assistant, const GgufReader & target) {
         const int read = n_blocks - 1 - own.is_windowed;
         const BlockKeys kept = keys_of(target, read);
         if (own.is_windowed == kept.is_windowed && own.n == kept.n && own.size == kept.size) continue;
-        const auto said = [](const BlockKeys & k) {
+        const auto shape = [](const BlockKeys & k) {
             return strf("%d keys of %d%s", (int)k.n, (int)k.size, k.is_windowed ? " in a window" : "");
         };
         fail(ErrorKind::mismatch,
-             "%s cannot draft for %s: its block %d reads %s, the target's block %d keeps %s; use the assistant of this "
-             "very model",
-             assistant.path().c_str(), target.path().c_str(), i, said(own).c_str(), read, said(kept).c_str());
+             "%s cannot draft for %s: its block %d reads %s, the target's block %d keeps %s; use the assistant made "
+             "for this model",
+             assistant.path().c_str(), target.path().c_str(), i, shape(own).c_str(), read, shape(kept).c_str());
     }
 }
 

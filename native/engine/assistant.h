@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Gemma 4's assistant, a head without keys and values of its own: it sees the target's. Only the last of its committed
-// rows is run. Its draft rows leave nothing behind, do not see each other, and all lie at the last row's position, as
-// they did in training (huggingface/transformers: docs/source/en/model_doc/gemma4_assistant.md).
+// Gemma 4's assistant: a head that reads the target's keys and values instead of storing any. Only the last committed
+// row is run. Draft rows store nothing, do not see each other, and all have the last row's position, as in training
+// (huggingface/transformers: docs/source/en/model_doc/gemma4_assistant.md).
 #pragma once
 
 #include "engine/model_sequence.h"
@@ -27,8 +27,8 @@ class Assistant : public HeadSequence {
     bool fits(ByteView bytes, int) const override { return bytes.size == 0; }
 };
 
-// Whether an assistant's blocks can read the keys and values that its target keeps for its last two blocks; llama.cpp
-// would read others, or past their end. Error(mismatch)
+// Checks that the assistant's blocks can read the keys and values of the target's last two blocks. llama.cpp does not
+// check this, and would read other values or past the end of the buffer. Error(mismatch)
 void check_assistant(const GgufReader & assistant, const GgufReader & target);
 
 }  // namespace eaglecpp

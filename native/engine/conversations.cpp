@@ -8,8 +8,8 @@
 
 namespace eaglecpp {
 
-// Hidden states of a conversation's last positions that are saved with it: the next prompt leaves its text there, if
-// anywhere.
+// Hidden states saved with a conversation, counted from its last position. If the next prompt diverges from the text at
+// all, it does so near the end.
 static constexpr int n_features_saved = 32;
 
 Conversations::Conversations(Models & models)
@@ -38,13 +38,13 @@ bool Conversations::does_any_generate(int id) const {
 
 Sequence & Conversations::get(int id) {
     const auto it = open_.find(id);
-    if (it == open_.end()) fail(ErrorKind::value, "no open sequence %d", id);
+    if (it == open_.end()) fail(ErrorKind::value, "sequence %d is not open", id);
     return it->second;
 }
 
 void Conversations::reuse(Sequence & s, const Tokens & prompt) {
     int n_keep = n_common(s.tokens, prompt, std::min(s.n_past, (int)prompt.size() - 1));
-    // after an error the drafter may lack rows; the target runs those positions again, by whatever kernel
+    // After an error the drafter may lack rows. The target runs those positions again, possibly with another kernel.
     const int n_drafted = s.draft ? s.draft->n_rows() + s.n_pending() : n_keep;
     const bool is_lacking = n_drafted < n_keep;
     n_keep = s.before_whole(prompt, std::min(n_keep, n_drafted));
@@ -60,16 +60,16 @@ void Conversations::cut(Sequence & s, int n) {
     if (s.n_past == n - 1) s.tokens.push_back(last);
 }
 
-// A drafter row embeds the token after its position, so the last kept row is right only if the same token follows.
-// Where another one does and its feature is gone, it stays as it is: one row among many that still tells of the old
-// continuation, which drafts hardly notice.
+// A drafter row embeds the token after its position, so the last kept row is right only if the same token follows. If
+// another token follows and the hidden state is gone, the row stays unchanged. One outdated row among many hardly
+// affects the drafts.
 void Conversations::reuse_draft(Sequence & s, int n_keep, bool is_same_next) {
     const bool is_made_anew = !is_same_next && s.features.has(n_keep - 1);
     if (n_keep <= s.draft->n_rows()) s.draft->truncate(is_made_anew ? n_keep - 1 : n_keep);
     s.features.truncate(n_keep);
 }
 
-// Keeps the first n rows, or none where the target cannot go back.
+// Keeps the first n rows, or no rows if the target cannot roll back.
 void Conversations::keep(Sequence & s, int n) {
     const int n_there = s.n_past - s.n_replay;
     if (n < s.n_past && !target_.cells().truncate(s.range, n)) n = 0;
@@ -93,9 +93,9 @@ void Conversations::adopt(Sequence & s) {
     }
     if (!best) return;
     const int n = n_best;
-    // rows of its own would lie behind those that follow them
+    // Existing rows would be stored out of order, before the copied rows.
     target_.cells().truncate(s.range, 0);
-    s.n_past = 0;  // as long as anything below may fail
+    s.n_past = 0;  // until everything below has succeeded
     target_.cells().copy_prefix(best->range, s.range, n);
     s.inexact_from = best->inexact_from < n ? best->inexact_from : Sequence::none_inexact;
     if (s.draft) adopt_draft(s, *best, n);
@@ -128,17 +128,17 @@ void Conversations::forget(Sequence & s) {
 }
 
 void Conversations::roll_back(Sequence & s, size_t n_tokens) {
-    // a sampler may have gone ahead of the text: the generation ends, the conversation stays
+    // The sampler may be ahead of the text, so the generation ends. The conversation stays.
     s.is_active = false;
-    // with rows that failed, llama.cpp drops all of their position
+    // When rows fail, llama.cpp drops all rows of their position.
     s.n_past = s.before_whole(s.tokens, s.n_past);
     if (s.inexact_from > s.n_past) s.inexact_from = Sequence::none_inexact;
-    // a recurrent state that cannot go back: the next prompt is run in full
+    // If a recurrent state cannot be rolled back, the next prompt is run in full.
     if (!target_.cells().truncate(s.range, s.n_past)) return forget(s);
     if (target_.copies_states() && target_.cells().n_rows(s.range) != s.n_past - s.n_replay) return forget(s);
     s.features.truncate(s.n_past);
     if (s.draft) s.draft->truncate(s.n_past);
-    // a round of several conversations ended well here, and nobody is told of its tokens
+    // This conversation's part of a shared round succeeded, but its tokens are not returned.
     if (s.tokens.size() > n_tokens) cut(s, (int)n_tokens);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The open conversations, and what target and drafter hold of each: rolls it back to a common beginning, takes it over
-// from another conversation, saves it outside the caches, drops it. Never runs the target.
+// The open conversations and what target and drafter hold of each. Rolls them back to a common prefix, copies rows
+// between them, saves and drops them. Never runs the target.
 #pragma once
 
 #include <map>
@@ -15,39 +15,40 @@ class Conversations {
   public:
     explicit Conversations(Models & models);
 
-    // a free one; Error(value) when all are open
+    // Opens a free conversation. Error(value) if all are open.
     Sequence & open();
     void close(int id) { open_.erase(id); }
-    // Error(value) when it is not open
+    // Error(value) if it is not open.
     Sequence & get(int id);
     const Sequence & get(int id) const { return const_cast<Conversations *>(this)->get(id); }
     bool empty() const { return open_.empty(); }
-    // but `id`
+    // Returns true if a conversation other than `id` is generating.
     bool does_any_generate(int id) const;
 
-    // Rolls target and drafter back to the longest common prefix. The last prompt token is always run again: its
-    // logits give the first token. The target keeps and runs the same rows with a drafter as without one.
+    // Rolls target and drafter back to the longest common prefix. The last prompt token is always run again, because
+    // its logits give the first token. With a drafter the target keeps and runs the same rows as without one.
     void reuse(Sequence & s, const Tokens & prompt);
 
-    // Ends the text after its first n tokens, the last of which has not been run.
+    // Shortens the text to its first n tokens. The last of them counts as not run.
     void cut(Sequence & s, int n);
 
-    // If the prompt begins like the text of another conversation, takes over that one's rows, before any of its own are
-    // run.
+    // Copies the rows of another conversation whose text starts like this prompt, if that is longer than the rows
+    // already here. Call it before any row of the prompt is run.
     void adopt(Sequence & s);
 
-    // Drops everything that target and drafter hold of it.
+    // Drops everything that target and drafter hold of this conversation.
     void forget(Sequence & s);
 
-    // After an error: restores what it held before the step, when its text had n_tokens, and ends its generation.
+    // After an error: restores the state before the step, when the text had n_tokens, and ends the generation.
     void roll_back(Sequence & s, size_t n_tokens);
 
-    // only for a conversation without a generation under way
+    // Only for a conversation that is not generating.
     SavedSequence save(const Sequence & s) const;
-    // false if there is no room; the conversation is then empty
+    // Returns false if there is no room; the conversation is then empty.
     bool restore(Sequence & s, const SavedSequence & saved);
 
-    // After a batch. Where the order of cells was given up, whatever comes next may fill gaps anywhere.
+    // Call after a batch. If llama.cpp's cells are no longer in order, new rows may fill gaps anywhere, so all
+    // conversations are marked inexact.
     void note_order();
 
   private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How many levels the drafts of one conversation have of late, and so how many the next one should ask for.
+// Recent number of draft steps of one conversation, and the number to ask for next.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@ class DraftedLevels {
   public:
     double mean() const { return mean_; }
 
-    // Where one pass gives several levels: the most that it should give, a power of two because each number is another
-    // graph. Every level of a block costs a row of the output head, whether the planner goes that deep or not, and on a
-    // CPU that may be more than half of the pass. So a round that used all it got doubles the number for the next, and
-    // it is halved where twice what rounds have is less.
+    // Maximum number of draft steps to ask for where one pass gives several. It is a power of two, because each number
+    // needs a separate graph. Every step of a block costs a row of the output head, used or not; on a CPU that can be
+    // more than half of the pass. A round that uses all steps doubles the number for the next. The number is halved if
+    // it is more than twice what rounds use.
     int n_asked() const { return n_asked_; }
 
-    // A round's draft had so many.
+    // Adds the number of draft steps of a round.
     void add(int n) {
         mean_ += rate * (n - mean_);
         if (n >= n_asked_) {

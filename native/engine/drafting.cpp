@@ -8,9 +8,8 @@
 
 namespace eaglecpp {
 
-// Rows a generation without drafting lets wait before it commits them to the drafter, as many as one commit graph
-// takes: few enough that their features stay small, many enough that a drafter that is not used costs little. Probes
-// mostly come first.
+// Pending rows after which a generation that does not draft commits them to the drafter; one commit graph takes as
+// many. Their hidden states stay small, and an unused drafter costs little. Usually a probe commits them earlier.
 static constexpr int n_pending_max = 128;
 
 void Drafting::plan(const std::vector<Sequence *> & sequences) {
@@ -66,7 +65,7 @@ void Drafting::plan(Sequence & s) {
         request.limits.n_block_rows = traits_.n_block_rows;
     }
     if (traits_.n_levels_max > 0) {
-        // a device's graphs give all of them
+        // A device's captured graphs always compute all draft steps.
         const int n_asked = planner_.options().pads_rows ? INT_MAX : s.levels.n_asked();
         request.limits.n_levels = std::min(traits_.n_levels_max, n_asked);
     }
@@ -75,7 +74,7 @@ void Drafting::plan(Sequence & s) {
     planner_.decide(s.plan, request);
 }
 
-// What the grammar forces goes first. What it forbids goes, with all that follows it.
+// Puts the forced tokens of the grammar first. Cuts the draft at the first token that the grammar forbids.
 TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
     if (!s.sampler->has_grammar()) return s.text.propose(limits.n_nodes);
     const ForcedRun forced = s.sampler->grammar_forces({}, limits.n_nodes);
@@ -94,7 +93,7 @@ TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
     return draft;
 }
 
-// Adds what the grammar forces behind the likeliest nodes of the pool.
+// Adds the tokens that the grammar forces after the likeliest nodes of the pool.
 void Drafting::force(Sequence & s) {
     constexpr float p_least = 0.1f;
     constexpr size_t n_max = 8;
@@ -115,7 +114,7 @@ void Drafting::force(Sequence & s) {
     }
 }
 
-// Removes the children of the node at the end of `path` that the grammar forbids.
+// Removes the children that the grammar forbids after `path`.
 void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children) {
     if (!s.sampler->has_grammar()) return;
     Tokens tokens;
@@ -128,31 +127,30 @@ void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Can
     children.resize(n);
 }
 
-// What the drafter proposes behind the node whose children lie at index `pos` of the text. A target that draws with our
-// noise is best foreseen with the same noise, else the drafter's likeliest tokens are. Further on a parallel drafter's
-// distributions are means over what may come before, and tokens that are drawn from them by themselves make no text
-// (z-lab/dflash#169).
-// `row` is the node's output in the drafter's last call.
+// Returns the drafter's candidates for a node's children, which are at index `pos` of the text; `row` is the node's
+// output in the drafter's last call. If the target draws with our noise, the same noise predicts it best; otherwise the
+// likeliest tokens do. From its second step on, a parallel drafter's distribution is a mean over the possible prefixes.
+// Tokens drawn from it independently make no text, so the likeliest tokens are used (z-lab/dflash#169).
 std::vector<Candidate> Drafting::propose(Sequence & s, int row, Pos pos) const {
     const bool is_mean = traits_.is_parallel && row > 0;
     return s.draft->candidates(row, s.plan.k(), is_mean ? std::nullopt : s.sampler->coupled(), pos);
 }
 
-// Levels of a chain that follow the first in the same graph: as many as a fixed strategy has, or as rounds mostly had,
-// of few numbers, because each is another graph. One too many costs less than one in a graph of its own (on an H200 and
-// for a drafter of an 8B 0.03 and 0.17 ms).
+// Returns the number of further draft steps of a chain in the commit's graph: the depth of a fixed strategy, or the
+// usual number in recent rounds. Only powers of two are used, because each number needs a separate graph. A superfluous
+// step costs less than a step in its own graph (0.03 against 0.17 ms on an H200 with the drafter of an 8B model).
 int Drafting::n_steps(const Sequence & s) const {
     constexpr int n_max = 8;
     if (!drafter_->can_step() || s.sampler->coupled() || s.plan.k() != 1 || s.sampler->has_grammar()) return 0;
     const int n = std::min(s.plan.n_levels_max() - 1, n_max);
     if (!s.plan.is_auto()) return n;
-    constexpr double n_rare = 0.3;  // a level in fewer rounds is not worth it
+    constexpr double n_rare = 0.3;  // steps that fewer rounds need are not worth it
     int n_usual = 1;
     while (n_usual < n_max && 1.0 + n_usual + n_rare < s.levels.mean()) n_usual *= 2;
     return s.levels.mean() < 1.0 + n_rare || n < n_usual ? 0 : n_usual;
 }
 
-// the frontier as draft rows
+// Returns the frontier as draft rows.
 static std::vector<DraftRow> next_rows(const Sequence & s) {
     const DraftTree & pool = s.plan.pool();
     std::vector<DraftRow> rows;
@@ -160,9 +158,9 @@ static std::vector<DraftRow> next_rows(const Sequence & s) {
     return rows;
 }
 
-// Level by level as the planner asks, each level of all conversations in one graph: the pending rows give the roots'
-// children, then draft rows theirs. Each of them waits for all that it was there for. A parallel drafter gives all
-// levels with the first.
+// Drafts step by step as the planner asks, each step of all conversations in one graph. The pending rows give the
+// children of the roots, then draft rows give theirs. The time of a step is charged to every conversation in it. A
+// parallel drafter gives all steps at once.
 void Drafting::grow(std::vector<Sequence *> growing) {
     double start = now_ms();
     const auto spend = [&] {
@@ -184,8 +182,8 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         drop_forbidden(*s, {}, proposals.back().children[0]);
     }
     double ms = spend();
-    // One call gave all of them: what it took beyond a commit alone is the levels'. They cost less there than in graphs
-    // of their own, so their part does not follow from those prices.
+    // One call ran all of these steps. The time in excess of a plain commit is divided among them; they are cheaper
+    // here than in separate graphs, so the cost model's prices do not apply.
     const double step_ms = n_steps > 0 ? std::max(0.0, ms - commit_ms) / n_steps : 0.0;
     ms -= n_steps * step_ms;
     for (int n_used = 0;; ++n_used) {
@@ -197,11 +195,11 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         growing.erase(std::remove_if(growing.begin(), growing.end(), is_over), growing.end());
         if (growing.empty()) return;
         start = now_ms();
-        // a commit's next step may be the frontier
+        // The frontier may be the next step that the commit already ran.
         const bool is_made = n_used < n_steps && growing[0]->plan.frontier().size() == 1 &&
                              growing[0]->draft->take_step(n_used, next_rows(*growing[0])[0]);
         if (!is_made) {
-            n_used = n_steps;  // what is left of them is of no use
+            n_used = n_steps;  // the remaining steps are of no use
             if (!traits_.is_parallel) extend(growing);
         }
         proposals.clear();
@@ -210,15 +208,15 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     }
 }
 
-// the frontiers in one graph
+// Runs all frontiers in one graph.
 void Drafting::extend(const std::vector<Sequence *> & growing) {
     std::vector<DraftRequest> steps;
     for (Sequence * s : growing) steps.push_back(DraftRequest::step(s->draft.get(), next_rows(*s)));
     drafter_->extend_together(steps);
 }
 
-// What the drafter's last call proposes behind each node of the frontier. What a parallel drafter says of a token does
-// not depend on the ones drafted before it.
+// Returns the candidates of the drafter's last call for each node of the frontier. A parallel drafter's candidates do
+// not depend on the drafts before them.
 std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, bool is_made) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();
@@ -227,14 +225,14 @@ std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, bool i
     std::vector<std::vector<Candidate>> children;
     for (size_t i = 0; i < frontier.size(); ++i) {
         const int depth = pool.depth[frontier[i]];
-        // the root's children lie behind the last token
+        // Children of the root follow the last token.
         const Pos pos = (Pos)s.tokens.size() + depth;
         if (!is_parallel || i == 0) next = propose(s, is_parallel || is_made ? depth : (int)i, pos);
         children.push_back(next);
         if (!s.sampler->has_grammar()) continue;
         Tokens path;
         for (int32_t node : pool.path(frontier[i])) path.push_back(pool.token[node]);
-        path.erase(path.begin());  // the root has been read
+        path.erase(path.begin());  // the grammar has already read the root
         drop_forbidden(s, path, children.back());
     }
     return children;

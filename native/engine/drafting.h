@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The drafts of a round: the text, the drafter and the grammar are asked as the planner wants it.
+// Drafts of a round: asks the text, the drafter and the grammar for the tokens that the planner wants.
 #pragma once
 
 #include <vector>
@@ -13,16 +13,16 @@ namespace eaglecpp {
 
 class Drafting {
   public:
-    // both outlive this
+    // `models` and `planner` must outlive this object.
     Drafting(Models & models, Planner & planner)
         : target_(*models.target), drafter_(models.drafter.get()), traits_(models.draft_traits), planner_(planner) {}
 
-    // Whether each conversation drafts in this round, and from what.
+    // Decides for each conversation if it drafts in this round, and from which source.
     void plan(const std::vector<Sequence *> & sequences);
-    // Fills the pools of these conversations' plans; the planner chooses from them.
+    // Fills the draft pools of these conversations' plans, from which the planner chooses.
     void draft(const std::vector<Sequence *> & sequences);
 
-    // How many drafts of the round had their turn, and were accepted.
+    // Reports how many of the round's drafts were compared with the target, and how many were accepted.
     void learn(const Sequence & s, int n_tried, int n_accepted);
 
   private:

@@ -11,7 +11,7 @@
 
 namespace eaglecpp {
 
-// Tokens that a device picks from a row of the target's logits; the default top-k is 40.
+// Number of largest logits that a device picks from a row of the target; the default top-k is 40.
 static constexpr int n_picked_max = 64;
 
 class Engine::Use {
@@ -36,9 +36,9 @@ void Engine::retire() {
     if (in_use_.exchange(true)) fail(ErrorKind::busy, "the engine is in use by another thread and cannot be closed");
 }
 
-// Call in a handler of what a change of sequences threw; throws what the caller gets. Before that, either `restore` has
-// made the sequences whole again or the engine is marked as broken: an assertion and an exception that is not ours come
-// from inside llama.cpp, ggml or a driver, whose state is unknown then.
+// Call from a handler of an exception thrown while sequences changed; throws the exception for the caller. Restores the
+// sequences with `restore`, or marks the engine as broken: after an assertion or a foreign exception the state of
+// llama.cpp, ggml or the driver is unknown.
 template <typename Restore>
 void Engine::recover(Restore && restore) {
     const auto try_restore = [&] {
@@ -47,7 +47,7 @@ void Engine::recover(Restore && restore) {
         } catch (const std::exception & e) {
             why_broken_ = e.what();
         } catch (...) {
-            why_broken_ = "no reason given";
+            why_broken_ = "unknown exception";
         }
     };
     try {
@@ -61,17 +61,17 @@ void Engine::recover(Restore && restore) {
         throw;
     } catch (const std::bad_alloc &) {
         try_restore();
-        fail(ErrorKind::out_of_memory, "the host's memory ran out; what was being generated has ended");
+        fail(ErrorKind::out_of_memory, "the host is out of memory; the current generations have ended");
     } catch (const std::exception & e) {
         why_broken_ = e.what();
         fail(ErrorKind::broken, "llama.cpp or a device's driver failed: %s; open the engine again", e.what());
     } catch (...) {
-        why_broken_ = "no reason given";
-        fail(ErrorKind::broken, "llama.cpp or a device's driver failed without saying why; open the engine again");
+        why_broken_ = "unknown exception";
+        fail(ErrorKind::broken, "llama.cpp or a device's driver threw an unknown exception; open the engine again");
     }
 }
 
-// Every change of what sequences hold but that of a step goes through here.
+// Runs every change to sequences except a step's.
 template <typename F, typename Restore>
 auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
     try {
@@ -92,7 +92,7 @@ static Exactness exactness_of(const std::string & text) {
 static PlannerOptions planner_options(const Target & target) {
     const Vocabulary & vocab = target.vocab();
     PlannerOptions out;
-    // rows that a recurrent state has taken in are not simply dropped
+    // Rows that a recurrent state has read cannot simply be dropped.
     out.pads_rows = !target.model().is_cpu() && !target.model().has_state();
     for (Token t = 0; t < vocab.size(); ++t) {
         if (vocab.is_eog(t)) out.end_tokens.push_back(t);
@@ -128,7 +128,7 @@ SavedSequence Engine::save(int id) {
     const Sequence & s = conversations_.get(id);
     if (!can_save() || s.is_active) {
         fail(ErrorKind::value, "conversation %d cannot be saved: %s", id,
-             s.is_active ? "it is generating" : "this target does not keep rows as they were computed");
+             s.is_active ? "it is generating" : "this target cannot save its rows bit by bit");
     }
     return attempt([&] { return conversations_.save(s); }, [] {});
 }
@@ -159,8 +159,8 @@ void Engine::clear(int id) {
     attempt([&] { conversations_.forget(conversations_.get(id)); }, [] {});
 }
 
-// What a round gave beyond the end that the caller saw goes: plain decoding would not have run it, and a prompt that
-// goes on in the same words must find the same rows.
+// Rolls back tokens of the last round that the caller does not keep. Plain decoding would not have run them, and a
+// prompt that continues the text must find the same rows.
 void Engine::end(int id, int n_taken) {
     Use use(*this);
     Sequence & s = conversations_.get(id);
@@ -171,7 +171,7 @@ void Engine::end(int id, int n_taken) {
     attempt([&] { conversations_.cut(s, n_tokens); }, [&] { conversations_.forget(s); });
 }
 
-// One number for all samplers that cut alike: another one would make llama.cpp build its graphs anew.
+// Rounds the number up, so that llama.cpp does not rebuild its graphs for each sampler.
 static int n_to_pick(int n_needed) {
     return n_needed <= 1 ? n_needed : n_needed <= n_picked_max ? n_picked_max : 0;
 }
@@ -181,25 +181,27 @@ std::unique_ptr<Sampler> Engine::make_sampler(const GenerateParams & params) con
     return std::make_unique<Sampler>(params.sampling, vocab.size(), &vocab, target().n_ctx());
 }
 
-// Also checks that the other tokens are the vocabulary's, and adds to `rows` those images whose rows share a position.
+// Returns the prompt's images. Checks that all other tokens are in the vocabulary; adds images whose rows share a
+// position to `rows`.
 std::vector<std::shared_ptr<const Image>> Engine::images_of(const Tokens & prompt, std::vector<ImageRows> & rows) {
     std::vector<std::shared_ptr<const Image>> out;
     for (size_t i = 0; i < prompt.size(); ++i) {
         const Token t = prompt[i];
         if (t >= 0 && t < target().vocab().size()) continue;
         if (t > image_token_first) {
-            fail(ErrorKind::value, "prompt token %d is outside the vocabulary of %d", t, target().vocab().size());
+            fail(ErrorKind::value, "prompt token %d is outside the vocabulary of %d tokens", t,
+                 target().vocab().size());
         }
         const std::shared_ptr<const Image> image = images_.find(t);
-        if (!image) fail(ErrorKind::value, "prompt token %d: the engine has no image with it (any more)", t);
+        if (!image) fail(ErrorKind::value, "prompt token %d: its image is unknown or was evicted; add it again", t);
         const size_t end = i + image->n_rows;
         for (size_t at = i; at < end; ++at) {
             if (at + 1 < prompt.size() && prompt[at] == image->first - (Token)(at - i)) continue;
-            fail(ErrorKind::value, "prompt token %d: an image needs all of its %d rows, and text behind them", t,
+            fail(ErrorKind::value, "prompt token %d: an image needs all of its %d rows, followed by text", t,
                  image->n_rows);
         }
         if (image->is_whole && image->n_rows > target().options().n_ubatch) {
-            fail(ErrorKind::value, "an image of this model is read at once: raise n_ubatch from %d to at least %d",
+            fail(ErrorKind::value, "this model reads an image in one batch; raise n_ubatch from %d to at least %d",
                  target().options().n_ubatch, image->n_rows);
         }
         out.push_back(image);
@@ -246,7 +248,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     s.tokens = prompt;
     s.n_prompt = (int)prompt.size();
     s.n_max = params.max_tokens < 0 ? n_ctx : std::min<int64_t>(n_ctx, (int64_t)s.n_prompt + params.max_tokens);
-    s.tokens.reserve(s.n_max);  // commit() cannot fail for want of room
+    s.tokens.reserve(s.n_max);  // so that commit() never allocates
     s.params = params;
     if (params.draft_window < 0) s.params.draft_window = models_.draft_window;
     if (s.draft) s.draft->window = s.params.draft_window;
@@ -269,8 +271,8 @@ void Engine::check_strategy(const Strategy & st) const {
              st.nodes, st.depth, st.k, n_nodes_max);
     }
     if (draft_traits().n_levels_max > 0 && st.depth > draft_traits().n_levels_max) {
-        fail(ErrorKind::value, "strategy with depth %d: this drafter gives %d tokens in its one pass", st.depth,
-             draft_traits().n_levels_max);
+        fail(ErrorKind::value, "strategy with depth %d: this drafter gives up to %d tokens per pass; lower the depth",
+             st.depth, draft_traits().n_levels_max);
     }
     if (st.kind == Strategy::Kind::tree && !target().model().supports_trees()) {
         fail(ErrorKind::unsupported, "strategy tree: %s (architecture '%s'); use a chain strategy",
@@ -282,7 +284,7 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     s.plan.use(s.params.strategy);
     const RequestKind kind = request_kind(s.params.sampling.temperature, !s.params.sampling.grammar.empty(),
                                           s.sampler->coupled().has_value());
-    // a fixed strategy with a drafter is the drafter's alone
+    // A fixed strategy drafts only from the drafter, if there is one.
     const bool drafts_chains = s.plan.is_auto() || (!drafter() && s.plan.strategy().kind != Strategy::Kind::off);
     s.uses_text = drafts_text() && drafts_chains;
     s.forces = s.sampler->has_grammar() && models_.drafts_forms && drafts_chains &&
@@ -293,7 +295,7 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     s.plan_log.clear();
 }
 
-// `next` are the results of the round that followed `all`.
+// Merges the results `next` of a round into the results of earlier rounds.
 static void append(std::vector<StepResult> & all, std::vector<StepResult> next) {
     if (all.empty()) all.swap(next);
     for (StepResult & n : next) {
@@ -317,7 +319,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
     std::vector<Sequence *> sequences;
     for (int id : ids) {
         Sequence * s = &conversations_.get(id);
-        if (!s->is_active) fail(ErrorKind::value, "sequence %d has no generation under way", id);
+        if (!s->is_active) fail(ErrorKind::value, "sequence %d is not generating", id);
         if (std::count(sequences.begin(), sequences.end(), s) > 0)
             fail(ErrorKind::value, "sequence %d is named twice in one step", id);
         sequences.push_back(s);
@@ -337,7 +339,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
                 });
             } catch (...) {
                 if (results.empty()) throw;
-                late_error_ = {ids, std::current_exception()};  // earlier rounds are kept, the next call throws
+                late_error_ = {ids, std::current_exception()};  // for the next call; earlier rounds are returned
                 break;
             }
         }
@@ -348,7 +350,8 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
 ExactRows Engine::measure_exact_rows(int id) {
     Use use(*this);
     const bool is_free = id < 0 ? conversations_.empty() : !conversations_.does_any_generate(id);
-    if (!is_free) fail(ErrorKind::busy, "exact rows are measured while no conversation generates, found some that do");
+    if (!is_free)
+        fail(ErrorKind::busy, "exact rows can only be measured while no conversation generates; end the others first");
     if (id >= 0) {
         Sequence & s = conversations_.get(id);
         s.is_active = false;
@@ -358,7 +361,7 @@ ExactRows Engine::measure_exact_rows(int id) {
     if ((can_draft() || models_.drafts_forms) && !*target().model().never_exact()) {
         const TargetOptions & o = target().options();
         const int n_rows_max = o.n_sequences * (o.n_draft_max + 1);
-        // prompts share batches where there are several conversations
+        // Prompts share batches if there are several conversations.
         const int n_batch = n_rows_max + (target().rounds_alike() ? target().n_shared_rows() : 0);
         const SeqRange range = id < 0 ? target().cells().seqs(0) : conversations_.get(id).range;
         Progress progress(id < 0 ? o : TargetOptions());

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The target's features at the last positions of a conversation: those that wait for the token that follows them, and
-// some before. A prompt that leaves the conversation's text at one of these needs its feature again: the drafter's row
-// there embeds the token that follows, which is now another one. Running the target once more would give the feature,
-// but would also write that position's keys and values again, perhaps with another kernel than the first time, and what
-// the target says next must not depend on whether there is a drafter.
+// The target's hidden states at the last positions of a conversation: the pending ones, and some before them. The
+// drafter's row at a position embeds the next token. If a prompt diverges there, that row needs its hidden state again,
+// with another next token. Running the target again would give it, but would also overwrite that position's keys and
+// values, perhaps with another kernel's bits. The target's text must not depend on the drafter.
 #pragma once
 
 #include <algorithm>
@@ -21,11 +20,11 @@ class FeatureWindow {
         n_kept_ = (int)std::clamp<size_t>(n_bytes_kept / n_row, 16, 1024);
     }
 
-    // the position behind the last row
+    // Position after the last row.
     int end() const { return first_ + n_rows_; }
 
-    // Appends rows of `features`, all or none, of which the first is that of position `pos`. Positions follow each
-    // other: other ones replace what is there.
+    // Appends `rows` of `features`, all or (on an exception) none. The first row has position `pos`. If `pos` is not
+    // end(), the new rows replace everything stored.
     void add(int pos, const FeatureRows & features, const std::vector<int32_t> & rows) {
         if (pos != end()) truncate(0), first_ = pos;
         for (auto & l : layers_) {
@@ -41,17 +40,18 @@ class FeatureWindow {
         n_rows_ += (int)rows.size();
     }
 
-    // The last of n rows, of which the first is that of position `pos`, as far as they are worth keeping.
+    // Appends as many of the last of n rows as are worth keeping. The first of the n has position `pos`.
     void add_last(int pos, const FeatureRows & features, int n) {
         std::vector<int32_t> rows;
         for (int i = std::max(0, n - n_kept_); i < n; ++i) rows.push_back(i);
         if (n > 0) add(pos + rows[0], features, rows);
     }
 
-    // a drafter that reads no features can have any row anew
+    // Without layers every position counts as stored: such a drafter reads no hidden states and can compute any row
+    // again.
     bool has(int pos) const { return pos >= 0 && (layers_.empty() || (pos >= first_ && pos < end())); }
 
-    // from a position on that it has, or is end()
+    // Returns the rows from `pos` on, which must be stored or end().
     FeatureRows from(int pos) const {
         FeatureRows out;
         for (const auto & l : layers_) out.layer.push_back(l.data() + (size_t)(pos - first_) * n_embd_);
@@ -59,18 +59,18 @@ class FeatureWindow {
         return out;
     }
 
-    // forgets positions from n on
+    // Drops the positions from n on.
     void truncate(int n) {
         first_ = std::min(first_, n);
         n_rows_ = std::min(n_rows_, n - first_);
         for (auto & l : layers_) l.resize((size_t)n_rows_ * n_embd_);
     }
 
-    // forgets what lies far behind and before position `needed`, or all but the last n_kept
+    // Drops positions before both `needed` and the last n_kept; `trim` only if they are many.
     void trim(int needed) { drop(std::min(needed, end() - n_kept_), n_kept_); }
     void keep_last(int needed, int n_kept) { drop(std::min(needed, end() - n_kept), 0); }
 
-    // Replaces all by n_rows rows from position `first` on, layer after layer.
+    // Replaces everything by n_rows rows starting at position `first`, layer after layer.
     void assign(int first, int n_rows, const float * values) {
         first_ = first, n_rows_ = n_rows;
         const size_t n = (size_t)n_rows * n_embd_;
@@ -84,7 +84,7 @@ class FeatureWindow {
   private:
     static constexpr size_t n_bytes_kept = 4u << 20;
 
-    // rows before position `first`, if these are more than n_spared: to move the others takes its time
+    // Drops rows before position `first` if they are more than n_spared; moving the other rows takes time.
     void drop(int first, int n_spared) {
         const int n = first - first_;
         if (n <= n_spared) return;
@@ -93,7 +93,7 @@ class FeatureWindow {
         n_rows_ -= n;
     }
 
-    std::vector<std::vector<float>> layers_;  // by aux layer: [n_rows, n_embd]
+    std::vector<std::vector<float>> layers_;  // [n_rows, n_embd] for each aux layer
     int n_embd_ = 0, n_kept_ = 0;
     int first_ = 0, n_rows_ = 0;
 };

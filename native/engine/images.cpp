@@ -29,7 +29,7 @@ std::shared_ptr<const Image> Images::add(const std::string & key, int n_rows, bo
                                          std::vector<float> values) {
     const std::lock_guard lock(mutex_);
     if (auto known = find_if([&](const auto & image) { return image->key == key; })) return known;
-    if (n_rows >= next_ - INT_MIN) fail(ErrorKind::value, "this engine has read too many images: open it again");
+    if (n_rows >= next_ - INT_MIN) fail(ErrorKind::value, "this engine has used up its image ids; open it again");
     n_bytes_ += values.size() * sizeof(float);
     images_.push_front(std::make_shared<Image>(Image{key, next_, n_rows, is_whole, n_columns, std::move(values)}));
     next_ -= n_rows;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Images as a target reads them: rows of embeddings, made by a projector (llama.cpp's mtmd), which stand in a prompt in
-// the place of tokens. Each row of each image has an id of its own below 0, so that prompts with images are lists of
-// ids as all others: what is compared, cached, shared and parked by its tokens needs to know nothing of images.
+// Images as a target reads them: rows of embeddings that a projector (llama.cpp's mtmd) made, in a prompt at the
+// position of tokens. Each row has a unique id below 0, so a prompt with images is a list of ids like any other. Code
+// that compares, caches, shares or swaps out tokens needs no special case.
 #pragma once
 
 #include <algorithm>
@@ -16,43 +16,44 @@
 namespace eaglecpp {
 
 struct Image {
-    std::string key;  // names its content
+    std::string key;  // identifies the content
     Token first;      // id of row 0; row i has first - i
     int n_rows;
-    bool is_whole;              // its rows see each other in both directions, and are read in one batch
-    int n_columns;              // of rows that are numbered in three directions (M-RoPE); 0 = they are as text is
+    bool is_whole;              // the rows attend to each other in both directions and are read in one batch
+    int n_columns;              // for rows numbered in three dimensions (M-RoPE); 0 = numbered as text
     std::vector<float> values;  // [n_rows, n_embd_inp of the target]
 
     bool has(Token token) const { return token <= first && token > first - n_rows; }
-    // positions that it takes of the text
+    // Positions of the text that the image takes.
     int n_pos() const { return n_columns > 0 ? std::max(n_columns, (n_rows + n_columns - 1) / n_columns) : n_rows; }
     int column(Token token) const { return n_columns > 0 ? (first - token) % n_columns : 0; }
     int line(Token token) const { return n_columns > 0 ? (first - token) / n_columns : 0; }
     const float * row(Token token) const { return values.data() + (size_t)(first - token) * (values.size() / n_rows); }
 };
 
-// The images used of late, at most so many bytes of them; a text that is being read keeps its own. Any thread may call.
+// The most recently used images, up to n_bytes_max. A sequence that reads an image keeps its own reference.
+// Thread-safe.
 class Images {
   public:
     explicit Images(size_t n_bytes_max) : n_bytes_max_(n_bytes_max) {}
 
-    // null = not here, or not any more
+    // Returns null if the image is unknown or was evicted.
     std::shared_ptr<const Image> find(const std::string & key);
     std::shared_ptr<const Image> find(Token token);
 
-    // Under new ids; `values` has n_rows rows. What is there under this key stays.
+    // Assigns new ids; `values` has n_rows rows. If the key is known, returns the image already stored.
     std::shared_ptr<const Image> add(const std::string & key, int n_rows, bool is_whole, int n_columns,
                                      std::vector<float> values);
 
   private:
     template <typename Is>
-    std::shared_ptr<const Image> find_if(Is && is);  // the caller has the mutex
+    std::shared_ptr<const Image> find_if(Is && is);  // the caller holds the mutex
 
     std::mutex mutex_;
     size_t n_bytes_max_;
     size_t n_bytes_ = 0;
     Token next_ = image_token_first;
-    std::list<std::shared_ptr<const Image>> images_;  // used last first
+    std::list<std::shared_ptr<const Image>> images_;  // most recently used first
 };
 
 }  // namespace eaglecpp

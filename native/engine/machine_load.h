@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT
-// How much of the machine's cores this process and the others use.
+// Use of the machine's cores by this process and by others.
 #pragma once
 
 namespace eaglecpp {
 
-// CPU time of all threads of this process so far, in milliseconds; on Windows, where nothing depends on it, any time
+// CPU time of all threads of this process so far, in milliseconds. On Windows an arbitrary value, which nothing uses.
 double process_cpu_ms();
 
 class MachineLoad {
   public:
-    // Cores that other processes have left free since the last answer, including those this process uses; -1: the last
-    // answer was too recent, or the system does not say (only Linux does). Cores of low-priority processes count as
-    // free, unless this process has low priority itself. Cheap enough to ask at every decode.
+    // Returns the cores that other processes left free since the last call, including its own cores.
+    // Returns -1 if the last call was too recent or if the system does not report it (only Linux does). Cores of
+    // low-priority processes count as free, unless this process has low priority itself. Cheap enough to call at every
+    // decode.
     double free_cores(double now_ms);
 
   private:

@@ -11,9 +11,9 @@
 
 namespace eaglecpp {
 
-static constexpr int n_rows_max = 64;  // draft rows of a round
+static constexpr int n_rows_max = 64;  // maximum draft rows in a round
 
-// the target's, less what speaks of its layers
+// Returns the target's options without its layer-specific options.
 static TargetOptions model_options(const EngineOptions & options, const Target & target, Heads heads) {
     TargetOptions o = target.options();
     o.path = options.draft_path;
@@ -53,7 +53,7 @@ ModelDrafter::ModelDrafter(const EngineOptions & options, const Target & target,
 }
 
 void ModelDrafter::make_context(const TargetOptions & options) {
-    // all draft rows of a level have to be in one batch
+    // All rows of a draft step must fit into one batch.
     const int n_rows = options.n_sequences * (n_rows_max + 1);
     n_ubatch_ = std::max(options.n_ubatch, n_rows);
 
@@ -83,12 +83,12 @@ void ModelDrafter::make_context(const TargetOptions & options) {
     cells_.attach(context_.get());
 }
 
-// Both must have been made with one vocabulary: the same token has the same id. Special tokens, which fine-tunes
-// rename, and padding at the end may differ.
+// Checks that both have the same vocabulary: the same token has the same id. Special tokens, which fine-tunes rename,
+// and padding at the end may differ.
 void ModelDrafter::check_vocabulary() const {
     const llama_vocab * own = llama_model_get_vocab(model_->get());
     const llama_vocab * theirs = target_.vocab().get();
-    // made by training the tokenizer, not added by hand
+    // Tokens from training the tokenizer, not added by hand.
     const auto is_ordinary = [](const llama_vocab * vocab, Token t) {
         return t < llama_vocab_n_tokens(vocab) &&
                (llama_vocab_get_attr(vocab, t) & (LLAMA_TOKEN_ATTR_NORMAL | LLAMA_TOKEN_ATTR_BYTE)) != 0;
@@ -107,16 +107,16 @@ void ModelDrafter::check_fit() const {
     const std::string path = model_->path(), arch = model_->meta("general.architecture");
     if (heads_ == Heads::none && model_->has_state()) {
         fail(ErrorKind::unsupported,
-             "%s cannot draft: a model of architecture '%s' keeps a state from which rejected drafts cannot be taken "
-             "back; use a small model with plain attention",
+             "%s cannot draft: a model of architecture '%s' keeps a recurrent state, which cannot be rolled back after "
+             "rejected drafts; use a small model with plain attention",
              path.c_str(), arch.c_str());
     }
     const std::string expected = is_assistant() ? "gemma4" : arch, found = target_.model().meta("general.architecture");
     const int n_reads = model_->n_state(), n_target = target_.model().n_state();
     if (is_head() && (found != expected || n_reads != n_target)) {
         fail(ErrorKind::mismatch,
-             "%s cannot draft for %s: its heads read %d values of a '%s', the target is a '%s' that gives %d; use the "
-             "heads of this very model",
+             "%s cannot draft for %s: its heads read %d values of a '%s', the target is a '%s' with %d; use the "
+             "heads made for this model",
              path.c_str(), target_.options().path.c_str(), n_reads, expected.c_str(), found.c_str(), n_target);
     }
     if (is_assistant()) check_assistant(GgufReader(path), GgufReader(target_.options().path));
@@ -149,7 +149,7 @@ DraftDescription ModelDrafter::describe() const {
             n_own_};
 }
 
-// Rows of an assistant need cells that stay free in the target's cache, where rejected nodes may hold them.
+// An assistant's rows need free cells in the target's cache, which rejected nodes may still occupy.
 bool ModelDrafter::decode(bool is_prompt) {
     try {
         context_.decode(batch_.view(model_->n_state()), is_prompt);
@@ -200,7 +200,7 @@ std::string ModelDrafter::device_name() const {
 std::vector<MemoryUse> ModelDrafter::memory_use() const {
     std::vector<MemoryUse> out = context_.memory();
     for (MemoryUse & m : out) {
-        if (heads_ == Heads::in_model) m.weights = 0;  // the target's
+        if (heads_ == Heads::in_model) m.weights = 0;  // counted with the target
     }
     return out;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// A drafter that llama.cpp runs: a small model of the target's family, or a head for further tokens (MTP), a context on
-// its weights. Row p of a conversation is the token at p + 1 of the text at position p + 1; heads read the target's
-// state at p beside it, a small model's first commit also runs the text's first token.
+// A drafter that llama.cpp runs in a separate context: a small model of the target's family, or a head for further
+// tokens (MTP). Row p of a conversation is the text's token p + 1 at position p + 1. Heads also read the target's state
+// at p. A small model's first commit also runs the text's first token.
 //
-// What the kinds of conversations do differently: model_sequence.h, assistant.h.
+// model_sequence.h and assistant.h hold what differs between the kinds.
 #pragma once
 
 #include <memory>
@@ -21,9 +21,9 @@ namespace eaglecpp {
 
 class ModelDrafter : public Drafter {
   public:
-    // Opened where EngineOptions::draft_device says. heads: of the drafter's file, which is the target's own where they
-    // are Heads::in_model; `target` outlives this. Error(not_found | gguf | mismatch | unsupported | out_of_memory |
-    // value)
+    // Opens the drafter on EngineOptions::draft_device. `heads` describes the drafter's file; with Heads::in_model it
+    // is the target's. `target` must outlive this object. Error(not_found | gguf | mismatch | unsupported |
+    // out_of_memory | value)
     ModelDrafter(const EngineOptions & options, const Target & target, Heads heads);
 
     DraftTraits traits() const override;
@@ -46,10 +46,11 @@ class ModelDrafter : public Drafter {
     void check_fit() const;
     void check_vocabulary() const;
     void make_context(const TargetOptions & options);
-    // Runs the batch. False where an assistant found no room.
+    // Runs the batch. Returns false if an assistant found no room.
     bool decode(bool is_prompt);
 
-    // the target's token; that which ends a text where the drafter's vocabulary, without its padding, ends before
+    // Maps a target token to the drafter's vocabulary; tokens beyond the drafter's unpadded vocabulary become its end
+    // token.
     Token own_token(Token token) const;
 
     bool is_head() const { return heads_ != Heads::none; }
@@ -62,7 +63,7 @@ class ModelDrafter : public Drafter {
     Context context_;
     Cells cells_;
     TargetBatch batch_;
-    int n_own_ = 0, n_known_ = 0;  // tokens of its vocabulary; those that the target has, too
+    int n_own_ = 0, n_known_ = 0;  // vocabulary size; tokens shared with the target
 };
 
 }  // namespace eaglecpp

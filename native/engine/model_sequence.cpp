@@ -60,7 +60,7 @@ std::vector<Candidate> ModelSequence::candidates(int i, int k, const std::option
                     : top_k(logits, d_.n_known_, k, nullptr);
 }
 
-// llama.cpp copies all of a conversation's cells; load_rows() drops those beyond its n
+// llama.cpp copies all cells of the sequence; load_rows() drops those after row n.
 void ModelSequence::save_rows(int n, std::vector<uint8_t> & out) const {
     if (n > 0) d_.cells_.save_rows(range_, out);
 }
@@ -69,7 +69,8 @@ void ModelSequence::load_rows(ByteView bytes, int n) {
     truncate(0);
     if (n == 0) return;
     if (!d_.cells_.load_rows(range_, bytes, n + 1)) {
-        fail(ErrorKind::context_full, "the drafter's cache has no room for %d rows", n);
+        fail(ErrorKind::context_full,
+             "the drafter's cache has no room for %d rows; close a conversation or shorten the context", n);
     }
     n_rows_ = n;
     truncate(n);
@@ -82,7 +83,7 @@ void ModelSequence::truncate(int n) {
     drop_cells(n_rows_ > 0 ? n_rows_ + 1 : 0);
 }
 
-// The last row is run in any case: its output was asked for.
+// Always runs the last row, because its output is needed.
 void SmallModelSequence::add_commit(const Token * tokens, const FeatureRows & features) {
     int n_kept = 0;
     const int n_max = std::min(features.n_rows - 1, (int)tokens_.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The side of one conversation of a drafter that llama.cpp runs. Draft rows lie in the same cache, one for each draft
-// step, behind each other: a tree has siblings of its chain, which are not followed further.
+// One conversation of a drafter that llama.cpp runs. Draft rows are stored in the drafter's own cache, one per draft
+// step, one after another. A tree only adds siblings to this chain; they are not extended.
 #pragma once
 
 #include <algorithm>
@@ -11,20 +11,20 @@ namespace eaglecpp {
 
 class ModelSequence : public DraftSequence {
   public:
-    // `owns_cells`: its keys and values are the drafter's own
+    // owns_cells: the keys and values are the drafter's own, not the target's.
     ModelSequence(ModelDrafter & drafter, const SeqRange & range, bool owns_cells = true)
         : d_(drafter), range_(range), owns_cells_(owns_cells) {}
     ~ModelSequence() override;
 
     int n_rows() const override { return n_rows_; }
     void commit(const FeatureRows & features, const Token * tokens) override;
-    // Adds the rows of a commit to a batch with others, the last one with output.
+    // Adds the rows of a commit to a shared batch. The last row has an output.
     virtual void add_commit(const Token * tokens, const FeatureRows & features);
-    // Adds the draft row of a step, and drops those behind its parent.
+    // Adds the row of a draft step and drops the rows after its parent.
     virtual void add_step(const std::vector<DraftRow> & rows);
-    // After a batch with rows of this conversation.
+    // Copies the states of this conversation's rows after a batch was run.
     virtual void take_states(bool) {}
-    // No row of the last batch has an output: it was not run.
+    // Marks the outputs of the last batch as missing, because it was not run.
     void drop_outputs() { std::fill(outputs_.begin(), outputs_.end(), -1); }
 
     std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling, Pos pos) override;
@@ -32,14 +32,14 @@ class ModelSequence : public DraftSequence {
 
     void save_rows(int n, std::vector<uint8_t> & out) const override;
     void load_rows(ByteView bytes, int n) override;
-    // llama.cpp checks the rest
+    // llama.cpp checks the contents.
     bool fits(ByteView bytes, int n) const override { return (bytes.size == 0) == (n == 0); }
     void truncate(int n) override;
 
   protected:
-    // of a commit, the first that is run
+    // Index of the first row of a commit that is run.
     virtual int first_at() const { return 0; }
-    // what the model reads next to the token of row `at` of a commit, and of a draft row behind `parent`
+    // State that the model reads along with the token of row `at` of a commit, or of a draft row after `parent`.
     virtual const float * state_at(const FeatureRows &, int) const { return nullptr; }
     virtual const float * state_behind(int) const { return nullptr; }
     void drop_cells(Pos from) {
@@ -53,13 +53,13 @@ class ModelSequence : public DraftSequence {
     SeqRange range_;
     bool owns_cells_;
     int n_rows_ = 0;
-    Tokens tokens_;             // of the draft rows, each behind the one before it
-    std::vector<int> outputs_;  // of the last call: rows of the batch
+    Tokens tokens_;             // of the draft rows, in order
+    std::vector<int> outputs_;  // batch rows of the last call
     CoupledDraft coupled_;
 };
 
-// What the target accepted is not run again: draft rows become committed ones. Row 0 follows the text's first token,
-// which is run with it.
+// Keeps accepted draft rows as committed rows instead of running them again. Row 0 belongs to the text's second token;
+// the first commit also runs the first token.
 class SmallModelSequence : public ModelSequence {
   public:
     using ModelSequence::ModelSequence;
@@ -69,8 +69,8 @@ class SmallModelSequence : public ModelSequence {
     int first_at() const override { return n_rows_ == 0 ? -1 : 0; }
 };
 
-// Reads the target's state next to each token. Draft rows read the head's own states instead, so what the target
-// accepted is run again.
+// Reads the target's state along with each token. Draft rows read the head's own states, so accepted tokens are run
+// again with the target's.
 class HeadSequence : public ModelSequence {
   public:
     HeadSequence(ModelDrafter & drafter, const SeqRange & range, bool owns_cells = true)
@@ -85,7 +85,7 @@ class HeadSequence : public ModelSequence {
 
   private:
     int n_state_;
-    std::vector<float> states_;  // [1 + draft row]: what rows behind it read; [0] of the last committed row
+    std::vector<float> states_;  // [1 + draft row]: state for the rows after it; [0] is the last committed row's
 };
 
 }  // namespace eaglecpp

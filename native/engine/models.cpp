@@ -28,8 +28,8 @@ std::string token_differences(const Vocabulary & target, int n, const std::funct
     return n_differ == 0 ? "" : strf("tokens that differ: %d, %s", n_differ, first.c_str());
 }
 
-// Normal tokens must agree: the drafter was trained on them. Padding, control and added tokens are renamed by
-// fine-tunes and by converters, which does no harm.
+// Compares normal tokens, which the drafter was trained on. Fine-tunes and converters rename padding, control and added
+// tokens, which does no harm.
 static std::string normal_differences(const DraftFile & draft, const Target & target) {
     constexpr int type_normal = 1;
     const auto & tokens = draft.tokens();
@@ -40,8 +40,8 @@ static std::string normal_differences(const DraftFile & draft, const Target & ta
     return token_differences(target.vocab(), (int)tokens.size(), [&](Token t) { return tokens[t].c_str(); }, is_normal);
 }
 
-// Checks, once at load, that a drafter belongs to its target. A wrong pair would decode correctly but slowly, with
-// nothing to show why. Error(mismatch) naming both sides and everything that differs.
+// Checks that a drafter belongs to its target. A wrong pair would decode correctly but slowly, without any sign of the
+// cause. Raises Error(mismatch) that names both files and all differences.
 static void check_fit(const DraftFile & draft, const Target & target) {
     const DraftSpec & s = draft.spec();
     std::string wrong;
@@ -63,16 +63,16 @@ static void check_fit(const DraftFile & draft, const Target & target) {
     }
     if (wrong.empty()) return;
     fail(ErrorKind::mismatch,
-         "the drafter %s was not made for the target %s%s; use the drafter of this very model, or "
-         "convert one made for it with `eaglecpp convert`",
+         "the drafter %s was not made for the target %s%s; use a drafter made for this model, or "
+         "convert one with `eaglecpp convert`",
          draft.path().c_str(), target.options().path.c_str(), wrong.c_str());
 }
 
-// What backends and others may want of a device in the meantime, a screen for one.
+// Memory to leave free on a device, for its backend and other programs such as the display.
 static constexpr size_t n_margin = 256 << 20;
 
-// The target's output device; where that is on another machine or the CPU, the first GPU of this machine. A round of
-// the drafter is many short waits, which no network answers in time.
+// Returns the target's output device; if that is remote or the CPU, the first local GPU. A drafter's round has many
+// short waits, for which a network is too slow.
 static ggml_backend_dev_t best_device(const Target & target) {
     ggml_backend_dev_t dev = target.model().output_device();
     if (dev && !is_on_server(dev)) return dev;
@@ -87,9 +87,9 @@ static ggml_backend_dev_t best_device(const Target & target) {
 
 static std::unique_ptr<FeatureDrafter> load_drafter(const EngineOptions & options, const DraftFile & file,
                                                     const Target & target, DrafterOptions d) {
-    // ggml's fused attention on the CPU takes several times as long as the explicit form for the few rows of a draft
-    // level; our kernel takes less (not measured for latent attention). The explicit form's scores take memory for
-    // every row that attends, which in a drafter of several layers are all rows of a commit.
+    // On the CPU, ggml's fused attention takes several times as long as the explicit form for the few rows of a draft
+    // step; our kernel takes less (not measured for latent attention). The explicit form allocates scores for every row
+    // that attends; in a drafter of several layers these are all rows of a commit.
     const bool is_cpu = !d.device || ggml_backend_dev_type(d.device) == GGML_BACKEND_DEVICE_TYPE_CPU;
     const bool has_kernel = d.use_kernels && kernels::attention_type_fits(d.type_kv) && !file.spec().has_latent();
     const bool is_fused = !is_cpu || has_kernel || file.spec().n_layer > 1;
@@ -100,8 +100,8 @@ static std::unique_ptr<FeatureDrafter> load_drafter(const EngineOptions & option
         const ggml_tensor * table = target.model().embedding();
         if (!table) {
             fail(ErrorKind::unsupported,
-                 "%s has no token embedding of its own, and the target's lies in memory whose rows cannot be read; use "
-                 "repack='off', or a drafter that carries its own",
+                 "%s has no token embedding, and the rows of the target's cannot be read in its memory; use "
+                 "repack='off' or a drafter with its own embedding",
                  options.draft_path.c_str());
         }
         drafter->set_embedding(EmbeddingTable::from_tensor(table));
@@ -112,8 +112,8 @@ static std::unique_ptr<FeatureDrafter> load_drafter(const EngineOptions & option
     return drafter;
 }
 
-// Loads the drafter on the device that the options name, or with "auto" on the best one, ready to use; on a GPU, what
-// its conversations need is allocated now. With "auto" the CPU is used if the device has no room.
+// Loads the drafter on the device of the options, ready to use; with "auto" on the best device, or on the CPU if that
+// has no room. On a GPU the memory of its conversations is allocated now.
 static void place_drafter(const EngineOptions & options, Models & models) {
     const Target & target = *models.target;
     DrafterOptions d;
@@ -132,7 +132,7 @@ static void place_drafter(const EngineOptions & options, Models & models) {
     }
     const char * name = ggml_backend_dev_name(d.device);
     std::string why =
-        strf("the drafter runs on the CPU: beside it less than %.2f GB would be free on %s", n_margin / 1e9, name);
+        strf("the drafter runs on the CPU: with it, less than %.2f GB would be free on %s", n_margin / 1e9, name);
     try {
         models.drafter = load();
         size_t n_free = 0, n_total = 0;
@@ -156,7 +156,7 @@ static bool is_same_file(const std::string & a, const std::string & b) {
 
 Models open_models(const EngineOptions & options) {
     if (options.text_drafts != "auto" && options.text_drafts != "on" && options.text_drafts != "off") {
-        fail(ErrorKind::value, "text_drafts: '%s' is not one of auto, on, off", options.text_drafts.c_str());
+        fail(ErrorKind::value, "text_drafts: expected auto, on or off, found '%s'", options.text_drafts.c_str());
     }
     Models out;
     const bool has_drafter = !options.draft_path.empty();
@@ -169,9 +169,9 @@ Models open_models(const EngineOptions & options) {
         if (reads_features(arch)) {
             out.draft_file = std::make_unique<DraftFile>(options.draft_path);
         } else {
-            // a small model of the target's family, or heads
+            // A small model of the target's family, or a file with heads.
             heads = heads_of(file);
-            if (heads == Heads::in_model) heads = Heads::none;  // a small model, which brings its own
+            if (heads == Heads::in_model) heads = Heads::none;  // a small model that happens to have heads
         }
     }
     out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && has_drafter);
@@ -187,8 +187,9 @@ Models open_models(const EngineOptions & options) {
     if (out.draft_file && !out.draft_file->spec().block.says_slots) {
         log_line(
             LogLevel::warning,
-            strf("%s does not say whether its first draft comes from the anchor's slot; read as llama.cpp does, it "
-                 "does not. If little is accepted: `eaglecpp convert %s --target %s` finds out, and its file says",
+            strf("%s does not say whether its first draft comes from the anchor's position; as in llama.cpp, it is "
+                 "assumed that it does not. If few drafts are accepted, run `eaglecpp convert %s --target %s`, which "
+                 "finds out",
                  options.draft_path.c_str(), options.draft_path.c_str(), options.path.c_str()));
     }
     if (out.draft_file && !out.draft_file->spec().block.says_window && options.draft_window == 0) {
@@ -202,9 +203,9 @@ Models open_models(const EngineOptions & options) {
     if (out.draft_file && out.draft_file->spec().ties_head && target_head &&
         !strcmp(target_head->name, "output.weight")) {
         log_line(LogLevel::warning,
-                 strf("%s has embeddings and no output head; read as llama.cpp does, its embeddings are its head. "
-                      "llama.cpp's converter drops the head of DeepSpec's drafters. If little is accepted: `eaglecpp "
-                      "convert %s --target %s` finds out, and its file says",
+                 strf("%s has embeddings and no output head; as in llama.cpp, its embeddings are used as its head. "
+                      "llama.cpp's converter drops the head of DeepSpec's drafters. If few drafts are accepted, run "
+                      "`eaglecpp convert %s --target %s`, which finds out",
                       options.draft_path.c_str(), options.draft_path.c_str(), options.path.c_str()));
     }
     if (heads == Heads::in_model) check_heads(out.target->model());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What an engine is opened with: the target and, if there is one, the drafter that belongs to it.
+// The models of an engine: the target and, optionally, its drafter.
 #pragma once
 
 #include <functional>
@@ -14,24 +14,24 @@
 namespace eaglecpp {
 
 struct Models {
-    std::unique_ptr<DraftFile> draft_file;  // of an EAGLE drafter
+    std::unique_ptr<DraftFile> draft_file;  // set for drafters that read hidden states
     std::unique_ptr<Target> target;
     std::unique_ptr<Drafter> drafter;
-    DraftTraits draft_traits;   // the drafter's
-    std::string why_placed;     // why the drafter is not where it would best be; "" = it is, or there is none
+    DraftTraits draft_traits;
+    std::string why_placed;     // why the drafter is not on its best device; "" = it is, or there is no drafter
     bool drafts_text = false;   // rounds may draft from the text itself
-    bool drafts_forms = false;  // and what a grammar forces
-    int draft_window = 0;       // of requests that name none
+    bool drafts_forms = false;  // rounds may draft what a grammar forces
+    int draft_window = 0;       // default for requests that set none
 
     bool can_draft() const { return drafter || drafts_text; }
 };
 
-// Loaded, found to fit each other, ready to run. Error(not_found | gguf | mismatch | unsupported | out_of_memory |
-// value)
+// Loads the models and checks that they fit each other. Error(not_found | gguf | mismatch | unsupported | out_of_memory
+// | value)
 Models open_models(const EngineOptions & options);
 
-// Tokens of a drafter with n of them whose texts are others in the target: how many, and the first; "" = none.
-// `is_compared`: also asked of tokens that one of both lacks.
+// Describes the tokens whose texts differ between a drafter with `n` tokens and the target: their number and the first
+// one. "" = no differences. `is_compared` is also called for tokens that only one of the two vocabularies has.
 std::string token_differences(const Vocabulary & target, int n, const std::function<const char *(Token)> & text,
                               const std::function<bool(Token)> & is_compared);
 

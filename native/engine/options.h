@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a caller may choose, as plain structs with defaults; mirrored by eaglecpp/options/.
+// Options of an engine and of a generation, as plain structs with defaults. eaglecpp/options/ mirrors them.
 #pragma once
 
 #include <string>
@@ -15,10 +15,11 @@ struct EngineOptions : TargetOptions {
     std::string draft_path;  // "" = no drafter
     std::string draft_device = "auto";
     std::string draft_type_kv = "f16";
-    int draft_window = 0;  // the last tokens that the drafter attends to; 0 = as its file says
-    // from the text itself: "auto" = beside a drafter, "on" = without one, too, "off" = nor what a grammar forces
+    int draft_window = 0;  // tokens that the drafter attends to, counted from the last; 0 = as its file says
+    // Drafts from the text itself: "auto" = if there is a drafter, "on" = also without one, "off" = never; "off" also
+    // turns off drafts of what a grammar forces.
     std::string text_drafts = "auto";
-    std::string exact = "auto";  // plan only batches whose rows hold the bits of single rows: "auto" | "on" | "off"
+    std::string exact = "auto";  // plan only batches whose rows have the bits of single rows: "auto" | "on" | "off"
 };
 
 struct GenerateParams {
@@ -27,12 +28,12 @@ struct GenerateParams {
     int max_tokens = -1;  // < 0: until the context is full
     int n_probs = 0;      // most likely tokens reported per emitted token
     bool ignore_eos = false;
-    bool cache_prompt = true;  // go on from what the caches hold of the prompt
-    std::string exact;         // as EngineOptions::exact, "" = as the engine was opened
-    int draft_window = -1;     // as EngineOptions::draft_window, < 0 = as the engine was opened
-    bool log_plan = false;     // keep every round's decision as a line
-    // Tests and benchmarks only, [d - 1]: chance that the first d drafts of a chain are all accepted, whatever the
-    // target samples; deeper ones never are. The text is not the target's.
+    bool cache_prompt = true;  // reuse the cached prefix of the prompt
+    std::string exact;         // overrides EngineOptions::exact; "" = no override
+    int draft_window = -1;     // overrides EngineOptions::draft_window; < 0 = no override
+    bool log_plan = false;     // log each round's decision as a line
+    // Synthetic acceptance, for tests and benchmarks only. [d - 1]: probability that the first d drafts of a chain are
+    // all accepted, whatever the target samples. Deeper drafts are always rejected. The text is not the target's.
     std::vector<double> synth_rates;
 };
 

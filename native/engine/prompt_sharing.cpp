@@ -5,13 +5,13 @@
 
 namespace eaglecpp {
 
-static constexpr int n_shared_least = 8;  // prompt rows that are worth sharing a batch
+static constexpr int n_shared_least = 8;  // fewest prompt rows for which sharing a batch pays
 
-// How a prompt is cut into batches, and with whom it shares them, changes no bits of its rows, as far as is known; or
-// nobody minds.
+// Returns true if cutting this prompt anywhere, and sharing its batches, is known to change no bits of its rows or if
+// exactness is off.
 bool PromptSharing::cuts_freely(const Sequence & s, int n_rows) const {
     if (s.exactness == Exactness::off) return true;
-    // without a drafter nothing was measured, and its text is what drafted ones are held against
+    // Without a drafter no exact row counts were measured; its text is the reference for drafted texts.
     return target_.rounds_alike() && (!(can_draft_ || s.forces) || exact_rows_.allows_all(n_rows));
 }
 
@@ -27,7 +27,7 @@ std::vector<BatchPart> PromptSharing::cut(const std::vector<Sequence *> & readin
     int n_left = std::min(target_.options().n_ubatch - n_rows, target_.n_shared_rows());
     std::vector<BatchPart> slices;
     for (Sequence * s : reading) {
-        // rows of an image share no batch with tokens: they wait until they are the first, and have one of their own
+        // Rows of an image share no batch with tokens. They wait until they come first, and then get a separate batch.
         if (s->image() && s == reading.front()) return {};
         if (s->image()) continue;
         BatchPart slice{s, std::min(n_left, s->n_rows_alike())};

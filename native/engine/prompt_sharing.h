@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How prompts are cut into slices while several conversations run: which may share a batch with rounds, and which wait
-// for rows that another conversation is about to run. Where exactness is asked for, this must not change any bits.
+// Cuts prompts into slices while several conversations run. Decides which prompts share a batch with rounds, and which
+// wait for rows that another conversation is about to compute. With exactness on, this never changes a bit.
 #pragma once
 
 #include <vector>
@@ -11,11 +11,11 @@
 
 namespace eaglecpp {
 
-// One conversation's part of a batch, from its n_past on: tokens of its prompt, or a tree.
+// One conversation's part of a batch, starting at its n_past: a slice of its prompt or a tree.
 struct BatchPart {
     Sequence * seq;
-    int n_rows;     // of the prompt
-    int first = 0;  // in the batch, once it is there
+    int n_rows;     // prompt rows
+    int first = 0;  // index of the first row in the batch, set when the part is added
     DraftTree tree = {};
 
     bool is_last() const { return seq->n_past + n_rows == seq->n_prompt; }
@@ -23,20 +23,20 @@ struct BatchPart {
 
 class PromptSharing {
   public:
-    // `exact_rows` and `target` outlive this
+    // `exact_rows` and `target` must outlive this object.
     PromptSharing(const Target & target, const RowCounts & exact_rows, bool can_draft)
         : target_(target), exact_rows_(exact_rows), can_draft_(can_draft) {}
 
-    // whether these prompts may share the batch of these rounds
+    // Returns true if these prompts may share the batch of these rounds.
     bool can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const;
 
-    // The prompt rows to add to a batch that already has n_rows rows of rounds, beginning with the first prompt.
+    // Returns the prompt slices to add to a batch that already has n_rows rows of rounds, in the order of `reading`.
     std::vector<BatchPart> cut(const std::vector<Sequence *> & reading, int n_rows) const;
 
-    // whether this conversation may take over rows of another one
+    // Returns true if this conversation may copy rows of another one.
     bool can_adopt(const Sequence & s) const;
 
-    // whether one of `reading` is about to run rows that `s` could take over
+    // Returns true if a conversation in `reading` is about to compute rows that `s` could copy.
     bool waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const;
 
   private:

@@ -21,15 +21,15 @@ Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner
       exact_rows_(exact_rows),
       drafting_(models, planner),
       sharing_(target_, exact_rows, can_draft_) {
-    // Threads are chosen only where a number was not asked for, and on the CPU: a GPU's threads wait for it, which
-    // looks like waiting for a core.
+    // The number of threads adapts only if the user set none, and only on the CPU. Threads that wait for a GPU look
+    // like threads that wait for a core.
     const TargetOptions & known = target_.options();
     const bool is_fixed = options.n_threads > 0 || !target_.model().is_cpu();
     threads_ = ThreadPolicy(known.n_threads, known.n_threads_batch, is_fixed, is_fixed || options.n_threads_batch > 0);
     load_.free_cores(now_ms());
 }
 
-// Sorts the sequences into those that read their prompts and those that decode; adds the results of all others.
+// Splits the sequences by phase, prefill or decode, and adds results for all others.
 void Rounds::sort(const std::vector<Sequence *> & sequences, std::vector<Sequence *> & reading,
                   std::vector<Sequence *> & decoding, std::vector<StepResult> & results) {
     for (Sequence * s : sequences) {
@@ -52,7 +52,7 @@ void Rounds::sort(const std::vector<Sequence *> & sequences, std::vector<Sequenc
     }
 }
 
-// A round of all conversations that decode is one batch, with as many tokens of prompts as they can wait for.
+// Runs the rounds of all decoding conversations as one batch, together with as many prompt tokens as the batch allows.
 std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) {
     std::vector<StepResult> results;
     std::vector<Sequence *> reading, decoding;
@@ -92,14 +92,14 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
     for (Sequence * s : reading) {
         const auto is_its = [&](const BatchPart & slice) { return slice.seq == s; };
         if (std::any_of(slices.begin(), slices.end(), is_its)) continue;
-        // if the drafts leave no room for prompts, the first one gets a batch of its own: it cannot wait for ever
+        // If the drafts leave no room for prompts, the first prompt gets a separate batch, so that it never starves.
         const bool is_next = slices.empty() && s == reading.front();
         results.push_back(is_next ? prefill(*s) : result_of(*s, "prefill"));
     }
     return results;
 }
 
-// Plans and drafts. Returns the parts of the batch that is verified next.
+// Plans and drafts. Returns the parts of the batch to verify.
 std::vector<BatchPart> Rounds::draft(const std::vector<Sequence *> & sequences, bool is_timed) {
     if (drafter_) drafter_->set_n_threads(n_threads());
     const auto forces = [](const Sequence * s) { return s->forces; };
@@ -129,7 +129,7 @@ StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
     return r;
 }
 
-// What the batches take is the first that the planner learns of this machine: the first answer already has prices.
+// The planner learns its first batch costs here, so it has prices before the first answer.
 ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress) {
     const auto decode = [&](TargetBatch & batch, bool is_prompt, int n_alike) {
         if (!progress.go_on()) fail(ErrorKind::value, "cancelled");
@@ -143,9 +143,8 @@ ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int
 
 // --- prefill -------------------------------------------------------------------------------------------------------
 
-// One slice of prompt tokens, in batches of the size that was asked for, whatever a drafter needs: where a prompt is
-// cut decides by which kernels its rows are made. The last prompt token gives the first token of the answer: a round
-// with nothing drafted.
+// Runs one slice of the prompt, in batches of the configured size whatever the drafter needs: the batch size decides
+// which kernels compute the rows. The last prompt token gives the first token of the answer, as a round without drafts.
 StepResult Rounds::prefill(Sequence & s) {
     double start = now_ms();
     const int n_slice_end = std::min(s.n_past + target_.n_slice(), s.prompt_end());
@@ -159,7 +158,8 @@ StepResult Rounds::prefill(Sequence & s) {
         add_rows(slice);
         if (!target_.prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
         run(batch_, ThreadPolicy::Kind::prompt);
-        // the last block and the head of all rows round by their number, those of the last row alone do not
+        // Rounding in the last block and the output head depends on the number of rows, and here they run for more than
+        // the last one.
         if (target_.widens_last_block() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
             s.mark_inexact(s.n_past + slice.n_rows - 1);
         }
@@ -185,11 +185,11 @@ void Rounds::add_rows(const BatchPart & slice) {
     }
 }
 
-// after the batch was run
+// Call after the batch was run.
 StepResult Rounds::finish_slice(const BatchPart & slice, double start_ms) {
     Sequence & s = *slice.seq;
     const bool is_last = slice.is_last();
-    const int n_known = is_last ? slice.n_rows - 1 : slice.n_rows;  // rows whose following token is known
+    const int n_known = is_last ? slice.n_rows - 1 : slice.n_rows;  // rows whose next token is known
     if (s.draft) commit_prefilled(s, slice.first, n_known);
     s.n_past += n_known;
     s.stats.prompt_ms += now_ms() - start_ms;
@@ -198,7 +198,7 @@ StepResult Rounds::finish_slice(const BatchPart & slice, double start_ms) {
     return finish_round({&s, 0, slice.first + slice.n_rows - 1, DraftTree(s.tokens.back())});
 }
 
-// Commits what is pending and the rows [row, row + n_rows) of the last decode.
+// Commits the pending rows and rows [row, row + n_rows) of the last decode.
 void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
     FeatureRows features = target_.features().from(row, n_embd_target_);
     s.commit_pending();
@@ -223,7 +223,7 @@ void Rounds::run(TargetBatch & batch, ThreadPolicy::Kind kind) {
     conversations_.note_order();
 }
 
-// Trees come first, so that each lies in one of llama.cpp's batches.
+// Trees come first, so that each tree lies within one ubatch of llama.cpp.
 double Rounds::verify(std::vector<BatchPart> & rounds, const std::vector<Sequence *> & reading,
                       std::vector<BatchPart> & slices) {
     const double start = now_ms();
@@ -252,7 +252,7 @@ double Rounds::verify(std::vector<BatchPart> & rounds, const std::vector<Sequenc
     return ms;
 }
 
-// The first n of the accepted rows that went with rejected ones, before whatever comes next.
+// Adds the first n rows that must be replayed: accepted tokens whose state was lost with the rejected ones.
 void Rounds::add_replay(const Sequence & s, int n) {
     const int first = s.n_past - s.n_replay;
     for (int i = first; i < first + n; ++i) {
@@ -292,7 +292,7 @@ StepResult Rounds::finish_round(const BatchPart & round) {
     return out;
 }
 
-// The longest path whose tokens the target chooses, and one token more.
+// Returns the longest path of tokens that the target chooses, and one more token.
 MatchResult Rounds::accept(const BatchPart & round, StepResult & out) {
     Sequence & s = *round.seq;
     int n_left = s.n_max - (int)s.tokens.size();
@@ -304,8 +304,8 @@ MatchResult Rounds::accept(const BatchPart & round, StepResult & out) {
     });
 }
 
-// What the target says at a node; stop: it ends the text. None where the sampler fails, for a reason that lies in its
-// own request: others are in the same round, and what this one has said before stands.
+// Returns the target's choice at a node; `stop` is set if it ends the text. Returns nullopt if the sampler fails
+// because of its own request. The other requests of the round continue, and the tokens accepted so far stand.
 std::optional<Choice> Rounds::choose(Sequence & s, int node, const BatchPart & round, StepResult & out) {
     const int row = round.first + node;
     const Pos pos = (Pos)s.tokens.size() + round.tree.depth[node];
@@ -336,9 +336,9 @@ void Rounds::count_text(Sequence & s, const MatchResult & result) {
     for (int32_t node : result.nodes) s.stats.n_text_accepted += s.plan.is_from_text(node);
 }
 
-// What GenerateParams::synth_rates let a node emit: its first child, which is the likeliest, or `sampled`, or the next
-// token that no child has. One draw per position, so that every strategy meets the same luck. The first token of an
-// answer comes with the prefill, before anything was proposed.
+// Returns the token that GenerateParams::synth_rates makes a node emit: its first (likeliest) child, or else `sampled`,
+// or the next token that no child has. Each position has one random draw, so that all strategies see the same
+// acceptance. The first token of an answer comes from the prefill, before anything is proposed.
 Token Rounds::synthetic(const BatchPart & round, int node, Token sampled) const {
     const Sequence & s = *round.seq;
     const DraftTree & pool = s.plan.pool();
@@ -356,21 +356,20 @@ Token Rounds::synthetic(const BatchPart & round, int node, Token sampled) const 
     return sampled;
 }
 
-// Everything that makes the round's tokens history, in one place; nothing in here can fail halfway for a reason other
-// than memory.
+// Applies the result of a round to the conversation. Only running out of memory can make it fail halfway.
 void Rounds::commit(const BatchPart & round, const MatchResult & result) {
     Sequence & s = *round.seq;
     if (s.draft) {
         std::vector<int32_t> rows;
         for (int32_t node : result.nodes) rows.push_back(round.first + node);
-        // A stopped walk may end on an accepted node whose own next token is unknown; its row stays pending as any last
-        // row does.
+        // A walk that stopped may end on an accepted node whose next token is unknown. Its row stays pending, like any
+        // last row.
         s.features.add(s.n_past, target_.features(), rows);
         s.features.trim(s.draft->n_rows());
     }
     const bool is_kept = target_.cells().keep_path(s.range, round.tree, result.nodes.back(), s.n_past);
     s.n_replay = is_kept ? 0 : s.n_replay + (int)result.nodes.size();
-    const bool is_first = s.n_past < s.n_prompt;  // the forward was the prefill's
+    const bool is_first = s.n_past < s.n_prompt;  // these rows were run by the prefill
     s.n_past += (int)result.nodes.size();
     s.tokens.insert(s.tokens.end(), result.tokens.begin(), result.tokens.end());
     if (s.uses_text) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The only loop: a step runs, for each of the given conversations, a slice of its prompt or a round of plan, draft,
-// verify, accept and commit. It does not handle errors: the engine restores its conversations afterwards.
+// The main loop. For each given conversation, a step runs a slice of its prompt or a round: plan, draft, verify,
+// accept, commit. Errors are not handled here; the engine restores the conversations.
 #pragma once
 
 #include <optional>
@@ -33,26 +33,26 @@ struct StepResult {
     std::vector<bool> accepted;  // tokens[i] was drafted
     std::vector<TokenLogprobs> logprobs;
     std::string finish;  // "" | "stop" | "length"
-    // why this conversation, and no other, has ended; with it come no tokens
+    // Error that ended this conversation only. `tokens` is then empty.
     std::optional<Error> error;
 };
 
 class Rounds {
   public:
-    // all but the options outlive this
+    // All arguments except the options must outlive this object.
     Rounds(const EngineOptions & options, Models & models, Planner & planner, Conversations & conversations,
            const RowCounts & exact_rows);
 
-    // as Engine::step
+    // See Engine::step.
     std::vector<StepResult> step(const std::vector<Sequence *> & sequences);
 
-    // Runs again, in exact batches, the accepted rows that the target no longer holds.
+    // Runs the accepted rows that the target no longer holds again, in exact batches.
     void replay(Sequence & s);
 
-    // Measures with the number of threads that is best now, which on a busy machine is not all of them.
+    // Measures with the current best number of threads, which on a busy machine is not all of them.
     ExactRows measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress);
 
-    // threads that decoding has now
+    // Current number of threads for decoding.
     int n_threads() const { return threads_.level(ThreadPolicy::Kind::decode); }
 
   private:
@@ -66,7 +66,7 @@ class Rounds {
     std::vector<BatchPart> draft(const std::vector<Sequence *> & sequences, bool is_timed);
     double verify(std::vector<BatchPart> & rounds, const std::vector<Sequence *> & reading,
                   std::vector<BatchPart> & slices);
-    // With the threads that are best at that moment.
+    // Runs the batch with the current best number of threads.
     void run(TargetBatch & batch, ThreadPolicy::Kind kind);
     void add_replay(const Sequence & s, int n);
     void note_exactness(const std::vector<BatchPart> & rounds);
@@ -80,8 +80,8 @@ class Rounds {
     Target & target_;
     Drafter * drafter_;
     bool can_draft_;
-    bool is_planned_ = false;  // the round under way
-    int n_embd_target_;        // of a feature
+    bool is_planned_ = false;  // of the current round
+    int n_embd_target_;        // of a hidden state
     Planner & planner_;
     Conversations & conversations_;
     const RowCounts & exact_rows_;

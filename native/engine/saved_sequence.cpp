@@ -40,13 +40,14 @@ void SavedSequence::check() {
     fits = fits && h.n_draft <= n && h.n_target <= n && n_values * sizeof(float) + h.n_draft + h.n_target == n;
     if (!fits || h.checksum != checksum()) {
         fail(ErrorKind::value,
-             "a saved conversation: expected version %u with a correct checksum, found %zu other bytes; "
-             "read the prompt again",
+             "a saved conversation is damaged or was saved by another version: expected version %u with a correct "
+             "checksum, found %zu other bytes; read the prompt again",
              Header{}.version, bytes.size());
     }
     const auto * tokens = (const Token *)(bytes.data() + sizeof(Header));
     if (std::any_of(tokens, tokens + h.n_tokens, [](Token t) { return t < 0; })) {
-        fail(ErrorKind::value, "a saved conversation has tokens of images, which only the process that saved it knows");
+        fail(ErrorKind::value,
+             "a saved conversation has tokens of images, which are valid only in the process that saved it");
     }
     is_untrusted_ = false;
 }

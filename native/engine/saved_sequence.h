@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A conversation between two generations, outside of the caches: one blob with version, sizes and checksum. A file
-// holds the same bytes.
+// A conversation that was saved between two generations: one blob with version, sizes and checksum. Files hold the same
+// bytes.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace eaglecpp {
 
 class SavedSequence {
   public:
-    // The blob's beginning. Tokens, hidden states, the drafter's rows and the target's follow it.
+    // Start of the blob, followed by tokens, hidden states, the drafter's rows and the target's rows.
     struct Header {
-        uint64_t checksum = 0;  // of all that follows it; 0 until seal()
+        uint64_t checksum = 0;  // of all following bytes; 0 until seal()
         uint32_t magic = 0x4C474145, version = 1;
         int32_t n_tokens = 0, n_past = 0, inexact_from = 0, n_draft_rows = 0;
         int32_t n_aux = 0, n_embd = 0, first = 0, n_rows = 0;  // of the hidden states (FeatureWindow)
@@ -25,12 +25,13 @@ class SavedSequence {
     };
 
     SavedSequence() : bytes(sizeof(Header)) {}
-    // Room for a blob of n bytes from a file. Nothing of it is read before check().
+    // Reserves a blob of n bytes, to be filled from a file. The contents are not read before check().
     explicit SavedSequence(size_t n) : bytes(std::max(n, sizeof(Header))), is_untrusted_(true) {}
 
-    // Call before the blob goes to a file.
+    // Sets the checksum. Call it before the blob goes to a file.
     void seal();
-    // Error(value) if seal() did not make the blob, or if it has tokens of images: their ids mean nothing elsewhere.
+    // Raises Error(value) unless seal() made the blob, or if it contains image tokens: their ids are valid only in the
+    // process that made them.
     void check();
 
     // empty before check()

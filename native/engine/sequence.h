@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: MIT
-// One conversation: what target and drafter hold of it, and the generation under way, if any.
+// One conversation: the state that target and drafter hold for it, and its generation, if one is running.
 //
 // Invariants between steps:
-//   the target has run tokens [0, n_past), and holds all of them but the last n_replay, which it has to run again
-//
-//   during a generation past its prefill exactly one token, the root of the next round, has not been run: n_past ==
-//   tokens.size() - 1
-//
-//   the drafter has committed rows [0, draft.n_rows()), and `features` holds those of positions [draft.n_rows(),
-//   n_past), which are pending
-//
-//   `inexact_from`, unless it is none_inexact, is never greater than n_past
+// - The target has run tokens [0, n_past). It holds all of them but the last n_replay, which must be run again.
+// - During a generation, after the prefill, exactly one token has not been run: the root of the next round. n_past ==
+// tokens.size() - 1.
+// - The drafter has committed rows [0, draft.n_rows()). `features` holds the hidden states of positions
+// [draft.n_rows(), n_past), the pending rows.
+// - `inexact_from` is none_inexact or <= n_past.
 #pragma once
 
 #include <algorithm>
@@ -37,24 +34,24 @@
 
 namespace eaglecpp {
 
-// Counters of one generation; always on.
+// Counters of one generation.
 struct Stats {
     int n_prompt = 0;     // prompt tokens run by the target
     int n_reused = 0;     // prompt tokens found in the cache
     int n_predicted = 0;  // tokens emitted
     int n_rounds = 0;     // target forwards after the prefill
     int n_draft = 0;      // draft nodes verified
-    int n_accepted = 0;   // of these, accepted
-    int n_text = 0;       // draft nodes that only the text itself proposed
+    int n_accepted = 0;   // accepted draft nodes
+    int n_text = 0;       // draft nodes proposed only by the text itself
     int n_text_accepted = 0;
     double prompt_ms = 0.0;
     double predicted_ms = 0.0;            // wall time from the first token to the end of the last round
     double draft_ms = 0.0;                // drafter: commit and draft rows
     double verify_ms = 0.0;               // target: decode
-    std::vector<int> tried_per_depth;     // [depth - 1] rounds in which a draft of this depth could have been accepted
-    std::vector<int> accepted_per_depth;  // [depth - 1] and was
+    std::vector<int> tried_per_depth;     // [depth - 1] rounds in which a draft of this depth could be accepted
+    std::vector<int> accepted_per_depth;  // [depth - 1] rounds in which it was
 
-    // Returns how many drafts had their turn, and how many of them were accepted.
+    // Adds a round. Returns how many drafts were compared with the target, and how many of them were accepted.
     std::pair<int, int> count(const DraftTree & tree, const MatchResult & result, bool is_first) {
         n_predicted += (int)result.tokens.size();
         if (is_first) return {0, 0};  // the first token comes with the prefill
@@ -87,45 +84,44 @@ struct Sequence {
 
     std::unique_ptr<DraftSequence> draft;  // null without a drafter
     FeatureWindow features;
-    TextIndex text;  // holds `tokens` while a generation is under way that drafts from them
+    TextIndex text;  // holds `tokens` while a generation drafts from them
 
-    // The rows from here on may have other bits than plain decoding would give them; none_inexact if all rows are
-    // exact.
+    // First row whose bits may differ from plain decoding; none_inexact if all rows are exact.
     static constexpr int none_inexact = INT_MAX;
     int inexact_from = none_inexact;
     bool is_exact() const { return inexact_from == none_inexact; }
     void mark_inexact(int pos) { inexact_from = std::min(inexact_from, pos); }
 
-    // the generation under way
+    // The current generation.
     bool is_active = false;
     int n_prompt = 0;
     int n_max = 0;  // tokens.size() at which it ends
     Exactness exactness = Exactness::off;
     GenerateParams params;
-    std::vector<std::shared_ptr<const Image>> images;  // of the prompt
+    std::vector<std::shared_ptr<const Image>> images;  // images of the prompt
     std::unique_ptr<Sampler> sampler;
-    int n_picked = 0;  // the largest logits of a row, found on the device of the target; 0 = all of them come
+    int n_picked = 0;  // number of largest logits picked on the target's device; 0 = the host gets all logits
     Stats stats;
     bool uses_text = false;
-    bool forces = false;  // drafts what the grammar forces
+    bool forces = false;  // drafts tokens that the grammar forces
     SequencePlan plan;
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;
     DraftedLevels levels;
     double decode_start_ms = 0.0;
-    std::optional<Error> failure;  // of its sampler: the next step tells, and ends the generation
+    std::optional<Error> failure;  // error of its sampler; the next step reports it and ends the generation
 
     bool is_prefilling() const { return is_active && n_past < n_prompt; }
-    // If no answer is to be generated, the last prompt token need not be run either.
+    // Position at which the prefill ends. If no answer is requested, the last prompt token is not run.
     int prompt_end() const { return n_max > n_prompt ? n_prompt : n_prompt - 1; }
 
-    // the image whose row is to be run next, null = a token is
+    // Returns the image whose row is run next, or null if a token is next.
     const Image * image() const {
         const auto has = [&](const auto & image) { return image->has(tokens[n_past]); };
         const auto found = std::find_if(images.begin(), images.end(), has);
         return found == images.end() ? nullptr : found->get();
     }
-    // prompt rows to the next border between tokens and an image, or to the end
+    // Returns the number of prompt rows up to the next border between tokens and an image, or up to the end.
     int n_rows_alike() const {
         const Image * first = image();
         int end = n_past;
@@ -134,8 +130,7 @@ struct Sequence {
         return end - n_past;
     }
 
-    // n, or the beginning of an image of the prompt that would be cut there and must not be: its rows see each other,
-    // or have one position
+    // Returns n, or the start of the image that a cut at n would split, if its rows see each other or share a position.
     int before_whole(const Tokens & prompt, int n) const {
         if (n == 0 || n >= (int)prompt.size() || prompt[n] >= 0) return n;
         for (const auto & image : images) {
@@ -145,23 +140,23 @@ struct Sequence {
         return n;
     }
 
-    // rows that wait for the drafter
+    // Number of rows whose hidden states the drafter has not read yet.
     int n_pending() const {
         if (!draft || !features.has(draft->n_rows())) return 0;
         return std::max(0, features.end() - draft->n_rows());
     }
     FeatureRows pending() const { return features.from(draft->n_rows()); }
 
-    // gives the drafter what waits for it
+    // Gives the pending rows to the drafter.
     void commit_pending() {
         if (n_pending() > 0) draft->commit(pending(), &tokens[draft->n_rows() + 1]);
     }
 };
 
-// fewest rows that are worth taking over from another conversation
+// Fewest rows for which copying from another conversation pays.
 constexpr int n_adopt_least = 16;
 
-// length of the common beginning of both, at most n_max
+// Length of the common prefix, at most n_max.
 inline int n_common(const Tokens & a, const Tokens & b, int n_max) {
     int n = 0;
     while (n < n_max && a[n] == b[n]) ++n;

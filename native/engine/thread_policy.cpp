@@ -6,16 +6,16 @@
 
 namespace eaglecpp {
 
-static constexpr double window_ms = 150.0;  // of wall time that utilisation is judged over
-static constexpr double core_missed = 0.4;  // of one core: less than that is nobody else's load
-static constexpr double slow = 1.3;         // times the usual time
-static constexpr double slow_alone = 3.0;   // the same, whatever the threads ran
-static constexpr int n_usual = 3;           // decodes behind a usual time
+static constexpr double window_ms = 150.0;  // wall time over which utilisation is averaged
+static constexpr double core_missed = 0.4;  // of one core; less is not caused by other processes
+static constexpr double slow = 1.3;         // multiple of the usual time that counts as slow
+static constexpr double slow_alone = 3.0;   // multiple that counts as slow whatever the CPU time
+static constexpr int n_usual = 3;           // decodes before a usual time is trusted
 
-static constexpr double gap_first_ms = 200.0, gap_max_ms = 20000.0;  // before the number rises again
-// of a core that others may take and it still counts as free
+static constexpr double gap_first_ms = 200.0, gap_max_ms = 20000.0;  // minimum time between two rises
+// share of a core that others may use while it still counts as free
 static constexpr double share_to_keep = 0.4, share_to_rise = 0.2;
-// of a core that decodes missed: what others take costs a thread only then
+// share of a core that decodes must have missed before the load of others costs a thread
 static constexpr double core_missed_heard = 0.25;
 
 ThreadPolicy::ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, bool is_prompt_fixed)
@@ -52,7 +52,7 @@ void ThreadPolicy::hear_free(double n_cores, double now_ms) {
     }
 }
 
-// The threads of late did not have their cores, and it shows.
+// Returns true if recent decodes were slow because their threads were not scheduled.
 bool ThreadPolicy::is_starved(const Run & run, int n_threads, const Usual & usual) {
     if (n_threads < 2 || !hears_) return false;
     const double keep = std::exp(-run.wall_ms / window_ms);
@@ -64,7 +64,7 @@ bool ThreadPolicy::is_starved(const Run & run, int n_threads, const Usual & usua
         window_timed_ = keep * window_timed_ + run.wall_ms;
     }
     if (window_wall_ < 0.6 * window_ms * n_threads) return false;
-    const double ratio = window_usual_ > 0.0 ? window_timed_ / window_usual_ : 0.0;  // 0 = not known
+    const double ratio = window_usual_ > 0.0 ? window_timed_ / window_usual_ : 0.0;  // 0 = unknown
     return (n_missed_ > core_missed && (ratio == 0.0 || ratio > slow)) || ratio > slow_alone;
 }
 
@@ -76,11 +76,11 @@ void ThreadPolicy::learn(const Run & run, double now_ms) {
     is_timed_ = !is_starved(run, n_threads, usual) || is_fixed_[(int)run.kind];
     if (is_timed_) {
         const double ms = ++usual.n > n_usual ? std::min(run.wall_ms, 2.0 * usual.ms) : run.wall_ms;
-        // the first one builds graphs
+        // The first decode builds graphs, so the second one replaces its time.
         usual.ms += (usual.n <= 2 ? 1.0 : 0.15) * (ms - usual.ms);
         return;
     }
-    // as many as had their cores; the next ones tell whether that is few enough
+    // Continue with the number of threads that were scheduled. The next decodes show if it is low enough.
     const double n_had = n_threads * window_cpu_ / window_wall_;
     set_available(std::min(n_threads - 1, (int)std::floor(n_had + share_to_rise)), now_ms);
 }

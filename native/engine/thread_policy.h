@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// How many threads the next decode gets. ggml's threads spin at barriers and wait for the one that is not running, so
-// on a machine whose cores others keep busy two threads can be a hundred times slower than one: the number must fall to
-// the cores that are free, and come back when they are.
+// Chooses the number of threads for the next decode. ggml's threads spin at barriers and wait for every other thread,
+// so on a machine with busy cores two threads can be a hundred times slower than one. The number must follow the number
+// of free cores.
 //
-// It falls when recent decodes did not get their cores and either the system reports that other processes took them,
-// or the decodes took longer than usual. What another program did before an answer therefore takes no thread from it.
-// It rises when the system reports more free cores, and later each time it had to fall again soon after. Where the
-// system reports nothing (it does on Linux only), the number stays.
+// The number falls if recent decodes missed their cores, and either the system reports that other processes used them
+// or the decodes took longer than usual. So a program that ran before an answer takes no thread from it. The number
+// rises if the system reports more free cores, later each time that it had to fall again soon after. It stays the same
+// where the system reports nothing (only Linux does).
 //
-// No clock inside: times are handed in, in milliseconds.
+// The class has no clock; callers pass times in milliseconds.
 #pragma once
 
 #include <map>
@@ -29,23 +29,23 @@ class ThreadPolicy {
 
     ThreadPolicy() : ThreadPolicy(1, 1, true, true) {}
 
-    // the most threads for decoding and for prompts; a number that is fixed is never changed
+    // Takes the maximum number of threads for decoding and for prompts. A fixed number never changes.
     ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, bool is_prompt_fixed);
 
-    // threads for a decode of this kind now
+    // Returns the number of threads for a decode of this kind.
     int level(Kind kind) const;
 
-    // reports how many cores other processes have left to this one recently
+    // Reports how many cores other processes recently left free.
     void hear_free(double n_cores, double now_ms);
 
-    // reports a decode that had level() threads
+    // Reports a decode that ran with level() threads.
     void learn(const Run & run, double now_ms);
 
-    // The last decode's threads had their cores: its time is what such a decode costs.
+    // Returns true if the last decode's threads were scheduled, so that its time is a valid measurement.
     bool is_timed() const { return is_timed_; }
 
   private:
-    // what decodes of a kind and number of rows take
+    // Usual time of decodes of one kind and number of rows.
     struct Usual {
         double ms = 0.0;
         int n = 0;
@@ -56,14 +56,14 @@ class ThreadPolicy {
 
     int n_max_[2];
     bool is_fixed_[2];
-    int n_available_;  // cores there seem to be
+    int n_available_;  // number of free cores as last estimated
     bool is_timed_ = true;
     bool hears_ = false;
     double next_rise_ms_ = 0.0, gap_ms_;
-    double n_missed_ = 0.0;                           // of late: cores that the threads did not get
-    double window_wall_ = 0.0, window_cpu_ = 0.0;     // of late: time of the threads, and time they ran
-    double window_usual_ = 0.0, window_timed_ = 0.0;  // of late: usual time, and time taken by the same decodes
-    std::map<std::pair<Kind, int>, Usual> usual_;     // by kind and rows, with the threads there are
+    double n_missed_ = 0.0;                           // cores that the threads recently missed
+    double window_wall_ = 0.0, window_cpu_ = 0.0;     // recent time of the threads, and time they ran
+    double window_usual_ = 0.0, window_timed_ = 0.0;  // recent usual time, and time taken by the same decodes
+    std::map<std::pair<Kind, int>, Usual> usual_;     // by kind and rows, at the current number of threads
 };
 
 }  // namespace eaglecpp
