@@ -11,26 +11,26 @@ namespace eaglecpp {
 // --- acceptance model -----------------------------------------------------------------------------------------------
 
 namespace {
-constexpr double x_max = 8.0;  // |logit| of a drafter probability is clipped here
+constexpr double x_max = 8.0;  // clip of |logit| of a drafter probability
 constexpr double slope_min = 0.1, slope_max = 1.5;
-constexpr double slope_prior = 40.0;  // information of the prior slopes: some fifty labels of a sure drafter
-constexpr double clean_min = -8.0;    // log-probabilities before the noise are clipped here
-constexpr double text_max = 7.0;      // |text term|
-// Behind one token that was not its first, and more, a drafter of all tokens at once is right in 22 % of the places
-// where it else is in 65 to 84 % (rmagur1203/vllm-ddtree docs/DDTREE-FINDINGS-EN.md).
+constexpr double slope_prior = 40.0;  // information of the prior slopes: about fifty labels of a confident drafter
+constexpr double clean_min = -8.0;    // clip of log-probabilities before the noise
+constexpr double text_max = 7.0;      // clip of |text term|
+// After one or more tokens that were not its first choice, a parallel drafter is right at 22 % of the positions where
+// it is otherwise right at 65 to 84 % (rmagur1203/vllm-ddtree docs/DDTREE-FINDINGS-EN.md).
 constexpr double parallel_starts[] = {-1.5, -2.0};
 constexpr double confidence_start = 0.3;
-constexpr double drift = 0.01;  // variance a text gains per label
+constexpr double drift = 0.01;  // variance that a text gains per label
 constexpr double variance_max = 2.0;
-constexpr double text_spread = 0.5;         // variance of text terms over texts
-constexpr double handed_over_max = 0.4;     // of a text term, when the text ends
+constexpr double text_spread = 0.5;         // variance of text terms between texts
+constexpr double handed_over_max = 0.4;     // limit of the part of a text term that the drafter takes over
 constexpr double slack = 0.5, alarm = 5.0;  // CUSUM, in standard deviations
 
 double sigmoid(double z) {
     return 1.0 / (1.0 + std::exp(-z));
 }
 
-// logit of exp(logp) / left, clipped; a logp that is not a number counts as "hardly"
+// logit of exp(logp) / left, clipped; NaN counts as very unlikely.
 double logit_of(float logp, double left) {
     if (!(logp > -60.0f)) return -x_max;
     const double q = std::min(std::exp((double)std::min(logp, 0.0f)) / left, 1.0);
@@ -38,7 +38,7 @@ double logit_of(float logp, double left) {
     return std::clamp(std::log(q / (1.0 - q)), -x_max, x_max);
 }
 
-// drafter probability not taken by the siblings before
+// Drafter probability left after this sibling.
 double left_after(float logp, double left) {
     const double q = logp > -60.0f ? std::exp((double)std::min(logp, 0.0f)) : 0.0;
     return std::max(left - q, 1e-6);
@@ -80,7 +80,7 @@ double TextTerm::hand_over(double information) const {
     return std::clamp(gain * value, -handed_over_max, handed_over_max);
 }
 
-// A grammar changes what the target may say, which tells nothing lasting about the drafter.
+// A grammar restricts the target's tokens, so its labels say nothing lasting about the drafter.
 static bool is_lasting(RequestKind kind) {
     return kind != RequestKind::constrained && kind != RequestKind::coupled_constrained;
 }
@@ -89,9 +89,9 @@ AcceptanceModel::AcceptanceModel() {
     for (int k = 0; k < n_request_kinds; ++k) classes_.emplace_back(k >= (int)RequestKind::coupled_cool);
 }
 
-// Priors: published fits of the same shape have slopes of 0.44 to 0.83 and negative offsets (vllm-project/vllm #52228).
-// Those of coupled requests lie between fits of two drafters at temperatures 0.5 to 1.0 with and without top-p and
-// min-p (docs/research/coupled-sampling.md).
+// Priors: published fits of the same form have slopes of 0.44 to 0.83 and negative offsets (vllm-project/vllm #52228).
+// The priors of coupled requests are between the fits of two drafters at temperatures 0.5 to 1.0, with and without
+// top-p and min-p (docs/research/coupled-sampling.md).
 AcceptanceModel::Class::Class(bool is_coupled) {
     const double rank_starts[2][n_rank_terms] = {{-0.4, -0.4, -0.4}, {0.5, 0.2, -0.2}};
     first.slope.value = is_coupled ? 0.6 : 0.65;
@@ -116,8 +116,8 @@ std::vector<AcceptanceModel::Weight *> AcceptanceModel::Class::weights() {
     return out;
 }
 
-// A drafter's probability of its best token is about as large as its rate of acceptance, so that a chance equal to the
-// rate is wanted where logit(q) = logit(rate). Noise shifts both by the same, roughly.
+// A drafter's probability of its best token is about equal to its acceptance rate, so the model should give the rate
+// where logit(q) = logit(rate). Noise shifts both by about the same amount.
 void AcceptanceModel::expect(const std::vector<float> & rates, bool is_parallel) {
     for (Class & c : classes_) {
         for (int i = 0; is_parallel && i < n_deviated; ++i) {
@@ -142,7 +142,7 @@ void AcceptanceModel::Weight::learn(double error, double info, double x, double 
     value += error * x / (information + prior);
 }
 
-// of the i-th child at this site
+// Inputs of the i-th child at this site.
 AcceptanceModel::Signs AcceptanceModel::signs_of(const Candidate & child, double left, const DraftSite & site, int i) {
     const float logq = child.logq;
     const double confidence = std::isfinite(child.confidence) ? (double)child.confidence : 0.0;
@@ -158,8 +158,8 @@ double AcceptanceModel::side_logit(const Side & side, const TextTerm & text, con
            side.offset[s.offset].value + text.value;
 }
 
-// Part of what the text at hand taught is true of the drafter: text terms learn first and would keep it to themselves,
-// and every new text would start from the same wrong guess.
+// Some of the text term is true for the drafter in general. Text terms learn first, so without this every new
+// text would start from the same wrong guess.
 void AcceptanceModel::end_text(RequestKind kind, TextState & text) {
     Class & c = classes_[(int)kind];
     if (is_lasting(kind)) {
@@ -207,7 +207,7 @@ void AcceptanceModel::learn(RequestKind kind, TextState & text, const DraftSite 
         }
         term.learn(error, info);
         n_labels_ += i == 0;
-        if (matched == i) break;  // the siblings after it had no chance to show anything
+        if (matched == i) break;  // later siblings were not compared
         left_q = left_after(children[i].logp, left_q);
     }
 }
@@ -247,14 +247,14 @@ bool AcceptanceModel::set_state(const LearnedState & state) {
 // --- text acceptance ------------------------------------------------------------------------------------------------
 
 namespace {
-// Chances to begin with, from this length of the match on. Counted in greedy answers of small models to requests for
-// copies, to questions about documents, and in code and prose they went on with.
+// Initial probabilities, from this match length on. Counted in greedy answers of small models: copying tasks, questions
+// about documents, and continued code and prose.
 constexpr std::pair<int, double> starts[] = {{0, 0.02}, {1, 0.05}, {2, 0.4},   {3, 0.45},  {4, 0.5},
                                              {5, 0.6},  {7, 0.75}, {10, 0.85}, {16, 0.92}, {32, 0.95}};
-// where tokens are drawn at random: logits less, of matches up to here
+// With random sampling: reduction of the logit, for short matches and for longer ones.
 constexpr double less_short = 1.2, less_long = 0.5;
 constexpr int n_short = 5;
-constexpr double text_pull = 0.9995;  // proposals are judged whether they were verified or not
+constexpr double text_pull = 0.9995;  // proposals are labelled whether verified or not
 
 constexpr double forced_start = 0.97;
 
@@ -294,10 +294,10 @@ void learn_text(RequestKind kind, ChainTerms & terms, const TextDraft & draft, c
 
 // --- mean chances ---------------------------------------------------------------------------------------------------
 
-static constexpr float revisit = 0.03f;  // per level above it
+static constexpr float revisit = 0.03f;  // per step above it
 
-// Deeper levels are expected to be like this one until they were looked at, and a little more so as long as they are
-// not: a level that was never tried, or once in a bad moment, would never be tried again.
+// Deeper steps are assumed to be like this one until they were tried, and drift towards it while they are not.
+// Otherwise a step that was never tried, or once at a bad moment, would never be tried again.
 void MeanChances::learn(int depth, const double * a, int n, float p) {
     const int d = row(depth);
     const float rate = std::max(0.1f, 1.0f / (float)(++n_seen_[d] + 1)) * std::max(p, 0.1f);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The drafter's half of coupled sampling: what it would sample in the target's place, with the same noise. It knows its
-// own distribution only, so it applies the links of the target's sampler chain that cut that down (top-k, top-p, min-p,
-// temperature, in llama.cpp's order) and leaves the rest to the target.
+// The drafter's side of coupled sampling: the tokens it would sample in place of the target, with the same noise. The
+// drafter knows only its own distribution. It applies those parts of the target's sampler chain that cut it down
+// (top-k, top-p, min-p, temperature, in llama.cpp's order) and leaves the rest to the target.
 #pragma once
 
 #include <vector>
@@ -20,11 +20,13 @@ struct CoupledSampling {
     float min_p = 0.0f;  // 0 = off
 };
 
-// The k best of log q_i + g_i, best first, q the drafter's logits[n] after the cuts and the noise that of the token at
-// index `pos` of the text; fewer if the cuts leave fewer. `ids` maps an index to a token id. Candidate::logp is the
-// logarithm of the softmax over these sums, which is the chance that the target chooses the token if its own
-// log-probabilities scatter about the drafter's like Gumbel noise does; how much they really scatter is learned
-// (algo/acceptance.h). Candidate::logq is log q_i.
+// Returns the k best of log q_i + g_i, best first, or fewer if the cuts leave fewer. q is the distribution of the
+// drafter's logits[n] after the cuts, g the noise of the token at index `pos` of the text. `ids` maps an index to a
+// token id.
+//
+// Candidate::logp is the log-softmax over these sums: the probability that the target chooses the token if its own
+// log-probabilities differ from the drafter's by Gumbel noise. The real difference is learned (algo/acceptance.h).
+// Candidate::logq is log q_i.
 class CoupledDraft {
   public:
     std::vector<Candidate> best(const float * logits, int n, int k, const Token * ids, const CoupledSampling & sampling,

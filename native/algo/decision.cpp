@@ -10,7 +10,7 @@ using Reason = Decision::Reason;
 constexpr std::array<const char *, 3> mode_names = {"plain", "probe", "draft"};
 constexpr std::array<const char *, n_reasons> reason_names = {
     "off", "room", "calibrating", "over_budget", "all_rejected", "pays", "fixed", "inexact", "no_match", "replay"};
-// of an answer that drafted nothing
+// Reasons why an answer drafted nothing.
 constexpr std::array<const char *, n_reasons> reason_texts = {"",
                                                               ": no room for a draft",
                                                               ": measuring a target-only step",
@@ -19,7 +19,7 @@ constexpr std::array<const char *, n_reasons> reason_texts = {"",
                                                               "",
                                                               "",
                                                               ": no batch of several rows is exact here",
-                                                              ": nothing in the text so far pays as a draft",
+                                                              ": no draft from the text is worth verifying",
                                                               ": running accepted tokens again"};
 
 std::string join(const std::vector<int32_t> & values) {
@@ -28,11 +28,11 @@ std::string join(const std::vector<int32_t> & values) {
     return out;
 }
 
-// best_speed: predicted for recent drafts; 0 = unknown
+// best_speed: predicted for recent drafts; 0 = unknown.
 std::string why_off(Reason reason, double best_speed) {
     const bool is_too_slow = best_speed > 0.0 && best_speed < 1.0;
     if (is_too_slow && (reason == Reason::over_budget || reason == Reason::all_rejected)) {
-        return strf("off: the best draft would reach %.2f of plain speed", best_speed);
+        return strf("off: the best draft would reach %.2f times the target-only speed", best_speed);
     }
     return std::string("off") + reason_texts[(int)reason];
 }
@@ -63,7 +63,7 @@ void PlanSummary::add(const Decision & decision, int n_tokens, double n_steps) {
     }
     n_probes_ += decision.mode == Mode::probe;
     if (decision.mode != Mode::draft || decision.nodes.empty()) {
-        // calibrating rounds, missing room and rows run again say nothing about the text
+        // Rounds that calibrate, lack room or replay rows say nothing about the text.
         if (decision.reason != Reason::calibrating && decision.reason != Reason::room &&
             decision.reason != Reason::replay) {
             why_off_ = decision.reason;
@@ -86,8 +86,8 @@ std::string PlanSummary::explain() const {
     if (!drafts()) return why_off(why_off_, best_speed_) + (n == 0 && n_probes_ == 0 ? "" : "; " + rounds);
     const std::string shape =
         n_chains_ >= n_trees_ ? strf("chain %.0f", n_nodes()) : strf("tree %.0f nodes, depth %.0f", n_nodes(), depth());
-    return strf("%s: expected %.1f tokens in the time of %.2f plain steps; %s", shape.c_str(), n_tokens_expected(),
-                cost_expected(), rounds.c_str());
+    return strf("%s: expected %.1f tokens in the time of %.2f target-only steps; %s", shape.c_str(),
+                n_tokens_expected(), cost_expected(), rounds.c_str());
 }
 
 std::string PlanSummary::reason() const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What may be asked of a round, and what was decided, in words.
+// Strategies, and the planner's decisions in words.
 #pragma once
 
 #include <algorithm>
@@ -12,78 +12,78 @@
 
 namespace eaglecpp {
 
-// Names of Decision::Reason, in its order.
+// Names of Decision::Reason, in the same order.
 constexpr int n_reasons = 10;
 const std::array<const char *, n_reasons> & decision_reasons();
 
-// What was decided for one round of one conversation, as a value that explains itself and prints as a line of a log.
+// The planner's decision for one round of one conversation. It prints as a line of a log:
 //
 //     plain reason=over_budget speed=0.93
 //     probe k=4 levels=0/1 reason=all_rejected tokens=1 cost=1
 //     draft k=4 levels=0/1,2/5,6 nodes=1,2,5 reason=pays tokens=2.91 cost=1.31
 //     draft k=0 levels= text=9 nodes=1,2,3,4,5 reason=pays tokens=5.12 cost=1.44
 //
-// `levels` are the nodes whose children the drafter proposed, level by level, `nodes` the drafts that were verified;
-// both are indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes that the text itself
+// `levels` are the nodes whose children the drafter proposed, step by step; `nodes` are the verified drafts. Both are
+// indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes that the text itself
 // proposed; they come first.
 struct Decision {
-    enum class Mode { plain, probe, draft };  // probe: drafted, and not verified
+    enum class Mode { plain, probe, draft };  // probe: drafted, but not verified
     enum class Reason {
-        off,           // the strategy says so, or there is no drafter
-        room,          // too few tokens are left to generate
-        calibrating,   // a target-only step, to measure its time
+        off,           // by strategy, or without a drafter
+        room,          // too few tokens left to generate
+        calibrating,   // measuring the time of a target-only step
         over_budget,   // the ledger cannot cover a drafting round
         all_rejected,  // drafted, but no node is worth verifying
         pays,          // drafted and verified
         fixed,         // a fixed strategy
-        inexact,       // only exact batches may be planned, and no batch of several rows is exact
-        no_match,      // the text proposes nothing that pays, and there is no drafter
-        replay,        // accepted rows that were lost along with rejected ones are run again
+        inexact,       // only exact batches are allowed, and no batch of several rows is exact
+        no_match,      // no drafter, and the text proposes nothing worth verifying
+        replay,        // running accepted rows again that were lost with rejected ones
     };
 
     Mode mode = Mode::plain;
     Reason reason = Reason::off;
-    int k = 0;  // candidates asked for per node
+    int k = 0;  // candidates requested per node
     std::vector<std::vector<int32_t>> levels;
     std::vector<int32_t> nodes;
     int depth = 0;            // of the verified tree
     int n_leaves = 0;         // of the verified tree
-    int n_text = 0;           // pool nodes that the text itself or a grammar proposed: 1 .. n_text
-    int n_forced = 0;         // of these, by a grammar: the first ones
-    double n_tokens = 1.0;    // expected, the bonus token included
-    double cost = 1.0;        // expected, in plain rounds; 0 = not known
-    double best_speed = 0.0;  // in a plain round: predicted speed of recent drafts, plain = 1; 0 = unknown
+    int n_text = 0;           // pool nodes proposed by the text or a grammar: 1 .. n_text
+    int n_forced = 0;         // nodes forced by a grammar, at the start
+    double n_tokens = 1.0;    // expected, including the bonus token
+    double cost = 1.0;        // expected, in target-only rounds; 0 = unknown
+    double best_speed = 0.0;  // in a target-only round: predicted speed of recent drafts, target-only = 1; 0 = unknown
 
-    // one line, without a line break
+    // Returns one line, without a line break.
     std::string to_line() const;
 
     bool is_chain() const { return n_leaves <= 1; }
 };
 
-// The decisions of one generation, added up.
+// Sums over the decisions of one generation.
 class PlanSummary {
   public:
-    // `n_tokens` were committed in the time of `n_steps` plain rounds; 0 steps = a plain round's time is not known yet
+    // Adds a round that committed `n_tokens` in the time of `n_steps` target-only rounds; 0 = unknown.
     void add(const Decision & decision, int n_tokens, double n_steps);
 
     int n_rounds() const { return n_rounds_; }
     int n_drafted() const { return n_chains_ + n_trees_; }
     int n_probes() const { return n_probes_; }
 
-    // means over the rounds with a verified draft; 0 without one
+    // Means over the rounds with a verified draft; 0 without any.
     double n_nodes() const { return mean(n_nodes_); }
     double depth() const { return mean(depth_); }
     double n_tokens_expected() const { return mean(n_tokens_); }
     double cost_expected() const { return mean(cost_); }
 
-    // tokens per plain round's time; 0 = not known. No more than tokens per round: what makes a round look cheaper than
-    // a plain one is noise.
+    // Tokens per time of a target-only round; 0 = unknown. Never more than the tokens per round: a round that seems
+    // cheaper than a target-only one is noise.
     double speedup() const { return n_steps_ > 0.0 ? n_committed_ / std::max(n_steps_, n_counted_) : 0.0; }
 
-    // The typical round and how often drafting was chosen, on one line:
-    // "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps; drafted in 210 of 230 rounds"
+    // Describes the typical round and the share of drafting rounds on one line:
+    // "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 target-only steps; drafted in 210 of 230 rounds"
     std::string explain() const;
-    // Decision::Reason of the last undrafted round where most rounds were undrafted; "" where most were drafted.
+    // Decision::Reason of the last round without a draft, or "" if most rounds drafted.
     std::string reason() const;
 
   private:
@@ -92,29 +92,30 @@ class PlanSummary {
 
     int n_rounds_ = 0, n_chains_ = 0, n_trees_ = 0, n_probes_ = 0;
     double n_nodes_ = 0.0, depth_ = 0.0, n_tokens_ = 0.0, cost_ = 0.0;  // sums over drafted rounds
-    double n_committed_ = 0.0, n_steps_ = 0.0, n_counted_ = 0.0;  // over the rounds whose time in plain rounds is known
+    double n_committed_ = 0.0, n_steps_ = 0.0, n_counted_ = 0.0;        // over rounds with known time
     Decision::Reason why_off_ = Decision::Reason::off;
     double best_speed_ = 0.0;
 };
 
-// How a round uses the drafter.
+// Settings for using the drafter in each round.
 struct Strategy {
-    enum class Kind { off, chain, tree, automatic };  // automatic: the planner decides each round
+    enum class Kind { off, chain, tree, automatic };  // automatic: the planner decides
 
     Kind kind = Kind::off;
     int k = 1;      // children per frontier node; 1 for a chain
-    int depth = 0;  // draft levels
+    int depth = 0;  // draft steps
     int nodes = 0;  // draft nodes kept for verification
 
     static Strategy make(const std::string & kind, int k, int depth, int nodes) {
         if (kind == "off") return {};
         if (kind == "auto") return {Kind::automatic, 1, 0, 0};
         if (kind != "chain" && kind != "tree") {
-            fail(ErrorKind::value, "strategy: '%s' is not one of auto, off, chain, tree", kind.c_str());
+            fail(ErrorKind::value, "strategy: expected auto, off, chain or tree, found '%s'", kind.c_str());
         }
         if (k < 1 || depth < 1 || nodes < 1) {
-            fail(ErrorKind::value, "strategy %s: k=%d depth=%d nodes=%d, expected at least 1 each", kind.c_str(), k,
-                 depth, nodes);
+            fail(ErrorKind::value,
+                 "strategy %s: expected k, depth and nodes of at least 1, found k=%d depth=%d nodes=%d", kind.c_str(),
+                 k, depth, nodes);
         }
         if (kind == "chain") return {Kind::chain, 1, depth, depth};
         return {Kind::tree, k, depth, nodes};

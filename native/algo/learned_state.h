@@ -7,7 +7,7 @@
 
 namespace eaglecpp {
 
-// What was learned, as numbers by name, for a file. Whoever reads one checks the numbers: they are untrusted.
+// Learned numbers by name, for a file. Readers must check them: the file is untrusted.
 using LearnedState = std::map<std::string, std::vector<double>>;
 
 }  // namespace eaglecpp

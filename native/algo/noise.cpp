@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Compiled without contraction of a*b+c (native/CMakeLists.txt): a fused operation rounds once instead of twice, and
-// the noise would differ in its last bit between machines.
+// Compiled without contraction of a*b+c (native/CMakeLists.txt). A fused operation rounds once instead of twice, so the
+// last bit of the noise would differ between machines.
 #include "algo/noise.h"
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 namespace eaglecpp {
 
 namespace {
-constexpr int n_block = n_row_block;  // tokens told apart by one comparison
+constexpr int n_block = n_row_block;  // tokens that one comparison can exclude
 constexpr double ln2 = 0.693147180559945309417;
-constexpr double most = 45.1;  // -log(2^-65), rounded up
+constexpr double gumbel_max = 45.1;  // -log(2^-65), rounded up
 
-// 2 * atanh(s) for |s| < 0.1716: log((1 + s) / (1 - s)). The first term left out is below 1e-18.
+// 2 * atanh(s) = log((1 + s) / (1 - s)) for |s| < 0.1716. The first omitted term is below 1e-18.
 double twice_atanh(double s) {
     const double t = s * s;
     double sum = 1.0 / 21.0;
@@ -26,8 +26,8 @@ double twice_atanh(double s) {
     return 2.0 * s * sum;
 }
 
-// Bits of the 16 that are 0 in every token that may win with a score `gap` below the best one: its noise must exceed
-// the gap, and the chance of that is below exp(-gap).
+// Mask of the bits (out of 16) that must be 0 in any token that can win from a score `gap` below the best. Its noise
+// must exceed the gap, which has a probability below exp(-gap).
 uint64_t coarse_mask(double gap) {
     const int n_bits = gap > 0.0 ? (int)std::min(gap * (1.0 / ln2), 16.0) : 0;
     return 0xFFFF & ~(0xFFFFull >> n_bits);
@@ -62,7 +62,7 @@ double Noise::uniform() const {
     return (double)(mix(fine_key_ ^ 0xD1342543DE82EF95ull) >> 11) * 0x1.0p-53;
 }
 
-// 16 bits each of tokens 4 * i to 4 * i + 3, lowest first
+// 16 bits for each of tokens 4 * i to 4 * i + 3, lowest first.
 inline uint64_t Noise::coarse_of_four(uint32_t i) const {
     return mix(coarse_key_ + i * mix_step);
 }
@@ -73,7 +73,7 @@ inline uint32_t Noise::coarse(Token token) const {
 
 double Noise::gumbel(Token token) const {
     const uint64_t bits = (uint64_t)coarse(token) << 48 | mix(fine_key_ + (uint32_t)token * mix_step) >> 16;
-    // e = -log(1 - w), w = (bits + 1/2) / 2^64, exact to the last bits at both ends
+    // e = -log(1 - w), w = (bits + 1/2) / 2^64, exact to the last bits at both ends.
     double e;
     if (bits >> 63) {
         e = -portable_log(((double)~bits + 0.5) * 0x1.0p-64);
@@ -86,7 +86,7 @@ double Noise::gumbel(Token token) const {
 
 double Noise::bound(Token token) const {
     uint32_t c = coarse(token);
-    if (c == 0) return most;
+    if (c == 0) return gumbel_max;
     // w >= 2^-k with c < 2^(17 - k), and -log(-log(1 - w)) <= -log(w)
     int k = 1;
     for (; c < 0x8000; c <<= 1) ++k;
@@ -94,7 +94,7 @@ double Noise::bound(Token token) const {
 }
 
 void NoisyBest::add(Token token, double score) {
-    if (!(score > -1e300) || score + most < score_ || score + noise_.bound(token) < score_) return;
+    if (!(score > -1e300) || score + gumbel_max < score_ || score + noise_.bound(token) < score_) return;
     const double noisy = score + noise_.gumbel(token);
     if (noisy > score_ || (noisy == score_ && token < token_)) {
         score_ = noisy;
@@ -102,13 +102,13 @@ void NoisyBest::add(Token token, double score) {
     }
 }
 
-// Two passes: the largest logit of every block, then hashes against the best found so far, which begins with the
-// largest of all.
+// Two passes: the largest logit of each block, then hashes compared with the best score so far, starting with the
+// largest logit's.
 Token Noise::choose(const float * logits, int n, double scale, int way) const {
     if (n < 1) return 0;
     const ZerosInBlock zeros = zeros_in_block(way);
     thread_local std::vector<float> buffer;
-    std::vector<float> & tops = buffer;  // a thread's variable is looked up at each use
+    std::vector<float> & tops = buffer;  // avoids the thread-local lookup at each use
     block_tops(logits, n, tops);
     const int n_blocks = (int)tops.size();
     NoisyBest best(*this);
@@ -117,8 +117,8 @@ Token Noise::choose(const float * logits, int n, double scale, int way) const {
     for (int i = first * n_block; i < std::min(n, (first + 1) * n_block); ++i) best.add(i, logits[i] * scale);
     for (int b = 0; b < n_blocks; ++b) {
         const double gap = best.score() - tops[b] * scale;
-        if (!(gap < most) || b == first) continue;
-        // a token of the block can win only if all of these bits of its 16 are 0
+        if (!(gap < gumbel_max) || b == first) continue;
+        // A token of the block can win only if all of these bits are 0 among its 16.
         const uint64_t bits = one_each * coarse_mask(gap);
         if (!zeros(coarse_key_, (uint64_t)b * (n_block / 4), bits)) continue;
         const int end = std::min(n, (b + 1) * n_block);

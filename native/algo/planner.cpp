@@ -10,16 +10,17 @@ namespace eaglecpp {
 // --- one round ------------------------------------------------------------------------------------------------------
 
 namespace {
-// Rounds from one measurement of a target-only step to the next: dense at first, then as rare as its price asks. It
-// costs what drafting gains, so it is cheapest where drafting gains little, which is where the reference must be exact.
+// Rounds from one measurement of a target-only step to the next: dense at first, then limited by its price. The price
+// is the gain of drafting that is given up. So measuring is cheapest where drafting gains little, which is where the
+// reference must be accurate.
 constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
-constexpr double refresh_share = 0.004;  // of the time that refreshing may cost
+constexpr double refresh_share = 0.004;  // maximum share of the time spent on refreshing
 constexpr int refresh_least = 5, refresh_max = 200;
-// target-only steps; no first use may look dearer than a full ledger can pay, or no size would ever be tried
+// In target-only steps. No first use may seem to cost more than a full ledger can pay, or no size would ever be tried.
 constexpr double first_use_max = 6.0, first_use_rate = 0.3;
 
 constexpr double best_speed_rate = 0.1;
-constexpr double sure_tokens = 2.0;  // that the text alone brings: a copy, to which the drafter adds little
+constexpr double sure_tokens = 2.0;  // tokens that make a draft from the text a copy, to which the drafter adds little
 constexpr int n_nodes_max = 512;     // of all conversations together
 
 double clean(double ms) {
@@ -28,13 +29,13 @@ double clean(double ms) {
 
 }  // namespace
 
-void PlanRound::begin(Token root, const PlanLimits & most, int n_left_now, int n_pending_now) {
+void PlanRound::begin(Token root, const PlanLimits & limits_now, int n_left_now, int n_pending_now) {
     decision.mode = Decision::Mode::plain;
     decision.k = decision.depth = decision.n_leaves = decision.n_text = decision.n_forced = 0;
     decision.levels.clear();
     decision.nodes.clear();
     decision.n_tokens = decision.cost = 1.0;
-    limits = most;
+    limits = limits_now;
     n_left = n_left_now;
     n_pending = n_pending_now;
     tree.reset(root);
@@ -59,7 +60,7 @@ void Planner::end_text(SequencePlan & plan) {
 
 void Planner::begin_round(int n_roots, bool is_timed) {
     n_roots_ = std::max(n_roots, 1);
-    // where going to one row and back costs a device rounds, those of any size tell of the machine's speed
+    // Not on devices: a change to one row and back costs them rounds, and rounds of any size show the machine's speed.
     if (costs_.take_changed() && !options_.pads_rows) is_plain_wanted_ = true;
     plain_ms_ = std::max(costs_.plain(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
@@ -73,9 +74,9 @@ void Planner::begin_round(int n_roots, bool is_timed) {
 
 bool Planner::is_calibration_due() const {
     if (is_plain_wanted_ || !costs_.is_known(n_roots_)) return true;
-    if (options_.pads_rows) return false;  // measured when the engine was opened; the way there and back is dear
+    if (options_.pads_rows) return false;  // measured when the engine was opened; a change of size is expensive
     double cost = speed_.speed() - 1.0;
-    if (is_change_dear()) cost += cost + rounds(costs_.change_ms());  // the second step is the one that tells
+    if (is_change_dear()) cost += cost + rounds(costs_.change_ms());  // only the second step measures
     int gap = (int)std::clamp(cost / refresh_share, (double)refresh_least, (double)refresh_max);
     if (n_plain_ < (int)std::size(refresh_gaps)) gap = std::min(gap, refresh_gaps[n_plain_]);
     return n_since_plain_ >= gap;
@@ -116,9 +117,9 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     }
 }
 
-// What the text proposes costs nothing but its rows. Where it pays it is verified together with the drafter's nodes,
-// and a sure copy alone: the drafter's would add less to it than they cost. A draft begins only where the ledger covers
-// the cheapest one, for to draft and then verify nothing for want of means is pure loss.
+// The text's proposals cost only their rows. If they pay, they are verified together with the drafter's nodes; a likely
+// copy is verified alone, because the drafter's nodes would add less than they cost. A draft starts only if the ledger
+// covers the cheapest one: drafting without the budget to verify is pure loss.
 void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
     PlanRound & round = plan.round;
     round.text_gain = 0.0;
@@ -161,12 +162,12 @@ void Planner::start(SequencePlan & plan, Reason reason, int k) {
     round.decision.n_forced = std::min(round.text_draft.n_forced, round.pool.n_text());
 }
 
-// plan: the only one of the batch that is known so far, null = all are
+// plan: the only conversation of the batch that is known so far; null = all are known.
 void Planner::open_cost_model(int n_rows, const SequencePlan * plan) {
     const int n_max = std::clamp(costs_.n_rows_max() - n_rows, 1, n_nodes_max);
     const double first_use = std::max(0.0, std::min(first_use_, first_use_max) - ledger_.first_uses());
     cost_model_.open(costs_, n_rows, n_max, plain_ms_, n_roots_, n_times_, first_use);
-    // two rounds in a row are expected to have one size
+    // The cost of a change is shared by two rounds in a row.
     if (!options_.pads_rows && is_change_dear())
         cost_model_.add_change(n_rows_last_, n_roots_ * rounds(costs_.change_ms()) / 2.0);
     if (is_exact_) cost_model_.keep_exact(exact_rows_, costs_);
@@ -181,8 +182,7 @@ void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
 
 // --- drafts from the text -------------------------------------------------------------------------------------------
 
-// Of the chain those that could become tokens and that the strategy wants: none after the end of a
-// generation.
+// Keeps the part of the chain that can become tokens and that the strategy allows; nothing after an end token.
 void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
     plan.round.text_draft = {};
     plan.round.text_a.clear();
@@ -198,7 +198,7 @@ void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
     predict_text(plan.text.kind, plan.text.chain, plan.round.text_draft, plan.round.text_a);
 }
 
-// What verifying the proposals of the text alone would bring beyond its price; 0 = it does not pay.
+// Expected gain, minus cost, of verifying only the text's proposals; 0 = it does not pay.
 double Planner::text_gain(const SequencePlan & plan) {
     const TextDraft & draft = plan.round.text_draft;
     if (draft.empty() || !costs_.knows_plain()) return 0.0;
@@ -213,12 +213,11 @@ double Planner::text_gain(const SequencePlan & plan) {
 
 // --- grow -----------------------------------------------------------------------------------------------------------
 
-// While drafting: what joins the pools, and whether another drafter level pays.
-
-// Levels looked ahead, so that an expensive one before a cheap one does not end the climb.
+// Draft steps to look ahead, so that an expensive step before a cheap one does not end drafting.
 static constexpr int n_ahead = 2;
 
-// Each conversation pays for its rows.
+// Adds the proposals to the pools and decides whether another draft step pays. Each conversation is charged for its
+// rows.
 void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
     if (proposals.empty()) return;
     const bool is_first = proposals[0].plan->round.decision.levels.empty();
@@ -269,7 +268,7 @@ void Planner::add_forced(SequencePlan & plan, int32_t node, const ForcedRun & ru
     }
 }
 
-// The next level of all these conversations, which is one call of the drafter.
+// Chooses the next draft step of all these conversations, which is one call of the drafter.
 void Planner::set_frontiers(const std::vector<SequencePlan *> & plans) {
     candidates_.clear();
     int n_wide = 0;
@@ -296,7 +295,7 @@ void Planner::set_frontiers(const std::vector<SequencePlan *> & plans) {
     for (int i = 0; i < best_n; ++i) candidates_[i].plan->round.frontier.push_back(candidates_[i].node);
 }
 
-// candidates_: the n_max best nodes of the last level that may have children
+// Adds the n_max best nodes of the last step that may have children to candidates_.
 void Planner::find_candidates(SequencePlan & plan, int n_max) {
     const DraftPool & pool = plan.round.pool;
     nodes_.clear();
@@ -311,7 +310,7 @@ void Planner::find_candidates(SequencePlan & plan, int n_max) {
     for (int32_t i : nodes_) candidates_.push_back({expected_gain(plan, pool.p()[i]), &plan, i});
 }
 
-// Fills candidate_gains_ with the expected gains of all nodes that were proposed in this round, falling
+// Fills candidate_gains_ with the expected gains of all nodes proposed in this round, in falling order.
 void Planner::collect_gains() {
     candidate_gains_.clear();
     for (const SequencePlan * plan : drafting_) {
@@ -322,8 +321,8 @@ void Planner::collect_gains() {
     std::sort(candidate_gains_.begin(), candidate_gains_.end(), std::greater<float>());
 }
 
-// Best gain of one to n_ahead more draft steps, less their own cost. The first step extends the first n candidates,
-// with children of average chances.
+// Best expected gain of one to n_ahead more draft steps, minus their cost. The first step extends the first n
+// candidates, with children of average probability.
 double Planner::foresee(int n, int n_wide) {
     front_.assign(candidates_.begin(), candidates_.begin() + n);
     merged_ = candidate_gains_;
@@ -351,8 +350,6 @@ double Planner::foresee(int n, int n_wide) {
 
 // --- choose ---------------------------------------------------------------------------------------------------------
 
-// After drafting: which nodes of the pools go into the verify batch.
-
 void Planner::choose(const std::vector<SequencePlan *> & plans) {
     plans_ = plans;
     n_rows_ = n_roots_ + n_replay_;
@@ -374,7 +371,7 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     }
 }
 
-// The nodes of all conversations in one list, as many as are worth their price together.
+// Ranks the nodes of all conversations in one list and verifies the number with the best total gain.
 void Planner::choose_auto() {
     open_cost_model(n_rows_, plans_.size() == 1 ? plans_[0] : nullptr);
     candidates_.clear();
@@ -398,7 +395,7 @@ void Planner::choose_auto() {
 }
 
 namespace {
-// Children right behind their parents, best first: the likeliest path comes first and without gaps.
+// Appends nodes depth first, best children first, so the likeliest path comes first and is contiguous.
 void append_depth_first(const DraftTree & pool, const std::vector<int32_t> & nodes, int32_t parent,
                         std::vector<int32_t> & out) {
     for (int32_t node : nodes) {
@@ -428,14 +425,14 @@ void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int 
     for (int32_t node : d.nodes) d.n_tokens += round.pool.p()[node];
 }
 
-// --- what drafts would bring on average -----------------------------------------------------------------------------
+// --- expected results of average drafts ------------------------------------------------------------------------------
 
 namespace {
-// of the speed that all batches would give: what exactness may cost where it is wanted "where that is cheap"
+// Automatic exactness: share of the best speed over all batch sizes that exact batches must reach.
 constexpr double cheap = 0.95;
 constexpr int n_depths_foreseen = 8;
 
-// chances of the nodes of a pool of `depth` levels, falling
+// Probabilities of the nodes of an average pool with `depth` steps, in falling order.
 std::vector<float> foreseen_pool(const MeanChances & chances, int depth, int k, int width) {
     std::vector<float> front{1.0f}, next, p;
     for (int d = 1; d <= depth; ++d) {
@@ -453,7 +450,7 @@ std::vector<float> foreseen_pool(const MeanChances & chances, int depth, int k, 
 }
 }  // namespace
 
-// [n]: tokens per plain round of the best draft of n nodes, with chances as they are on average. Needs prices.
+// [n]: expected tokens per target-only round of the best draft of n nodes with average probabilities. Needs prices.
 std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
     const int n_max = std::min(plan.round.limits.n_nodes, std::max(1, costs_.n_rows_max() - n_roots_));
     const bool is_tree = plan.round.limits.n_leaves > 1;
@@ -476,9 +473,9 @@ std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
     return best;
 }
 
-// A fixed strategy was asked for as it is; only exactness that was asked for, too, may cut it. For `auto` the planner
-// decides once, so that all answers of an engine are computed alike: as soon as prices are known, which is when an
-// engine has been opened. Before that, nothing is known to be cheap. Devices draft chains unless trees gain clearly.
+// Decides automatic exactness. A fixed strategy is only cut if exactness was requested. For `auto` the planner decides
+// once, as soon as prices are known, so that all answers of an engine are computed alike. Prices are known once an
+// engine is open; before that exactness does not count as cheap. Devices draft chains unless trees gain clearly.
 bool Planner::is_exact_cheap(const SequencePlan & plan) {
     if (exact_rows_.allows_all(n_roots_ + plan.round.limits.n_nodes)) return true;
     if (!plan.is_auto() || !costs_.knows_plain()) return false;
@@ -493,13 +490,13 @@ bool Planner::is_exact_cheap(const SequencePlan & plan) {
     return *is_exact_cheap_;
 }
 
-// --- another size of batch ------------------------------------------------------------------------------------------
+// --- batch size -----------------------------------------------------------------------------------------------------
 
-// A device keeps a graph while the number of rows stays. It builds one for each tree, because llama.cpp compares the
-// sequences of rows, too. So an answer keeps one size of chains, chosen from a short list at its start and, rarely,
-// later.
+// A device reuses a graph while the number of rows stays the same. It builds one graph per tree, because llama.cpp also
+// compares the rows' sequences. So an answer keeps one size of chains from a short list, chosen at its start and,
+// rarely, later.
 static constexpr int sizes[] = {1, 2, 3, 4, 5, 6, 8, 12, 16};
-static constexpr int n_rounds_kept = 32, n_rounds_paid = 64;  // over which a change has to pay
+static constexpr int n_rounds_kept = 32, n_rounds_paid = 64;  // rounds that must pay for a change
 
 void Planner::choose_size(SequencePlan & plan) {
     PlanLimits & limits = plan.round.limits;
@@ -517,8 +514,8 @@ void Planner::choose_size(SequencePlan & plan) {
     }
 }
 
-// What changes of size may cost a draft that brings nothing. On a device that includes the way back to one row, of
-// which half the ledger is kept until drafts have gained, by the clock; after a prompt the way there is free.
+// Possible loss from changes of size if a draft gains nothing. On a device that includes the change back to one row;
+// half the ledger is reserved for it until drafts have measurably gained. After a prompt, the first change is free.
 double Planner::change_risk(const SequencePlan & plan) const {
     if (!is_change_dear()) return 0.0;
     constexpr double gains = 1.02;
@@ -529,7 +526,7 @@ double Planner::change_risk(const SequencePlan & plan) const {
     return there + std::min(change, cap / 2.0);
 }
 
-// Pads drafts, and rounds among them that happen to draft nothing.
+// Pads drafts, and those rounds between them that happen to draft nothing.
 void Planner::pad(SequencePlan & plan) {
     const Reason reason = plan.decision().reason;
     const bool is_short = reason == Reason::room || reason == Reason::no_match || reason == Reason::all_rejected;
@@ -545,9 +542,9 @@ void Planner::pad(SequencePlan & plan) {
 
 // --- learn ----------------------------------------------------------------------------------------------------------
 
-// Every node the target visited has a known next token, so all of its proposed children get a label: the ones that
-// were not verified and the ones below the last accepted node, too. After a draft that was not verified the walk goes
-// on through the plain rounds that follow. Nodes it never visits teach nothing.
+// Every node that the target reached has a known next token, so all of its proposed children get a label, including
+// unverified ones and those below the last accepted node. After a draft that was not verified, the walk continues
+// through the following target-only rounds. Unreached nodes give no labels.
 void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
     plan.round.n_committed = (int)tokens.size();
     learn_text(plan.text.kind, plan.text.chain, plan.round.text_draft, tokens);
@@ -579,7 +576,7 @@ void Planner::end_round(double verify_ms, double round_ms) {
     settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
     learn_decode(n_alike_, n_rows_, verify_ms);
     costs_.learn_host(!is_plain, round_ms - verify_ms - round_draft_ms_);
-    // a fixed strategy keeps a round from being a plain one, and would the next: the others do not wait for that
+    // A fixed strategy in the batch prevents target-only rounds, so the other conversations do not wait for one.
     const bool is_drafted = n_rows_ > n_roots_;
     if (is_drafted && !is_calibrating_) {
         ++n_since_plain_;
@@ -602,10 +599,10 @@ void Planner::set_n_threads(int n_threads) {
     n_threads_ = n_threads;
 }
 
-// The ledger and the speeds of late. A plain round counts as exactly one, whatever its clock said; so does the plain
-// part of a round that verified nothing. Time beyond a stall's limit is not charged where the round's price is known.
-// Nor does the ledger pay for rows that the drafter has to catch up on while it saves for drafting: where the drafter
-// is large beside the target, that would take all that saving earns, and drafting would never begin again.
+// Updates the ledger and the recent speeds. A target-only round counts as exactly 1, whatever its measured time; so
+// does the target-only part of a round that verified nothing. Time beyond the stall limit is not charged if the round's
+// price is known. Rows that the drafter catches up on are not charged while the ledger saves for drafting. With a
+// drafter that is large relative to the target, they would use up all savings, and drafting would never start again.
 void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     double expected_ms = costs_.host(), n_tokens = 0.0;
     const bool is_verifying = n_rows_ > n_roots_;
@@ -619,7 +616,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     charged_ = 0.0;
     if (!costs_.is_known(n_roots_)) return;
     double cost = 1.0, first_use = 0.0, change = 0.0;
-    // what a change of size takes, unless a plain round would have taken it, too
+    // Cost of a change of size, unless a target-only round would have changed it as well.
     if (is_slow() && costs_.is_known(n_rows_)) {
         const double over_ms = std::max(0.0, verify_ms - costs_.verify(n_rows_));
         if (!is_size_free_) change = rounds(std::min(over_ms, costs_.change_ms()));
@@ -627,12 +624,12 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         verify_ms -= over_ms;
     }
     if (is_verifying) {
-        const double most = rounds(DraftTime::stall * (verify_ms_expected_ + costs_.plain_host() + expected_ms));
+        const double cost_max = rounds(DraftTime::stall * (verify_ms_expected_ + costs_.plain_host() + expected_ms));
         cost = rounds(std::max(round_ms, verify_ms + draft_ms));
         const bool is_first = !costs_.is_tried(n_rows_) || !costs_.is_known(n_rows_);
-        if (is_first) first_use = std::max(0.0, cost - most);
+        if (is_first) first_use = std::max(0.0, cost - cost_max);
         if (is_first) first_use_ += (first_use_ > 0.0 ? first_use_rate : 1.0) * (first_use - first_use_);
-        cost = first_use > 0.0 ? cost : std::min(cost, most);
+        cost = first_use > 0.0 ? cost : std::min(cost, cost_max);
     } else if (draft_ms > 0.0) {
         const double extra_ms = std::max(round_ms - verify_ms - costs_.plain_host(), draft_ms);
         cost += rounds(std::min(extra_ms, DraftTime::stall * expected_ms));

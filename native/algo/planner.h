@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Decides each round whether to draft, how deep and wide, and which nodes to verify, to get the most tokens per unit of
-// time, and never lets drafting cost more than the ledger's allowance. One planner per engine, one SequencePlan per
-// conversation. docs/research/planner.md has the reasoning and the measured results.
+// time. Drafting never costs more than the ledger allows. There is one Planner per engine and one SequencePlan per
+// conversation. docs/research/planner.md has the reasoning and the measurements.
 //
-// A round of the conversations that are decoded in one batch:
+// A round of the conversations that share a batch:
 //
 //     planner.begin_round(n_conversations);
 //     for each plan: planner.decide(plan, request);
@@ -13,8 +13,8 @@
 //     for each plan: planner.learn(plan, tokens emitted);
 //     planner.end_round(verify_ms, round_ms);
 //
-// No clock and no random numbers: the same calls give the same plans. Vectors grow to their largest use and keep that
-// size. A round that fails halfway is simply begun again.
+// There is no clock and no randomness: the same calls give the same plans. Vectors grow to their largest size and keep
+// it. After a round that failed halfway, begin the next one as usual.
 #pragma once
 
 #include <algorithm>
@@ -33,22 +33,22 @@ namespace eaglecpp {
 
 // --- one conversation -----------------------------------------------------------------------------------------------
 
-// Whether only batches are planned whose rows have the bits of single rows. automatic: where that costs little
+// Restriction to batches whose rows have the bits of single rows. automatic: restrict if that costs little.
 enum class Exactness { off, automatic, on };
 
-// What a round may use at most.
+// Upper limits of a round.
 struct PlanLimits {
-    int n_nodes = 64;        // draft nodes of one verification
-    int n_leaves = 1;        // leaves of one verification; 1 = chains only
-    int n_leaves_exact = 1;  // the same where rows must hold the bits of single rows
-    int n_draft_rows = 128;  // rows the drafter can hold beyond its committed ones
-    int n_level_rows = 128;  // rows the drafter can run at once
-    int n_levels = INT_MAX;  // levels the drafter can give
-    int n_block_rows = 0;    // rows that its commit runs beyond those that it appends
-    bool replays = false;    // where a draft is rejected, the accepted ones before it have to be run again
+    int n_nodes = 64;        // draft nodes per verification
+    int n_leaves = 1;        // leaves per verification; 1 = chains only
+    int n_leaves_exact = 1;  // leaves per verification if rows must have the bits of single rows
+    int n_draft_rows = 128;  // drafter rows beyond the committed ones
+    int n_level_rows = 128;  // rows that the drafter can run at once
+    int n_levels = INT_MAX;  // draft steps that the drafter supports
+    int n_block_rows = 0;    // extra rows that a drafter's commit runs without keeping them
+    bool replays = false;    // after a rejected draft the accepted rows must be run again
 };
 
-// The recent speed, from decaying sums of tokens and of time in plain rounds; never below that of plain decoding.
+// Recent speed, from decaying sums of tokens and of target-only rounds; never below target-only decoding.
 class RecentSpeed {
   public:
     void add(double n_tokens, double n_rounds) {
@@ -63,45 +63,44 @@ class RecentSpeed {
     double n_tokens_ = 0.0, n_rounds_ = 0.0;
 };
 
-// Whether only exact batches are planned; where the request leaves that open, its first round settles it.
+// Restriction of a request to exact batches. If the request leaves it open, its first round decides.
 struct ExactRule {
     bool is_exact = false, is_settled = true;
-    // The number of nodes that a fixed strategy is cut to because the rows of larger batches are not exact; -1 = it is
-    // not cut.
+    // Number of nodes that a fixed strategy is cut to because larger batches are not exact; -1 = no cut.
     int cut = -1;
 };
 
-// What was learned about the text.
+// Statistics of one text.
 struct LearnedText {
     RequestKind kind = RequestKind::greedy;
     TextState drafter;
     ChainTerms chain;
     MeanChances chances;
     RecentSpeed recent;
-    double best_speed = 0.0;  // predicted for drafted rounds, mean over recent ones; 0 = unknown
+    double best_speed = 0.0;  // predicted, mean over recent drafting rounds; 0 = unknown
 };
 
-// The drafter's time in a round, as measured and as expected.
+// The drafter's time in a round, measured and expected.
 struct DraftTime {
     double ms = 0.0, expected_ms = 0.0;
 
-    // A multiple of the expected time: what exceeds it is put down to a stall of the machine, not to drafting.
+    // Multiple of the expected time. Time beyond it counts as a stall of the machine, not as a cost of drafting.
     static constexpr double stall = 1.5;
     double fair_ms() const { return std::min(ms, stall * expected_ms); }
 };
 
-// The round under way.
+// State of the current round.
 struct PlanRound {
     Decision decision;
     PlanLimits limits;
     int n_left = 0;             // tokens that may still be generated
-    int n_pending = 0;          // rows the drafter must commit first
-    TextDraft text_draft;       // what the text proposes after the root
-    std::vector<float> text_a;  // per token of it: chance given those before
-    double text_gain = 0.0;     // what verifying it alone is worth, in plain rounds
+    int n_pending = 0;          // rows that the drafter must commit first
+    TextDraft text_draft;       // proposal from the text after the root
+    std::vector<float> text_a;  // per token of text_draft: probability given the tokens before it
+    double text_gain = 0.0;     // expected gain of verifying it alone, in target-only rounds
 
     DraftPool pool;
-    DraftTree tree;  // what is verified
+    DraftTree tree;  // nodes to verify
     std::vector<int32_t> frontier;
     NodeOrder order;
     int depth_max = 0, n_draft_rows = 0;
@@ -109,68 +108,68 @@ struct PlanRound {
     int cursor = -1;      // pool node the target has reached; -1 = it left the pool
     int n_committed = 0;  // tokens
 
-    // draft rows that the next level can have
+    // Draft rows available for the next step.
     int n_rows_left() const { return std::min(limits.n_draft_rows - n_draft_rows, limits.n_level_rows); }
 
-    // The round is a plain one until something is drafted.
-    void begin(Token root, const PlanLimits & most, int n_left_now, int n_pending_now);
+    // Starts as a target-only round, until something is drafted.
+    void begin(Token root, const PlanLimits & limits_now, int n_left_now, int n_pending_now);
 
-    // rows of the drafter's first call
+    // Rows of the drafter's first call.
     int n_commit_rows() const { return n_pending + limits.n_block_rows; }
 
     bool is_drafting() const { return decision.mode != Decision::Mode::plain; }
     bool is_verifying() const { return !decision.nodes.empty(); }
-    // the text's proposals without the drafter's
+    // Returns true if only the text's proposals are drafted.
     bool is_text_only() const { return is_drafting() && decision.levels.empty() && frontier.empty(); }
 };
 
-// The size that the batches of an answer keep on a device.
+// Batch size that an answer keeps on a device.
 struct BatchSize {
-    int n_rows = 0;    // 0 = each round has its own
-    int n_rounds = 0;  // until it is chosen again
+    int n_rows = 0;    // 0 = each round chooses
+    int n_rounds = 0;  // rounds until the next choice
 };
 
-// The planner's side of one conversation: how it wants to draft, what was learned about its text, and the round under
-// way. Owned by the conversation; filled by Planner. The engine reads frontier, tree and decision.
+// The planner's state for one conversation: strategy, statistics of the text, and the current round. Owned by the
+// conversation and filled by Planner. The engine reads frontier, tree and decision.
 class SequencePlan {
   public:
-    // how to draft, from the next round on
+    // Sets the strategy from the next round on.
     void use(const Strategy & strategy) { strategy_ = strategy; }
     const Strategy & strategy() const { return strategy_; }
     bool is_auto() const { return strategy_.kind == Strategy::Kind::automatic; }
 
-    // --- the round under way ---------------------------------------------------------------------------------------
-    // nodes whose children the drafter should propose now; the root (0) first; empty = drafting is over
+    // --- the current round ------------------------------------------------------------------------------------------
+    // Nodes whose children the drafter should propose next, starting with the root (0). Empty = drafting is finished.
     const std::vector<int32_t> & frontier() const { return round.frontier; }
 
-    // levels that the round may have
+    // Maximum number of draft steps in this round.
     int n_levels_max() const { return round.depth_max; }
 
-    // candidates to propose per node
+    // Candidates to propose per node.
     int k() const { return round.decision.k; }
 
-    // everything proposed in this round
+    // All proposals of this round.
     const DraftTree & pool() const { return round.pool.tree(); }
 
-    // what to verify; the root alone in a plain round
+    // Tree to verify; only the root in a target-only round.
     const DraftTree & tree() const { return round.tree; }
 
     const Decision & decision() const { return round.decision; }
 
-    // that a node of pool() is accepted
+    // Probability that a node of pool() is accepted.
     float chance(int32_t node) const { return round.pool.p()[node]; }
 
-    // this node of tree() was proposed by the text itself and by nobody else
+    // Returns true if only the text itself proposed this node of tree().
     bool is_from_text(int node) const { return node > 0 && round.pool.is_from_text(round.decision.nodes[node - 1]); }
 
-    // The node of pool() that a node of tree() is. For the root of a plain round: the pool node of an earlier draft
-    // that the target has reached, -1 if there is none.
+    // Returns the node of pool() for a node of tree(). For the root of a target-only round: the pool node of an earlier
+    // draft that the target has reached, or -1.
     int pool_node(int node) const { return node > 0 ? round.decision.nodes[node - 1] : round.cursor; }
 
     // --- reports ---------------------------------------------------------------------------------------------------
     int cut() const { return exact.cut; }
 
-    // --- the planner's ---------------------------------------------------------------------------------------------
+    // --- for the planner -------------------------------------------------------------------------------------------
     bool is_auto_drafting() const { return round.is_drafting() && is_auto(); }
 
     ExactRule exact;
@@ -186,25 +185,25 @@ class SequencePlan {
 
 struct PlannerOptions {
     Ledger::Options ledger;
-    int k = 4;       // children per node, at most AcceptanceModel::n_ranks_max
-    int width = 8;   // rows of a drafter level for each conversation
-    int depth = 10;  // levels
+    int k = 4;       // children per node, up to AcceptanceModel::n_ranks_max
+    int width = 8;   // rows of a draft step per conversation
+    int depth = 10;  // draft steps
 
-    bool pads_rows = false;  // for devices that keep a graph while the number of rows stays
+    bool pads_rows = false;  // for devices that reuse a graph while the number of rows stays the same
 
     std::vector<Token> end_tokens;  // end a generation, so nothing is drafted after them
 };
 
 struct RoundRequest {
     Token root = 0;     // the last committed token
-    int n_left = 0;     // tokens that may still be generated, at least 1
-    int n_pending = 0;  // rows the drafter must commit before it can draft; 0 = no drafter
+    int n_left = 0;     // tokens that may still be generated, 1 or more
+    int n_pending = 0;  // rows that the drafter must commit first; 0 = no drafter
     PlanLimits limits;
-    const TextDraft * text = nullptr;  // what the text itself proposes; null = the text is not drafted from
-    int n_replay = 0;                  // rows that the target has to run again first; if any, nothing is drafted
+    const TextDraft * text = nullptr;  // proposal from the text itself; null = the text is not used
+    int n_replay = 0;                  // rows that the target must run again first; if not 0, nothing is drafted
 };
 
-// What the drafter proposed in one conversation; children[i]: candidates of plan->frontier()[i], best first.
+// The drafter's proposals for one conversation. children[i]: candidates of plan->frontier()[i], best first.
 struct Proposal {
     SequencePlan * plan;
     std::vector<std::vector<Candidate>> children;
@@ -213,72 +212,75 @@ struct Proposal {
 class Planner {
   public:
     explicit Planner(const PlannerOptions & options = {}) : options_(options), ledger_(options.ledger) {
-        // In a model of 8B the host builds a graph (0.4 to 1.5 ms), CUDA runs it once without a capture and captures it
-        // the next time (3 to 5 ms on an H200).
+        // For a model of 8B, the host builds a graph (0.4 to 1.5 ms), CUDA runs it once without capturing and captures
+        // it the next time (3 to 5 ms on an H200).
         if (!options.pads_rows) return;
         costs_.assume_change(3.0);
-        // a first draft has to cover the way back
+        // The balance must cover the first draft and the change back to one row.
         options_.ledger.start = 0.75 * options_.ledger.cap;
         ledger_ = Ledger(options_.ledger);
     }
 
-    // A generation starts. A new conversation keeps little of what was learned about the last text.
+    // Starts a generation. A new conversation keeps only a small part of the statistics of the last text.
     void begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation,
                        Exactness exactness = Exactness::automatic);
 
-    // Numbers of rows at which every row of a batch has the bits that it would have alone.
+    // Sets the numbers of rows at which every row of a batch has the bits that it has alone.
     void set_exact_rows(const RowCounts & counts) { exact_rows_ = counts; }
 
-    // A conversation ends: keeps part of what its text taught. begin_request() calls this before a new conversation.
+    // Ends a conversation and keeps part of its text's statistics. begin_request() calls this before a new
+    // conversation.
     void end_text(SequencePlan & plan);
 
-    // `n_roots`: conversations in the coming batch. `is_timed`: the round will end with end_round(), not with
+    // Starts a round. n_roots: conversations in the batch. is_timed: the round will end with end_round(), not with
     // end_untimed_round().
     void begin_round(int n_roots, bool is_timed = true);
 
-    // Plain round or draft: plan.decision().mode. In the latter plan.frontier() holds the root.
+    // Chooses between a target-only round and a draft (plan.decision().mode). For a draft, plan.frontier() has the
+    // root.
     void decide(SequencePlan & plan, const RoundRequest & request);
 
-    // The grammar forces these tokens behind a node of the pool.
+    // Adds the tokens that a grammar forces after a node of the pool.
     void add_forced(SequencePlan & plan, int32_t node, const ForcedRun & run);
 
-    // Takes what one call of the drafter proposed for these conversations together; either all of them are at their
-    // first level or none is. `ms`: how long the call took (at the first level this includes committing the pending
-    // rows). Sets the next frontiers; a frontier is empty when another level does not pay.
+    // Adds the proposals of one drafter call for these conversations. All must be at their first step, or none. `ms` is
+    // the time of the call; at the first step that includes committing the pending rows. Sets the next frontiers; a
+    // frontier is empty if another step does not pay.
     void grow(const std::vector<Proposal> & proposals, double ms);
 
-    // The drafter committed n_rows rows without being asked to draft, so that few rows are left waiting for it. The
+    // Reports that the drafter committed n_rows rows without drafting, to keep the number of pending rows low. The
     // round is charged for the time.
     void catch_up(SequencePlan & plan, int n_rows, double ms);
 
-    // Picks the trees of all conversations of the batch, the ones in a plain round included.
+    // Chooses the trees of all conversations of the batch, including target-only ones.
     void choose(const std::vector<SequencePlan *> & plans);
 
-    // rows that the batch should have beyond those of the trees
+    // Rows to pad the batch with, in addition to the trees.
     int n_padding() const { return n_padding_; }
 
-    // `tokens` the conversation got from this round
+    // Learns from the tokens that the conversation got in this round.
     void learn(SequencePlan & plan, const Tokens & tokens);
 
-    // The batch's verification and the whole round, drafting and host work included; without prefills. Milliseconds.
+    // Ends a round. Takes the time of the batch's verification and of the whole round, including drafting and work on
+    // the host, excluding prefills. Milliseconds.
     void end_round(double verify_ms, double round_ms);
 
-    // Learns from a batch, in a round or not: the n_alike-th in a row with as many rows, from 1.
+    // Learns from a batch, in a round or outside: the n_alike-th consecutive batch (from 1) with n_rows rows.
     void learn_decode(int n_alike, int n_rows, double ms) {
         tells_of_change(n_rows) && (options_.pads_rows || costs_.is_tried(n_rows))
             ? costs_.learn_alike(n_slow(), n_alike, n_rows, ms)
             : costs_.learn_verify(n_rows, std::max(ms / 2.0, ms - extra_ms(n_alike, n_rows)));
     }
 
-    // The same for a round whose times say nothing about prices, because it ran with an unusual number of threads or
-    // the threads did not get their cores. Nothing is learned from it and nothing is charged.
+    // Ends a round whose times are not representative, because it ran with an unusual number of threads or its threads
+    // were not scheduled. Learns nothing from it and charges nothing.
     void end_untimed_round();
 
-    // The number of threads that rounds have from now on: with another one the machine has another speed.
+    // Sets the number of threads of the next rounds. Another number means another speed of the machine.
     void set_n_threads(int n_threads);
 
-    // What the last round took, in plain rounds: exactly 1 for a plain one, stalls of the machine left out. 0 = the
-    // time of a plain round was not known yet.
+    // Cost of the last round in target-only rounds, without stalls of the machine: exactly 1 for a target-only round, 0
+    // if the time of a target-only round was not known yet.
     double charged() const { return charged_; }
 
     const PlannerOptions & options() const { return options_; }
@@ -305,11 +307,11 @@ class Planner {
     double rounds(double ms) const { return ms / plain_ms_; }
     bool is_calibration_due() const;
 
-    // what the ledger still covers in this round, in what all who wait lose
+    // Budget left in this round, in target-only steps summed over the conversations that wait for the batch.
     double budget(double more_ms = 0.0) const {
         return n_roots_ * (ledger_.balance() - rounds(round_draft_ms_ + more_ms + costs_.host()));
     }
-    // what each of those who wait loses by so much time, together
+    // Loss of all waiting conversations together from so much time.
     double loss(double ms) const { return n_roots_ * rounds(ms); }
     float expected_gain(const SequencePlan & plan, double p) const { return (float)(p / plan.text.recent.speed()); }
 
@@ -334,17 +336,17 @@ class Planner {
     void choose_auto();
     void take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n);
 
-    // what drafts would bring on average
+    // Expected results of average drafts.
     std::vector<double> foreseen_speeds(const SequencePlan & plan) const;
     bool is_exact_cheap(const SequencePlan & plan);
 
-    // another size of batch
     // Number of batches that take longer after a change of size.
     int n_slow() const { return options_.pads_rows ? CostTable::n_slow : 1; }
     bool is_change_dear() const { return rounds(costs_.change_ms()) > change_least; }
-    // Elsewhere first uses are too much like a change to learn its price from drafts.
+    // On a CPU, first uses look too much like a change to learn its cost from drafts.
     bool tells_of_change(int n_rows) const { return options_.pads_rows || n_rows == n_roots_; }
-    // The change that the price of a draft does not include: on a CPU, where nearly every one has another size, a dear.
+    // Time of a change that the cost of a draft does not include: an expensive change on a CPU, where nearly every
+    // draft has a different size.
     double extra_ms(int n_alike, int n_rows) const {
         return n_alike == 1 && !tells_of_change(n_rows) && is_change_dear() ? costs_.change_ms() : 0.0;
     }
@@ -353,7 +355,7 @@ class Planner {
     bool keeps_size(const SequencePlan & plan) const { return n_roots_ == 1 && plan.is_auto() && plan.size.n_rows > 0; }
     void choose_size(SequencePlan & plan);
     void pad(SequencePlan & plan);
-    static constexpr double change_least = 0.1;  // target-only steps; a cheaper change is ignored
+    static constexpr double change_least = 0.1;  // target-only steps; cheaper changes are ignored
 
     // fixed strategies (fixed.cpp)
     void decide_fixed(SequencePlan & plan, int n_left, bool has_drafter);
@@ -369,32 +371,32 @@ class Planner {
     AcceptanceModel acceptance_;
     Ledger ledger_;
     RowCounts exact_rows_;
-    std::optional<bool> is_exact_cheap_;  // for `auto`; empty = not decided yet
+    std::optional<bool> is_exact_cheap_;  // for `auto`; empty = undecided
     RecentSpeed speed_;                   // of recent batches
-    int n_plain_ = 0;                     // plain rounds measured
-    int n_since_plain_ = 0;               // rounds since the last one
+    int n_plain_ = 0;                     // measured target-only rounds
+    int n_since_plain_ = 0;               // rounds since the last target-only round
     bool is_plain_wanted_ = false;
 
-    // the round under way
+    // The current round.
     int n_roots_ = 1;
     int n_replay_ = 0;
-    double plain_ms_ = 1.0;  // a plain round of this batch
+    double plain_ms_ = 1.0;  // time of a target-only round of this batch
     double round_draft_ms_ = 0.0;
     bool is_calibrating_ = false;
-    bool is_exact_ = false;  // some conversation wants exact rows
-    double n_times_ = 1.0;   // that accepted rows are run
+    bool is_exact_ = false;  // a conversation requires exact rows
+    double n_times_ = 1.0;   // how often accepted rows are run
     std::vector<SequencePlan *> drafting_, plans_;
     CostModel cost_model_;
-    int n_rows_ = 1;  // with the padding
+    int n_rows_ = 1;  // including the padding
     int n_padding_ = 0;
-    int n_rows_last_ = 0;        // of the round before; 0 = a prompt came between
-    int n_alike_ = 0;            // rounds with as many rows as the last one had, up to it
-    bool is_size_free_ = false;  // the first of them came after a prompt
+    int n_rows_last_ = 0;        // of the previous round; 0 = a prompt was run in between
+    int n_alike_ = 0;            // consecutive rounds with this number of rows
+    bool is_size_free_ = false;  // the first of them followed a prompt
     double verify_ms_expected_ = 0.0;
-    double first_use_ = 0.0;  // target-only steps that sizes recently took too long when they first ran
+    double first_use_ = 0.0;  // target-only steps that recent first uses of sizes took too long
     double charged_ = 0.0;
 
-    // kept to save allocations
+    // Members to save allocations.
     std::vector<NodeCandidate> candidates_, front_, next_;
     std::vector<float> gains_, candidate_gains_, merged_;
     std::vector<int32_t> nodes_;

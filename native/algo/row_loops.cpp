@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Compiled without contraction of a*b+c (native/CMakeLists.txt), which not all of these processors have.
+// Compiled without contraction of a*b+c (native/CMakeLists.txt), because not all of these processors support it.
 #include "algo/row_loops.h"
 
 #include <algorithm>
@@ -17,9 +17,9 @@
 namespace eaglecpp {
 
 namespace {
-constexpr int n_lanes = 16;  // kept apart so that the compiler vectorises without adding in another order
+constexpr int n_lanes = 16;  // separate sums, so that the compiler vectorises without changing the order of additions
 
-// the larger of each pair of lanes, without a branch that random numbers would mislead
+// Keeps the larger of each pair of lanes, without a branch that random values would mispredict.
 template <int n>
 EAGLECPP_INLINE void fold(float * lane) {
     for (int j = 0; j < n; ++j) lane[j] = lane[j] > lane[j + n] ? lane[j] : lane[j + n];
@@ -42,9 +42,9 @@ EAGLECPP_INLINE void tops_of_blocks(const float * x, int n_blocks, float * tops)
     for (int b = 0; b < n_blocks; ++b) tops[b] = top_of_block(x + b * n_row_block);
 }
 
-// exp(x) for x <= 0 without a call: 2^i * 2^f with a polynomial for 2^f on [-0.5, 0.5]
+// exp(x) for x <= 0, inlined: 2^i * 2^f with a polynomial for 2^f on [-0.5, 0.5].
 EAGLECPP_INLINE float exp_negative(float x) {
-    const float t = std::max(-126.0f, x * 1.44269504f);  // in this order NaN counts as -126
+    const float t = std::max(-126.0f, x * 1.44269504f);  // this order of arguments maps NaN to -126
     const float r = t + 12582912.0f;                     // rounds to an integer: 1.5 * 2^23
     const float f = t - (r - 12582912.0f);
     const float p =
@@ -57,7 +57,7 @@ EAGLECPP_INLINE float exp_negative(float x) {
     return p * scale;
 }
 
-// of n numbers, a multiple of n_lanes
+// n must be a multiple of n_lanes.
 EAGLECPP_INLINE void add_exps(const float * x, int n, float max, float * lane) {
     for (int i = 0; i < n; i += n_lanes) {
         for (int j = 0; j < n_lanes; ++j) lane[j] += exp_negative(x[i + j] - max);
@@ -97,7 +97,7 @@ EAGLECPP_ROW_LOOPS(avx2, __attribute__((target("avx2"))))
 EAGLECPP_ROW_LOOPS(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))))
 #endif
 
-// all that this processor can run, the best last
+// All versions that this processor can run, the best one last.
 const std::vector<Loops> & loops() {
     static const std::vector<Loops> all = [] {
         std::vector<Loops> out{portable};

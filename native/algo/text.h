@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Drafts from the text itself: what followed the last time the text read as it does now. One index per conversation,
-// over prompt and answer.
+// Drafts from the text itself: proposes the tokens that followed the last occurrence of the text's current suffix. One
+// index per conversation, over prompt and answer.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace eaglecpp {
 
-// What a grammar forces. Where other tokens of the same text are allowed too, a token is not certain.
+// Tokens that a grammar forces. A token is not certain if other tokens could spell the same text.
 struct ForcedRun {
     Tokens tokens;
     std::vector<bool> is_certain;
@@ -20,36 +20,34 @@ struct ForcedRun {
     int size() const { return (int)tokens.size(); }
 };
 
-// A chain that follows the text's last token: what the grammar forces there, then what the text proposes.
+// A chain after the text's last token: first the forced tokens of the grammar, then the proposal from the text.
 struct TextDraft {
     Tokens tokens;
-    int n_match = 0;                    // tokens of the text that agree with the place it is taken from
-    int n_forced = 0;                   // by the grammar: the first ones
-    std::vector<bool> is_certain = {};  // of these
+    int n_match = 0;                    // length of the match that precedes the proposal
+    int n_forced = 0;                   // forced tokens, at the start of `tokens`
+    std::vector<bool> is_certain = {};  // of the forced tokens
 
     int size() const { return (int)tokens.size(); }
     bool empty() const { return tokens.empty(); }
-    // tokens before tokens[i] that agree, those of the draft included
+    // Length of the match before tokens[i], including tokens of the draft.
     int n_match_before(int i) const { return n_match + i - n_forced; }
 };
 
 class TextIndex {
   public:
-    // A text longer than `n_max` tokens, by default some 10 MiB, loses its beginning, half of `n_max` at a time.
+    // A text longer than `n_max` tokens (by default about 10 MiB) loses its oldest part, half of `n_max` at a time.
     explicit TextIndex(int n_max = 1 << 17) : n_max_(std::max(16, n_max)) {}
 
-    // The text is now `text`. If it continues the last one, only what is new is read; any other text is read from the
-    // beginning.
+    // Sets the text. If it continues the current one, only the new tokens are indexed.
     void assign(const Tokens & text);
 
-    // the text goes on
+    // Appends a token to the text.
     void add(Token token);
 
-    // nothing is kept
     void clear();
 
-    // Up to n tokens that stand behind the longest suffix of the text that was there before, at its latest place. The
-    // text is taken to go on with `more`.
+    // Returns up to n tokens that followed the longest earlier match of the text's suffix; among equal matches, the
+    // latest. `more` is appended to the text for this search.
     TextDraft propose(int n, const Tokens & more = {}) const;
 
   private:
@@ -57,10 +55,10 @@ class TextIndex {
     int n_agreeing(int end, const Tokens & last) const;
 
     int n_max_;
-    Tokens all_;   // what is indexed: the text or its end
+    Tokens all_;   // indexed tokens: the text or its end
     Tokens text_;  // the whole text
-    // Places where the same two tokens end, as the index of the second: the last one by these tokens, and by place the
-    // one before it, -1 = none. Single tokens recur everywhere.
+    // Occurrences of each pair of tokens, as the index of the second token: the last one by pair, and for each
+    // occurrence the one before it (-1 = none). Single tokens occur too often to be useful.
     std::unordered_map<uint64_t, int32_t> last_;
     std::vector<int32_t> before_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The k largest logits of one row with their log-probabilities, in one pass each over the row for the maximum, the
-// normaliser and the k best; nothing is sorted beyond k.
+// The k largest logits of a row with their log-probabilities. One pass over the row each for the maximum, the
+// normaliser and the k best; only the k best are sorted.
 #pragma once
 
 #include <vector>
@@ -9,15 +9,15 @@
 
 namespace eaglecpp {
 
-// log(sum(exp(x))) of x[n], -inf of none; relative error below 1e-5
+// log(sum(exp(x))) of x[n]; -inf if n is 0. Relative error below 1e-5.
 float log_sum_exp(const float * x, int n);
 
-// index of the largest value, the first one among equals
+// Index of the largest value; the first one if several are equal.
 int argmax(const float * x, int n);
 
-// The indices of the k largest of x[n], best first, equal ones in index order, NaN never. Blocks whose largest value is
-// below the k-th largest of all blocks' maxima hold none of them and are not looked at again, so finding a few tens of
-// a vocabulary takes little more than one pass. The buffers are kept between calls.
+// Indices of the k largest of x[n], best first, equal values in index order, never NaN. Skips all blocks whose maximum
+// is below the k-th largest of the blocks' maxima, so a few tens of a vocabulary cost little more than one pass.
+// Buffers are reused between calls.
 class Largest {
   public:
     const std::vector<int> & of(const float * x, int n, int k);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// How far back a drafter looks in long texts. Drafters are trained on short ones, and far beyond those more of their
-// drafts are accepted if they see the last tokens alone (docs/research/drift.md); one that was trained on long texts
-// may need what lies further back. So both are tried, in texts of about the same length, and the better one is kept.
+// Attention window of a drafter in long texts. Drafters are trained on short texts; far beyond that length more drafts
+// are accepted if the drafter sees only the last tokens (docs/research/drift.md). A drafter trained on long texts may
+// need the rest. So both windows are tried in texts of similar length, and the better one is kept.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class DraftWindows {
   public:
     static constexpr int narrow = 256, n_short = 1024;  // tokens
 
-    // of the next round of a text of so many tokens; 0 = all that the drafter can see
+    // Returns the window for the next round of a text with so many tokens; 0 = no limit.
     int next(int n_tokens) {
         if (n_tokens < n_short) return 0;
         Group & g = group(n_tokens);
@@ -28,8 +28,8 @@ class DraftWindows {
         return g.is_narrow ? narrow : 0;
     }
 
-    // Of a round with this window: how many drafts had their turn, the first rejected one included, and were accepted.
-    // Of others than the two nothing is learnt.
+    // Reports a round with this window: how many drafts were compared with the target, including the first rejected
+    // one, and how many were accepted. Ignores other windows.
     void learn(int n_tokens, int window, int n_tried, int n_accepted) {
         if (n_tokens < n_short || (window != 0 && window != narrow)) return;
         Arm & arm = group(n_tokens).arms[window > 0];
@@ -38,22 +38,22 @@ class DraftWindows {
     }
 
   private:
-    static constexpr int n_rounds = 16;       // of one turn
-    static constexpr int n_turns_again = 16;  // after so many the worse one has another
-    static constexpr double n_enough = 48.0;  // drafts, before the better one is kept
-    static constexpr double keep = 0.998;     // of what was learnt, a round
+    static constexpr int n_rounds = 16;       // rounds in a turn
+    static constexpr int n_turns_again = 16;  // turns after which the worse window gets one turn
+    static constexpr double n_enough = 48.0;  // drafts of each window before the better one is kept
+    static constexpr double keep = 0.998;     // decay of the statistics per round
 
     struct Arm {
         double tried = 0.0, accepted = 0.0;
         double rate() const { return (accepted + 1.0) / (tried + 2.0); }
     };
     struct Group {
-        std::array<Arm, 2> arms;  // without a window and with it
+        std::array<Arm, 2> arms;  // [0] without a window, [1] with it
         int n_left = 0, n_turns = 0;
         bool is_narrow = false;
     };
 
-    // texts up to twice as long as each other
+    // Texts within a factor of two in length share a group.
     Group & group(int n_tokens) {
         return groups_[std::min<int>(std::ilogb(n_tokens / (double)n_short), groups_.size() - 1)];
     }

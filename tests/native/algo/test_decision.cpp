@@ -42,16 +42,17 @@ TEST(sums_up_a_generation) {
     for (int i = 0; i < 8; ++i) on.add(tree_decision(), 3, 1.5);
     on.add(calibrating, 1, 0.0);
     on.add(calibrating, 1, 1.0);
-    CHECK(on.explain() ==
-          "tree 3 nodes, depth 2: expected 2.9 tokens in the time of 1.31 plain steps; drafted in 8 of 10 rounds");
+    CHECK(
+        on.explain() ==
+        "tree 3 nodes, depth 2: expected 2.9 tokens in the time of 1.31 target-only steps; drafted in 8 of 10 rounds");
     CHECK_NEAR(on.speedup(), (8 * 3 + 1) / (8 * 1.5 + 1), 1e-9);  // a round of unknown length does not count
     for (int i = 0; i < 7; ++i) off.add(over_budget, 1, 0.0);
     off.add(probe, 1, 0.0);
     off.add(tree_decision(), 3, 0.0);
     off.add(calibrating, 1, 0.0);
     CHECK(off.explain() ==
-          "off: the best draft would reach 0.90 of plain speed; drafted in 1 of 10 rounds, and in 1 only compared a "
-          "draft with the text");
+          "off: the best draft would reach 0.90 times the target-only speed; drafted in 1 of 10 rounds, and in 1 only "
+          "compared a draft with the text");
     CHECK(off.speedup() == 0.0 && none.n_nodes() == 0.0);
     CHECK(off.n_rounds() == 10 && off.n_drafted() == 1 && off.n_probes() == 1);
 }

@@ -19,8 +19,8 @@ from helpers.models import Models
 
 STATS = Timings(prompt_n=26, prompt_ms=110, predicted_n=298, predicted_ms=3900, draft_n=259)
 ONE = Timings(predicted_n=1, predicted_ms=0.033)
-TREE = "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps"
-SLOW = "off: the best draft would reach 0.93 of plain speed; drafted in 2 of 90 rounds"
+TREE = "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 target-only steps"
+SLOW = "off: the best draft would reach 0.93 times the target-only speed; drafted in 2 of 90 rounds"
 
 
 @pytest.mark.parametrize(
