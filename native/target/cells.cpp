@@ -9,36 +9,36 @@
 
 namespace eaglecpp {
 
-// Cells that rejected nodes may hold when all others are taken: closing the gaps that they leave copies the whole
-// cache, block by block, so it should not be needed every few rounds.
+// Cells reserved for rejected nodes when all others are in use. Closing gaps copies the whole cache, block by block, so
+// it must not be needed every few rounds.
 static constexpr int n_held_max = 128;
-// Positions that move together when gaps are closed: 32 MiB of an 8B target's cache in F16.
+// Positions moved together when gaps are closed: 32 MiB of an 8B target's cache in F16.
 static constexpr Pos n_moved_at_once = 256;
-// Held cells that are looked through for nothing before gaps are closed, where no more rows are in use.
+// Reserved cells that attention may scan in vain before gaps are closed, if no more rows are in use.
 static constexpr int n_gaps_min = 1024;
 
 void Cells::prepare(const llama_batch & rows) {
     if (holds_rejected() && rows.n_tokens > n_unused() - n_held()) close_gaps();
-    // what is held is looked through with every row
+    // Attention scans the reserved cells with every row.
     const int n_used = (int)llama_n_ctx(ctx_) - n_unused();
     if (rules_.n_conversations > 1 && n_held() > std::max(n_gaps_min, n_used)) close_gaps();
     n_run_.assign(rules_.n_conversations, 0);
     for (int i = 0; i < rows.n_tokens; ++i) ++n_run_[of(rows.seq_id[i][0])];
     is_shared_ = n_run_[of(rows.seq_id[0][0])] < rows.n_tokens;
-    // more conversations than there are ids to hold cells with
+    // There are more conversations than ids for reserving cells.
     if (is_shared_ && rules_.adds_in_order && rules_.is_shared && !holds_rejected()) ++n_order_lost_;
 }
 
 bool Cells::close_gaps_before(const SeqRange & range) {
-    // cells of other conversations shift the tiles as well, by what they have drafted
+    // Cells of other conversations also shift the tiles, depending on their drafts.
     if (!are_others_empty(range)) return false;
-    return n_held() == 0 || close_gaps();  // what another one left, too
+    return n_held() == 0 || close_gaps();  // reserved cells may remain from another conversation
 }
 
-// llama.cpp has no call that moves cells: it writes rows into a buffer, and reading puts them into the lowest free
-// cells. Moves one block of positions after the other, from the lowest cells up, so that each finds free cells below
-// those that it left. The rows that do not move have several ids meanwhile: llama.cpp takes cells of one id for free
-// where a sliding window has passed them.
+// llama.cpp has no call that moves cells. But it can write rows into a buffer, and reading them back puts them into the
+// lowest free cells. Moves one block of positions after the other, starting with the lowest cells, so that each block
+// finds free cells below its old ones. Rows that do not move get several ids meanwhile, because llama.cpp reuses cells
+// with one id that a sliding window has passed.
 bool Cells::close_gaps() {
     free_held();
     llama_memory_t mem = llama_get_memory(ctx_);
@@ -71,7 +71,7 @@ void Cells::move_down(int conversation) {
         if (range.count > 1) call(range.first + 1);
         call(range.held);
     };
-    // llama.cpp writes what a window reaches from the last row of an id
+    // llama.cpp only writes rows within the window of an id's last row.
     const int n_window = llama_model_n_swa(llama_get_model(ctx_));
     const Pos n_block = n_window > 0 ? std::min(n_window, n_moved_at_once) : n_moved_at_once;
     const Pos end = llama_memory_seq_pos_max(mem, own.held) + 1;
@@ -97,7 +97,8 @@ void Cells::move_down(int conversation) {
             for_each_id(range, [&](llama_seq_id id) { llama_memory_seq_rm(mem, id, from, to); });
         }
         if (llama_state_seq_set_data(ctx_, rows.data(), rows.size(), own.first) != rows.size()) {
-            fail(ErrorKind::broken, "llama.cpp did not take back %zu bytes of its own cache", rows.size());
+            fail(ErrorKind::broken, "llama.cpp did not read back %zu bytes of its cache; open the engine again",
+                 rows.size());
         }
         for (const SeqRange & range : owners) {
             for_each_id(range, [&](llama_seq_id id) { llama_memory_seq_cp(mem, own.first, id, from, to); });
@@ -131,8 +132,8 @@ bool Cells::truncate(const SeqRange & range, int n) {
     std::vector<int> & common = n_common_[of(range.first)];
     for (size_t i = 0; i < common.size(); ++i) common[i] = n_common_[i][of(range.first)] = std::min(common[i], n);
     const int n_back = n_rows(range) - n;
-    // Held cells stay, those of later positions, too: one may lie before a cell that is kept, and what comes next would
-    // fill it. So would other conversations fill what this one gives up now.
+    // Reserved cells stay reserved, even for later positions: one of them may come before a kept cell, and later rows
+    // would fill it. For the same reason the cells freed now are reserved against other conversations.
     if (range.held >= 0 && are_others_empty(range)) {
         if (n == 0) free_held();
     } else if (range.held >= 0) {
@@ -145,7 +146,7 @@ bool Cells::truncate(const SeqRange & range, int n) {
         }
         llama_memory_seq_rm(mem, range.copy, -1, -1);
     }
-    // llama.cpp has the states between the rows of the last batch. It goes back further, too, to states of other rows.
+    // llama.cpp has the states between the rows of the last batch. It would also go back further, to wrong states.
     bool ok = !rules_.has_state || n == 0 || n_back < std::max(n_run_[of(range.first)], 1);
     for (int i = 0; i < range.count; ++i) ok = ok && llama_memory_seq_rm(mem, range.first + i, end, -1);
     if (ok) return true;
@@ -171,12 +172,12 @@ size_t Cells::save_rows(const SeqRange & range, std::vector<uint8_t> & out) cons
     return n;
 }
 
-// llama.cpp fills free cells in their order, so that rows keep the order that they were saved in.
+// llama.cpp fills free cells in order, so rows keep the order in which they were saved.
 bool Cells::load_rows(const SeqRange & range, ByteView bytes, int n_rows) {
     truncate(range, 0);
     if (holds_rejected() && n_rows > n_unused() - n_held() && !close_gaps()) return false;
     const bool is_taken = llama_state_seq_set_data(ctx_, bytes.data, bytes.size, range.first) == bytes.size;
-    // what comes from a file may be that of a shorter text
+    // Bytes from a file may contain a shorter text.
     if (!is_taken || this->n_rows(range) < n_rows || llama_state_seq_get_size(ctx_, range.first) != bytes.size) {
         truncate(range, 0);
         return false;
@@ -218,7 +219,7 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
     const std::vector<int32_t> leaves = tree.leaves();
     const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
     if (range.held >= 0) hold_rejected(range, tree, tree.path(node), pos);
-    // an id whose path goes through the node keeps that, the others take it over
+    // An id whose path contains the node keeps it; the other ids copy it.
     std::vector<llama_seq_id> keeps, others;
     for (int i = 0; i < range.count; ++i) {
         const std::vector<int32_t> own = tree.path(leaves[leaf[i]]);
@@ -236,7 +237,7 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
     return true;
 }
 
-// Where a conversation is alone and has chains only, what goes lies behind what stays.
+// A single conversation with only chains needs no reserved cells: its rejected rows come after the kept ones.
 bool Cells::holds_rejected() const {
     if (!rules_.adds_in_order || !rules_.is_shared) return false;
     const size_t n_ids = (size_t)rules_.n_conversations * (rules_.n_leaves_max + 1);
@@ -252,7 +253,7 @@ bool Cells::are_others_empty(const SeqRange & range) const {
     return true;
 }
 
-// Rows from position n on are about to go: their cells stay occupied.
+// Reserves the cells of rows from position n on, which are about to be removed.
 void Cells::hold_from(const SeqRange & range, int n) {
     llama_memory_t mem = llama_get_memory(ctx_);
     int end = n;
@@ -263,10 +264,10 @@ void Cells::hold_from(const SeqRange & range, int n) {
     n_held_[of(range.first)] += end - n;
 }
 
-// A cell that a rejected node leaves free before an accepted one would be filled by a later row, and attention, which
-// adds in the order of the cells, would round differently than without the tree. Such cells stay occupied until the
-// cache is full; then its gaps are closed. Where other conversations have rows behind it in the batch, every rejected
-// node leaves such a cell.
+// If a rejected node freed a cell before an accepted one, a later row would fill it. Attention adds in the order of the
+// cells, so it would round differently than without the tree. Such cells stay reserved until the cache is full; then
+// its gaps are closed. If other conversations have later rows in the batch, every rejected node leaves a cell of this
+// kind.
 void Cells::hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
                           Pos pos) {
     llama_memory_t mem = llama_get_memory(ctx_);
@@ -275,7 +276,7 @@ void Cells::hold_rejected(const SeqRange & range, const DraftTree & tree, const 
     std::vector<uint8_t> is_done(tree.size(), 0);
     for (int32_t node : accepted) is_done[node] = 1;
     for (size_t i = 0; i < leaves.size(); ++i) {
-        int from = INT_MAX, to = 0;  // depths; what is held of a path lies side by side
+        int from = INT_MAX, to = 0;  // depths; the reserved part of a path is contiguous
         for (int32_t node = leaves[i]; !is_done[node]; node = tree.parent[node]) {
             is_done[node] = 1;
             if (node > accepted.back() && !is_shared_) continue;
@@ -306,7 +307,7 @@ bool Cells::has_room_for_trees() const {
     return n_unused() >= n_unused_min() + rules_.n_conversations * (rules_.n_draft_max + 1);
 }
 
-// Cells that hold no token of a conversation. Conversations with a common prefix hold it once.
+// Number of cells without a token of any conversation. A common prefix is stored once.
 int Cells::n_unused() const {
     int n = (int)llama_n_ctx(ctx_);
     for (int i = 0; i < rules_.n_conversations; ++i) {

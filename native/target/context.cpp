@@ -18,12 +18,12 @@ ggml_type type_by_name(const std::string & name) {
         const char * n = ggml_type_name((ggml_type)i);
         if (n && name == n) return (ggml_type)i;
     }
-    fail(ErrorKind::value, "'%s' is not a ggml type; expected one like f16, q8_0, q4_0", name.c_str());
+    fail(ErrorKind::value, "expected a ggml type like f16, q8_0 or q4_0, found '%s'", name.c_str());
 }
 
 void refuse_generating(const TargetModel & model) {
     fail(ErrorKind::unsupported,
-         "%s is an embedding model (architecture '%s'): it turns texts into vectors and generates none; ask for "
+         "%s is an embedding model (architecture '%s'): it computes vectors and cannot generate; request "
          "embeddings",
          model.path().substr(model.path().find_last_of("/\\") + 1).c_str(), model.meta("general.architecture").c_str());
 }
@@ -37,7 +37,7 @@ llama_context_params Context::params(const TargetOptions & options) {
                                                       : LLAMA_FLASH_ATTN_TYPE_AUTO;
     p.kv_unified = true;
     p.offload_kqv = options.offload_kqv;
-    // a GPU that holds no layer would still be sent every batch of 32 rows and more, weights included
+    // Otherwise a GPU without layers would still be sent every batch of 32 or more rows, including the weights.
     p.op_offload = p.op_offload && options.n_gpu_layers != 0;
     p.rope_freq_base = options.rope_freq_base;
     p.rope_freq_scale = options.rope_freq_scale;
@@ -57,7 +57,7 @@ void Context::make(std::shared_ptr<const TargetModel> model, const llama_context
     }
     model_->check_servers();
     if (!ctx_) refuse(params, trail.text());
-    // vectors are read from within the graph
+    // Vectors are read within the graph, so their graphs are not fused.
     const bool fuses = model_->uses_kernels() && !params.embeddings;
     for (ggml_backend_t backend : cpu_backends(get())) kernels::take_graphs_of(backend, fuses);
     if (!model_->is_cpu()) note_device();
@@ -94,21 +94,23 @@ void Context::decode(const llama_batch & rows, bool is_prompt) {
         rc = llama_decode(get(), rows);
         if (rc == 0) llama_synchronize(get());
     } catch (const std::bad_alloc &) {
-        fail(ErrorKind::broken, "the host's memory ran out inside llama.cpp; open the engine again");
+        fail(ErrorKind::broken, "the host ran out of memory inside llama.cpp; open the engine again");
     }
     model_->check_servers();
     has_results_ = rc == 0;
     if (has_results_) return;
     const std::string why = trail.text();
-    if (rc == 1) fail(ErrorKind::context_full, "no free cell for %d rows in the cache", rows.n_tokens);
+    if (rc == 1)
+        fail(ErrorKind::context_full, "the cache has no free cells for %d rows; raise n_ctx or close a conversation",
+             rows.n_tokens);
     if (rc == -2)
         fail(ErrorKind::out_of_memory, "the compute buffer for %d rows does not fit%s", rows.n_tokens, why.c_str());
     fail(ErrorKind::broken, "llama_decode failed with code %d on %d rows%s", rc, rows.n_tokens, why.c_str());
 }
 
-// llama.cpp would still hand out what earlier decodes left in its buffers.
+// llama.cpp would still return the results of earlier decodes.
 void Context::check_results() const {
-    if (!has_results_) fail(ErrorKind::broken, "no logits or features: the last decode failed, or there was none");
+    if (!has_results_) fail(ErrorKind::broken, "no logits or hidden states: the last decode failed, or none was run");
 }
 
 const float * Context::logits(int row) const {
@@ -121,7 +123,7 @@ const float * Context::logits(int row) const {
 const float * Context::state(int row) const {
     check_results();
     const float * p = staging().get_state(get(), row);
-    if (!p) fail(ErrorKind::broken, "llama.cpp has no state of row %d", row);
+    if (!p) fail(ErrorKind::broken, "llama.cpp has no state for row %d", row);
     return p;
 }
 

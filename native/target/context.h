@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A context of llama.cpp over a model's weights: made, run and read in one way, whether a target generates with it, a
-// drafter that llama.cpp runs, or an embedder.
+// A llama.cpp context over a model's weights. Targets, drafters that llama.cpp runs, and embedders all create, run and
+// read it through this class.
 #pragma once
 
 #include <llama.h>
@@ -16,45 +16,45 @@ namespace eaglecpp {
 
 class Context {
   public:
-    // what the options say that all contexts have in common
+    // Returns the parameters that all contexts share.
     static llama_context_params params(const TargetOptions & options);
 
-    // In place of the one there is. Error(out_of_memory | unsupported)
+    // Creates the context, replacing any earlier one. Error(out_of_memory | unsupported)
     void make(std::shared_ptr<const TargetModel> model, const llama_context_params & params);
     void free() { ctx_.reset(); }
     llama_context * get() const { return ctx_.get(); }
 
-    // whether texts are generated with it, row by row
+    // Returns true if the context can generate texts row by row.
     bool generates() const { return llama_get_memory(get()) && llama_get_causal_attn(get()); }
-    // memory in use, by kind; empty where libllama does not tell
+    // Memory in use, by kind; empty if libllama does not report it.
     std::vector<MemoryUse> memory() const { return ctx_ ? memory_use(get()) : std::vector<MemoryUse>(); }
 
-    // for all decodes from now on
+    // Sets the number of threads of later decodes.
     void set_n_threads(int n_threads);
 
-    // Runs the rows. Long batches of a prompt need not round as single rows do. Error(context_full | out_of_memory |
+    // Runs the rows. A long prompt batch may round differently from single rows. Error(context_full | out_of_memory |
     // broken)
     void decode(const llama_batch & rows, bool is_prompt = true);
 
-    // Of row i of the last decode, which has output; valid until the next decode: its logits, and the state that a head
-    // gives beside them. Error(broken)
+    // Logits of row i of the last decode, and the state that a head gives for it. The row must have an output. Valid
+    // until the next decode. Error(broken)
     const float * logits(int row) const;
     const float * state(int row) const;
-    // that the last decode left any; Error(broken)
+    // Checks that the last decode gave results. Error(broken)
     void check_results() const;
 
   private:
     [[noreturn]] void refuse(const llama_context_params & p, const std::string & why) const;
 
     std::shared_ptr<const TargetModel> model_;
-    bool has_results_ = false;  // of the last decode
+    bool has_results_ = false;  // the last decode succeeded
     llama_context_ptr ctx_;
 };
 
-// Error(unsupported): an embedding model is asked for a text
+// Raises Error(unsupported): an embedding model cannot generate.
 [[noreturn]] void refuse_generating(const TargetModel & model);
 
-// ggml type by name; Error(value)
+// Returns the ggml type with this name. Error(value)
 ggml_type type_by_name(const std::string & name);
 
 }  // namespace eaglecpp

@@ -11,7 +11,7 @@ namespace eaglecpp {
 
 namespace {
 
-// logits [n_vocab, n] -> ids and, for more than the likeliest, logits, row after row
+// logits [n_vocab, n] -> ids and, if more than one is picked, logits, row by row.
 void pick(ggml_context * ctx, ggml_tensor * logits, DevicePicks::Kind & kind) {
     const int64_t n_vocab = logits->ne[0], n = logits->ne[1];
     if (kind.n_top == 1) {
@@ -22,18 +22,18 @@ void pick(ggml_context * ctx, ggml_tensor * logits, DevicePicks::Kind & kind) {
     kind.logits = ggml_get_rows(ctx, ggml_reshape_3d(ctx, logits, 1, n_vocab, n), kind.ids);
 }
 
-// The logits of all rows, of which libllama hands out a view of one: behind a row more that it adds. Null where it does
-// otherwise.
+// Returns the logits of all rows. libllama passes a view of one row of a tensor that it padded by one row. Returns null
+// if the graph looks different.
 ggml_tensor * all_logits(const ggml_tensor * row) {
     ggml_tensor * padded = row->view_src;
     if (!padded || padded->op != GGML_OP_PAD) return nullptr;
     ggml_tensor * all = padded->src[0];
-    if (all->ne[1] == 0) return padded;  // no row has output, and all samplers are asked about that one
+    if (all->ne[1] == 0) return padded;  // no row has output, and all samplers are called for the padding
     const bool is_plain = ggml_is_matrix(all) && ggml_is_contiguous(all) && all->ne[1] + 1 == padded->ne[1];
     return is_plain && all->ne[0] == row->ne[0] ? all : nullptr;
 }
 
-// Not picked from a view of the row: devices cannot bind memory at every number of bytes.
+// Does not pick from a view of the row, because devices cannot bind memory at every offset.
 void apply(llama_sampler * self, ggml_context * ctx, ggml_cgraph *, llama_sampler_data * data) {
     auto & kind = *(DevicePicks::Kind *)self->ctx;
     const ggml_tensor * row = data->logits;
@@ -51,14 +51,14 @@ void forget(llama_sampler * self) {
     kind = {kind.n_top};
 }
 
-// Where a device lacks an operation libllama would give back neither tokens nor logits.
+// If a device lacked an operation, libllama would return neither tokens nor logits.
 bool has_operations(ggml_backend_dev_t device, int n_top) {
     DevicePicks::Kind kind{n_top};
     constexpr int64_t n_vocab = 128 * 1024;
     const ggml_context_ptr ctx(ggml_init({16 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
     pick(ctx.get(), ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_vocab, 1), kind);
     for (const ggml_tensor * t : {kind.ids, kind.logits}) {
-        // what picks ids may be made of more than one operation
+        // The ids may come from more than one operation.
         for (; t && t->op != GGML_OP_NONE; t = t->src[0]) {
             if (!ggml_backend_dev_supports_op(device, t)) return false;
         }
@@ -98,7 +98,7 @@ bool DevicePicks::set(const SeqRange & range, int n_top) {
         const auto it = pickers_.find(id);
         if ((it == pickers_.end() ? 0 : it->second.n_top) == n_top) continue;
         llama_sampler_ptr picker = kind ? make_picker(*kind) : nullptr;
-        // not with tensors split over devices
+        // Fails for tensors split over devices.
         if (!guarded([&] { return llama_set_sampler(ctx_, id, picker.get()); }) && kind) return false;
         if (kind) {
             pickers_[id] = {std::move(picker), n_top};

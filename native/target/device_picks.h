@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The likeliest tokens of a row, found where its logits are: on a device, by samplers of libllama's kind, one for each
-// sequence id that a row may carry.
+// Picks the likeliest tokens of a row on the device that computed its logits, with samplers of libllama's interface,
+// one for each sequence id of a row.
 //
-// libllama asks the samplers row by row. The first that is asked picks for all rows of the graph at once, and each
-// names its own part of that, which is copied back.
+// libllama calls the samplers row by row. The first call picks for all rows of the graph; each sampler then names its
+// part of the result, which is copied back.
 #pragma once
 
 #include <llama.h>
@@ -19,19 +19,18 @@ namespace eaglecpp {
 
 class DevicePicks {
   public:
-    // `device`: of the output layer, null for the CPU and where picks are not wanted
+    // device: the output layer's; null for the CPU or to disable picks.
     explicit DevicePicks(ggml_backend_dev_t device = nullptr, int n_vocab = 0) : device_(device), n_vocab_(n_vocab) {}
     void attach(llama_context * ctx) { ctx_ = ctx; }
 
-    // From now on the n_top likeliest tokens of each row of this conversation are found on the device, and the row's
-    // logits are not copied back; n_top 0 switches this off again. False if it cannot be done; logits are then copied
-    // back as usual.
+    // Picks the n_top likeliest tokens of this conversation's rows on the device from now on, without copying the
+    // logits back. n_top 0 turns this off. Returns false if it is impossible; logits are then copied as usual.
     bool set(const SeqRange & range, int n_top);
 
-    // what was found in this way for row i of the last decode
+    // The tokens picked for row i of the last decode.
     TopLogits top(int row) const;
 
-    // of one kind of picks, in the graph that is being built
+    // Picks of one size in the graph under construction.
     struct Kind {
         int n_top;
         ggml_tensor * ids = nullptr;
@@ -48,7 +47,7 @@ class DevicePicks {
         llama_sampler_ptr sampler;
         int n_top;
     };
-    std::map<int, std::unique_ptr<Kind>> kinds_;  // by n_top, null = it cannot be done; the samplers point to them
+    std::map<int, std::unique_ptr<Kind>> kinds_;  // by n_top, null = not supported; the samplers point to them
     std::map<llama_seq_id, Picker> pickers_;
 };
 

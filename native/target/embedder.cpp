@@ -15,27 +15,28 @@ static constexpr std::array<const char *, 5> pooling_names = {"none", "mean", "c
 static constexpr int n_rows_usual = 512;
 static constexpr int n_texts_usual = 16;
 
-// llama.cpp computes the logits of every row, although nobody asks for them: 64 MiB of them, and 32 rows at least
+// llama.cpp computes the unused logits of every row: allow 64 MiB of them, but 32 or more rows.
 static int n_rows_with_logits(int n_vocab) {
     const int64_t n_fit = (64 << 20) / (int64_t)(sizeof(float) * std::max(1, n_vocab));
     return (int)std::clamp<int64_t>(n_fit, 32, n_rows_usual);
 }
 
-static std::string said_pooling(const TargetModel & model) {
+static std::string file_pooling(const TargetModel & model) {
     return model.meta((model.meta("general.architecture") + ".pooling_type").c_str());
 }
 
-static enum llama_pooling_type pooling_of(const TargetModel & model, const std::string & asked) {
-    const auto found = std::find(pooling_names.begin(), pooling_names.end(), asked);
+static enum llama_pooling_type pooling_of(const TargetModel & model, const std::string & name) {
+    const auto found = std::find(pooling_names.begin(), pooling_names.end(), name);
     if (found != pooling_names.end()) return (enum llama_pooling_type)(found - pooling_names.begin());
-    if (!asked.empty()) {
-        fail(ErrorKind::value, "pooling: '%s' is not one of none, mean, cls, last, rank", asked.c_str());
+    if (!name.empty()) {
+        fail(ErrorKind::value, "pooling: expected none, mean, cls, last or rank, found '%s'", name.c_str());
     }
-    const std::string said = said_pooling(model);
-    if (said.empty() || said == "0") return LLAMA_POOLING_TYPE_MEAN;
-    if (said.size() == 1 && said[0] >= '1' && said[0] <= '4') return (enum llama_pooling_type)(said[0] - '0');
+    const std::string in_file = file_pooling(model);
+    if (in_file.empty() || in_file == "0") return LLAMA_POOLING_TYPE_MEAN;
+    if (in_file.size() == 1 && in_file[0] >= '1' && in_file[0] <= '4')
+        return (enum llama_pooling_type)(in_file[0] - '0');
     fail(ErrorKind::gguf, "%s: key '%s.pooling_type' is %s, expected 0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)",
-         model.path().c_str(), model.meta("general.architecture").c_str(), said.c_str());
+         model.path().c_str(), model.meta("general.architecture").c_str(), in_file.c_str());
 }
 
 Embedder::Embedder(const Target & target, const std::string & pooling)
@@ -43,7 +44,7 @@ Embedder::Embedder(const Target & target, const std::string & pooling)
       options_(target.options()),
       reads_at_once_(target.only_embeds()),
       pooling_(pooling_of(*model_, pooling)),
-      is_said_(!said_pooling(*model_).empty()),
+      is_in_file_(!file_pooling(*model_).empty()),
       llama_pools_(pooling_ == LLAMA_POOLING_TYPE_LAST || (reads_at_once_ && pooling_ != LLAMA_POOLING_TYPE_NONE)),
       vocab_(model_->get()),
       n_values_(model_->n_state()),
@@ -51,7 +52,7 @@ Embedder::Embedder(const Target & target, const std::string & pooling)
       n_texts_max_(model_->has_state() ? 1 : n_texts_usual),
       n_rows_of_piece_(n_rows_with_logits(vocab_.size())) {
     if (pooling_ != LLAMA_POOLING_TYPE_RANK) return;
-    fail(ErrorKind::unsupported, "%s: pooling 'rank' is a reranker's, whose scores are not computed; ask for vectors",
+    fail(ErrorKind::unsupported, "%s: rerankers (pooling 'rank') are not supported; set pooling to mean, cls or last",
          model_->path().c_str());
 }
 
@@ -64,14 +65,15 @@ void Embedder::begin(std::vector<Tokens> texts) {
     size_t n_longest = 0, n_rows = 0;
     std::vector<size_t> first_rows;
     for (const Tokens & text : texts) {
-        if (text.empty()) fail(ErrorKind::value, "a text without a token has no vector");
+        if (text.empty()) fail(ErrorKind::value, "a text without tokens has no vector");
         vocab_.check(text);
         n_longest = std::max(n_longest, text.size());
         first_rows.push_back(n_rows);
         n_rows += pooling_ == LLAMA_POOLING_TYPE_NONE ? text.size() : 1;
     }
     if (n_longest > (size_t)n_max_) {
-        fail(ErrorKind::context_full, "%zu tokens do not fit a context of %d", n_longest, n_max_);
+        fail(ErrorKind::context_full, "a text has %zu tokens, but the context holds %d; shorten it or raise n_ctx",
+             n_longest, n_max_);
     }
     if (reads_at_once_) check_memory(n_longest);
     texts_ = std::move(texts);
@@ -83,38 +85,37 @@ void Embedder::begin(std::vector<Tokens> texts) {
     n_rows_max_ = reads_at_once_ ? std::min(std::max(n_rows_usual, (int)n_longest), n_room_) : n_rows_of_piece_;
 }
 
-// Of a text that is read at once: llama.cpp clears room for the logits of all rows, although there are none, and has a
-// mask, or without fused attention scores for every head, of all rows for all rows.
+// Checks the memory for a text that is read in one batch. llama.cpp allocates unused logits of all rows, and a mask of
+// all rows for all rows; without fused attention also scores for every head.
 void Embedder::check_memory(size_t n_tokens) const {
     const uint64_t n_scores = options_.flash_attn == "off" ? (uint64_t)llama_model_n_head(model_->get()) : 1;
     const uint64_t n_needed = n_tokens * sizeof(float) * (vocab_.size() + n_values_ + n_tokens * n_scores);
     const uint64_t n_free = available_memory();
     if (n_free == 0 || n_needed <= n_free / 2) return;
     fail(ErrorKind::out_of_memory,
-         "a text of %zu tokens needs %.1f GB with this model, and %.1f GB are free, of which it may take half; a "
-         "smaller "
-         "n_ctx cuts it",
+         "a text of %zu tokens needs %.1f GB with this model, and may use half of the %.1f GB that are free; lower "
+         "n_ctx to cut it",
          n_tokens, n_needed / 1e9, n_free / 1e9);
 }
 
-// Sizes are powers of two, so that texts that grow do not make it anew each time.
+// Sizes are powers of two, so that growing texts do not recreate the context each time.
 void Embedder::make_context(int n_tokens) {
     int n_room = n_rows_usual;
     while (n_room < n_tokens) n_room *= 2;
-    // llama.cpp pads the cells of a cache to that anyway, and positions beyond a table are never used
+    // llama.cpp pads the cells of a cache to that anyway, and positions beyond the table are never used.
     n_room_ = reads_at_once_ ? std::min(n_room, std::max(n_max_, n_tokens)) : n_room;
     llama_context_params p = Context::params(options_);
     p.n_ctx = (uint32_t)n_room_;
     p.n_batch = p.n_ubatch = (uint32_t)(reads_at_once_ ? n_room_ : n_rows_of_piece_);
     p.n_seq_max = (uint32_t)n_texts_max_;
     p.embeddings = true;
-    // what the file says anyway is left to it: llama.cpp warns of all else
-    p.pooling_type = llama_pools_ ? pooling_ : is_said_ ? LLAMA_POOLING_TYPE_NONE : LLAMA_POOLING_TYPE_UNSPECIFIED;
+    // Leaves the file's own pooling unset, because llama.cpp warns about overrides.
+    p.pooling_type = llama_pools_ ? pooling_ : is_in_file_ ? LLAMA_POOLING_TYPE_NONE : LLAMA_POOLING_TYPE_UNSPECIFIED;
     p.swa_full = false;
     context_.make(model_, p);
 }
 
-// The next batch: whole texts as long as they fit, or a piece of one that is longer than a batch, alone.
+// Fills the next batch: as many whole texts as fit, or a piece of one longer text alone.
 void Embedder::fill() {
     batch_.clear();
     parts_.clear();
@@ -135,7 +136,7 @@ void Embedder::fill() {
 
 bool Embedder::step(int n_threads) {
     if (next_ >= texts_.size()) return false;
-    if (!context_.get()) fail(ErrorKind::broken, "an earlier failure ended these texts: begin again");
+    if (!context_.get()) fail(ErrorKind::broken, "these texts ended with an earlier error; call begin again");
     fill();
     try {
         context_.set_n_threads(n_threads);
@@ -143,7 +144,7 @@ bool Embedder::step(int n_threads) {
         for (const Part & part : parts_) read(part);
         if (n_done_ == 0) llama_memory_clear(llama_get_memory(context_.get()), false);
     } catch (...) {
-        context_.free();  // nobody knows what state it is in
+        context_.free();  // its state is unknown
         throw;
     }
     return next_ < texts_.size();
@@ -155,7 +156,7 @@ void Embedder::read(const Part & part) {
     float * out = rows_.data() + (first_rows_[part.text] + n_before) * (size_t)n_values_;
     const bool is_end = part.begin + part.n == n_text;
     const auto found = [&](const float * row) {
-        if (!row) fail(ErrorKind::broken, "llama.cpp has no vector of a text of %d tokens", n_text);
+        if (!row) fail(ErrorKind::broken, "llama.cpp returned no vector for a text of %d tokens", n_text);
         return row;
     };
     const auto row = [&](int i) { return found(llama_get_embeddings_ith(context_.get(), part.first_row + i)); };

@@ -13,9 +13,9 @@ namespace {
 constexpr int counts_measured[] = {2, 3, 4, 5, 8, 16, 32, 64};
 constexpr int n_rows_measured = 65;
 constexpr int n_rows_twice = 8;   // batches up to this size are run twice
-constexpr int n_before = 24;      // rows before those that are compared
-constexpr double ms_slow = 50.0;  // steps that take longer than graphs do to be built and captured
-// On a GPU attention takes other kernels behind long texts than behind short ones. On the CPU it does not (Target).
+constexpr int n_before = 24;      // rows before the compared ones
+constexpr double ms_slow = 50.0;  // steps that take longer than building and capturing graphs
+// On a GPU, attention after long texts uses other kernels than after short ones. On the CPU it does not (Target).
 constexpr int n_before_gpu = 600;
 
 class Measurement {
@@ -40,8 +40,8 @@ class Measurement {
     }
 
   private:
-    // From the last place to the first, so that what is run alone is run once: larger batches begin earlier. A target
-    // that cannot go back so far is run anew for each batch, so its batches begin at the first row.
+    // Goes from the last position to the first, so that each row is run alone only once: larger batches start earlier.
+    // If a target cannot roll back that far, each batch starts at the first row.
     void compare_all() {
         for (int n : counts_measured) {
             if (n < n_rows_max_) compare(n, n_rows_max_ - n);
@@ -50,7 +50,7 @@ class Measurement {
         if (n_batch_max_ > n_rows_max_) compare(n_batch_max_, 0);
     }
 
-    // any tokens, the same each time
+    // Arbitrary tokens, always the same ones.
     void choose_tokens() {
         for (int i = 0; i < n_before_ + n_batch_max_; ++i) {
             tokens_.push_back((Token)((uint32_t)i * 2654435761u % (uint32_t)target_.vocab().size()));
@@ -97,7 +97,7 @@ class Measurement {
         decode(n_before_ + first, n, false);
     }
 
-    // More than once where whoever times the batches wants one whose graph is already built.
+    // Repeats a batch for callers that time it, until its graph is built.
     void compare(int n, int last) {
         const int first = target_.model().supports_trees() ? last : 0;
         const bool is_fast = !target_.model().is_cpu() && alone_ms_ < ms_slow;
@@ -116,11 +116,11 @@ class Measurement {
     const Decode & decode_;
     SeqRange range_;
     int n_rows_max_, n_batch_max_, n_before_ = 0;
-    int n_rows_last_ = 0, n_alike_ = 0;  // batches with as many rows as the last one, up to it
+    int n_rows_last_ = 0, n_alike_ = 0;  // consecutive batches with this number of rows
     Tokens tokens_;
     TargetBatch batch_;
     std::vector<float> alone_;
-    double alone_ms_ = 0.0;  // the fastest of them
+    double alone_ms_ = 0.0;  // fastest single row
     ExactRows out_;
 };
 

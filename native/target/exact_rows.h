@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Measures for which numbers of rows a batch of this target, with this context, gives every row the bits it has alone:
-// runs the same tokens at the same positions once row by row and once as batches, and compares the logits bit for bit.
-// Only such a test covers every kernel that really runs, whatever the types, shapes, expert routers and devices are.
+// Measures the numbers of rows at which a batch of this target, with this context, gives every row the bits that it has
+// alone. Runs the same tokens at the same positions row by row and as batches, and compares the logits bit by bit. Only
+// a test like this covers all kernels that really run, whatever the types, shapes, expert routers and devices.
 #pragma once
 
 #include <functional>
@@ -17,11 +17,11 @@ struct ExactRows {
     double ms = 0.0;
 };
 
-// Runs a batch of the target; `is_prompt` as for Target::decode. It is the `n_alike`-th in a row
-// with as many rows, from 1.
+// Runs a batch of the target; `is_prompt` as for Target::decode. The batch is the `n_alike`-th consecutive one (from 1)
+// with this number of rows.
 using Decode = std::function<void(TargetBatch & batch, bool is_prompt, int n_alike)>;
 
-// For batches of up to n_rows_max rows, and for one of n_batch_max rows, of which the first are compared. The
+// Measures batches of up to n_rows_max rows, and one batch of n_batch_max rows whose first rows are compared. The
 // conversation must be empty, and is empty afterwards.
 ExactRows measure_exact_rows(Target & target, const SeqRange & range, int n_rows_max, int n_batch_max,
                              const Decode & decode);

@@ -11,10 +11,10 @@
 
 namespace eaglecpp {
 
-// The other files of a model that was split; only the file itself where its name does not follow llama.cpp's pattern.
+// Opens the other files of a split model; only the file itself if its name does not follow llama.cpp's pattern.
 ModelFiles::ModelFiles(const std::string & path) {
     parts_.emplace_back(path);
-    // its type in llama.cpp
+    // llama.cpp reads it as a uint16.
     const int n = (int)std::min<uint32_t>(header().find_u32("split.count").value_or(1), UINT16_MAX);
     std::vector<char> prefix(path.size() + 1), part(path.size() + 16);
     if (n <= 1 || llama_split_prefix(prefix.data(), prefix.size(), path.c_str(), 0, n) <= 0) return;
@@ -39,22 +39,23 @@ static bool ends_with(const std::string & text, const std::string & end) {
     return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// ggml sorts rows by these numbers into tables of as many places as there are experts, unchecked.
+// ggml uses these numbers unchecked as indices into tables with one entry per expert.
 static void check_expert_numbers(const GgufReader & file, const TensorInfo & table, uint32_t n_experts) {
     std::vector<int32_t> numbers(table.n_bytes / sizeof(int32_t));
     file.read(table, 0, numbers.data(), numbers.size() * sizeof(int32_t));
     for (const int32_t number : numbers) {
         if (number >= 0 && (uint32_t)number < n_experts) continue;
-        refuse(file, strf("tensor '%s' names expert %d, expected one of %u", table.name.c_str(), number, n_experts));
+        refuse(file,
+               strf("tensor '%s' names expert %d, but there are %u experts", table.name.c_str(), number, n_experts));
     }
 }
 
-// Tensors that llama.cpp's loader takes for optional and its graph does not, in blocks that have another one. Found by
-// `tests/architectures/run.py --mutations`, which takes each kind of tensor out of a model of each architecture.
+// Tensors that llama.cpp's loader treats as optional but its graph needs in blocks with certain other tensors. Found by
+// `tests/architectures/run.py --mutations`, which removes each kind of tensor from a model of each architecture.
 struct Companion {
     std::vector<const char *> archs;   // empty = all
-    std::vector<const char *> where;   // a block has these
-    std::vector<const char *> needed;  // one of these
+    std::vector<const char *> where;   // blocks with all of these
+    std::vector<const char *> needed;  // need one of these
 };
 
 static const std::vector<Companion> & companions() {
@@ -83,22 +84,22 @@ static void check_companions(const ModelFiles & model, const std::string & arch,
         const auto is_there = [&](const char * name) { return model.find_tensor(block + name) != nullptr; };
         if (!std::all_of(one.where.begin(), one.where.end(), is_there)) continue;
         if (std::any_of(one.needed.begin(), one.needed.end(), is_there)) continue;
-        refuse(model.header(), strf("tensor '%s' needs '%s%s' beside it, which is not there", tensor.name.c_str(),
-                                    block.c_str(), one.needed[0]));
+        refuse(model.header(),
+               strf("tensor '%s' needs '%s%s', which is missing", tensor.name.c_str(), block.c_str(), one.needed[0]));
     }
 }
 
-// A matrix of a type that ggml only computes with internally makes it call a function that is not there.
+// For a matrix of a type that it only uses internally, ggml calls a missing function.
 static void check_type(const GgufReader & file, const TensorInfo & tensor) {
     if (is_weight_type(tensor.type)) return;
     refuse(file, strf("tensor '%s' has type %s, which ggml cannot compute with; expected one like f16 or q8_0",
                       tensor.name.c_str(), ggml_type_name(tensor.type)));
 }
 
-// What llama.cpp adds, scales by, convolves or rotates with (its table of tensors, src/llama-arch.cpp, says so), and
-// ggml's CPU backend does in F32 alone.
+// Returns true for tensors that llama.cpp adds, scales by, convolves or rotates with (see its table of tensors in
+// src/llama-arch.cpp). ggml's CPU backend does that only in F32.
 static bool is_added(const std::string & arch, const std::string & name) {
-    // others look rows up in it
+    // This architecture only looks up rows of it.
     if (arch == "glm5-next" && ends_with(name, ".indexer_compressor_ape.weight")) return true;
     for (const char * part : {"norm", "sinks", "exp_probs", "lerp", "conv1d", "shortconv.conv.", "rope_f", "z_l_init",
                               "ffn.act", "time_mix_a0.", "time_mix_v0.", "time_mix_w0.", "time_mix_decay.",
@@ -142,7 +143,7 @@ static std::string shape_of(const TensorInfo & t) {
     return out;
 }
 
-// The factors of one matrix; those of embeddings are looked up in, so they lie the other way round.
+// Checks the factors of one matrix. Factors of embeddings are transposed, because rows are looked up in them.
 static void check_factors(const GgufReader & lora, const ModelFiles & target, const std::string & name,
                           const TensorInfo & a, const TensorInfo & b) {
     const TensorInfo * weight = target.find_tensor(name);
@@ -161,7 +162,7 @@ static void check_factors(const GgufReader & lora, const ModelFiles & target, co
     if (n_in != in_target) refuse(a, strf("is for %lld inputs", (long long)n_in) + has + std::to_string(in_target));
     if (n_out != out_target)
         refuse(b, strf("is for %lld outputs", (long long)n_out) + has + std::to_string(out_target));
-    if (is_embedding ? a.ne[0] != b.ne[0] : a.ne[1] != b.ne[0]) refuse(b, "is of another rank than " + shape_of(a));
+    if (is_embedding ? a.ne[0] != b.ne[0] : a.ne[1] != b.ne[0]) refuse(b, "has another rank than " + shape_of(a));
     for (const TensorInfo * factor : {&a, &b}) {
         if (factor->ne[2] != weight->ne[2] || factor->ne[3] != 1) {
             refuse(*factor, "is for other experts than the target's " + shape_of(*weight));
@@ -177,14 +178,14 @@ void check_lora(const GgufReader & lora, const ModelFiles & target) {
     }
     const std::string arch = lora.str("general.architecture"), expected = target.header().str("general.architecture");
     if (arch != expected) {
-        fail(ErrorKind::mismatch, "%s: made for architecture '%s', the target %s is '%s'", path, arch.c_str(),
+        fail(ErrorKind::mismatch, "%s was made for architecture '%s', but the target %s is '%s'", path, arch.c_str(),
              target.header().path().c_str(), expected.c_str());
     }
     const float alpha = lora.find_f32("adapter.lora.alpha").value_or(0.0f);
     if (!std::isfinite(alpha))
         fail(ErrorKind::gguf, "%s: key 'adapter.lora.alpha' is %g, expected a number", path, alpha);
     for (const TensorInfo & t : lora.tensors()) {
-        if (ends_with(t.name, "_norm.weight")) continue;  // llama.cpp passes over them
+        if (ends_with(t.name, "_norm.weight")) continue;  // llama.cpp ignores them
         const size_t dot = t.name.rfind('.');
         const std::string name = t.name.substr(0, dot), side = dot == std::string::npos ? "" : t.name.substr(dot + 1);
         if (side != "lora_a" && side != "lora_b") {
@@ -194,23 +195,23 @@ void check_lora(const GgufReader & lora, const ModelFiles & target) {
         check_type(lora, t);
         const TensorInfo * other = lora.find_tensor(name + (side == "lora_a" ? ".lora_b" : ".lora_a"));
         if (!other) {
-            fail(ErrorKind::gguf, "%s: tensor '%s' has no '%s' beside it", path, t.name.c_str(),
+            fail(ErrorKind::gguf, "%s: tensor '%s' has no matching '%s'", path, t.name.c_str(),
                  side == "lora_a" ? "lora_b" : "lora_a");
         }
         if (side == "lora_a") check_factors(lora, target, name, t, *other);
     }
 }
 
-// Of one kind of layer; head_size is 0 where layers without attention come first and no size follows from them.
+// For one kind of layer. head_size is 0 if layers without attention come first, so that no size is known.
 static void check_rotated(const GgufReader & file, const std::string & key, uint32_t n, uint32_t head_size) {
     if (head_size == 0 || (n > 0 && n % 2 == 0 && n <= head_size)) return;
     refuse(file, strf("key '%s' is %u, expected an even number from 2 to the head's %u", key.c_str(), n, head_size));
 }
 
-// The sections divide a position's angle among text, height, width and one more; ggml divides by their sum.
+// The sections split a position's angle between text, height, width and one more. ggml divides by their sum.
 static void check_sections(const GgufReader & file, const std::string & key) {
-    const auto given = file.find_ints(key);
-    const std::vector<int32_t> sections = given.value_or(std::vector<int32_t>(4, 0));
+    const auto values = file.find_ints(key);
+    const std::vector<int32_t> sections = values.value_or(std::vector<int32_t>(4, 0));
     int64_t sum = 0;
     bool is_sane = sections.size() == 4;
     for (size_t i = 0; i < sections.size() && is_sane; ++i) {
@@ -218,14 +219,14 @@ static void check_sections(const GgufReader & file, const std::string & key) {
         if (i < 3) sum += sections[i];
     }
     if (is_sane && sum > 0) return;
-    std::string found = given ? "" : "nothing";
+    std::string found = values ? "" : "nothing";
     for (const int32_t section : sections) {
-        if (given) found += (found.empty() ? "" : ", ") + std::to_string(section);
+        if (values) found += (found.empty() ? "" : ", ") + std::to_string(section);
     }
-    refuse(file, "key '" + key + "' is " + found + ", expected four sizes up to 65535, one of the first three not 0");
+    refuse(file, "key '" + key + "' is " + found + ", expected four sizes up to 65535, not all of the first three 0");
 }
 
-// What is kept of a layer's attention.
+// Cached values of a layer's attention.
 struct LayerHeads {
     int64_t n_kv, key, value;
 };
@@ -255,7 +256,7 @@ CellSize cell_size(const GgufReader & header, const llama_model * model) {
     return out;
 }
 
-// llama.cpp makes a cache by this key, however large, before it finds out that the keys are others.
+// llama.cpp allocates a cache of this size, however large, before it notices that the keys differ.
 static void check_key_length(const ModelFiles & files, const llama_model * model) {
     const GgufReader & header = files.header();
     const std::string key = header.str("general.architecture") + ".attention.key_length";
@@ -271,7 +272,7 @@ static void check_key_length(const ModelFiles & files, const llama_model * model
     }
 }
 
-// What SentencePiece's kind has no token for becomes tokens of bytes, without which llama.cpp throws.
+// A SentencePiece vocabulary maps unknown text to byte tokens; without these llama.cpp throws.
 static void check_tokenizer(const GgufReader & header, const llama_model * model) {
     const llama_vocab * vocab = llama_model_get_vocab(model);
     if (llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_SPM || !header.has("tokenizer.ggml.merges")) return;
@@ -279,7 +280,7 @@ static void check_tokenizer(const GgufReader & header, const llama_model * model
     try {
         guarded([&] { llama_tokenize(vocab, " a", 2, tokens, 16, false, false); });
     } catch (const std::out_of_range &) {
-        refuse(header, "key 'tokenizer.ggml.model' is 'llama', but the vocabulary has merges, and no tokens for bytes");
+        refuse(header, "key 'tokenizer.ggml.model' is 'llama', but the vocabulary has merges and no byte tokens");
     }
 }
 
@@ -300,7 +301,7 @@ void check_settings(const ModelFiles & files, const llama_model * model) {
     const uint32_t n_head = (uint32_t)llama_model_n_head(model);
     uint32_t head_size = n_head > 0 ? (uint32_t)llama_model_n_embd(model) / n_head : 0, n_rotated = 0;
     const std::string count = arch + ".rope.dimension_count", length = arch + ".attention.key_length";
-    // what layers with a window do not say of themselves, they take from the others
+    // Layers with a window inherit missing values from the others.
     for (const std::string window : {"", "_swa"}) {
         head_size = header.find_u32(length + window).value_or(head_size);
         n_rotated = header.find_u32(count + window).value_or(window.empty() ? head_size : n_rotated);

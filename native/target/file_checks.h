@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What files must not say: values that llama.cpp accepts when it loads and that end the process, hang or write out of
-// bounds once ggml computes with them on a worker thread, where no assertion can be caught.
+// Checks for values that llama.cpp accepts while loading, but that later end the process, hang or write out of bounds
+// when ggml computes with them on a worker thread, where no assertion can be caught.
 #pragma once
 
 #include <llama.h>
@@ -12,34 +12,33 @@
 
 namespace eaglecpp {
 
-// The headers of a model: of one file, or of all parts of one that was split, whose names follow llama.cpp's pattern.
+// Headers of a model: of one file, or of all parts of a split model whose names follow llama.cpp's pattern.
 class ModelFiles {
   public:
     // Error(not_found | gguf)
     explicit ModelFiles(const std::string & path);
 
     const std::vector<GgufReader> & parts() const { return parts_; }
-    const GgufReader & header() const { return parts_.front(); }  // the only one with settings
+    const GgufReader & header() const { return parts_.front(); }  // only the first part has settings
     const TensorInfo * find_tensor(const std::string & name) const;
 
   private:
     std::vector<GgufReader> parts_;
 };
 
-// before the model is loaded; Error(gguf)
+// Call before the model is loaded. Error(gguf)
 void check_weights(const ModelFiles & model);
 
-// before llama.cpp sees the adapter; Error(gguf | mismatch)
+// Call before llama.cpp reads the adapter. Error(gguf | mismatch)
 void check_lora(const GgufReader & lora, const ModelFiles & target);
 
-// types alone; Error(gguf)
+// Checks only the types. Error(gguf)
 void check_projector(const GgufReader & projector);
 
-// of a file and what llama.cpp made of it; Error(gguf)
+// Compares a file with the loaded model. Error(gguf)
 void check_settings(const ModelFiles & files, const llama_model * model);
 
-// What a position takes in a cache of keys and values of plain attention, in all layers: numbers of both. Rather too
-// few than too many.
+// Values per position in a cache of keys and values of plain attention, over all layers; a lower bound.
 struct CellSize {
     double keys = 0, values = 0;
 };

@@ -11,12 +11,12 @@ namespace {
 
 struct HeadRules {
     bool has_several = false;                // llama.cpp runs several heads
-    bool gives_outputs = false;              // the graph keeps the states of output rows only
-    bool has_equal_sizes = false;            // llama.cpp asserts that keys are as long as the width of a head
-    std::vector<const char *> tensors = {};  // of a block, that the graph needs and the loader does not
+    bool gives_outputs = false;              // the graph keeps only the states of output rows
+    bool has_equal_sizes = false;            // llama.cpp asserts that the key length equals the head width
+    std::vector<const char *> tensors = {};  // tensors of a block that the graph needs but the loader does not
 };
 
-// Of the architectures that were tested, with tiny random heads; facts of llama.cpp's src/models/*.cpp.
+// Tested architectures, with tiny random heads. The values are facts of llama.cpp's src/models/*.cpp.
 const std::map<std::string, HeadRules> & all_rules() {
     static const std::map<std::string, HeadRules> rules = {
         {"bailingmoe3", {}},
@@ -74,9 +74,10 @@ void check_heads(const TargetModel & model) {
                  arch.c_str()));
     }
     if (n_heads > 1 && !rules->second.has_several) {
-        refuse(strf("%d heads for further tokens, llama.cpp runs one of '%s'", n_heads, arch.c_str()));
+        refuse(strf("the file has %d heads for further tokens, but llama.cpp runs only one for '%s'", n_heads,
+                    arch.c_str()));
     }
-    // of models that see; its worker threads would end the process
+    // For vision models; an assertion on llama.cpp's worker threads would end the process.
     if (arch == "glm4moe" && llama_model_rope_type(model.get()) == LLAMA_ROPE_TYPE_MROPE) {
         refuse("llama.cpp's heads of 'glm4moe' cannot rotate in several sections");
     }
@@ -93,7 +94,8 @@ void check_heads(const TargetModel & model) {
     const std::string key = model.meta((arch + ".attention.key_length").c_str());
     const std::string value = model.meta((arch + ".attention.value_length").c_str());
     if (rules->second.has_equal_sizes && key != value) {
-        refuse(strf("heads of attention with keys of %s and values of %s", key.c_str(), value.c_str()));
+        refuse(strf("its heads have keys of length %s and values of length %s; expected equal lengths", key.c_str(),
+                    value.c_str()));
     }
 }
 

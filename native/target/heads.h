@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Heads for further tokens (multi-token prediction, MTP; llama.cpp's "nextn layers"), which read the model's states and
-// draft: the last blocks of the model's own file, or a file of their own.
+// Heads for further tokens (multi-token prediction, MTP; "nextn layers" in llama.cpp). They read the model's states and
+// draft tokens. They are the last blocks of the model's file, or a separate file.
 #pragma once
 
 #include <string>
@@ -15,22 +15,22 @@ constexpr const char * arch_assistant = "gemma4-assistant";
 
 enum class Heads {
     none,
-    in_model,   // the model itself is there, too
-    alone,      // as llama.cpp's converter writes them with --mtp
-    assistant,  // without keys and values of its own: it reads the target's (Gemma 4)
+    in_model,   // in the model's file
+    alone,      // in a separate file, as written by llama.cpp's converter with --mtp
+    assistant,  // reads the target's keys and values and has none (Gemma 4)
 };
 
-// which a file has
+// Returns the kind of heads in a file.
 Heads heads_of(const GgufReader & file);
 
-// whose heads can draft
+// Returns the architectures with heads that can draft.
 std::vector<std::string> head_architectures();
 
-// Error(unsupported) where a model's heads cannot draft, with the reason, which is also said where llama.cpp would end
-// the process.
+// Raises Error(unsupported), with the reason, if a model's heads cannot draft, including cases in which llama.cpp would
+// end the process.
 void check_heads(const TargetModel & model);
 
-// Whether llama.cpp's graph of the heads leaves the states of output rows only.
+// Returns true if llama.cpp's graph of the heads keeps only the states of output rows.
 bool gives_states_of_outputs(const TargetModel & model);
 
 }  // namespace eaglecpp

@@ -23,7 +23,7 @@ namespace eaglecpp {
 
 namespace {
 
-// Whatever function it is looked up for; null where libllama does not export it.
+// Address of an exported function; null if libllama does not export it. Converts to any function pointer.
 struct Symbol {
     void * address;
     template <typename F>
@@ -32,7 +32,7 @@ struct Symbol {
     }
 };
 
-// the first that is there: the plain C name, the Itanium mangling, the Microsoft mangling
+// Returns the first exported name: plain C name, Itanium mangling, Microsoft mangling.
 Symbol find(std::initializer_list<const char *> names) {
     for (const char * name : names) {
         if (void * p = kernels::symbol_beside((void *)&llama_decode, name)) return {p};
@@ -44,7 +44,7 @@ struct MemorySizes {
     size_t model, context, compute;
 };
 
-// A member function takes its object as first argument in every ABI that llama.cpp is built for.
+// A member function takes its object as the first argument in every ABI that llama.cpp is built for.
 struct Functions {
     const ggml_tensor * (*get_tensor)(const llama_model *,
                                       const char *) = find({"_ZNK11llama_model10get_tensorEPKc",
@@ -52,8 +52,8 @@ struct Functions {
     ggml_backend_sched_t (*get_sched)(const llama_context *) =
         find({"_ZNK13llama_context9get_schedEv", "?get_sched@llama_context@@QEBAPEAUggml_backend_sched@@XZ"});
 
-    // Strings, vectors and maps cross here, so only a libllama built with the same standard library will do. GNU's says
-    // which of its two strings a function returns in its name; LLVM's has the plain name.
+    // Strings, vectors and maps are passed here, so libllama must use the same standard library. GNU's mangled name
+    // says which of its two string types a function returns; LLVM's name is plain.
 #if defined(_GLIBCXX_USE_CXX11_ABI) && _GLIBCXX_USE_CXX11_ABI && !defined(_GLIBCXX_DEBUG)
     static constexpr const char * tensor_map_name = "_Z29llama_internal_get_tensor_mapB5cxx11PK11llama_model";
 #elif defined(_LIBCPP_VERSION)
@@ -75,7 +75,7 @@ const Functions & llama() {
 
 }  // namespace
 
-// llama.cpp logs pieces of lines; GGML_LOG_LEVEL_CONT continues the line before.
+// llama.cpp logs parts of lines; GGML_LOG_LEVEL_CONT continues the previous line.
 static void on_log(ggml_log_level level, const char * text, void *) {
     thread_local std::string line;
     thread_local LogLevel line_level = LogLevel::info;
@@ -97,13 +97,13 @@ void route_logs() {
 }
 
 void llama_start() {
-    route_logs();  // again: llama_cpp installs its own callback when it is imported, perhaps after us
+    route_logs();  // again, because llama_cpp installs its own callback when it is imported, perhaps after us
     static std::once_flag once;
     std::call_once(once, [] {
         ggml_backend_load_all();
         llama_backend_init();
-        // Before anybody asks ggml where weights may live. On a thread of its own: it tries the kernels, and OpenMP's
-        // threads for that would make a child forked from this one wait for them (base/process.h).
+        // Before ggml decides where weights may go. Uses a separate thread, because this runs the kernels: a child
+        // forked from the calling thread would wait for OpenMP's threads (base/process.h).
         std::thread([] { kernels::status(); }).join();
     });
 }
@@ -134,7 +134,7 @@ const StagingFunctions & staging() {
 void check_state_functions() {
     if (staging().set_states && staging().get_states && staging().get_state) return;
     fail(ErrorKind::unsupported,
-         "this libllama does not export llama_set_embeddings_nextn; expected the one of the pinned llama-cpp-python");
+         "this libllama does not export llama_set_embeddings_nextn; install the pinned version of llama-cpp-python");
 }
 
 std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const char * name) {
@@ -152,7 +152,7 @@ std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const 
 
 bool has_plain_rows(const ggml_tensor * tensor) {
     if (!tensor->buffer || !tensor->data) return false;
-    // memory mapped from a file has a type of its own that only a buffer tells
+    // Memory mapped from a file has a separate buffer type, which only a buffer reveals.
     static const ggml_backend_buffer_type_t mapped = [] {
         alignas(64) static uint8_t bytes[64];
         const ggml_backend_buffer_ptr buffer(ggml_backend_cpu_buffer_from_ptr(bytes, sizeof(bytes)));
@@ -187,7 +187,7 @@ void set_reference_kernels(llama_context * ctx, bool on) {
 }
 
 bool records_layer_inputs(const std::string & architecture) {
-    // files of llama.cpp's src/models that fill t_layer_inp, and those that inherit their graphs
+    // Architectures whose graph in llama.cpp's src/models fills t_layer_inp, directly or by inheritance.
     static const std::set<std::string> names = {
         "llama",       "qwen3",         "qwen3moe",     "qwen3next",  "qwen35",         "qwen35moe",
         "qwen4exp",    "gpt-oss",       "gemma4",       "minimax-m2", "minimax-01",     "lfm2",
@@ -229,11 +229,11 @@ std::vector<LostServer> lost_rpc_servers() {
 namespace {
 struct WatchedServers {
     std::mutex mutex;
-    std::vector<std::pair<LostServer, int>> all;  // and their pipes; lost once there is a reason
+    std::vector<std::pair<LostServer, int>> all;  // with their pipes; lost once they have a reason
 };
 
 WatchedServers & watched_servers() {
-    static auto * out = new WatchedServers;  // models of static storage may outlive it else
+    static auto * out = new WatchedServers;  // never freed, because models of static storage may outlive it
     return *out;
 }
 }  // namespace
@@ -251,7 +251,7 @@ std::vector<LostServer> lost_rpc_servers() {
         char text[256];
         const ssize_t n = server.why.empty() ? read(pipe, text, sizeof(text)) : -1;
         if (n >= 0) {
-            server.why = n > 1 ? std::string(text, n - 1) : "the relay to it has ended";
+            server.why = n > 1 ? std::string(text, n - 1) : "its relay has ended";
             log_line(LogLevel::error, "RPC server " + server.endpoint + " was lost: " + server.why);
         }
         if (!server.why.empty()) out.push_back(server);
@@ -272,13 +272,12 @@ ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {
     if (dev) return dev;
     std::string names;
     for (const auto & d : list_devices()) names += (names.empty() ? "" : ", ") + d.name;
-    fail(ErrorKind::value, "draft_device: no device '%s'; expected auto, cpu or one of %s", wanted.c_str(),
-         names.c_str());
+    fail(ErrorKind::value, "draft_device: expected auto, cpu or one of %s, found '%s'", names.c_str(), wanted.c_str());
 }
 
 std::vector<MemoryUse> memory_use(const llama_context * ctx) {
     std::vector<MemoryUse> out;
-    // the one's name tells which standard library libllama was built with, the other's does not
+    // The mangled name of get_tensor_map shows libllama's standard library, the name of get_memory does not.
     if (!llama().get_memory || !llama().get_tensor_map) return out;
     for (const auto & [buffer, sizes] : llama().get_memory(ctx)) {
         ggml_backend_dev_t device = ggml_backend_buft_is_host(buffer) ? nullptr : ggml_backend_buft_get_device(buffer);
@@ -297,7 +296,7 @@ static ggml_backend_buffer_type_t buffer_by_name(const std::string & name) {
         if (name == ggml_backend_buft_name(buffer) || name == ggml_backend_dev_name(dev)) return buffer;
         names += (names.empty() ? "" : ", ") + std::string(ggml_backend_buft_name(buffer));
     }
-    fail(ErrorKind::value, "override_tensor: no buffer '%s'; expected one of %s", name.c_str(), names.c_str());
+    fail(ErrorKind::value, "override_tensor: expected one of the buffers %s, found '%s'", names.c_str(), name.c_str());
 }
 
 std::vector<TensorPlace> tensor_places(int n_cpu_moe, const std::vector<std::string> & overrides) {

@@ -13,7 +13,7 @@
 
 namespace eaglecpp {
 
-// All that ggml knows but those of servers that are gone; llama.cpp's own order.
+// Returns ggml's devices except lost servers, in llama.cpp's order.
 static std::vector<ggml_backend_dev_t> devices_without(const std::set<std::string> & lost) {
     std::vector<ggml_backend_dev_t> servers, gpus, integrated;
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
@@ -34,28 +34,29 @@ static std::vector<ggml_backend_dev_t> devices_without(const std::set<std::strin
 void TargetModel::check_servers() const {
     for (const LostServer & server : lost_rpc_servers()) {
         if (!servers_.count(server.relay)) continue;
-        fail(ErrorKind::broken,
-             "RPC server %s was lost: %s. What it held of the model is gone: start it again and open the engine again, "
-             "or leave the server out",
-             server.endpoint.c_str(), server.why.c_str());
+        fail(
+            ErrorKind::broken,
+            "RPC server %s was lost: %s. Its part of the model is gone: start the server and open the engine again, or "
+            "leave the server out",
+            server.endpoint.c_str(), server.why.c_str());
     }
 }
 
-// What the options say of places and memory, in the form that llama.cpp borrows.
+// Sets the options for devices and memory, in the form that llama.cpp borrows.
 void TargetModel::set_params(const TargetOptions & options) {
     const std::string & mode = options.split_mode;
     if (mode != "layer" && mode != "row" && mode != "none") {
-        fail(ErrorKind::value, "split_mode: '%s' is not one of layer, row, none", mode.c_str());
+        fail(ErrorKind::value, "split_mode: expected layer, row or none, found '%s'", mode.c_str());
     }
     if (options.tensor_split.size() > llama_max_devices()) {
-        fail(ErrorKind::value, "tensor_split: %zu shares, llama.cpp knows at most %zu devices",
+        fail(ErrorKind::value, "tensor_split: found %zu shares, but llama.cpp supports %zu devices",
              options.tensor_split.size(), llama_max_devices());
     }
     if (!options.tensor_split.empty()) {
         split_ = options.tensor_split;
         split_.resize(llama_max_devices(), 0.0f);
     }
-    // experts of layers that are not there would only be looked for
+    // Experts of missing layers would only be searched in vain.
     const int n_cpu_moe = std::min(options.n_cpu_moe, (int)llama_max_tensor_buft_overrides());
     places_ = tensor_places(n_cpu_moe, options.override_tensor);
     for (const TensorPlace & place : places_) overrides_.push_back({place.pattern.c_str(), place.buffer});
@@ -81,9 +82,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     const GgufReader & header = files.header();
     const std::string arch = header.str("general.architecture");
     if (reads_features(arch)) {
-        fail(ErrorKind::unsupported,
-             "%s is a drafter, not a target; give the target first and this file as "
-             "the draft",
+        fail(ErrorKind::unsupported, "%s is a drafter, not a target; pass the target first and this file as the draft",
              path_.c_str());
     }
     if (options.repack == "auto") {
@@ -152,7 +151,7 @@ void TargetModel::check_memory(const llama_context_params & p) const {
     const double n_cell = n_bytes(cell_size_.keys, p.type_k) + n_bytes(cell_size_.values, p.type_v);
     if (p.n_ctx * n_cell <= (double)available) return;
     fail(ErrorKind::out_of_memory,
-         "%s: a context of %u tokens needs %.1f GB for keys and values, %.1f GB are "
+         "%s: a context of %u tokens needs %.1f GB for keys and values, but %.1f GB are "
          "available; try a smaller n_ctx, or type_k and type_v q8_0",
          path_.c_str(), p.n_ctx, p.n_ctx * n_cell / 1e9, available / 1e9);
 }
@@ -162,7 +161,7 @@ void TargetModel::load_lora(const TargetOptions & options) {
         const char * path = lora.first.c_str();
         ErrorTrail trail;
         llama_adapter_lora * adapter = guarded([&] { return llama_adapter_lora_init(model_.get(), path); });
-        if (!adapter) fail(ErrorKind::gguf, "%s: not a LoRA adapter for this target%s", path, trail.text().c_str());
+        if (!adapter) fail(ErrorKind::gguf, "%s is not a LoRA adapter for this target%s", path, trail.text().c_str());
         lora_.push_back(adapter);
         lora_scales_.push_back(lora.second);
     }
@@ -173,11 +172,11 @@ void TargetModel::attach_lora(llama_context * ctx) const {
     auto adapters = lora_;
     auto scales = lora_scales_;
     if (llama_set_adapters_lora(ctx, adapters.data(), adapters.size(), scales.data()) != 0) {
-        fail(ErrorKind::unsupported, "llama.cpp refused the LoRA adapters");
+        fail(ErrorKind::unsupported, "llama.cpp refused the LoRA adapters; open the engine without them");
     }
 }
 
-// What `call` writes into a buffer and its size, and gives the length of; "" where it gives none.
+// Returns the text that `call` writes into a buffer of a given size, or "" without one. `call` returns the length.
 template <typename Call>
 static std::string text_of_meta(Call && call) {
     const int n = call(nullptr, 0);
@@ -212,7 +211,7 @@ const ggml_tensor * TargetModel::embedding() const {
 const ggml_tensor * TargetModel::head() const {
     const auto own = model_tensors(model_.get(), "output.weight");
     if (!own.empty()) return own.front();
-    // of tied embeddings that llama.cpp keeps twice, the copy that is not looked up in serves the product
+    // If llama.cpp stores tied embeddings twice, the copy that is not used for look-ups serves as the head.
     const ggml_tensor * rows = embedding();
     for (const ggml_tensor * t : model_tensors(model_.get(), "token_embd.weight")) {
         if (t != rows) return t;
@@ -234,7 +233,7 @@ ggml_backend_dev_t TargetModel::output_device() const {
     return device && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU ? device : nullptr;
 }
 
-// llama_supports_gpu_offload() is also true of a build that can ask RPC servers, where none was given.
+// llama_supports_gpu_offload() is also true for builds with RPC support, even without a server.
 bool TargetModel::is_cpu() const {
     const bool has_gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU) ||
                          ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
@@ -245,8 +244,8 @@ bool TargetModel::has_state() const {
     return llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
 }
 
-// llama.cpp's MiniMax-M3 finds the blocks of its sparse attention by cell, which only a cache of one sequence id
-// allows; with the several ids of a tree its graph silently falls back to dense attention (src/models/minimax-m3.cpp).
+// llama.cpp's MiniMax-M3 finds the blocks of its sparse attention by cell, which only works with one sequence id. With
+// the several ids of a tree, its graph silently uses dense attention (src/models/minimax-m3.cpp).
 static bool has_block_attention(const TargetModel & model) {
     return model.meta("general.architecture") == "minimax-m3";
 }
@@ -254,7 +253,7 @@ static bool has_block_attention(const TargetModel & model) {
 const char * TargetModel::chains_only() const {
     if (has_state()) return "this target keeps a recurrent state, which cannot be verified as a tree";
     if (has_block_attention(*this)) {
-        return "this target's sparse attention works on one sequence id only; the several of a tree would turn it off";
+        return "this target's sparse attention needs a single sequence id, but a tree has several";
     }
     return "";
 }

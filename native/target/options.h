@@ -20,15 +20,15 @@ struct TargetOptions {
     int n_threads_batch = 0;  // 0 = n_threads
     int n_gpu_layers = -1;    // -1 = all
     int main_gpu = 0;
-    ggml_backend_dev_t device = nullptr;       // the only one to use; null = all
+    ggml_backend_dev_t device = nullptr;       // only device to use; null = all
     std::string split_mode = "layer";          // several GPUs: layer, row or none
     std::vector<float> tensor_split;           // share of each GPU; empty = by free memory
     int n_cpu_moe = 0;                         // layers whose experts stay in host memory; -1 = all
     std::vector<std::string> override_tensor;  // PATTERN=BUFFER[,...], as llama.cpp's --override-tensor
     std::string flash_attn = "auto";
-    std::string type_k = "auto";  // f16; f32 where only plain attention on the CPU is exact
+    std::string type_k = "auto";  // f16; f32 if only plain attention on the CPU is exact
     std::string type_v = "auto";
-    bool load_heads = false;  // the file's own heads for further tokens ("nextn layers"), too
+    bool load_heads = false;  // also load the file's own heads for further tokens ("nextn layers")
     bool use_mmap = true;
     bool use_mlock = false;
     bool offload_kqv = true;
@@ -37,21 +37,21 @@ struct TargetOptions {
     std::string repack = "auto";
     std::string kernels = "auto";  // our CPU kernels: auto or off
     int n_sequences = 1;           // conversations
-    bool separate_caches = false;  // one for each conversation; then without trees
-    int n_draft_max = 64;          // draft nodes of one round and conversation
-    int n_draft_more = 0;          // beyond that, for one conversation without a recurrent state
-    bool drafts_forms = false;     // only what a grammar forces: none with a recurrent state, and few per conversation
-    int n_leaves_max = 1;          // tree leaves of one round and conversation
+    bool separate_caches = false;  // a cache per conversation; disables trees
+    int n_draft_max = 64;          // draft nodes per round and conversation
+    int n_draft_more = 0;          // further draft nodes, for a single conversation without a recurrent state
+    bool drafts_forms = false;     // only forced tokens of a grammar, few per conversation
+    int n_leaves_max = 1;          // tree leaves per round and conversation
     std::vector<std::pair<std::string, float>> lora;
-    std::function<void()> on_progress;  // called while a model loads and is measured; an exception cancels that
+    std::function<void()> on_progress;  // called while a model loads and is measured; an exception cancels
 };
 
-// Keeps what `on_progress` throws: neither llama.cpp nor an engine that undoes a step lets it through.
+// Catches an exception of `on_progress`, because neither llama.cpp nor an engine that restores a step lets it pass.
 class Progress {
   public:
     explicit Progress(const TargetOptions & options) : report_(options.on_progress) {}
 
-    // false = cancelled
+    // Returns false if cancelled.
     bool go_on() noexcept {
         try {
             if (report_) report_();

@@ -17,7 +17,7 @@ static void check(bool ok, const char * name, double found, const char * expecte
 Sampler::Sampler(const SamplingParams & p, int n_vocab, const Vocabulary * vocab, int n_ctx) : n_vocab_(n_vocab) {
     check(n_vocab > 0, "n_vocab", n_vocab, "at least 1");
     if (!vocab && (!p.grammar.empty() || p.dry_multiplier != 0.0f)) {
-        fail(ErrorKind::value, "a grammar and DRY need a model; this sampler has only a vocabulary size");
+        fail(ErrorKind::value, "a grammar and DRY need a model, but this sampler has only a vocabulary size");
     }
     if (p.rng != "coupled" && p.rng != "llama") {
         fail(ErrorKind::value, "rng: expected coupled or llama, found '%s'", p.rng.c_str());
@@ -40,7 +40,7 @@ void Sampler::add(llama_sampler * s) {
     llama_sampler_chain_add(chain_.get(), s);
 }
 
-// Order and omissions of llama.cpp's common/sampling.cpp.
+// Order and omissions as in llama.cpp's common/sampling.cpp.
 void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, int n_ctx) {
     chain_.reset(llama_sampler_chain_init(llama_sampler_chain_default_params()));
     std::vector<llama_logit_bias> biases;
@@ -85,17 +85,17 @@ void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, i
     }
 }
 
-// It compares each token left with each other one, and falls back on the end of text.
+// llama.cpp's infill sampler compares all remaining tokens in pairs, and falls back to the end of the text.
 void Sampler::add_infill(const llama_vocab * vocab) {
     if (!vocab || (llama_vocab_eot(vocab) < 0 && llama_vocab_eos(vocab) < 0)) {
-        fail(ErrorKind::value, "infill: the sampler needs a vocabulary with a token that ends a text");
+        fail(ErrorKind::value, "infill: expected a vocabulary with an end-of-text token, found none");
     }
     add(llama_sampler_init_top_k(n_infill_max));
     add(llama_sampler_init_infill(vocab));
 }
 
-// XTC, temperature and the draw. Coupled, they stay outside the chain: whether XTC strikes is our lot, and the draw is
-// ours.
+// XTC, temperature and the draw. In a coupled chain they stay outside llama.cpp's chain, because both XTC's random
+// decision and the draw use our noise.
 void Sampler::add_draw(const SamplingParams & p) {
     const bool has_xtc = p.xtc_probability > 0.0f;
     const auto temperature = [&] {
@@ -121,11 +121,11 @@ void Sampler::accept_prompt(const Tokens & prompt) {
     }
 }
 
-// chain over all candidates, or if it is bound over those that the grammar allows
+// Runs the chain over all candidates, or only the allowed tokens of the grammar if is_bound is set.
 Token Sampler::apply(const float * logits, bool is_bound, const Noise & noise) {
     if (only_draws_ && !is_bound) return noise.choose(logits, n_vocab_, 1.0 / coupled_->temperature);
-    // Top-k leaves few of a vocabulary, and finding them first spares llama.cpp the copy of all. The order among equals
-    // is index order then; llama.cpp's is whatever its sort makes of them.
+    // Top-k keeps few tokens of the vocabulary. Finding these first avoids llama.cpp's copy of all logits. Ties are
+    // then in index order; llama.cpp's order of ties depends on its sort.
     const bool can_cut = n_first_ > 0 && n_first_ < n_vocab_ && !is_bound;
     data_.clear();
     if (can_cut) {
@@ -149,23 +149,23 @@ Token Sampler::apply(const float * logits, bool is_bound, const Noise & noise) {
     return choose(all, noise);
 }
 
-// what the chain makes of these
+// Returns the token that the chain chooses from these candidates.
 Token Sampler::choose(llama_token_data_array & all, const Noise & noise) {
     llama_sampler_apply(chain_.get(), &all);
     if (coupled_) return draw(all, noise);
     if (all.selected < 0 || (size_t)all.selected >= all.size) {
-        fail(ErrorKind::value, "the samplers left no token to choose; is every token biased away?");
+        fail(ErrorKind::value, "the samplers left no token to choose; check logit_bias");
     }
     return all.data[all.selected].id;
 }
 
-// the last links of a coupled chain
+// Runs the last steps of a coupled chain.
 Token Sampler::draw(llama_token_data_array & all, const Noise & noise) {
     if (xtc_ && noise.uniform() < xtc_probability_) llama_sampler_apply(xtc_.get(), &all);
     llama_sampler_apply(temperature_.get(), &all);
     NoisyBest best(noise);
     for (size_t i = 0; i < all.size; ++i) best.add(all.data[i].id, all.data[i].logit);
-    if (best.token() < 0) fail(ErrorKind::value, "the samplers left no token to choose; is every token biased away?");
+    if (best.token() < 0) fail(ErrorKind::value, "the samplers left no token to choose; check logit_bias");
     return best.token();
 }
 
@@ -174,9 +174,9 @@ Token Sampler::sample(const float * logits, Pos pos) {
     const Noise noise(coupled_ ? coupled_->seed : 0, pos);
     const Token token = apply(logits, /*is_bound=*/false, noise);
     if (!grammar_) return token;
-    // Most sampled tokens fit the grammar, and checking one costs far less than filtering all: reject and resample, as
-    // llama.cpp does. The second draw must know nothing of the first, else tokens that only the grammar brings among
-    // the top k would come too often.
+    // Most sampled tokens match the grammar, and checking one costs far less than filtering all. So, like llama.cpp,
+    // reject and resample. The second draw must be independent of the first: otherwise tokens that only enter the top k
+    // through the grammar would be too frequent.
     if (grammar_->allows(token)) return token;
     return apply(logits, /*is_bound=*/true, noise.second());
 }
@@ -189,7 +189,7 @@ Token Sampler::sample(const TopLogits & top, Pos pos) {
     });
     const int n = n_needed();
     if (n == 0 || top.n < std::min(n, n_vocab_)) {
-        fail(ErrorKind::broken, "the sampler needs %d of the largest logits, %d are there", n, top.n);
+        fail(ErrorKind::broken, "the sampler needs the %d largest logits, found %d", n, top.n);
     }
     data_.resize(std::min(n, top.n));
     if (plain_greedy_) return data_[0].id;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The user's sampler: llama.cpp's own samplers in llama.cpp's own order, behind a grammar. One call of sample()
-// and one of accept() per emitted token, in order: the random state depends on the tokens emitted and on nothing else.
+// The user's sampler: llama.cpp's samplers in llama.cpp's order, after a grammar. Call sample() and accept() once per
+// emitted token, in order: the random state depends only on the emitted tokens.
 //
-// With rng "coupled" the last link, the draw, is ours: the largest logit after adding noise that depends on seed,
-// position and token (algo/noise.h), so that a drafter can add the same. It needs no random state at all. XTC's random
-// decision is keyed the same way. Mirostat draws as it does in llama.cpp.
+// With rng "coupled", the last step (the draw) is ours: the largest logit after adding noise that depends on seed,
+// position and token (algo/noise.h), so that a drafter can add the same noise. It needs no random state. XTC's random
+// decision uses the same noise. Mirostat draws as in llama.cpp.
 #pragma once
 
 #include <llama.h>
@@ -25,7 +25,7 @@
 namespace eaglecpp {
 
 struct SamplingParams {
-    std::string rng = "coupled";  // "coupled" | "llama": who draws, and from what
+    std::string rng = "coupled";  // source of randomness: "coupled" | "llama"
     uint32_t seed = 0;
     float temperature = 0.8f;  // <= 0: greedy
     float dynatemp_range = 0.0f;
@@ -38,7 +38,7 @@ struct SamplingParams {
     float xtc_probability = 0.0f;
     float xtc_threshold = 0.1f;
     int min_keep = 0;
-    bool infill = false;     // llama.cpp's infill sampler, behind those that truncate
+    bool infill = false;     // llama.cpp's infill sampler, after the truncating samplers
     int repeat_last_n = 64;  // -1 = n_ctx
     float repeat_penalty = 1.0f;
     float frequency_penalty = 0.0f;
@@ -55,7 +55,7 @@ struct SamplingParams {
     std::vector<std::pair<Token, float>> logit_bias;
 };
 
-// Some of a row's logits, in no particular order: the largest n.
+// The n largest logits of a row, in no particular order.
 struct TopLogits {
     const Token * tokens;
     const float * logits;
@@ -64,46 +64,46 @@ struct TopLogits {
 
 class Sampler {
   public:
-    // Error(grammar) when the grammar does not parse, Error(value) on impossible parameters
+    // Error(grammar) if the grammar does not parse, Error(value) for impossible parameters.
     Sampler(const SamplingParams & params, int n_vocab, const Vocabulary * vocab = nullptr, int n_ctx = 0);
 
     int n_vocab() const { return n_vocab_; }
 
-    // lets penalties see the prompt
+    // Adds the prompt to the history of the penalties.
     void accept_prompt(const Tokens & prompt);
 
-    // The token at index `pos` of the text from the target's logits [n_vocab], which stay untouched. Error(grammar)
-    // when the grammar allows no token of the vocabulary or takes too long to find out, Error(value) when what else
-    // was asked for leaves none.
+    // Returns the token at index `pos` of the text from the target's logits [n_vocab], which are not changed.
+    // Error(grammar) if the grammar allows no token of the vocabulary or takes too long. Error(value) if the other
+    // parameters leave no token.
     Token sample(const float * logits, Pos pos);
 
-    // The same from the largest logits of the row, of which n_needed() have to be there.
+    // The same from the largest logits of the row; needs n_needed() of them.
     Token sample(const TopLogits & top, Pos pos);
 
-    // How many of the largest logits are enough to know what sample() gives; 0 = all are needed.
+    // Number of largest logits that determine the result of sample(); 0 = all.
     int n_needed() const { return plain_greedy_ ? 1 : grammar_ ? 0 : n_first_; }
 
-    // The token becomes part of the text. `is_own`: it is what sample() gave; one that is not (synthetic acceptance)
-    // may break the grammar, which then stays where it is. Error(grammar) as for sample().
+    // Appends the token to the text. is_own: sample() returned it. Another token (synthetic acceptance) may violate the
+    // grammar, whose state then stays unchanged. Error(grammar) as for sample().
     void accept(Token token, bool is_own = true);
 
     bool has_grammar() const { return grammar_ != nullptr; }
 
-    // For each of `tokens`: may it follow the text and then `path`? All false where `path` itself may not. Nothing but
-    // the grammar is asked, and nothing changes.
+    // Returns for each of `tokens` if the grammar allows it after the text and `path`; all false if it forbids `path`.
+    // Does not consult other samplers and changes nothing.
     std::vector<bool> grammar_allows(const Tokens & path, const Tokens & tokens) {
         return grammar_ ? grammar_->allows_behind(path, tokens) : std::vector<bool>(tokens.size(), true);
     }
-    // The tokens that the grammar forces behind the text and then `path`, at most n_max.
+    // Returns up to n_max tokens that the grammar forces after the text and `path`.
     ForcedRun grammar_forces(const Tokens & path, int n_max) {
         return grammar_ ? grammar_->forced_behind(path, n_max) : ForcedRun();
     }
-    // For each token of the vocabulary: may it follow the text?
+    // Returns for each token of the vocabulary if the grammar allows it next.
     std::vector<bool> grammar_mask() {
         return grammar_ ? grammar_->allowed() : std::vector<bool>((size_t)n_vocab_, true);
     }
 
-    // What a drafter needs to propose what sample() will choose; empty if llama.cpp draws or nothing is drawn.
+    // Parameters with which a drafter can predict sample(); empty if llama.cpp draws, or if nothing is drawn.
     const std::optional<CoupledSampling> & coupled() const { return coupled_; }
 
   private:
@@ -116,14 +116,14 @@ class Sampler {
     Token draw(llama_token_data_array & all, const Noise & noise);
 
     int n_vocab_;
-    int n_history_;             // prompt tokens that penalties can see
-    bool plain_greedy_ = true;  // nothing but the argmax is asked for
-    bool only_draws_ = false;   // nothing but temperature before a coupled draw
-    int n_first_ = 0;           // a coupled chain begins with the so many largest logits; 0 = it does not
+    int n_history_;             // prompt tokens that the penalties need
+    bool plain_greedy_ = true;  // only an argmax
+    bool only_draws_ = false;   // only a temperature, then a coupled draw
+    int n_first_ = 0;           // number of largest logits that a coupled chain starts with; 0 = all
     std::optional<CoupledSampling> coupled_;
     float xtc_probability_ = 0.0f;
     llama_sampler_ptr chain_;
-    llama_sampler_ptr xtc_;          // of a coupled chain; always strikes when applied
+    llama_sampler_ptr xtc_;          // of a coupled chain; always removes tokens when applied
     llama_sampler_ptr temperature_;  // of a coupled chain
     std::unique_ptr<GrammarMatcher> grammar_;
     std::vector<llama_token_data> data_;

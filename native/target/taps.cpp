@@ -18,7 +18,7 @@ Taps::Taps(const TargetModel & model, std::vector<int32_t> layers, bool reads_st
     const int n_layer = model.n_layer();
     for (int32_t k : layers_) {
         if (k < 0 || k > n_layer + 1) {
-            fail(ErrorKind::mismatch, "the drafter reads layer id %d but the target has %d layers", k, n_layer);
+            fail(ErrorKind::mismatch, "the drafter reads layer id %d, but the target has %d layers", k, n_layer);
         }
     }
     const std::string arch = model.meta("general.architecture");
@@ -60,7 +60,7 @@ bool Taps::on_eval(ggml_tensor * t, bool ask, void * self) {
     for (size_t i = 0; i < taps->names_.size(); ++i) {
         if (taps->names_[i] == t->name) return ask ? true : taps->copy(t, i);
     }
-    return !ask;  // not asked for: nothing to observe; after a computed tensor: go on
+    return !ask;  // not requested: skip the tensor; after computing a tensor: continue
 }
 
 bool Taps::copy(ggml_tensor * t, size_t tap) {
@@ -77,7 +77,7 @@ FeatureRows Taps::read(llama_context * ctx) {
     out.n_rows = n_rows_;
     if (mode_ == Mode::states) {
         const float * states = staging().get_states(ctx);
-        if (!states) fail(ErrorKind::unsupported, "llama.cpp recorded no states for heads of this architecture");
+        if (!states) fail(ErrorKind::unsupported, "llama.cpp recorded no states for the heads of this architecture");
         out.layer.push_back(states);
     }
     for (size_t i = 0; i < layers_.size(); ++i) {
@@ -90,7 +90,8 @@ FeatureRows Taps::read(llama_context * ctx) {
         const size_t n_found = rows_[i].size() / n_embd_;
         if (n_found != (size_t)n_rows_) {
             fail(ErrorKind::unsupported,
-                 "the target's graph gave %zu of %d rows of tensor '%s'; its architecture does not expose this layer",
+                 "the target's graph computed %zu of %d rows of tensor '%s'; its architecture does not expose this "
+                 "layer",
                  n_found, n_rows_, names_[i].c_str());
         }
         out.layer.push_back(rows_[i].data());

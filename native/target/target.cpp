@@ -18,12 +18,12 @@
 
 namespace eaglecpp {
 
-// rows from which ggml's attention on the CPU works in tiles, where ours is not used
+// Number of rows from which ggml's CPU attention works in tiles, unless our kernel is used.
 static constexpr int n_rows_tiled = 64;
-// Cells of all conversations together. More than any machine holds, and few enough that what is computed from them
-// (positions, padded sizes) stays within 32 bits.
+// Maximum number of cells of all conversations. It exceeds any machine's memory, and values computed from it
+// (positions, padded sizes) fit into 32 bits.
 static constexpr int64_t n_cells_max = 1 << 30;
-// of a slice, where prompts share batches with conversations that generate
+// Prompt rows that share batches with generating conversations, relative to a slice.
 static constexpr int slice_share = 4, n_shared_min = 16, n_shared_max = 128;
 
 int n_physical_cores() {
@@ -40,7 +40,7 @@ int n_physical_cores() {
     }
 #endif
     if (!cores.empty()) n_logical = (int)cores.size();
-    // threads wait for each other, so one that the quota stops stops all
+    // Threads wait for each other, so a thread stopped by the quota stops all of them.
     return std::max(1, (int)std::min((double)n_logical, cgroup_cpus()));
 }
 
@@ -51,7 +51,7 @@ static void check_range(const char * name, int64_t found, int64_t low, int64_t h
     }
 }
 
-// before anything is loaded
+// Checks the options before anything is loaded.
 static TargetOptions checked(TargetOptions options) {
     check_not_forked("the target cannot be loaded");
     check_range("n_sequences", options.n_sequences, 1, (int64_t)llama_max_parallel_sequences());
@@ -70,10 +70,11 @@ Target::Target(TargetOptions options)
       model_(std::make_shared<const TargetModel>(options_)),
       vocab_(model_->get()) {
     if (options_.drafts_forms) {
-        const int n_most = std::max(0, options_.n_ubatch / options_.n_sequences - 2);
-        options_.n_draft_max = model_->has_state() ? 0 : std::min(options_.n_draft_max, n_most);
+        const int n_max = std::max(0, options_.n_ubatch / options_.n_sequences - 2);
+        options_.n_draft_max = model_->has_state() ? 0 : std::min(options_.n_draft_max, n_max);
     }
-    // each draft of a recurrent state takes a copy of it, each conversation's takes logits
+    // With a recurrent state, every draft needs a copy of the state. With several conversations, every draft needs
+    // logits in each of them.
     if (!model_->has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
         options_.n_draft_max += options_.n_draft_more;
     }
@@ -85,27 +86,27 @@ Target::Target(TargetOptions options)
     const int64_t n_cells = options_.n_sequences * ((int64_t)options_.n_ctx + options_.n_draft_max + 1);
     if (n_cells > n_cells_max) {
         fail(ErrorKind::value,
-             "n_sequences %d times n_ctx %d with n_draft_max %d: llama.cpp's cache would need %lld cells, at most %lld "
-             "are "
-             "possible; lower n_ctx or n_sequences",
+             "n_sequences %d times n_ctx %d with n_draft_max %d: llama.cpp's cache would need %lld cells, but can have "
+             "only %lld; lower n_ctx or n_sequences",
              options_.n_sequences, options_.n_ctx, options_.n_draft_max, (long long)n_cells, (long long)n_cells_max);
     }
     options_.n_batch = std::max(1, std::min(options_.n_batch, options_.n_ctx));
     n_slice_ = options_.n_batch;
-    // Trees must fit one ubatch: llama.cpp shows a node only cells of earlier ubatches and of its own. So that prompts
-    // beside them are read however large they are, these fit, too.
+    // A tree must fit into one ubatch, because llama.cpp shows a node only cells of earlier ubatches and its own.
+    // Shared prompts must fit as well, so that they are read alongside trees of any size.
     const int n_rows_max = options_.n_sequences * (options_.n_draft_max + 1) + n_shared_rows();
     options_.n_batch = std::max(options_.n_batch, n_rows_max);
     const int n_ubatch = std::max(1, std::min(options_.n_ubatch, n_slice_));
     options_.n_ubatch = std::max(n_ubatch, n_rows_max);
-    // a GPU is given the whole slice to queue, unless a tree needs larger batches than prompts have
+    // A GPU queues the whole slice, unless a tree needs larger batches than prompts have.
     n_prompt_rows_ = model_->is_cpu() || options_.n_ubatch > n_ubatch ? n_ubatch : n_slice_;
-    // a tree of n nodes has n leaves at most; an id that none can take would only cost
+    // A tree of n nodes has up to n leaves; further ids would only cost memory.
     options_.n_leaves_max =
         model_->supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
     choose_attention();
     if (options_.separate_caches && options_.n_leaves_max > 1) {
-        fail(ErrorKind::value, "separate_caches: expected n_leaves_max 1, found %d; the leaves of a tree share cells",
+        fail(ErrorKind::value,
+             "separate_caches: expected n_leaves_max 1, found %d, because the leaves of a tree share cells",
              options_.n_leaves_max);
     }
     set_cells();
@@ -115,15 +116,15 @@ void Target::set_cells() {
     cells_ = Cells({options_.n_sequences, options_.n_ctx, options_.n_draft_max, options_.n_leaves_max, shares_batches(),
                     adds_in_order_, model_->has_state(), copies_states_});
     if ((size_t)options_.n_sequences * cells_.n_ids() > llama_max_parallel_sequences()) {
-        fail(ErrorKind::value, "n_sequences %d with %d sequence ids each: llama.cpp allows %zu", options_.n_sequences,
-             cells_.n_ids(), llama_max_parallel_sequences());
+        fail(ErrorKind::value, "n_sequences %d needs %d sequence ids each, but llama.cpp allows %zu; lower n_sequences",
+             options_.n_sequences, cells_.n_ids(), llama_max_parallel_sequences());
     }
 }
 
-// On the CPU a row must give the same bits in a batch of any size, or drafting would change the text. Our own kernel
-// does, for the types of caches it reads; else fused attention in ggml's reference form. Without either only the plain
-// one does, over F32 caches: over halves the product of one row rounds the query, that of several does not, and an
-// 8-bit target makes a hundredth of a logit of it.
+// On the CPU a row must have the same bits in a batch of any size, or drafting would change the text. Our kernel
+// ensures that for the cache types it reads, and so does fused attention in ggml's reference version. Without both,
+// only plain attention over F32 caches does. Over F16 caches, its product of one row rounds the query while the product
+// of several rows does not; in an 8-bit target that changes a logit by about 0.01.
 void Target::choose_attention() {
     bool has_kernel = model_->is_cpu() && model_->uses_kernels();
     for (const std::string & type : {options_.type_k, options_.type_v}) {
@@ -142,14 +143,14 @@ void Target::choose_attention() {
 llama_context_params Target::context_params() const {
     llama_context_params p = Context::params(options_);
     const int n_round = options_.n_draft_max + 1;
-    // draft nodes of a full conversation need cells of their own
+    // Draft nodes of a full conversation need additional cells.
     p.n_ctx = (uint32_t)options_.n_sequences * (uint32_t)(options_.n_ctx + n_round);
     p.n_batch = (uint32_t)options_.n_batch;
     p.n_ubatch = (uint32_t)options_.n_ubatch;
     p.n_seq_max = (uint32_t)(options_.n_sequences * cells_.n_ids());
     p.n_outputs_max = (uint32_t)(taps_->needs_all_outputs() ? options_.n_batch : options_.n_sequences * n_round);
-    p.n_outputs_max_per_seq = (uint32_t)n_round;  // rows of a tree that one id sees; only samplers on devices ask
-    // llama.cpp reserves an output for every id, used or not
+    p.n_outputs_max_per_seq = (uint32_t)n_round;  // rows of a tree that one id sees; read only by samplers on devices
+    // llama.cpp reserves an output for every id, even unused ones.
     p.n_outputs_max = std::max(p.n_outputs_max, p.n_seq_max);
     p.kv_unified = !options_.separate_caches;
     p.swa_full = true;
@@ -158,7 +159,7 @@ llama_context_params Target::context_params() const {
                                                                         : LLAMA_FLASH_ATTN_TYPE_AUTO;
     p.type_k = type_by_name(options_.type_k);
     p.type_v = type_by_name(options_.type_v);
-    // snapshots for rolling back recurrent states; ignored by other architectures
+    // Snapshots for rolling back recurrent states; other architectures ignore this.
     if (model_->has_state()) p.n_rs_seq = (uint32_t)options_.n_draft_max;
     return p;
 }
@@ -174,7 +175,7 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
     make_context();
     if (!context_.generates()) {
         only_embeds_ = true;
-        // positions are rows of a table, mostly
+        // Positions are usually rows of a table.
         const int n_ctx_train = llama_model_n_ctx_train(model_->get());
         if (n_ctx_train > 0) options_.n_ctx = std::min(options_.n_ctx, n_ctx_train);
         context_.free();
@@ -182,15 +183,15 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
     }
     for (const ggml_tensor * table : model_tensors(model_->get(), "position_embd.weight")) {
         if (options_.n_ctx <= table->ne[1]) continue;
-        fail(ErrorKind::value, "%s: n_ctx %d: this model looks its positions up in a table of %lld; give that or less",
+        fail(ErrorKind::value, "%s: n_ctx is %d, but this model's table has %lld positions; lower n_ctx",
              options_.path.c_str(), options_.n_ctx, (long long)table->ne[1]);
     }
-    // only a context tells whether llama.cpp keeps this state's past
+    // Only a context shows if llama.cpp keeps past states of this architecture.
     if (model_->has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(context()) == 0) {
         if (options_.separate_caches) {
             fail(ErrorKind::unsupported,
-                 "%s: separate_caches: llama.cpp cannot take back rejected drafts from the state of this architecture "
-                 "('%s'), and its copies need one cache for all; open it without separate_caches, or without drafts",
+                 "%s: separate_caches: llama.cpp cannot roll back rejected drafts in the state of this architecture "
+                 "('%s'), and copies of the state need a unified cache; open it without separate_caches or drafts",
                  options_.path.c_str(), model_->meta("general.architecture").c_str());
         }
         copies_states_ = true;
@@ -199,13 +200,13 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
     }
     guarded([&] { taps_->attach(context()); });
     cells_.attach(context());
-    // a tap at the very last layer asks for the output of every row of a prompt
+    // Reading the very last layer requires the output of every prompt row.
     ggml_backend_dev_t device = taps_->needs_all_outputs() ? nullptr : model_->output_device();
-    // over a network each row's picks would be a way there and back
+    // Over a network, each row's picks would need a round trip.
     picks_ = DevicePicks(device && is_on_server(device) ? nullptr : device, vocab_.size());
     picks_.attach(context());
     if (taps_->mode() == Taps::Mode::cb_eval) {
-        // finds out now, not in the middle of a text, whether the graph names its layers
+        // Finds out now, not in the middle of a text, if the graph names its layers.
         TargetBatch probe;
         probe.add(0, 0, cells_.seqs(0), true);
         decode(probe);

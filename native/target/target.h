@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The target: decodes batches of rows and hands out logits and features. Its weights, context, tokens, cells and picks
-// on a device are classes of their own.
+// The target: decodes batches of rows and returns logits and hidden states. Separate classes hold its weights, context,
+// tokens, cells and device picks.
 //
-// Loading happens in two steps because the drafter's file decides which layers to tap and taps must be known when the
-// context is made: construct, check the fit, open_context().
+// Loading takes two steps, because the drafter's file decides which layers to extract, and these must be known when the
+// context is created: construct, check the fit, open_context().
 #pragma once
 
 #include <llama.h>
@@ -29,16 +29,16 @@ class Target {
     // Error(not_found | gguf | unsupported | out_of_memory)
     explicit Target(TargetOptions options);
 
-    // makes the context, reading the residual stream entering the given blocks (boundary ids; may be empty), or the
-    // states for heads of the model
+    // Creates the context. Extracts the hidden states entering the given blocks (may be empty), or the states for the
+    // model's heads.
     void open_context(const std::vector<int32_t> & layers, bool reads_states = false);
 
     const TargetOptions & options() const { return options_; }
     const TargetModel & model() const { return *model_; }
     std::shared_ptr<const TargetModel> weights() const { return model_; }
-    // what an assistant reads keys and values of
+    // Context whose keys and values an assistant reads.
     llama_context * context() const { return context_.get(); }
-    // Whether this is a model for embeddings, which reads a text at once. It has no context then and decodes nothing.
+    // Returns true for an embedding model, which reads a text in one batch. It has no context and decodes nothing.
     bool only_embeds() const { return only_embeds_; }
     // Error(unsupported)
     void check_generates() const {
@@ -51,50 +51,50 @@ class Target {
 
     int n_ctx() const { return options_.n_ctx; }
     int n_batch() const { return options_.n_batch; }
-    // rows of a prompt per step, and per batch within it: as asked for, whatever a drafter needs
+    // Prompt rows per step, and per batch within it: as configured, whatever a drafter needs.
     int n_slice() const { return n_slice_; }
     int n_prompt_rows() const { return n_prompt_rows_; }
-    // rows of prompts in a batch with conversations that generate, which wait for them; 0 = prompts have their own
+    // Prompt rows in a batch with generating conversations, which wait for them; 0 = prompts get separate batches.
     int n_shared_rows() const;
     const char * taps_mode() const { return taps_->mode_name(); }
 
-    // memory in use, by kind; empty where libllama does not tell
+    // Memory in use, by kind; empty if libllama does not report it.
     std::vector<MemoryUse> memory() const { return context_.memory(); }
 
-    // True if llama.cpp cannot remove rows from this target's (recurrent) state: after a rejection the state is
-    // restored from a copy made before the drafts, and the accepted rows have to be run again.
+    // Returns true if llama.cpp cannot remove rows from this target's (recurrent) state. After a rejection the state is
+    // restored from a copy made before the drafts, and the accepted rows must be run again.
     bool copies_states() const { return copies_states_; }
-    // Whether a row's cells keep their order when a tree's rejected nodes are removed (with chains they always do).
+    // Returns true if cells keep their order when a tree's rejected nodes are removed (with chains they always do).
     bool keeps_order() const { return adds_in_order_; }
-    // Whether our kernels compute every row: its bits then do not depend on how rows are cut into batches, as far as
-    // has been measured.
+    // Returns true if our kernels compute every row. According to all measurements, its bits then do not depend on how
+    // rows are cut into batches.
     bool rounds_alike() const { return model_->uses_kernels() && has_own_attention_; }
-    // Whether conversations can share batches of any kind of rows, and the cells of a common beginning.
+    // Returns true if conversations can share batches of any kind of rows, and the cells of a common prefix.
     bool shares_batches() const { return model_->supports_trees() && !options_.separate_caches; }
 
-    // Whether what a conversation's cells hold can be taken out and put back. That needs rows to stay as they were
-    // computed, which does not apply to sliding windows and recurrent states.
+    // Returns true if the cells of a conversation can be saved and restored. Rows must stay as computed, which excludes
+    // sliding windows and recurrent states.
     bool can_save_rows() const { return shares_batches() && llama_model_n_swa(model_->get()) == 0; }
 
-    // Call before a batch of n_rows prompt rows: where attention works in tiles, closes the gaps that rejected nodes
-    // left, because they would shift the tiles' borders. False if that cannot be done.
+    // Call before a batch of n_rows prompt rows. If attention works in tiles, closes the gaps that rejected nodes left,
+    // because they would shift the borders of the tiles. Returns false if that is impossible.
     bool prepare_prompt(const SeqRange & range, int n_rows);
 
-    // number of threads for all decodes from now on
+    // Sets the number of threads of later decodes.
     void set_n_threads(int n_threads) { context_.set_n_threads(n_threads); }
 
-    // Runs the batch, at most n_batch rows, as Context::decode. After an error the caller rolls its conversations back.
+    // Runs the batch, up to n_batch rows; see Context::decode. After an error the caller rolls its conversations back.
     void decode(TargetBatch & batch, bool is_prompt = false);
 
-    // Logits of row i of the last decode (rows with output only); valid until the next decode. Error(broken) if that
-    // failed.
+    // Logits of row i of the last decode, which must have an output; valid until the next decode. Error(broken) if that
+    // decode failed.
     const float * logits(int row) const { return context_.logits(row); }
-    // Features of all rows of the last decode; valid until the next decode. Error(broken) if that failed.
+    // Hidden states of all rows of the last decode; valid until the next decode. Error(broken) if that decode failed.
     FeatureRows features();
 
-    // prefill rows must ask for output (a tap at the very last layer reads output rows only)
+    // Returns true if prompt rows need outputs, because the very last layer's hidden states exist only for output rows.
     bool needs_all_outputs() const { return taps_->needs_all_outputs(); }
-    // how the last block's rows without output round is that of a batch with them
+    // Returns true if the last block also computes rows without output, which can change their rounding.
     bool widens_last_block() const { return taps_->widens_last_block(); }
 
   private:
@@ -107,19 +107,19 @@ class Target {
     std::shared_ptr<const TargetModel> model_;
     Vocabulary vocab_;
     std::unique_ptr<Taps> taps_;
-    bool is_fused_ = false;         // attention
-    bool adds_in_order_ = false;    // attention, over the cells that a row sees
-    bool needs_reference_ = false;  // attention by ggml, in its reference form for few rows
+    bool is_fused_ = false;         // fused attention
+    bool adds_in_order_ = false;    // attention adds in the order of the cells
+    bool needs_reference_ = false;  // ggml's attention in its reference version for few rows
     bool has_own_attention_ = false;
     bool copies_states_ = false;
     bool only_embeds_ = false;
     int n_slice_ = 0, n_prompt_rows_ = 0;
     Cells cells_;
     DevicePicks picks_;
-    Context context_;  // after taps_ and picks_: it holds pointers to them
+    Context context_;  // after taps_ and picks_, to which it holds pointers
 };
 
-// physical cores that this process may use
+// Number of physical cores that this process may use.
 int n_physical_cores();
 
 }  // namespace eaglecpp

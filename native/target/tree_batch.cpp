@@ -49,7 +49,7 @@ std::vector<int> leaf_of_seq(int n_leaves, const SeqRange & range) {
 int TargetBatch::add_tree(const DraftTree & tree, Pos pos, const SeqRange & range) {
     const std::vector<int32_t> leaves = tree.leaves();
     if ((int)leaves.size() > range.count) {
-        fail(ErrorKind::value, "the tree has %zu leaves but the conversation has %d sequence ids; raise n_leaves_max",
+        fail(ErrorKind::value, "the tree has %zu leaves, but the conversation has %d sequence ids; raise n_leaves_max",
              leaves.size(), range.count);
     }
     std::vector<std::vector<llama_seq_id>> seqs(tree.size());
@@ -78,14 +78,14 @@ llama_batch TargetBatch::view(int n_state) {
     }
     out.n_tokens = n_rows();
     out.token = n_image_values_ > 0 ? nullptr : tokens_.data();
-    // llama.cpp takes the states of MTP heads where a batch without tokens has its embeddings
+    // llama.cpp reads the states for MTP heads from the embeddings of a batch.
     all_states_.clear();
     const int n_values = n_image_values_ > 0 ? n_image_values_ : n_state;
     for (const float * state : states_) {
         if (state) all_states_.insert(all_states_.end(), state, state + n_values);
     }
     out.embd = all_states_.empty() ? nullptr : all_states_.data();
-    // of rows without tokens, llama.cpp takes four lists of positions from targets that number them so (M-RoPE)
+    // For rows without tokens, llama.cpp expects four lists of positions from targets with M-RoPE.
     out.pos = pos_.data();
     if (n_image_values_ > 0) {
         all_pos_ = pos_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Rows for one target decode. A tree becomes a batch through sequence ids: one id per leaf, every node carries the ids
-// of the leaves beneath it, and llama.cpp's mask then shows a node exactly its ancestors (position and sequence both
-// decide; reference: llama.cpp src/llama-kv-cache.cpp, set_input_kq_mask). Rows keep their order, so row i of the
-// batch is logits row i and feature row i.
+// Rows for one decode of the target. A tree becomes a batch through sequence ids: one id per leaf. Every node has the
+// ids of the leaves below it, so llama.cpp's mask, which compares position and sequence, shows a node exactly its
+// ancestors (llama.cpp src/llama-kv-cache.cpp, set_input_kq_mask). Rows keep their order: row i of the batch has logits
+// row i and hidden-state row i.
 #pragma once
 
 #include <llama.h>
@@ -13,12 +13,12 @@
 
 namespace eaglecpp {
 
-// Sequence ids of one conversation: [first, first + count). All of them always hold the committed prefix.
+// Sequence ids of one conversation: [first, first + count). All of them always contain the committed prefix.
 struct SeqRange {
     llama_seq_id first = 0;
     int count = 1;
-    llama_seq_id held = -1;  // keeps cells of rejected nodes occupied; no row carries it
-    llama_seq_id copy = -1;  // holds what a recurrent state was before drafts were run; no row carries it
+    llama_seq_id held = -1;  // keeps cells of rejected nodes reserved; no row has it
+    llama_seq_id copy = -1;  // copy of a recurrent state from before the drafts; no row has it
 };
 
 class TargetBatch {
@@ -26,29 +26,29 @@ class TargetBatch {
     void clear();
     int n_rows() const { return (int)tokens_.size(); }
 
-    // `seqs`: the sequence ids that see this row; `state`: what a head for further tokens reads beside the token, of
-    // all rows or none; it must stay where it is until the batch was run
+    // seqs: the sequence ids that see this row. state: read by a head for further tokens along with the token; for all
+    // rows or none. It must stay valid until the batch was run.
     void add(Token token, Pos pos, const std::vector<llama_seq_id> & seqs, bool output, const float * state = nullptr);
 
-    // a committed row: every id of the conversation sees it
+    // Adds a committed row, which every id of the conversation sees.
     void add(Token token, Pos pos, const SeqRange & range, bool output, const float * state = nullptr);
 
-    // A committed row of an image, n values in the place of a token; then all rows of the batch are, and with
-    // `is_whole` they see each other in both directions. `values` as `state`. y, x: its place in the image, from `pos`
-    // on; what a target that numbers all rows as text does not read.
+    // Adds a committed row of an image: n values instead of a token. All rows of the batch must then be image rows;
+    // with `is_whole` they see each other in both directions. `values` must stay valid like `state`. y, x: position in
+    // the image, starting from `pos`; ignored by targets that number all rows as text.
     void add_image_row(const float * values, int n, Pos pos, Pos y, Pos x, const SeqRange & range, bool output,
                        bool is_whole);
     bool is_causal() const { return is_causal_; }
 
-    // All nodes of a tree whose root is at `pos`, in index order, all with output; returns the row of the root.
-    // Error(value) when the tree has more leaves than the conversation has ids.
+    // Adds all nodes of a tree whose root is at `pos`, in index order, all with output. Returns the row of the root.
+    // Error(value) if the tree has more leaves than the conversation has ids.
     int add_tree(const DraftTree & tree, Pos pos, const SeqRange & range);
 
-    // Adds n rows, as if the last one had children that nobody drafted: what they compute is dropped
-    // with the rejected rows of its conversation. They repeat its token, so that a mixture reads few experts more.
+    // Pads the batch with n rows, as rejected children of the last row; they are removed with that conversation's
+    // rejected rows. They repeat its token, so a mixture of experts reads few additional experts.
     void pad(int n);
 
-    // all rows, with states of n_state values; valid until the next change
+    // Returns all rows, with states of n_state values; valid until the next change.
     llama_batch view(int n_state);
 
   private:
@@ -57,7 +57,7 @@ class TargetBatch {
     std::vector<std::vector<llama_seq_id>> seqs_;
     std::vector<int8_t> output_;
     std::vector<const float *> states_;
-    int n_image_values_ = 0;  // of a row; 0 = tokens
+    int n_image_values_ = 0;  // per row; 0 = tokens
     bool is_causal_ = true;
     // filled by view()
     std::vector<float> all_states_;
@@ -66,8 +66,8 @@ class TargetBatch {
     std::vector<llama_seq_id *> seq_ptrs_;
 };
 
-// leaf index (into tree.leaves()) served by each id of the conversation: the first ids take a leaf each, the rest
-// follow leaf 0
+// Leaf index (into tree.leaves()) for each id of the conversation: the first ids get a leaf each, the rest follow leaf
+// 0.
 std::vector<int> leaf_of_seq(int n_leaves, const SeqRange & range);
 
 }  // namespace eaglecpp

@@ -19,7 +19,7 @@
 
 namespace eaglecpp {
 
-// What is made when it is first asked for. Another thread may make the same meanwhile.
+// Returns a lazily made value. Another thread may make the same value at the same time.
 template <typename T, typename Make>
 static std::shared_ptr<const T> made_once(std::shared_ptr<const T> & kept, Make && make) {
     std::shared_ptr<const T> found = std::atomic_load(&kept);
@@ -29,7 +29,8 @@ static std::shared_ptr<const T> made_once(std::shared_ptr<const T> & kept, Make 
     return found;
 }
 
-// What `call` writes into a buffer and its size, and gives the length of: less than 0 where it was too small.
+// Returns the output that `call` writes into a buffer of a given size. `call` returns the length, negative if the
+// buffer was too small.
 template <typename Out, typename Call>
 static Out written(size_t n_guess, Call && call) {
     Out out(n_guess, {});
@@ -47,23 +48,23 @@ static std::string piece_of(const llama_vocab * vocab, Token token, bool special
         32, [&](char * to, int32_t n) { return llama_token_to_piece(vocab, token, to, n, 0, special); });
 }
 
-// A special token, or the text between two of them: text[begin, end). token: -1 for text
+// A special token, or the text between two of them: text[begin, end). token: -1 for text.
 struct TextPart {
     size_t begin, end;
     Token token;
 };
 
-// Where a text's special tokens are. llama.cpp looks for them in a time that grows with the square of how many it
-// finds; here it is linear.
+// Finds the special tokens of a text in linear time; llama.cpp's time is quadratic in the number of matches.
 class SpecialTokens {
   public:
     explicit SpecialTokens(const llama_vocab * vocab);
 
-    // False where its tokenizer adds to each text part what depends on the others.
+    // Returns false if the tokenizer adds to each part something that depends on other parts.
     bool knows_parts() const { return knows_parts_; }
 
-    // The parts as llama.cpp's tokenizer_st_partition makes them. Each text part is tokenised alone there, so that the
-    // tokens of a text are those of its parts, one after the other. None when more than n_max are special tokens.
+    // Splits a text as llama.cpp's tokenizer_st_partition does. Text parts are tokenised independently, so the tokens
+    // of a text are the concatenation of its parts' tokens. Returns nullopt if there are more than n_max special
+    // tokens.
     std::optional<std::vector<TextPart>> parts(std::string_view text, bool parse_special, size_t n_max) const;
 
   private:
@@ -100,7 +101,7 @@ std::optional<std::vector<TextPart>> SpecialTokens::parts(std::string_view text,
                                                           size_t n_max) const {
     std::vector<TextPart> parts, next;
     if (!text.empty()) parts.push_back({0, text.size(), -1});
-    // Most special tokens do not occur: pairs of bytes tell that in one pass over the text for all of them.
+    // Most special tokens do not occur. One pass over the pairs of bytes in the text excludes them.
     std::bitset<1 << 16> pairs;
     const auto pair = [](std::string_view s, size_t i) {
         return (size_t)(unsigned char)s[i] << 8 | (unsigned char)s[i + 1];
@@ -143,26 +144,26 @@ std::optional<std::vector<TextPart>> SpecialTokens::parts(std::string_view text,
 #if defined(_WIN32)
 template <typename F>
 static void on_stack_for(const std::string &, F && f) {
-    f();  // Microsoft's std::regex throws where the stack ends
+    f();  // Microsoft's std::regex throws at the end of the stack
 }
 #else
-// The pre-tokenizers of many models (Mistral's, DeepSeek's, GPT-4o's) are std::regex, which recurses once or more for
-// each character of what it matches: 335 bytes of stack a letter were measured. A word of 50,000 letters would end the
-// process on a usual stack.
+// The pre-tokenizers of many models (Mistral, DeepSeek, GPT-4o) use std::regex, which recurses at least once per
+// matched character and needs 335 bytes of stack for each (measured). A word of 50,000 letters would end the process on
+// a normal stack.
 static constexpr size_t n_stack_per_char = 2048;
 static constexpr size_t n_stack_default = 1 << 22;
 static constexpr size_t n_stack_max = (size_t)1 << 32;
 
-// Longest run without a line break, or of white space: no pattern matches more than one of each.
+// Longest run without a line break, or of white space. No pattern matches more than one of each.
 static size_t longest_run(const std::string & text) {
-    size_t most = 0, line = 0, blank = 0;
+    size_t longest = 0, line = 0, blank = 0;
     for (const char c : text) {
         const bool is_break = c == '\n' || c == '\r';
         line = is_break ? 0 : line + 1;
         blank = is_break || c == ' ' || (c >= '\t' && c <= '\f') || (unsigned char)c >= 0x80 ? blank + 1 : 0;
-        most = std::max({most, line, blank});
+        longest = std::max({longest, line, blank});
     }
-    return most;
+    return longest;
 }
 
 template <typename F>
@@ -176,7 +177,7 @@ static void * run_and_catch(void * p) {
     return nullptr;
 }
 
-// Runs f on a stack that the text cannot overflow. Pages of it that are not used cost nothing.
+// Runs f on a stack that the text cannot overflow. Unused pages cost nothing.
 template <typename F>
 static void on_stack_for(const std::string & text, F && f) {
     if (text.size() * n_stack_per_char <= n_stack_default) return f();
@@ -184,7 +185,7 @@ static void on_stack_for(const std::string & text, F && f) {
     const size_t n_stack = 2 * n_run * n_stack_per_char;
     if (n_stack <= n_stack_default) return f();
     if (n_stack > n_stack_max) {
-        fail(ErrorKind::value, "the text has %zu bytes without a line break; at most %zu can be tokenised", n_run,
+        fail(ErrorKind::value, "the text has %zu bytes without a line break; the limit is %zu bytes", n_run,
              n_stack_max / n_stack_per_char / 2);
     }
     std::pair<F &, std::exception_ptr> job{f, nullptr};
@@ -213,33 +214,34 @@ static Tokens tokens_of(const llama_vocab * vocab, const std::string & text, boo
             });
         } catch (const std::out_of_range &) {
             fail(ErrorKind::unsupported,
-                 "the model's vocabulary (key 'tokenizer.ggml.tokens') has no token for a part of the text, nor for "
-                 "its bytes");
+                 "the model's vocabulary (key 'tokenizer.ggml.tokens') has no token for a part of the text or for its "
+                 "bytes");
         }
-        if (n == INT32_MIN) fail(ErrorKind::value, "the text is too long to tokenise in one piece");
+        if (n == INT32_MIN) fail(ErrorKind::value, "the text is too long to tokenise at once; split it");
         return n;
     });
 }
 
-// Whether a text surely has more than n_max tokens, found out by its beginning: in most texts a token has fewer than
-// 16 bytes. What follows may join a few of the last tokens there, hardly ever any where a line ends.
+// Returns true if a text certainly has more than n_max tokens, judged by its beginning: in most texts a token has fewer
+// than 16 bytes. The rest of the text may merge a few of the last tokens of the beginning, but hardly ever across a
+// line end.
 static bool exceeds(const llama_vocab * vocab, const std::string & text, bool parse_special, size_t n_max) {
     const size_t n_sure = n_max + 16;
     for (size_t n_bytes = 16 * n_sure; n_bytes < text.size(); n_bytes *= 4) {
         size_t end = text.rfind('\n', n_bytes - 1) + 1;
         if (end == 0) end = n_bytes;
-        while (end > 0 && ((unsigned char)text[end] & 0xc0) == 0x80) --end;  // within a character
+        while (end > 0 && ((unsigned char)text[end] & 0xc0) == 0x80) --end;  // inside a character
         if (tokens_of(vocab, text.substr(0, end), false, parse_special).size() > n_sure) return true;
     }
     return false;
 }
 
-// llama.cpp asserts that tokens are there which its tokenizers put around a text.
+// llama.cpp asserts that the tokens exist that its tokenizers add around a text.
 static void check_borders(const llama_vocab * vocab) {
     const bool is_wpm = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_WPM;
     const auto check = [](bool is_needed, Token token, const char * key) {
         if (!is_needed || token >= 0) return;
-        fail(ErrorKind::gguf, "the model's file lacks key '%s', which its tokenizer needs: convert the model again",
+        fail(ErrorKind::gguf, "the model's file lacks key '%s', which its tokenizer needs; convert the model again",
              key);
     };
     check(is_wpm || llama_vocab_get_add_bos(vocab), llama_vocab_bos(vocab), "tokenizer.ggml.bos_token_id");
@@ -256,7 +258,7 @@ std::shared_ptr<const SpecialTokens> Vocabulary::specials() const {
 std::optional<Tokens> Vocabulary::tokenize(const std::string & text, bool add_special, bool parse_special,
                                            int n_max) const {
     if (text.size() > INT32_MAX - 8) {
-        fail(ErrorKind::value, "the text has %zu bytes; at most %d can be tokenised", text.size(), INT32_MAX - 8);
+        fail(ErrorKind::value, "the text has %zu bytes; the limit is %d bytes", text.size(), INT32_MAX - 8);
     }
     const size_t n = (size_t)std::max(n_max, 0);
     Tokens out;
@@ -294,7 +296,7 @@ std::string Vocabulary::detokenize(const Tokens & tokens, bool remove_special, b
 
 void Vocabulary::check(const Tokens & tokens) const {
     for (Token t : tokens) {
-        if (t < 0 || t >= size()) fail(ErrorKind::value, "token %d is outside the vocabulary of %d", t, size());
+        if (t < 0 || t >= size()) fail(ErrorKind::value, "token %d is outside the vocabulary of %d tokens", t, size());
     }
 }
 
@@ -303,9 +305,9 @@ std::string Vocabulary::piece(Token token, bool special) const {
     return piece_of(vocab_, token, special);
 }
 
-// Tokens of a text that stands within another one.
+// Returns the tokens of a text that is part of a longer text.
 static Tokens tokens_within(const llama_vocab * vocab, const std::string & text) {
-    // Some tokenizers put a space before a text. Nothing is joined with this character.
+    // Some tokenizers add a space before a text. This character merges with no other.
     static const std::string before = "\x02";
     const Tokens skipped = tokens_of(vocab, before, false, true);
     Tokens out = tokens_of(vocab, before + text, false, true);
@@ -321,9 +323,9 @@ std::shared_ptr<const GrammarVocabulary> Vocabulary::for_grammars() const {
     std::vector<bool> is_end(size());
     for (Token t = 0; t < size(); ++t) pieces[t] = piece(t, /*special=*/true), is_end[t] = is_eog(t);
     const auto tokenize = [vocab = vocab_](const std::string & text) { return tokens_within(vocab, text); };
-    const auto made = std::make_shared<const GrammarVocabulary>(pieces, is_end, tokenize);
-    std::atomic_store(&for_grammars_, made);
-    return made;
+    const auto vocabulary = std::make_shared<const GrammarVocabulary>(pieces, is_end, tokenize);
+    std::atomic_store(&for_grammars_, vocabulary);
+    return vocabulary;
 }
 
 }  // namespace eaglecpp

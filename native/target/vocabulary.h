@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The target's tokens: text to ids and back. Safe for several threads at a time.
+// The target's tokens: text to ids and back. Thread-safe.
 #pragma once
 
 #include <llama.h>
@@ -15,7 +15,7 @@ namespace eaglecpp {
 
 class SpecialTokens;
 
-// Threads share it: what is made on demand is exchanged by atomic operations, which a copy would not use.
+// Threads share it: lazily made members are exchanged atomically, which a copy would not do.
 class Vocabulary : Pinned {
   public:
     explicit Vocabulary(const llama_model * model);
@@ -23,16 +23,16 @@ class Vocabulary : Pinned {
     const llama_vocab * get() const { return vocab_; }
     int size() const { return llama_vocab_n_tokens(vocab_); }
 
-    // The ids that llama.cpp gives for the text, found in time that grows with its length, not with its square. Nothing
-    // when there are more than n_max; that is seen before most of the work is done.
-    // Error(value | out_of_memory) for a text that cannot be tokenised here
+    // Returns the ids that llama.cpp gives for the text, in time linear in its length, not quadratic. Returns nullopt
+    // if there are more than n_max ids, which is found before most of the work. Error(value | out_of_memory) for a text
+    // that cannot be tokenised.
     std::optional<Tokens> tokenize(const std::string & text, bool add_special, bool parse_special, int n_max) const;
 
     std::string detokenize(const Tokens & tokens, bool remove_special, bool special) const;
     std::string piece(Token token, bool special) const;
-    // for grammars; made when it is first asked for
+    // Vocabulary for grammars, made at the first call.
     std::shared_ptr<const GrammarVocabulary> for_grammars() const;
-    // that all of them are its tokens; Error(value)
+    // Error(value) if any id is outside the vocabulary.
     void check(const Tokens & tokens) const;
     bool is_eog(Token token) const { return llama_vocab_is_eog(vocab_, token); }
 

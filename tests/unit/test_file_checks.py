@@ -93,7 +93,7 @@ def test_a_tensor_that_llama_cpp_would_miss_is_required(
     for name in there:
         writer.add_tensor(f"blk.3.{name}", np.zeros((2, 2, 2), np.float32))
     finish(writer)
-    with pytest.raises(GgufError, match=rf"'blk.3.{there[0]}' needs 'blk.3.{missing}' beside it"):
+    with pytest.raises(GgufError, match=rf"'blk.3.{there[0]}' needs 'blk.3.{missing}', which is missing"):
         Engine.open(path, n_ctx=64)
 
 

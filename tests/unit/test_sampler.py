@@ -165,7 +165,7 @@ def test_the_infill_sampler_ends_at_any_likely_end_token(target: Target, models:
     assert draws(target, logits, 0, **options, infill=True)[end] == 1000
     logits[end] = -3.0
     assert draws(target, logits, 0, **options, infill=True)[end] < 30
-    with pytest.raises(ValueError, match="needs a vocabulary"):
+    with pytest.raises(ValueError, match="expected a vocabulary"):
         Sampler(params(infill=True), 4)
 
 

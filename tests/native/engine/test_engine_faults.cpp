@@ -86,7 +86,7 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
         for (int i = 0; i < n_rows; ++i) batch.add(prompt[i % prompt.size()], first + i, range, i == 0 || n_rows < 9);
         t.decode(batch);
     };
-    CHECK_THROWS(it.logits(0), "the last decode failed, or there was none");
+    CHECK_THROWS(it.logits(0), "the last decode failed, or none was run");
     decode(it, 3, 0);
     const auto read = [&] {
         std::vector<float> all;
