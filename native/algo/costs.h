@@ -67,7 +67,7 @@ double lower_median(std::array<double, N> values, int n) {
 // separately: real curves are staircases with cliffs and even dips (five rows can cost more than eight). So no line or
 // power law is fitted, and prices need not rise.
 //
-// time(n rows) = slowdown * price[n]
+//     time(n rows) = slowdown * price[n]
 //
 // A price is the median of a bucket's last samples, so building a graph or a stall does not change it. Buckets without
 // samples follow their measured neighbours along a prior curve that is cheap compared with known machines, so that

@@ -13,7 +13,8 @@ DraftDevice::DraftDevice(ggml_backend_dev_t device, int n_threads, bool use_kern
     if (!is_cpu()) note_device();
     backend_.reset(ggml_backend_dev_init(device_, nullptr));
     if (!backend_) {
-        fail(ErrorKind::unsupported, "device '%s' could not be started for the drafter", name().c_str());
+        fail(ErrorKind::unsupported, "the drafter cannot use device '%s', because its backend did not start",
+             name().c_str());
     }
     set_n_threads(n_threads);
     use_kernels_ = use_kernels && is_cpu() && kernels::status().is_active;
@@ -49,7 +50,8 @@ uint8_t * DraftDevice::HostMemory::at_least(size_t n, ggml_backend_dev_t device)
     if (!buffer_ || ggml_backend_buffer_get_size(buffer_.get()) < n) {
         ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(device);
         buffer_.reset(ggml_backend_buft_alloc_buffer(host ? host : ggml_backend_cpu_buffer_type(), n));
-        if (!buffer_) fail(ErrorKind::out_of_memory, "no room for %zu bytes that the drafter's device copies", n);
+        if (!buffer_)
+            fail(ErrorKind::out_of_memory, "no room for %zu bytes of host memory for the drafter's copies", n);
     }
     return (uint8_t *)ggml_backend_buffer_get_base(buffer_.get());
 }
@@ -64,7 +66,7 @@ void DraftDevice::start(const DraftGraph & g) {
     try {
         status = ggml_backend_graph_compute_async(backend_.get(), g.gf);
     } catch (const std::bad_alloc &) {
-        fail(ErrorKind::broken, "the host's memory ran out inside ggml; open the engine again");
+        fail(ErrorKind::broken, "the host ran out of memory inside ggml; open the engine again");
     }
     if (status == GGML_STATUS_SUCCESS) return;
     wait();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The device that a drafter computes on: starts its graphs, waits for them, and owns the host memory that their inputs
-// come from and their outputs go to.
+// The device that a drafter computes on. It starts and waits for graphs, and owns the host memory for their inputs and
+// outputs.
 #pragma once
 
 #include <ggml-backend.h>
@@ -15,7 +15,7 @@ namespace eaglecpp {
 
 class DraftDevice {
   public:
-    // host memory, of the kind that the device wants for copies where it has one of its own
+    // Host memory, of the kind that the device prefers for copies.
     class HostMemory {
       public:
         uint8_t * at_least(size_t n, ggml_backend_dev_t device);
@@ -24,7 +24,7 @@ class DraftDevice {
         ggml_backend_buffer_ptr buffer_;
     };
 
-    // Null: the CPU, the only one for which threads and our own kernels mean anything. Error(unsupported)
+    // device: null for the CPU. Threads and our kernels are only used on the CPU. Error(unsupported)
     DraftDevice(ggml_backend_dev_t device, int n_threads, bool use_kernels);
 
     ggml_backend_dev_t get() const { return device_; }
@@ -34,15 +34,16 @@ class DraftDevice {
     ggml_backend_t backend() const { return backend_.get(); }
     ggml_backend_buffer_type_t buft() const { return ggml_backend_get_default_buffer_type(backend_.get()); }
 
-    // Whether the device has all operations of a graph; if not, `missing` names those it lacks.
+    // Returns true if the device supports all operations of a graph. Otherwise `missing` lists the others.
     bool supports(const DraftGraph & g, std::string & missing) const;
 
-    // for all graphs from now on
+    // Sets the number of threads of later graphs.
     void set_n_threads(int n_threads);
 
-    // Where the inputs of a graph are written before it starts: the tensor itself, or memory the device copies from.
+    // Returns the memory for a graph's inputs, to be written before it starts: the tensor itself, or memory that the
+    // device copies from.
     uint8_t * staging(const DraftGraph & g);
-    // Memory that the device can copy n bytes to by itself; it may have to wait for each copy to any other memory.
+    // Returns memory that the device can copy n bytes to asynchronously. Copies to other memory may block.
     uint8_t * landing(size_t n);
     // Error(out_of_memory | broken)
     void start(const DraftGraph & g);

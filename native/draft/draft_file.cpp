@@ -9,7 +9,7 @@
 
 namespace eaglecpp {
 
-// Bounds no real drafter reaches; they keep products of hostile sizes within 64 bits and allocations sane.
+// Limits that no real drafter reaches. They keep products of untrusted sizes within 64 bits and allocations reasonable.
 static constexpr int64_t n_layer_max = 64;
 static constexpr int64_t n_width_max = 1 << 18;
 static constexpr int64_t n_vocab_max = 1 << 24;
@@ -31,7 +31,7 @@ void DraftFile::refuse(const char * pattern, const std::string & what, ErrorKind
     fail(kind, "%s: key '%s': %s", path().c_str(), key(pattern).c_str(), what.c_str());
 }
 
-// without `otherwise` the key must be there
+// Raises if the key is missing and there is no `otherwise`.
 int DraftFile::size(const char * pattern, int64_t max, std::optional<int> otherwise) const {
     if (otherwise && !gguf_.has(key(pattern))) return *otherwise;
     const uint32_t value = gguf_.u32(key(pattern));
@@ -48,7 +48,7 @@ float DraftFile::positive(const char * pattern, std::optional<float> otherwise) 
 Token DraftFile::token(const char * pattern) const {
     const uint32_t id = gguf_.u32(key(pattern));
     if (id >= (uint32_t)spec_.n_vocab) {
-        refuse(pattern, strf("token %u is outside the vocabulary of %d", id, spec_.n_vocab));
+        refuse(pattern, strf("token %u is outside the vocabulary of %d tokens", id, spec_.n_vocab));
     }
     return (Token)id;
 }
@@ -78,7 +78,7 @@ DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     tokens_ = gguf_.find_strs("tokenizer.ggml.tokens").value_or(std::vector<std::string>{});
     token_types_ = gguf_.find_ints("tokenizer.ggml.token_type").value_or(std::vector<int32_t>{});
     if (!tokens_.empty() && (int)tokens_.size() != spec_.n_vocab) {
-        fail(ErrorKind::gguf, "%s: the tokenizer has %zu tokens but the vocabulary size is %d", path.c_str(),
+        fail(ErrorKind::gguf, "%s: the tokenizer has %zu tokens, but the vocabulary size is %d", path.c_str(),
              tokens_.size(), spec_.n_vocab);
     }
 }
@@ -110,22 +110,22 @@ void DraftFile::read_heads() {
     s.head_dim = size("{arch}.attention.key_length", n_width_max, s.n_embd / s.n_head);
     const int value_dim = size("{arch}.attention.value_length", n_width_max, s.head_dim);
     if (s.fuses_embedding && gguf_.has(key("{arch}.attention.kv_lora_rank"))) {
-        refuse("{arch}.attention.kv_lora_rank", "an EAGLE-1 or 2 drafter with latent attention is not supported",
+        refuse("{arch}.attention.kv_lora_rank", "latent attention is not supported in an EAGLE-1 or 2 drafter",
                ErrorKind::unsupported);
     }
     if (s.arch == "eagle31" && gguf_.has(key("{arch}.attention.kv_lora_rank"))) read_latent();
     if (value_dim != s.value_dim()) {
-        fail(ErrorKind::unsupported, "%s: key and value heads differ in size (%d and %d)", path().c_str(), s.head_dim,
-             value_dim);
+        fail(ErrorKind::unsupported, "%s: expected key and value heads of equal size, found %d and %d", path().c_str(),
+             s.head_dim, value_dim);
     }
     if (s.n_head % s.n_head_kv != 0 || s.head_dim < 2 || s.head_dim % 2 != 0 ||
         (int64_t)s.n_head * s.head_dim > 4 * n_width_max) {
-        fail(ErrorKind::gguf, "%s: %d heads, %d kv heads, head size %d do not go together", path().c_str(), s.n_head,
-             s.n_head_kv, s.head_dim);
+        fail(ErrorKind::gguf, "%s: %d heads, %d kv heads and head size %d contradict each other", path().c_str(),
+             s.n_head, s.n_head_kv, s.head_dim);
     }
 }
 
-// Keys and values have the names and numbers of llama.cpp's deepseek2, whose cache holds the latent, too.
+// Keys and values have the names and sizes of llama.cpp's deepseek2, whose cache also holds the latent rows.
 void DraftFile::read_latent() {
     DraftSpec & s = spec_;
     LatentSpec & l = s.latent;
@@ -140,7 +140,7 @@ void DraftFile::read_latent() {
         s.n_head * n_each > 8 * n_width_max) {
         fail(ErrorKind::gguf,
              "%s: latent attention of rank %d with %d rotated values, %d kv heads, cached rows of %d and keys of %d: "
-             "expected 1 kv head, rows of %d and longer keys than rotate; convert the checkpoint again",
+             "expected 1 kv head, rows of %d and keys longer than their rotated part; convert the checkpoint again",
              path().c_str(), l.kv_rank, l.rope_dim, s.n_head_kv, s.head_dim, l.nope_dim + l.rope_dim,
              l.kv_rank + l.rope_dim);
     }
@@ -176,7 +176,7 @@ void DraftFile::read_rope() {
 
 void DraftFile::read_switches() {
     DraftSpec & s = spec_;
-    // a missing switch would be a silently wrong one
+    // Without these keys the drafts would be silently wrong.
     std::vector<const char *> required;
     if (s.arch == "dflash_ex") required = {"{arch}.block_size", "{arch}.sample_from_anchor", "{arch}.draft_vocab_size"};
     if (s.arch == "eagle" || s.arch == "eagle31")
@@ -193,9 +193,8 @@ void DraftFile::read_switches() {
     s.norm_output = flag("{arch}.norm_output");
     if (s.arch == "eagle31") s.head_norm = flag("{arch}.head_norm", true);
     if (s.norm_output && !s.head_norm) {
-        fail(ErrorKind::gguf,
-             "%s: '%s' is false and '%s' true, which contradict each other; convert the checkpoint again",
-             path().c_str(), key("{arch}.head_norm").c_str(), key("{arch}.norm_output").c_str());
+        fail(ErrorKind::gguf, "%s: '%s' is false but '%s' is true; convert the checkpoint again", path().c_str(),
+             key("{arch}.head_norm").c_str(), key("{arch}.norm_output").c_str());
     }
     s.logit_scale = gguf_.find_f32(key("{arch}.logit_scale")).value_or(1.0f);
     s.has_embedding = gguf_.find_tensor("token_embd.weight") != nullptr;
@@ -231,13 +230,14 @@ void DraftFile::read_switches() {
     }
     const TensorInfo * d2t = gguf_.find_tensor("d2t");
     s.n_draft_vocab = d2t ? (int)std::min<int64_t>(d2t->ne[0], n_vocab_max) : s.n_vocab;
-    const int n_said = (int)gguf_.find_u32(key("{arch}.draft_vocab_size")).value_or(s.n_draft_vocab);
-    if (n_said != s.n_draft_vocab) {
-        refuse("{arch}.draft_vocab_size", strf("it says %d but the d2t table has %d entries", n_said, s.n_draft_vocab));
+    const int n_in_file = (int)gguf_.find_u32(key("{arch}.draft_vocab_size")).value_or(s.n_draft_vocab);
+    if (n_in_file != s.n_draft_vocab) {
+        refuse("{arch}.draft_vocab_size",
+               strf("it is %d, but the d2t table has %d entries", n_in_file, s.n_draft_vocab));
     }
 }
 
-// llama.cpp's own keys and tensors (src/models/dflash.cpp), with its defaults.
+// Uses llama.cpp's keys, tensors and defaults (src/models/dflash.cpp).
 void DraftFile::read_block() {
     DraftSpec & s = spec_;
     BlockSpec & b = s.block;
@@ -246,7 +246,7 @@ void DraftFile::read_block() {
         return t ? (int)std::min<int64_t>(t->ne[0], n_width_max) : 0;
     };
     for (const char * norm : {"{arch}.norm_before_fc", "{arch}.fc_norm", "{arch}.norm_before_residual"}) {
-        if (flag(norm)) refuse(norm, "expected no such norm in a block drafter, found true", ErrorKind::unsupported);
+        if (flag(norm)) refuse(norm, "expected false in a block drafter, found true", ErrorKind::unsupported);
     }
     b.markov_rank = rank("markov_w1.weight");
     b.n_rows =
@@ -256,7 +256,7 @@ void DraftFile::read_block() {
         gguf_.has(key("{arch}.sample_from_anchor")) || b.markov_rank > 0 || rank("selector_hidden.weight") > 0;
     b.says_window = gguf_.has(key("{arch}.attention.sliding_window")) || gguf_.has("eaglecpp.converter_version");
     b.is_gated = gguf_.find_tensor(fill("blk.{i}.attn_gate.weight", 0)) != nullptr;
-    if (b.n_slots() < 1) refuse("{arch}.block_size", strf("expected at least 2 rows, found %d", b.n_rows));
+    if (b.n_slots() < 1) refuse("{arch}.block_size", strf("expected 2 or more rows, found %d", b.n_rows));
     b.causal = gguf_.find_bools(key("{arch}.attention.causal_pattern"))
                    .value_or(std::vector<uint8_t>(s.n_layer, flag("{arch}.attention.causal", b.is_gated)));
     if ((int)b.causal.size() != s.n_layer) {
@@ -268,7 +268,7 @@ void DraftFile::read_block() {
         b.selector_top_k = size("{arch}.selector_top_k", 1024);
         if (b.markov_rank > 0 || b.anchor_first || b.selector_top_k > s.n_draft_vocab) {
             refuse("{arch}.selector_top_k",
-                   strf("expected a selector over up to %d tokens, with slots in place and no Markov head, found %d",
+                   strf("expected a selector over up to %d tokens without sample_from_anchor and Markov head, found %d",
                         s.n_draft_vocab, b.selector_top_k));
         }
     }
@@ -276,15 +276,16 @@ void DraftFile::read_block() {
         b.n_taps = size("{arch}.conv_kernel_size", n_taps_max);
         b.n_group = size("{arch}.conv_group_size", s.n_embd);
         if (s.n_embd % b.n_group != 0 || b.n_taps > b.n_rows) {
-            refuse("{arch}.conv_group_size", strf("groups of %d and %d taps do not fit width %d and %d rows", b.n_group,
-                                                  b.n_taps, s.n_embd, b.n_rows));
+            refuse("{arch}.conv_group_size", strf("groups of %d and %d taps do not match width %d and %d rows",
+                                                  b.n_group, b.n_taps, s.n_embd, b.n_rows));
         }
     }
     s.ties_head = !s.has_head && s.has_embedding && s.n_draft_vocab == s.n_vocab && !flag("{arch}.target_head");
     s.has_head = s.has_head || s.ties_head;
 }
 
-// What only some drafters compute otherwise; without a key as Llama does. llama.cpp reads none of these in `eagle3`.
+// Reads what only some drafters compute differently. The defaults are Llama's. llama.cpp reads none of these keys for
+// `eagle3`.
 void DraftFile::read_arithmetic() {
     DraftSpec & s = spec_;
     s.attn_scale = 1.0f / std::sqrt((float)s.head_dim);
@@ -311,19 +312,20 @@ void DraftFile::read_arithmetic() {
     }
 }
 
-// What EAGLE-1 and 2 have no choice in, said in the file's own words.
+// Checks the settings that EAGLE-1 and 2 fix, and names the file's keys.
 void DraftFile::check_fused_embedding() const {
     const DraftSpec & s = spec_;
     if (!s.fuses_embedding) return;
     if (s.n_embd != s.n_embd_target) {
-        fail(ErrorKind::gguf, "%s: key '%s' is %d and key '%s' is %d; an EAGLE-1 or 2 drafter is as wide as its target",
+        fail(ErrorKind::gguf,
+             "%s: key '%s' is %d and key '%s' is %d; an EAGLE-1 or 2 drafter must be as wide as its target",
              path().c_str(), key("{arch}.embedding_length").c_str(), s.n_embd, key("{arch}.target_hidden_size").c_str(),
              s.n_embd_target);
     }
     const int64_t id = (int64_t)s.n_layer_target + 1;
     if (s.n_aux() != 1 || (s.n_layer_target > 0 && s.target_layers[0] != id)) {
         refuse("{arch}.target_layers",
-               strf("expected the one id %lld, the target's state after its final norm", (long long)id));
+               strf("expected only id %lld, the target's state after its final norm", (long long)id));
     }
 }
 
@@ -339,7 +341,7 @@ void DraftFile::check_tensors() const {
         if (t.name == "d2t") continue;  // read_d2t() checks it
         const auto it = tensors_.find(t.name);
         if (it == tensors_.end()) {
-            complain("unknown tensor '" + t.name + "', which nothing here computes with");
+            complain("unknown tensor '" + t.name + "'");
             continue;
         }
         const DraftTensor & w = it->second;
@@ -360,7 +362,7 @@ void DraftFile::check_tensors() const {
         if (w.is_required && !gguf_.find_tensor(name)) complain("missing tensor '" + name + "'");
     }
     if (!wrong.empty()) {
-        fail(ErrorKind::gguf, "%s: the tensors do not fit the file's own keys: %s; convert the checkpoint again",
+        fail(ErrorKind::gguf, "%s: the tensors do not match the file's keys: %s; convert the checkpoint again",
              path().c_str(), wrong.c_str());
     }
 }

@@ -11,22 +11,22 @@ namespace eaglecpp {
 
 namespace {
 
-// Tokens that a graph picks for a row: llama.cpp's default top-k is 40. A Markov head makes less likely ones likely
-// (docs/research/gpu.md).
+// Number of tokens that a graph picks for a row; llama.cpp's default top-k is 40. A Markov head can make less likely
+// tokens likely (docs/research/gpu.md).
 constexpr int n_top = 64, n_top_markov = 128;
-// Left free on a device that token embeddings are brought to.
+// Memory to leave free on a device when token embeddings are uploaded.
 constexpr size_t embedding_margin = (size_t)512 << 20;
-// Rows of a draft level that memory is set aside for; wider ones get theirs when they come.
+// Rows of a draft step for which memory is reserved; wider steps allocate when they come.
 constexpr int n_reserved_rows = 16;
-// More than any machine holds; their sum, padded, is still an int.
+// More than any machine can store; their padded sum fits into an int.
 constexpr int n_ctx_max = 1 << 30, n_draft_rows_limit = 1 << 20;
 
 DrafterOptions checked(const DrafterOptions & options) {
     check_not_forked("the drafter cannot be loaded");
     if (options.n_ctx < 1 || options.n_ctx > n_ctx_max || options.n_draft_rows_max < 1 ||
         options.n_draft_rows_max > n_draft_rows_limit) {
-        fail(ErrorKind::value, "a drafter for %d tokens and %d draft rows: expected 1 to %d and 1 to %d", options.n_ctx,
-             options.n_draft_rows_max, n_ctx_max, n_draft_rows_limit);
+        fail(ErrorKind::value, "drafter: expected n_ctx from 1 to %d and draft rows from 1 to %d, found %d and %d",
+             n_ctx_max, n_draft_rows_limit, options.n_ctx, options.n_draft_rows_max);
     }
     DrafterOptions out = options;
     if (out.device && ggml_backend_dev_type(out.device) != GGML_BACKEND_DEVICE_TYPE_CPU) out.is_remote = true;
@@ -69,8 +69,8 @@ void FeatureDrafter::set_n_threads(int n_threads) {
 
 void FeatureDrafter::check_table(const char * what, int64_t n_embd, int64_t n_found, int n_rows) const {
     if (n_embd == spec_.n_embd && n_found == n_rows) return;
-    fail(ErrorKind::mismatch, "%s has no %s of its own and the target's is [%lld, %lld], expected [%d, %d]",
-         path_.c_str(), what, (long long)n_found, (long long)n_embd, n_rows, spec_.n_embd);
+    fail(ErrorKind::mismatch, "%s has no %s, and the target's is [%lld, %lld], expected [%d, %d]", path_.c_str(), what,
+         (long long)n_found, (long long)n_embd, n_rows, spec_.n_embd);
 }
 
 void FeatureDrafter::set_embedding(EmbeddingTable table) {
@@ -121,7 +121,7 @@ void FeatureDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
-// One of each kind of graph, for n_together conversations with so many rows each.
+// Returns one graph of each kind, for n_together conversations with so many rows each.
 std::vector<GraphShape> FeatureDrafter::shapes(const DraftKv & kv, const GraphForm & form, int n_rows, int n_level_rows,
                                                int n_together) const {
     const int n_kv = kv.n_slots(), n_slots = spec_.block.n_slots();
@@ -136,7 +136,7 @@ std::vector<GraphShape> FeatureDrafter::shapes(const DraftKv & kv, const GraphFo
 
 bool FeatureDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
     const DraftKv kv(spec_, 256, 1 + spec_.block.n_rows, options_.type_kv, device_.buft(), form.keeps_states(spec_));
-    // of two conversations: there are more operations for several
+    // For two conversations, because several conversations need more operations.
     std::vector<GraphShape> all = shapes(kv, form, 8, 8, 2);
     if (n_steps > 0) all = {{true, {{&kv, 8, 1, kv.n_slots()}}, n_steps}};
     return std::all_of(all.begin(), all.end(), [&](const GraphShape & shape) {
@@ -171,7 +171,7 @@ std::vector<MemoryUse> FeatureDrafter::memory_use() const {
 void FeatureDrafter::finish() {
     const bool has_head = spec_.has_head || weights_.target_head;
     if (weights_.embedding.empty() || !has_head) {
-        fail(ErrorKind::mismatch, "%s has no %s of its own and none of a target was given", path_.c_str(),
+        fail(ErrorKind::mismatch, "%s has no %s; pass the target's", path_.c_str(),
              has_head ? "token embedding" : "output head");
     }
     if (spec_.is_block()) bring_mask();
@@ -182,7 +182,7 @@ void FeatureDrafter::finish() {
              device_name().c_str(), missing.c_str());
     }
     if (!options_.is_remote) return;
-    // rows come back whole where the device cannot pick
+    // If the device cannot pick, whole rows are copied back.
     GraphForm better = form_;
     const BlockSpec & b = spec_.block;
     better.n_top = b.selector_rank > 0 ? b.selector_top_k : b.markov_rank > 0 ? n_top_markov : n_top;
@@ -190,7 +190,7 @@ void FeatureDrafter::finish() {
     if (form_.n_top > 0 && !spec_.is_parallel() && !spec_.is_block()) bring_embedding();
 }
 
-// Room for embeddings [H, n_rows] on the device.
+// Allocates embeddings [H, n_rows] on the device.
 bool FeatureDrafter::make_rows(ggml_tensor *& rows, ggml_type type, int n_rows) {
     embedding_ctx_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
     ggml_tensor * t = ggml_new_tensor_2d(embedding_ctx_.get(), type, spec_.n_embd, n_rows);
@@ -199,7 +199,7 @@ bool FeatureDrafter::make_rows(ggml_tensor *& rows, ggml_type type, int n_rows) 
     return embedding_buffer_ != nullptr;
 }
 
-// What all rows of a block but the first begin with goes up once.
+// Uploads the input of all rows of a block but the first, once.
 void FeatureDrafter::bring_mask() {
     const int n = spec_.block.n_rows - 1;
     if (n == 0) return;
@@ -211,8 +211,8 @@ void FeatureDrafter::bring_mask() {
     ggml_backend_tensor_set(weights_.mask_embeddings, rows.data(), 0, rows.size() * sizeof(float));
 }
 
-// The rows of the draft vocabulary, as they are stored. Nothing depends on them but how often the host waits, so they
-// are left out where memory is short.
+// Uploads the rows of the draft vocabulary as stored. They only save waiting for the host, so they are omitted if
+// memory is short.
 void FeatureDrafter::bring_embedding() {
     const EmbeddingTable & table = weights_.embedding;
     const size_t n_row = table.n_row_bytes();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A drafter that reads the target's features, EAGLE or a block drafter: weights on one device, shared by any number of
-// conversations (feature_sequence.h). It knows nothing of the target beyond the tables it may share with it. What the
-// two kinds share is all but the graph: tables, devices, memory, caches, graphs that are kept, picks, the calls for
-// several.
+// A drafter that reads the target's hidden states: EAGLE or a block drafter. Its weights are on one device and shared
+// by all conversations (feature_sequence.h). It only knows the tables that it shares with the target. The two kinds
+// differ only in their graphs.
 #pragma once
 
 #include <ggml-backend.h>
@@ -25,24 +24,24 @@ namespace eaglecpp {
 struct DrafterOptions {
     ggml_backend_dev_t device = nullptr;  // null: the CPU
     int n_threads = 1;                    // CPU only
-    int n_ctx = 0;                        // committed rows a sequence can hold
-    int n_draft_rows_max = 128;           // draft rows of one round
-    int n_sequences = 1;                  // most conversations
+    int n_ctx = 0;                        // committed rows per sequence
+    int n_draft_rows_max = 128;           // draft rows per round
+    int n_sequences = 1;                  // maximum number of conversations
     ggml_type type_kv = GGML_TYPE_F16;
-    bool flash_attn = true;   // where the device supports it for these sizes; fixed once sequences exist
-    bool use_kernels = true;  // our own, on the CPU
-    // Use graphs of few sizes that pick the likeliest tokens themselves. Always so on devices other than the CPU, where
-    // waiting and copying cost more than rows; on the CPU only tests ask for it.
+    bool flash_attn = true;   // if the device supports it for these sizes; fixed once sequences exist
+    bool use_kernels = true;  // our CPU kernels
+    // Use graphs of few sizes that pick the likeliest tokens themselves. Always set on devices, where waiting and
+    // copying cost more than rows. On the CPU only tests set it.
     bool is_remote = false;
 };
 
 class FeatureDrafter : public Drafter {
   public:
-    // Rows of one commit graph: large enough for efficient matrix products, small enough that features and activations
-    // of an 8B-class drafter stay within some 20 MiB.
+    // Rows per commit graph: enough for efficient matrix products, but the hidden states and activations of a drafter
+    // for an 8B model stay within about 20 MiB.
     static constexpr int n_commit_chunk = 128;
 
-    // loads the weights; Error(gguf | out_of_memory | unsupported)
+    // Loads the weights. Error(gguf | out_of_memory | unsupported)
     FeatureDrafter(const DraftFile & file, const DrafterOptions & options);
 
     const DraftSpec & spec() const { return spec_; }
@@ -57,20 +56,20 @@ class FeatureDrafter : public Drafter {
     bool flash_attn() const { return form_.flash_attn; }
     bool is_remote() const { return options_.is_remote; }
 
-    // Tables of the target for a drafter without its own; the tensors must outlive the drafter. The embedding's rows
-    // must be readable on the host. Where the drafter's device cannot read the head, `to_copy` is copied once: the same
-    // values in memory that can be copied from, or null. Error(mismatch) on wrong shapes, Error(unsupported) when a
-    // copy is needed and `to_copy` is null.
+    // Shares tables of the target with a drafter that lacks them; the tensors must outlive the drafter. The embedding's
+    // rows must be readable on the host. If the drafter's device cannot read the head, `to_copy` is copied once: the
+    // same values in readable memory, or null. Error(mismatch) on wrong shapes, Error(unsupported) if a copy is needed
+    // and `to_copy` is null.
     void set_embedding(EmbeddingTable table);
     void share_head(const ggml_tensor * head, const ggml_tensor * to_copy);
 
     void set_n_threads(int n_threads) override;
 
-    // Call after the tables are complete: picks flash attention where the device supports it, and verifies that the
-    // device supports every operation. Error(unsupported | mismatch)
+    // Call after the tables are complete. Selects flash attention if the device supports it, and checks that the device
+    // supports every operation. Error(unsupported | mismatch)
     void finish();
 
-    // On a device: allocates now what conversations will need, so that a lack of memory shows before they begin.
+    // On a device: allocates the memory of conversations, so that missing memory is found before they start.
     // Error(out_of_memory)
     void reserve();
 
@@ -80,22 +79,23 @@ class FeatureDrafter : public Drafter {
     DraftDevice & device() { return device_; }
     const DraftDevice & device() const { return device_; }
     const GraphForm & form() const { return form_; }
-    // the host computes what the token before changes about a block's slot, for the slot's likeliest tokens
+    // Returns true if the host applies the previous token's effect on a position of the block, for its likeliest
+    // tokens.
     bool selects() const { return spec_.block.selector_rank > 0 || (spec_.block.markov_rank > 0 && form_.n_top > 0); }
 
-    // The graph that runs next, kept or built. This call may discard what the last graph left on the device.
-    // Error(out_of_memory)
+    // Returns the next graph to run, cached or built. This call may discard the results of the last graph on the
+    // device. Error(out_of_memory)
     const DraftGraph & next_graph(GraphCache & kept, const GraphShape & shape);
 
-    // graphs of several conversations
+    // Graphs of several conversations.
     GraphCache & joint_graphs() { return joint_graphs_; }
 
-    // Caches of closed conversations serve the next ones: allocating and freeing is slow on some devices, and drivers
-    // have been seen to fail on freed memory. Error(out_of_memory)
+    // Caches of closed conversations are reused: allocating and freeing is slow on some devices, and some drivers
+    // failed on freed memory. Error(out_of_memory)
     std::unique_ptr<DraftKv> take_kv();
     void give_kv(std::unique_ptr<DraftKv> kv);
 
-    // number of graphs that were run; what one leaves on the device lasts until the next
+    // Number of graphs run so far. A graph's results stay on the device until the next one runs.
     int n_runs() const { return n_runs_; }
 
   private:

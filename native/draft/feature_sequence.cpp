@@ -8,10 +8,10 @@
 
 namespace eaglecpp {
 
-// Where graphs have few sizes: sizes of the cache between a length and its double.
+// For graphs of few sizes: number of cache sizes between a length and its double.
 static constexpr int n_kv_steps = 4;
 
-// all conversations of a call are this drafter's
+// All conversations of a call belong to this drafter.
 static FeatureSequence * own(DraftSequence * seq) {
     return static_cast<FeatureSequence *>(seq);
 }
@@ -23,8 +23,8 @@ FeatureSequence::~FeatureSequence() {
     if (kv_) drafter_.give_kv(std::move(kv_));
 }
 
-// Devices prepare a graph anew whenever its size changes, and their rows are nearly free: few sizes then, these and
-// the powers of two behind them.
+// Devices prepare a new graph for each size, and rows cost them little, so sizes are padded to one of `sizes`, or to the
+// last one doubled as often as needed.
 int FeatureSequence::n_padded(int n_rows, std::initializer_list<int> sizes) const {
     if (!drafter_.is_remote()) return n_rows;
     const auto found = std::lower_bound(sizes.begin(), sizes.end(), n_rows);
@@ -48,14 +48,14 @@ void FeatureSequence::commit(const FeatureRows & features, const Token * tokens)
             run({commit_call(part, tokens + at, /*n_out=*/0)});
         }
     } catch (...) {
-        kv_->n_rows = n_before;  // the caller still holds the features of all rows
+        kv_->n_rows = n_before;  // the caller still has the hidden states of all rows
         throw;
     }
 }
 
 void FeatureSequence::check_room(int n_rows) const {
     if (kv_->n_rows + n_rows <= kv_->n_ctx()) return;
-    fail(ErrorKind::context_full, "the drafter's cache holds %d rows, %d are needed", kv_->n_ctx(),
+    fail(ErrorKind::context_full, "the drafter's cache holds %d rows, but %d are needed", kv_->n_ctx(),
          kv_->n_rows + n_rows);
 }
 
@@ -74,17 +74,18 @@ DraftCall FeatureSequence::commit_call(const DraftRequest & commit, std::vector<
     const int n = commit.features.n_rows, n_out = 1 + commit.n_ahead;
     const int n_max = s.is_block() ? s.block.n_slots() - 1 : s.is_parallel() ? kv_->n_draft_rows_max() : 0;
     if (commit.n_ahead < 0 || commit.n_ahead > n_max) {
-        fail(ErrorKind::value, "%d masked rows behind a commit, expected 0 to %d", commit.n_ahead, n_max);
+        fail(ErrorKind::value, "expected 0 to %d masked rows after a commit, found %d", n_max, commit.n_ahead);
     }
     check_room(n);
     truncate(kv_->n_rows);
     if (!s.is_block()) return commit_call(commit.features, commit.tokens, n_out);
-    // few sizes of graphs on a device
+    // On a device, few sizes of graphs.
     blocks.push_back(block_call(n, commit.tokens[n - 1], drafter_.is_remote() ? n_max + 1 : n_out));
     return commit_call(commit.features, commit.tokens, 0);
 }
 
-// The block behind n_before rows more than there are. A block whose rows see no later ones ends where nobody asks.
+// Returns the block after n_before additional rows. If all layers are causal, the block ends at the last requested
+// position.
 DraftCall FeatureSequence::block_call(int n_before, Token anchor, int n_out) {
     const BlockSpec & b = drafter_.spec().block;
     const bool is_causal = std::find(b.causal.begin(), b.causal.end(), 0) == b.causal.end();
@@ -110,10 +111,10 @@ DraftCall FeatureSequence::commit_call(const FeatureRows & features, const Token
     for (int i = 0; i < n; ++i) call.pos.push_back(kv_->n_rows + i);
     call.first_slot = kv_->n_rows;
     call.is_commit = true;
-    // a single layer that only writes K/V reads no cache: one shape serves every context length
+    // A single layer that only writes K/V reads no cache, so one shape serves every context length.
     const bool reads_kv = !drafter_.spec().is_block() && (n_out > 0 || drafter_.spec().n_layer > 1);
     const bool is_prompt = n_out == 0 && !drafter_.spec().is_block();
-    // most rounds commit up to three rows; sending the features of more costs less than a graph for each number
+    // Most rounds commit up to three rows. Uploading more hidden states costs less than a graph for each number.
     const int n_all = is_prompt ? n_padded(n, {8, 64}) : n_padded(n, {3, 8});
     call.part = {kv_.get(), n_all, call.n_out, reads_kv ? n_slots_read(kv_->n_rows + n) : 0};
     return call;
@@ -143,10 +144,10 @@ DraftCall FeatureSequence::extend_call(const std::vector<DraftRow> & rows, std::
     const int first = n_draft_rows();
     const DraftSpec & s = drafter_.spec();
     if (drafter_.traits().is_parallel) {
-        fail(ErrorKind::value, "a parallel drafter gives all its tokens with the commit: no draft rows follow");
+        fail(ErrorKind::value, "a parallel drafter gives all tokens with the commit and takes no draft rows");
     }
     if (first + n > kv_->n_draft_rows_max()) {
-        fail(ErrorKind::value, "%d draft rows in one round, the limit is %d", first + n, kv_->n_draft_rows_max());
+        fail(ErrorKind::value, "the limit is %d draft rows in one round, found %d", kv_->n_draft_rows_max(), first + n);
     }
     DraftCall call{};
     call.seq = this;
@@ -156,10 +157,10 @@ DraftCall FeatureSequence::extend_call(const std::vector<DraftRow> & rows, std::
         parents.push_back(parent);
         tokens.push_back(row.token);
         call.pos.push_back(parent < 0 ? kv_->n_rows : drafts_.positions[parent] + 1);
-        // of a block: the slot behind the row's own
+        // For a block: the position after the row's own.
         const int slot = call.pos.back() - kv_->n_rows + 1;
         if (s.is_block() && slot >= outputs_.n_slots()) {
-            fail(ErrorKind::value, "this pass gave %d tokens, a row behind them asks for one more", outputs_.n_slots());
+            fail(ErrorKind::value, "this pass gave %d tokens, but a draft row asks for one more", outputs_.n_slots());
         }
         call.feeds.push_back(s.is_block() ? slot : 1 + parent);
     }
@@ -189,7 +190,7 @@ bool FeatureSequence::take_step(int i, const DraftRow & row) {
     return true;
 }
 
-// The inputs of a commit's steps, whose rows are already counted.
+// Writes the inputs of a commit's steps, whose rows are already counted.
 void FeatureSequence::add_steps(const DraftGraph & g) {
     for (int i = 0; i < (int)g.steps.size(); ++i) {
         std::vector<Token> none;
@@ -220,7 +221,7 @@ void FeatureSequence::run(const std::vector<DraftCall> & calls, const std::vecto
     first.add_steps(g);
     device.start(g);
     const std::vector<LandedPicks> landed = fetch_picks(device, g);
-    // the host's other work need not wait for a prompt's rows
+    // The host does not wait for rows of a prompt.
     if (shape.n_out() > 0 || !drafter.is_remote()) device.wait();
     int at_out = 0, at_slot = 0;
     const bool gives_first = !blocks.empty() && drafter.spec().block.markov_rank > 0 && !drafter.selects();
@@ -238,7 +239,7 @@ void FeatureSequence::run(const std::vector<DraftCall> & calls, const std::vecto
 }
 
 void FeatureSequence::check_feeds() const {
-    if (drafter_.spec().is_block()) fail(ErrorKind::value, "a block drafter's rows are fed no states");
+    if (drafter_.spec().is_block()) fail(ErrorKind::value, "a block drafter's rows read no states");
 }
 
 void FeatureSequence::get_state(int node, float * dst) const {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
-// The side of one conversation of a drafter that reads features. Row p pairs the target's feature at position p with
-// the embedding of the token at p + 1, and lives at K/V slot and RoPE position p. A draft row is fed with the state of
-// the row it follows, and its attention sees the committed rows, the chain of parents and itself. Of a block drafter a
-// row is its feature's keys and values alone, the block's rows lie where draft rows do, and extending asks for slots'
-// logits given the token before. Several conversations can commit or extend in one graph: the weights are then read
-// once for all, and each gets the bits it has alone where products do not depend on the number of rows.
+// One conversation of a drafter that reads hidden states. Row p pairs the target's hidden state at position p with the
+// embedding of the token at p + 1, and has K/V slot and RoPE position p. A draft row reads the state of the row it
+// follows; its attention sees the committed rows, the chain of its parents and itself.
+//
+// In a block drafter a row is only the keys and values of its hidden state. The block's rows use the slots of draft
+// rows, and extending asks for the logits of draft positions given the previous token.
+//
+// Several conversations can commit or extend in one graph, which reads the weights once for all. Each gets the bits it
+// has alone if products do not depend on the number of rows.
 #pragma once
 
 #include <initializer_list>
@@ -23,13 +26,13 @@ class FeatureSequence : public DraftSequence, Pinned {
     ~FeatureSequence() override;
 
     int n_rows() const override { return kv_->n_rows; }
-    int n_draft_rows() const { return drafts_.n(); }  // of this round so far
+    int n_draft_rows() const { return drafts_.n(); }  // of the current round
 
     void commit(const FeatureRows & features, const Token * tokens) override;
     bool take_step(int i, const DraftRow & row) override;
 
-    // [n_draft_vocab] logits of output row i of this sequence's last call; valid until the next call of any sequence of
-    // this drafter
+    // Logits [n_draft_vocab] of output row i of this sequence's last call. Valid until the next call of any sequence of
+    // this drafter.
     const float * logits(int i) { return outputs_.logits(i); }
 
     std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling = {},
@@ -37,7 +40,7 @@ class FeatureSequence : public DraftSequence, Pinned {
         return outputs_.candidates(i, k, sampling, pos);
     }
 
-    // state [H] of a node's row
+    // State [H] of a node's row.
     void get_state(int node, float * dst) const;
     void set_state(int node, const float * src);
 
@@ -49,17 +52,17 @@ class FeatureSequence : public DraftSequence, Pinned {
     const DraftKv & kv() const { return *kv_; }
 
   private:
-    friend class FeatureDrafter;  // its calls for several
+    friend class FeatureDrafter;  // runs calls of several conversations
 
     int n_padded(int n_rows, std::initializer_list<int> sizes) const;
     int n_slots_read(int n_used) const;
-    // The last row runs fully, and draft rows behind node 0 are fed its state. The cache keeps nothing of masked rows.
-    // `blocks`: gets the block behind a block drafter's rows.
+    // The last row runs fully, and draft rows after node 0 read its state. Masked rows are not kept in the cache. For a
+    // block drafter, appends the block that follows the rows to `blocks`.
     DraftCall commit_call(const DraftRequest & commit, std::vector<DraftCall> & blocks);
     DraftCall commit_call(const FeatureRows & features, const Token * tokens, int n_out);
     DraftCall block_call(int n_before, Token anchor, int n_out);
     DraftCall extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
-    // of several conversations in one graph; `blocks`: one for each call, or none
+    // Runs several conversations in one graph. blocks: empty or one per call.
     static void run(const std::vector<DraftCall> & calls, const std::vector<DraftCall> & blocks = {}, int n_steps = 0);
     void add_steps(const DraftGraph & g);
     void check_room(int n_rows) const;
@@ -68,7 +71,7 @@ class FeatureSequence : public DraftSequence, Pinned {
 
     FeatureDrafter & drafter_;
     std::unique_ptr<DraftKv> kv_;
-    GraphCache graphs_;  // with this conversation alone
+    GraphCache graphs_;  // graphs with only this conversation
     Ancestry drafts_;
     DraftOutputs outputs_;  // of the last call
 };

@@ -9,12 +9,12 @@ namespace eaglecpp {
 
 namespace {
 
-// what the rows of a graph are: of an EAGLE drafter, or of a block drafter
+// Kind of the rows of a graph, for an EAGLE drafter or a block drafter.
 enum class Rows { commit, extend, step, context, block, rescore };
 
 class Builder {
   public:
-    // `declared`: collects the tensors of the drafter's file, which then need not exist
+    // declared: collects the tensors of the drafter's file, which then need not exist.
     Builder(const DraftSpec & spec, const DraftWeights & weights, Rows rows, const GraphShape & shape,
             const GraphForm & form, DraftGraph & out, ggml_context * ctx, DraftTensors * declared)
         : s_(spec),
@@ -28,7 +28,7 @@ class Builder {
           ctx_(ctx),
           declared_(declared) {}
 
-    // `before`: of a step, which follows the only output row of that one
+    // before: the graph whose only output row a step follows.
     void build(const Builder * before = nullptr) {
         if (rows_ == Rows::rescore) return rescore();
         inputs();
@@ -88,7 +88,7 @@ class Builder {
         }
         g_.pos = g_.pos_out = input(GGML_TYPE_I32, n_rows_, 0, "pos");
         if (rows_ != Rows::block && n_out_ > 0 && n_out_ < n_rows_) {
-            // not a view of `pos`: its offset of 4 * (n - n_out) bytes is finer than what a GPU's shaders can bind
+            // Not a view of `pos`: its offset of 4 * (n - n_out) bytes is not aligned enough for a GPU's shaders.
             g_.pos_out = input(GGML_TYPE_I32, n_out_, 0, "pos_out");
             if (shape_.parts.size() > 1) g_.row_out = input(GGML_TYPE_I32, n_out_, 0, "row_out");
         }
@@ -107,12 +107,12 @@ class Builder {
         }
     }
 
-    // columns [at, at + n) of a contiguous [d, n_all]
+    // Columns [at, at + n) of a contiguous [d, n_all].
     ggml_tensor * columns(ggml_tensor * x, int at, int n) {
         return n == x->ne[1] ? x : ggml_view_2d(ctx_, x, x->ne[0], n, x->nb[1], at * x->nb[1]);
     }
 
-    // The masks are made where a layer attends: a commit without output stops before the last layer does, which may be
+    // Masks are created when a layer attends. A commit without output stops before the last layer attends, which may be
     // the only one of its kind.
     ggml_tensor * mask(int il, size_t part) {
         DraftGraph::Part & in = g_.parts[part];
@@ -134,7 +134,7 @@ class Builder {
         return t;
     }
 
-    // A tensor of the file, of layer il where the name has an {i}; null if an optional one is missing.
+    // Returns a tensor of the file, of layer il if the name has an {i}; null if an optional one is missing.
     ggml_tensor * weight(const char * pattern, int il, std::vector<int64_t> ne, Need need, bool is_f32) {
         const std::string name = fill(pattern, il);
         if (!declared_) return w_.find(name);
@@ -146,7 +146,7 @@ class Builder {
         return weight(pattern, il, std::move(ne), need, /*is_f32=*/true);
     }
 
-    // A tensor of the file that the host reads row by row to make inputs and picks.
+    // Declares a tensor that the host reads row by row for inputs and picks.
     void table(EmbeddingTable DraftWeights::* table, const char * name, int64_t n, int64_t n_rows,
                Need need = Need::required, bool is_f32 = false) {
         if (declared_) declare(name, {n, n_rows}, need, is_f32).table = table;
@@ -168,7 +168,7 @@ class Builder {
         return ggml_mul_mat(ctx_, weight(pattern, il, {x->ne[0], n_out}, Need::required, /*is_f32=*/false), x);
     }
 
-    // with a bias where the file has one
+    // With a bias if the file has one.
     ggml_tensor * linear(ggml_tensor * x, const std::string & pattern, int64_t n_out, int il = 0) {
         return biased(product(x, (pattern + ".weight").c_str(), n_out, il), (pattern + ".bias").c_str(), il);
     }
@@ -177,29 +177,29 @@ class Builder {
         return bias ? ggml_add(ctx_, y, bias) : y;
     }
 
-    // norm of queries or keys, head by head
+    // Norm of queries or keys, per head.
     ggml_tensor * head_norm(ggml_tensor * x, const char * pattern, int il) {
         return s_.fuses_embedding ? x : rms(x, pattern, il, Need::optional);
     }
 
     ggml_tensor * scaled(ggml_tensor * x, float factor) { return factor == 1.0f ? x : ggml_scale(ctx_, x, factor); }
 
-    // GELU with tanh, written out: ggml's own looks it up in half precision
+    // GELU with tanh, written out, because ggml's looks values up in half precision.
     ggml_tensor * gelu(ggml_tensor * x) {
         constexpr float c = 2.0f * 0.7978845608f;
         ggml_tensor * slope = ggml_scale_bias(ctx_, ggml_sqr(ctx_, x), 0.044715f * c, c);
         return ggml_mul(ctx_, x, ggml_sigmoid(ctx_, ggml_mul(ctx_, x, slope)));
     }
 
-    // the last n columns of a contiguous [d, n_rows]
+    // The last n columns of a contiguous [d, n_rows].
     ggml_tensor * tail(ggml_tensor * x, int n) { return columns(x, (int)x->ne[1] - n, n); }
 
-    // of a contiguous [d, n_rows] the rows that run fully, where n of them do
+    // The n rows of a contiguous [d, n_rows] that run fully.
     ggml_tensor * outputs(ggml_tensor * x, int n) {
         return n < x->ne[1] && g_.row_out ? ggml_get_rows(ctx_, x, g_.row_out) : tail(x, n);
     }
 
-    // aux features -> [H, n_rows]
+    // Hidden states of the extracted layers -> [H, n_rows].
     ggml_tensor * fuse() {
         ggml_tensor * x = g_.features;
         if (s_.block.is_gated) {
@@ -208,7 +208,7 @@ class Builder {
             x = ggml_mul(ctx_, x, values("enc.aux_norm.weight", {n_feature, s_.n_aux()}));
             x = ggml_reshape_2d(ctx_, x, n_feature * s_.n_aux(), n);
         }
-        // the norm over the concatenation comes before the norms of its parts: the order of these two matters
+        // The norm over the concatenation must come before the norms of its parts.
         if (s_.norm_before_fc) x = rms(x, "enc.output_norm.weight");
         if (!s_.fc_norm) return linear(x, "fc", s_.n_embd);
         ggml_tensor * normed = nullptr;
@@ -234,11 +234,11 @@ class Builder {
         return ggml_reshape_3d(ctx_, x, s_.head_dim, n_heads, x->ne[1]);
     }
 
-    // x [head_dim, n_head_kv, n_rows]: the rows of each conversation into its own cache of keys or of values
+    // x [head_dim, n_head_kv, n_rows]: writes the rows of each conversation into its own cache of keys or values.
     using Caches = const std::vector<ggml_tensor *> & (DraftKv::*)() const;
     void store(Caches caches, int il, ggml_tensor * x) {
         each_part([&](size_t i, int at, int n) {
-            // a view: devices fuse rotation, view and copy, but not rotation, reshape and copy
+            // A view: devices fuse rotation, view and copy, but not rotation, reshape and copy.
             ggml_tensor * rows = ggml_view_2d(ctx_, x, x->ne[0] * x->ne[1], n, x->nb[2], at * x->nb[2]);
             write((kv(i).*caches)()[il], rows, g_.parts[i].slot);
         });
@@ -248,7 +248,7 @@ class Builder {
         ggml_build_forward_expand(g_.gf, ggml_set_rows(ctx_, rows, x, where));
     }
 
-    // f(part, its first row, its rows) of every conversation
+    // Calls f(part, its first row, its number of rows) for every conversation.
     template <typename F>
     void each_part(F && f, bool of_outputs = false) {
         int at = 0;
@@ -259,7 +259,7 @@ class Builder {
         }
     }
 
-    // What f gives for every conversation, side by side. In pairs: each number is copied a few times only.
+    // Concatenates f's results for all conversations. Joining in pairs copies each number only a few times.
     template <typename F>
     ggml_tensor * joined(F && f, bool of_outputs = false) {
         std::vector<ggml_tensor *> all;
@@ -271,7 +271,7 @@ class Builder {
         return all[0];
     }
 
-    // one decoder layer; returns [H, n_q] for the last n_q rows, or null when n_q is 0
+    // One decoder layer. Returns [H, n_q] for the last n_q rows, or null if n_q is 0.
     ggml_tensor * layer(int il, ggml_tensor * x, int n_q) {
         ggml_tensor * u;
         ggml_tensor * residual = x;
@@ -312,8 +312,8 @@ class Builder {
         return scale ? ggml_mul(ctx_, h, scale) : h;
     }
 
-    // DFlash2's convolution over the rows of a block (speculators models/dflash2): taps of fixed weights and of weights
-    // that the sublayer's normed input gives, for what goes into the sublayer (side 0) and what comes out (1).
+    // DFlash2's convolution over the rows of a block (speculators models/dflash2). Taps combine fixed weights with
+    // weights computed from the sublayer's normed input, for the input of the sublayer (side 0) and its output (1).
     struct Mixing {
         ggml_tensor *base = nullptr, *made = nullptr;
     };
@@ -341,7 +341,7 @@ class Builder {
         return sum;
     }
 
-    // each block's rows moved on by n, zeros before them
+    // Shifts the rows of each block by n, with zeros before them.
     ggml_tensor * shifted(ggml_tensor * y, int n) {
         return joined([&](size_t, int at, int n_rows) {
             ggml_tensor * none = ggml_scale(ctx_, columns(y, at, std::min(n, n_rows)), 0.0f);
@@ -349,16 +349,16 @@ class Builder {
         });
     }
 
-    // the positions of the last n rows
+    // The positions of the last n rows.
     ggml_tensor * positions(int64_t n) { return n == n_rows_ ? g_.pos : g_.pos_out; }
 
-    // heads side by side and rows side by side change places
+    // Swaps the dimensions of heads and rows.
     ggml_tensor * swapped(ggml_tensor * x) { return ggml_permute(ctx_, x, 0, 2, 1, 3); }
 
     void store_full(int il, ggml_tensor * u) {
         const int64_t n_kv = (int64_t)s_.head_dim * s_.n_head_kv;
         ggml_tensor * k = heads(linear(u, "blk.{i}.attn_k", n_kv, il), s_.n_head_kv);
-        // layers without values of their own take their keys
+        // Layers without values use their keys.
         ggml_tensor * w = weight("blk.{i}.attn_v.weight", il, {u->ne[0], n_kv},
                                  s_.norms_values ? Need::optional : Need::required, false);
         ggml_tensor * v = w ? heads(biased(ggml_mul_mat(ctx_, w, u), "blk.{i}.attn_v.bias", il), s_.n_head_kv) : k;
@@ -380,7 +380,7 @@ class Builder {
         return ggml_reshape_2d(ctx_, y, n_q, u->ne[1]);
     }
 
-    // The row that all heads make their keys and values from: the normed latent, then the rotated part of the key.
+    // Stores the row from which all heads compute keys and values: the normed latent, then the rotated part of the key.
     void store_latent(int il, ggml_tensor * u) {
         const int64_t n_latent = s_.latent.kv_rank, n = u->ne[1];
         ggml_tensor * row = product(u, "blk.{i}.attn_kv_a_mqa.weight", s_.head_dim, il);
@@ -393,8 +393,8 @@ class Builder {
         store(&DraftKv::k, il, ggml_concat(ctx_, latent, rotated, 0));
     }
 
-    // The absorbed form: a head's key and value matrices are applied to its query and its result rather than to every
-    // row of the cache, which all heads then share. u [U, n_q] -> [value_dim * n_head, n_q]
+    // The absorbed form: a head's key and value matrices are applied to its query and its result instead of every row
+    // of the cache, so that all heads share the cache. u [U, n_q] -> [value_dim * n_head, n_q]
     ggml_tensor * attend_latent(int il, ggml_tensor * u) {
         const LatentSpec & a = s_.latent;
         const int64_t n_q = u->ne[1], n_all = (int64_t)s_.n_head * (a.nope_dim + a.rope_dim);
@@ -418,12 +418,12 @@ class Builder {
         return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), (int64_t)a.value_dim * s_.n_head, n_q);
     }
 
-    // x [n, n_q, n_head] -> [n_out, n_q, n_head], each head with its own matrix
+    // x [n, n_q, n_head] -> [n_out, n_q, n_head], with a matrix per head.
     ggml_tensor * each_head(ggml_tensor * x, const char * pattern, int64_t n_out, int il) {
         return ggml_mul_mat(ctx_, weight(pattern, il, {x->ne[0], n_out, s_.n_head}, Need::required, false), x);
     }
 
-    // q [key_dim, n_q, n_head] -> [value_dim, n_head, n_q], of each conversation by itself
+    // q [key_dim, n_q, n_head] -> [value_dim, n_head, n_q], separately for each conversation.
     ggml_tensor * attend(int il, ggml_tensor * q) {
         if (shape_.parts.size() == 1) return attend(il, 0, q);
         const int64_t n_q = q->ne[1], n_head = q->ne[2];
@@ -440,7 +440,7 @@ class Builder {
         ggml_tensor * rows = tail(mask(il, part), (int)q->ne[1]);
         ggml_tensor * k = cache_view(part, kv(part).k()[il], s_.key_dim());
         ggml_tensor * v = cache_view(part, s_.has_latent() ? kv(part).k()[il] : kv(part).v()[il], s_.value_dim());
-        ggml_tensor * sinks = nullptr;  // logits of nothing, one a head
+        ggml_tensor * sinks = nullptr;  // one logit per head for attending to nothing
         if (s_.is_block()) sinks = values("blk.{i}.attn_sinks.weight", {s_.n_head}, Need::optional, il);
         ggml_tensor * y;
         if (form_.flash_attn) {
@@ -456,7 +456,7 @@ class Builder {
         return y;
     }
 
-    // cache [n * n_head_kv, n_slots] -> [n, n_kv, n_head_kv]; of latent attention the first n of each row
+    // Cache [n * n_head_kv, n_slots] -> [n, n_kv, n_head_kv]; with latent attention the first n of each row.
     ggml_tensor * cache_view(size_t part, ggml_tensor * cache, int n) {
         const size_t n_head_bytes = ggml_row_size(cache->type, n);
         const int n_kv = shape_.parts[part].n_kv;
@@ -484,8 +484,9 @@ class Builder {
         return ggml_scale(ctx_, ggml_tanh(ctx_, logits), s_.logit_softcap);
     }
 
-    // The slots' logits. With a Markov head the first slot's, whose token before is the anchor, are complete; the
-    // others are given as they are where the graph picks from them, else kept for rescore().
+    // The logits of the draft positions. With a Markov head, the first position's logits are complete, because its
+    // previous token is the anchor. The other positions are returned without the head if the graph picks from them,
+    // otherwise kept for rescore().
     void output_block(ggml_tensor * x) {
         const int first = s_.block.anchor_first ? 0 : 1;
         ggml_tensor * h = joined([&](size_t i, int at, int) { return columns(x, at + first, shape_.parts[i].n_out); });
@@ -516,7 +517,7 @@ class Builder {
         give(with_markov(firsts));
     }
 
-    // slots' logits, given the token before each
+    // Logits of draft positions, given each previous token.
     void rescore() {
         for (const GraphPart & p : shape_.parts) {
             g_.parts.emplace_back().state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
@@ -527,7 +528,7 @@ class Builder {
 
     ggml_tensor * with_markov(ggml_tensor * logits) {
         g_.previous = input(GGML_TYPE_F32, s_.block.markov_rank, logits->ne[1], "previous");
-        // vLLM scales it as it does the logits (models/qwen3_dspark.py)
+        // Scaled like the logits, as in vLLM (models/qwen3_dspark.py).
         table(&DraftWeights::before, "markov_w1.weight", s_.block.markov_rank, s_.n_vocab);
         table(&DraftWeights::after, "markov_w2.weight", s_.block.markov_rank, s_.n_draft_vocab);
         ggml_tensor * bias = product(g_.previous, "markov_w2.weight", s_.n_draft_vocab);
@@ -542,8 +543,8 @@ class Builder {
         if (form_.n_top > 0) pick();
     }
 
-    // A log-probability is a logit less one number for the whole row, and that number is what the best token's logit is
-    // above the logarithm of its probability.
+    // A log-probability is a logit minus one number per row. That number is the best token's logit minus the logarithm
+    // of its probability.
     void pick() {
         const int64_t n = g_.logits->ne[0], n_out = g_.logits->ne[1];
         const auto pick_from = [&](ggml_tensor * rows) {
@@ -570,7 +571,7 @@ class Builder {
     DraftTensors * declared_;
     std::vector<ggml_tensor *> inputs_, outputs_;
     ggml_tensor * embd_ = nullptr;  // [H, n_rows] f32
-    ggml_tensor * fed_ = nullptr;   // [H, n_out], what draft rows are fed
+    ggml_tensor * fed_ = nullptr;   // [H, n_out], input of draft rows
 };
 
 }  // namespace
@@ -591,11 +592,11 @@ void DraftMemory::fail_without_room() {
          ggml_backend_buft_name(buft_));
 }
 
-// these tensors side by side, and one of bytes that covers them
+// Allocates these tensors contiguously, and a byte tensor that covers them.
 ggml_tensor * DraftMemory::place(ggml_context * ctx, const std::vector<ggml_tensor *> & tensors,
                                  ggml_backend_buffer_ptr & buffer, const char * name) {
     if (tensors.empty()) return nullptr;
-    // what CPUs, CUDA and Vulkan want at the most; one in the middle of the others has to be bound by itself
+    // Largest alignment of CPUs, CUDA and Vulkan, because a tensor inside the buffer must be bound separately.
     const size_t n_align = std::max<size_t>(256, ggml_backend_buft_get_alignment(buft_));
     std::vector<size_t> at;
     size_t n_bytes = 0;

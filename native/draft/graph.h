@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: MIT
-// The drafter's compute graphs (arithmetic: SafeAILab/EAGLE eagle/model/cnets.py for EAGLE-3; per-feature norm before
-// fc and post-norm feedback of EAGLE 3.1 as in vllm-project/vllm and sgl-project/sglang llama_eagle3.py; EAGLE-1 and 2:
-// SafeAILab/EAGLE eagle/model/cnets1.py; block drafters: draft/draft_file.h). A graph is a pure function of switches,
-// weights, memory and sizes. It uses only operations that the CPU, CUDA, Metal and Vulkan backends all implement.
+// The drafter's compute graphs. Arithmetic: SafeAILab/EAGLE eagle/model/cnets.py for EAGLE-3; vllm-project/vllm and
+// sgl-project/sglang llama_eagle3.py for EAGLE 3.1's norms before fc and post-norm feedback; SafeAILab/EAGLE
+// eagle/model/cnets1.py for EAGLE-1 and 2; draft/draft_file.h for block drafters. A graph is a pure function of
+// switches, weights, memory and sizes. It only uses operations that the CPU, CUDA, Metal and Vulkan backends all
+// implement.
 //
-// A graph serves one conversation or several: operations with weights run for the rows of all conversations at once;
-// operations that read or write a cache run for each conversation separately, in the sizes they have when it runs
-// alone. So a row's numbers do not depend on which conversations share the graph, as far as products do not depend on
-// the number of rows.
+// A graph serves one or several conversations. Operations with weights run once for the rows of all conversations.
+// Operations that read or write a cache run separately for each conversation, in the sizes that they have when it runs
+// alone. So a row's numbers do not depend on the other conversations, if products do not depend on the number of rows.
 //
-// Two kinds of graph:
-//   commit  rows with true target features: fuse them, write K/V; only a conversation's last `n_out` (0 or 1) rows run
-//           fully. Of a block drafter none does: behind them comes the pass over a block
-//   extend  draft rows fed with the state of an earlier row: all rows run fully. Of a block drafter with a Markov head:
-//           the logits of slots, given the token before, unless the graph picks the likeliest tokens: then the host
-//           computes what the token before changes about these (outputs.h)
-// "Fully" means query, attention, MLP and head of the last layer; layers below the last always run for all rows, as
-// the K/V of the next layer needs their output.
+// There are two kinds of graph:
+//   commit  Rows with true hidden states: fuses them and writes K/V. Only the last `n_out` (0 or 1) rows of a
+//           conversation run fully. In a block drafter none of them does; the pass over a block follows.
+//   extend  Draft rows that read the state of an earlier row; all rows run fully. In a block drafter with a Markov
+//           head: the logits of draft positions given the previous token. If the graph picks the likeliest tokens, the
+//           host computes these instead (outputs.h).
 //
-// Beyond arithmetic, what costs time on a device is waiting for the host. So all inputs of a graph lie side by side and
-// one copy brings them, and with `n_top` the graph picks the likeliest tokens itself, so that a few numbers come back
-// instead of whole rows, in one copy, too.
+// "Fully" means query, attention, MLP and head of the last layer. Lower layers always run for all rows, because the K/V
+// of the next layer needs their output.
+//
+// On a device, waiting for the host costs the most time besides arithmetic. So all inputs of a graph are contiguous and
+// arrive in one copy. With `n_top` the graph picks the likeliest tokens itself, so that a few numbers come back in one
+// copy instead of whole rows.
 #pragma once
 
 #include <ggml-alloc.h>
@@ -39,12 +40,12 @@
 
 namespace eaglecpp {
 
-// one conversation's part of a graph
+// One conversation's part of a graph.
 struct GraphPart {
     const DraftKv * kv;
     int n_rows;
     int n_out;
-    int n_kv;  // slots read, padded
+    int n_kv;  // K/V slots read, padded
 
     bool operator<(const GraphPart & o) const {
         return std::tie(n_rows, n_out, n_kv, kv) < std::tie(o.n_rows, o.n_out, o.n_kv, o.kv);
@@ -52,12 +53,13 @@ struct GraphPart {
 };
 
 struct GraphShape {
-    bool commit;  // else extend
+    bool commit;  // otherwise extend
     std::vector<GraphPart> parts;
-    // draft rows after a commit of one conversation: each embeds the likeliest token of the row before and follows it
+    // Draft rows after a commit of a single conversation. Each one embeds the likeliest token of the previous row and
+    // follows it.
     int n_steps = 0;
-    // Of a block drafter's commit: the blocks behind the rows, one for each conversation; n_out: their slots that the
-    // head runs for. Empty: rows of a prompt.
+    // For a commit of a block drafter: the blocks after the rows, one per conversation; n_out: draft positions that the
+    // head runs for. Empty for rows of a prompt.
     std::vector<GraphPart> block = {};
 
     int n_rows() const {
@@ -75,15 +77,14 @@ struct GraphShape {
     }
 };
 
-// The memory that all graphs of a drafter compute in, one at a time. It grows and never shrinks. Growing moves it,
-// which leaves graphs of an earlier `epoch` without memory.
+// Memory shared by all graphs of a drafter, which run one at a time. It only grows. Growing moves it, which invalidates
+// graphs of an earlier `epoch`.
 class DraftMemory {
   public:
     explicit DraftMemory(ggml_backend_buffer_type_t buft);
 
-    // Gives memory to `inputs` and `outputs`, each side by side in this order, then to whatever else the graph
-    // computes. Returns tensors of bytes that cover all inputs and all outputs, null where there are none.
-    // Error(out_of_memory)
+    // Allocates `inputs` and `outputs`, each contiguously in this order, then the other tensors of the graph. Returns
+    // byte tensors that cover all inputs and all outputs, null without any. Error(out_of_memory)
     std::pair<ggml_tensor *, ggml_tensor *> allocate(ggml_context * ctx, ggml_cgraph * gf,
                                                      const std::vector<ggml_tensor *> & inputs,
                                                      const std::vector<ggml_tensor *> & outputs);
@@ -102,74 +103,74 @@ class DraftMemory {
     int epoch_ = 0;
 };
 
-// A built graph. Inputs have their shapes in ggml order; absent ones are null. Rows of a conversation stand side by
-// side, conversations in the order of the shape's parts.
+// A built graph. Inputs have their shapes in ggml order; absent ones are null. The rows of a conversation are
+// contiguous, in the order of the shape's parts.
 struct DraftGraph {
-    // commit: [n_aux * Ht, n_rows], aux layers side by side
+    // commit: [n_aux * Ht, n_rows], extracted layers concatenated.
     ggml_tensor * features = nullptr;
-    ggml_tensor * embd = nullptr;     // [H, n_rows] f32, token embeddings; of blocks the anchors' alone
+    ggml_tensor * embd = nullptr;     // [H, n_rows] f32, token embeddings; in blocks only the anchors'
     ggml_tensor * pos = nullptr;      // [n_rows] i32
-    ggml_tensor * pos_out = nullptr;  // [n_out] i32, of the rows that run fully; `pos` itself where all do
-    ggml_tensor * row_out = nullptr;  // [n_out] i32, these rows; null where all do or the last ones
+    ggml_tensor * pos_out = nullptr;  // [n_out] i32, positions of the rows that run fully; `pos` itself if all do
+    ggml_tensor * row_out = nullptr;  // [n_out] i32, indices of these rows; null if they are all rows or the last ones
 
-    ggml_tensor * previous = nullptr;  // with a Markov head: [R, rows of logits] W1 of the token before each
+    ggml_tensor * previous = nullptr;  // with a Markov head: [R, rows of logits] W1 of each previous token
 
-    // of one conversation
+    // Inputs of one conversation.
     struct Part {
-        ggml_tensor * state_idx = nullptr;   // extend: [n_rows] i32 state slot to feed from
+        ggml_tensor * state_idx = nullptr;   // extend: [n_rows] i32 state slot to read
         ggml_tensor * slot = nullptr;        // [n_rows] i64 K/V slot to write
         ggml_tensor * state_slot = nullptr;  // [n_out] i64 state slot to write
-        // [n_kv, n_mask_rows] f16, 0 or -inf, of layers with a sliding window and, in a block, of causal ones; null
-        // where no such layer attends
+        // [n_kv, n_mask_rows] f16, 0 or -inf; for layers with a sliding window and, in a block, for causal layers. Null
+        // if no layer of that kind attends.
         struct Mask {
             ggml_tensor * tensor = nullptr;
             bool slides = false, is_causal = false;
         };
         Mask masks[4];
-        int n_mask_rows = 0;  // its last n_mask_rows rows have a mask row
+        int n_mask_rows = 0;  // the last n_mask_rows rows have a mask row
     };
     std::vector<Part> parts;
 
-    ggml_tensor * packed = nullptr;  // the bytes of all inputs
-    ggml_tensor * picked = nullptr;  // the bytes of all picks; null without n_top
+    ggml_tensor * packed = nullptr;  // bytes of all inputs
+    ggml_tensor * picked = nullptr;  // bytes of all picks; null without n_top
 
-    // outputs; null when n_out == 0
-    ggml_tensor * logits = nullptr;  // [Vd, n_out]; of a block with a Markov head and without n_top the first slot's
-    // of a block's slots, for the host: with a selector [selector_rank, n_out], with a confidence head [1, n_out]
+    // Outputs; null if n_out == 0.
+    ggml_tensor * logits = nullptr;  // [Vd, n_out]; only the first position's with a Markov head and without n_top
+    // For the host, per draft position: with a selector [selector_rank, n_out], with a confidence head [1, n_out].
     ggml_tensor * hidden = nullptr;
-    // with n_top: the likeliest tokens of each row in no particular order, their logits and their probabilities
+    // With n_top: the likeliest tokens of each row in no particular order, their logits and probabilities.
     ggml_tensor * top_ids = nullptr;     // [n_top, n_out] i32
     ggml_tensor * top_logits = nullptr;  // [1, n_top, n_out]
     ggml_tensor * top_probs = nullptr;   // [1, n_top, n_out]
 
-    std::vector<std::unique_ptr<DraftGraph>> steps;  // inputs and outputs of GraphShape::n_steps rows
-    std::unique_ptr<DraftGraph> context;             // inputs of the rows before a block, where this is one
+    std::vector<std::unique_ptr<DraftGraph>> steps;  // inputs and outputs of the GraphShape::n_steps draft rows
+    std::unique_ptr<DraftGraph> context;             // for a block: inputs of the rows before it
 
-    int epoch = 0;  // of the memory it has
+    int epoch = 0;  // of its memory
 
     ggml_cgraph * gf = nullptr;
     ggml_context_ptr ctx;
 };
 
 struct GraphForm {
-    bool flash_attn = false;  // one fused attention operation instead of the explicit form
-    int n_top = 0;            // tokens that the graph picks for each row that runs fully; 0 = none
+    bool flash_attn = false;  // one fused attention operation instead of separate ones
+    int n_top = 0;            // tokens that the graph picks for each row that runs fully; 0 = no picking
 
-    // Whether rows leave states in the cache (kv.h). Of a block those with a Markov head do, unless the host rescores
-    // what the graph picked.
+    // Returns true if rows store states in the cache (kv.h). In a block only rows of a Markov head do, unless the
+    // host rescores the graph's picks.
     bool keeps_states(const DraftSpec & spec) const {
         return !spec.is_block() || (spec.block.markov_rank > 0 && n_top == 0);
     }
 };
 
-// of a buffer that may not be there
+// Size of the buffer, 0 for null.
 size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer);
 
-// Builds and allocates. Error(out_of_memory)
+// Builds and allocates a graph. Error(out_of_memory)
 std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights,
                                               const GraphShape & shape, const GraphForm & form, DraftMemory & memory);
 
-// The tensors that the graphs of such a drafter use, by name; allocates none.
+// Returns the tensors that graphs of this drafter use, by name; allocates none.
 DraftTensors draft_tensors(const DraftSpec & spec);
 
 }  // namespace eaglecpp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Keeps graphs by shape, as long as they are in use and their memory is valid.
+// Caches graphs by shape while they are used and their memory is valid.
 #pragma once
 
 #include <map>
@@ -11,13 +11,13 @@ namespace eaglecpp {
 
 class GraphCache {
   public:
-    // null if there is none with the memory of this epoch
+    // Returns null if there is no graph with memory of this epoch.
     DraftGraph * find(const GraphShape & shape, int epoch);
 
-    // Replaces an older graph of this shape or, if there are too many graphs, the least recently used one.
+    // Replaces an older graph of this shape or, if the cache is full, the least recently used graph.
     DraftGraph & keep(const GraphShape & shape, std::unique_ptr<DraftGraph> graph);
 
-    // forgets the graphs that read or write this cache of keys and values
+    // Drops the graphs that read or write this K/V cache.
     void forget(const DraftKv * kv);
 
   private:

@@ -58,7 +58,7 @@ void GraphInputs::add_embeddings(const DraftCall & call) {
     }
 }
 
-// Of a block only the first slot's token before is known: zeros are for others that have a row.
+// In a block only the first position's previous token is known; other positions with a row get zeros.
 void GraphInputs::add_previous(const DraftCall & call) {
     const size_t n_row = spec_.block.markov_rank;
     const bool is_block = call.anchor.has_value(), has_all = graph_.previous->ne[1] > (int64_t)graph_.parts.size();
@@ -94,15 +94,15 @@ void GraphInputs::add_slots(const DraftCall & call, const DraftGraph::Part & in)
     }
 }
 
-// A row sees the slots of positions up to its own: committed rows directly, draft rows only along its own parents. A
-// row of a block sees the whole block unless the layer is causal. A window hides positions that lie it or more behind.
-// A row that only fills the graph sees one slot: without any its numbers would be none, and others might read them
+// A row sees the slots of positions up to its own: all committed rows, but only those draft rows that are its
+// ancestors. A row of a block sees the whole block unless the layer is causal. A window of size n hides positions that
+// are n or more back. A padding row sees one slot: without any its numbers would be NaN, and other rows might read them
 // under their masks.
 void GraphInputs::add_mask(const DraftCall & call, const DraftGraph::Part::Mask & mask, int n_mask_rows) {
     const size_t n_kv = mask.tensor->ne[0];
     const int own = mask.slides ? spec_.sliding_window : 0;
-    const int asked = call.seq->window;
-    const int window = own > 0 && asked > 0 ? std::min(own, asked) : std::max(own, asked);
+    const int requested = call.seq->window;
+    const int window = own > 0 && requested > 0 ? std::min(own, requested) : std::max(own, requested);
     const int n = call.n(), n_committed = call.part.kv->n_rows;
     const int n_idle = std::max(0, n_mask_rows - n);
     ggml_fp16_t * rows = at<ggml_fp16_t>(mask.tensor);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The inputs of a graph, conversation by conversation: features, token embeddings, positions, the slots that rows write
-// and what each of them sees.
+// Writes the inputs of a graph, conversation by conversation: hidden states, token embeddings, positions, the slots
+// that rows write and the slots that they see.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +29,16 @@ struct Ancestry {
 struct DraftCall {
     DraftSequence * seq;
     const Token * tokens;
-    FeatureRows features;        // of a commit, without the masked rows
+    FeatureRows features;        // commit: without the masked rows
     std::vector<int32_t> pos;    // per row
-    std::vector<int32_t> feeds;  // of an extend: state slot that each row is fed from
-    const Ancestry * drafts;     // of an extend: all of its round, these rows last; null in a block
+    std::vector<int32_t> feeds;  // extend: state slot that each row reads
+    const Ancestry * drafts;     // extend: all draft rows of the round, these last; null in a block
     int first_slot, first_state;
     int n_out;
-    int n_ahead;  // masked rows, the last ones
+    int n_ahead;  // number of masked rows, at the end
     bool is_commit;
     GraphPart part;
-    std::optional<Token> anchor;  // of a block's rows; `tokens` is null then
+    std::optional<Token> anchor;  // for a block's rows; `tokens` is null then
 
     int n() const { return (int)pos.size(); }
     Token token(int i) const { return stand_in(anchor ? *anchor : tokens[i]); }
@@ -47,11 +47,11 @@ struct DraftCall {
 
 class GraphInputs {
   public:
-    // `bytes` are copied to graph.packed before the graph starts, or are that tensor's own memory.
+    // bytes: copied to graph.packed before the graph starts, or that tensor's own memory.
     GraphInputs(const DraftSpec & spec, const DraftWeights & weights, const DraftGraph & graph, uint8_t * bytes)
         : spec_(spec), weights_(weights), graph_(graph), bytes_(bytes) {}
 
-    // Calls come in the order of the shape's parts. Rows that only fill the graph come first, because only the last
+    // Adds a call. Calls must come in the order of the shape's parts. Padding rows come first, because only the last
     // rows of a commit run fully; they write to slots that are never read.
     void add(const DraftCall & call);
 
@@ -72,7 +72,7 @@ class GraphInputs {
     const DraftWeights & weights_;
     const DraftGraph & graph_;
     uint8_t * bytes_;
-    int n_parts_ = 0, n_rows_ = 0, n_out_ = 0;  // of the calls before
+    int n_parts_ = 0, n_rows_ = 0, n_out_ = 0;  // of the earlier calls
 };
 
 }  // namespace eaglecpp

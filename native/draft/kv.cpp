@@ -5,7 +5,7 @@
 
 namespace eaglecpp {
 
-// values of a state, and how many there are
+// Values per state, and number of states.
 static std::pair<int64_t, int64_t> state_sizes(const DraftSpec & spec, int n_draft_rows_max) {
     if (!spec.is_block()) return {spec.n_embd, 2 + (int64_t)n_draft_rows_max};
     return {spec.n_draft_vocab, spec.block.n_slots() + 1};
@@ -74,7 +74,7 @@ size_t DraftKv::n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_
 
 void DraftKv::clear() {
     n_rows = 0;
-    // slots beyond the written rows are read under a -inf mask; they must hold finite numbers
+    // Slots beyond the written rows are read under a -inf mask, so they must hold finite numbers.
     ggml_backend_buffer_clear(buffer_.get(), 0);
 }
 

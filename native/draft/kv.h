@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// The drafter's memory of one sequence: keys and values of every layer, and the states fed from row to row.
+// The drafter's memory of one sequence: keys and values of every layer, and the states that later rows read.
 //
-// Slot p of K/V holds the row of position p for p < n_rows (rows with true features). The `n_draft_rows_max` slots that
-// follow hold the draft rows of the round under way and are simply overwritten by the next commit, so rolling back is
-// setting n_rows. State slot 0 belongs to the last committed row, slot 1 + j to draft row j. K/V and states each have
-// one slot more, to which rows write that only fill a graph up to its size. Of a block drafter with a Markov head the
-// states are the logits of its slots. There are none where no graph keeps any (GraphForm::keeps_states).
+// K/V slot p holds the row of position p for p < n_rows (rows with true hidden states). The `n_draft_rows_max` slots
+// after them hold the draft rows of the current round. The next commit overwrites them, so rolling back only sets
+// n_rows. State slot 0 belongs to the last committed row, slot 1 + j to draft row j. K/V and states each have one extra
+// slot for padding rows. In a block drafter with a Markov head the states are the logits of its draft positions. There
+// are no states if no graph keeps any (GraphForm::keeps_states).
 #pragma once
 
 #include <ggml-backend.h>
@@ -21,27 +21,26 @@ namespace eaglecpp {
 
 class DraftKv {
   public:
-    // Room for n_ctx committed rows and n_draft_rows_max draft rows, in no memory where `buft` is null.
-    // Error(out_of_memory)
+    // Allocates n_ctx committed rows and n_draft_rows_max draft rows; no memory if `buft` is null. Error(out_of_memory)
     DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, ggml_backend_buffer_type_t buft,
             bool keeps_states);
 
-    // what such a cache takes, not counting the device's alignment
+    // Size of the cache without the device's alignment.
     static size_t n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
                               bool keeps_states);
 
     const std::vector<ggml_tensor *> & k() const { return k_; }  // per layer [key_dim * n_head_kv, n_slots]
-    // [value_dim * n_head_kv, n_slots]; none for latent attention: its values are the first value_dim of the keys
+    // [value_dim * n_head_kv, n_slots]; empty for latent attention, where values are the first value_dim of the keys.
     const std::vector<ggml_tensor *> & v() const { return v_; }
     ggml_tensor * state() const { return state_; }  // [H, 2 + n_draft_rows_max]; with a Markov head [Vd, n_slots + 1]
     int idle_slot() const { return n_ctx_ + n_draft_rows_max_; }
     int idle_state() const { return (int)state_->ne[1] - 1; }
 
-    // forgets everything, for another conversation
+    // Resets the cache for another conversation.
     void clear();
 
-    // The first n rows of all layers, without the state: appends them to `out`, or replaces this cache's rows by those
-    // saved from a cache of the same sizes.
+    // Appends the first n rows of all layers, without the states, to `out`, or replaces this cache's rows by rows saved
+    // from a cache of the same sizes.
     void save_rows(int n, std::vector<uint8_t> & out) const;
     void load_rows(ByteView bytes, int n);
     size_t n_bytes_of(int n) const;  // of the first n rows
@@ -50,8 +49,9 @@ class DraftKv {
     int n_slots() const { return n_slots_; }
     int n_draft_rows_max() const { return n_draft_rows_max_; }
 
-    // Number of slots that a graph reads: `n_used`, padded so that few graph shapes occur. `n_steps` > 0: at most that
-    // many sizes between a number and its double, where building a graph costs more than reading masked slots.
+    // Returns the number of slots that a graph reads: `n_used`, padded so that few graph shapes occur. With `n_steps` >
+    // 0, there are up to so many sizes between a number and its double, for devices where building a graph costs more
+    // than reading masked slots.
     static int pad(int n_used, int n_steps = 0) {
         int step = n_pad;
         while (n_steps > 0 && 2 * step * n_steps <= n_used) step *= 2;
@@ -68,7 +68,7 @@ class DraftKv {
 
     int n_ctx_;
     int n_draft_rows_max_;
-    int n_slots_;  // padded, so that every padded n_kv view stays inside
+    int n_slots_;  // padded, so that every padded n_kv view is inside
     std::vector<ggml_tensor *> k_, v_;
     ggml_tensor * state_ = nullptr;
     ggml_context_ptr ctx_;

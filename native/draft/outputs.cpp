@@ -9,7 +9,7 @@
 
 namespace eaglecpp {
 
-// what is none, because weights or features hold none, is the least likely
+// NaN (from broken weights or hidden states) ranks last.
 static float number(float x) {
     return std::isnan(x) ? -INFINITY : x;
 }
@@ -97,7 +97,7 @@ void DraftOutputs::begin_block(const DraftGraph & g, const DraftCall & block, in
     select({0}, &*block.anchor);
 }
 
-// arithmetic: deepseek-ai/DeepSpec deepspec/modeling/dspark, a logit of [state; row of W1]
+// Arithmetic: deepseek-ai/DeepSpec deepspec/modeling/dspark, a logit of [state; row of W1].
 void DraftOutputs::judge(const std::vector<int32_t> & slots, const Token * before) {
     const DraftWeights & w = drafter_.weights();
     if (hidden_.empty()) return;
@@ -117,7 +117,7 @@ void DraftOutputs::select(const std::vector<int32_t> & slots, const Token * befo
     if (drafter_.spec().block.selector_rank == 0) judge(slots, before);
 }
 
-// in lanes that a compiler makes of it
+// Uses separate sums that the compiler can vectorise.
 static float dot(const float * x, const float * y, int n) {
     constexpr int n_lanes = 8;
     float sums[n_lanes] = {};
@@ -128,14 +128,14 @@ static float dot(const float * x, const float * y, int n) {
     return std::inner_product(x + i, x + n, y + i, std::accumulate(sums, sums + n_lanes, 0.0f));
 }
 
-// Arithmetic of DFlash2: vllm-project/vllm qwen3_dflash2.py, a softmax over the kept tokens. Of DSpark: qwen3_dspark.py
-// with dspark_draft_topk, where the kept tokens' logits gain W2 W1[before] and all others stay as they are.
+// DFlash2's arithmetic: vllm-project/vllm qwen3_dflash2.py, a softmax over the kept tokens. DSpark's: qwen3_dspark.py
+// with dspark_draft_topk, where W2 W1[before] is added to the kept tokens' logits and all others stay unchanged.
 DraftOutputs::Picked DraftOutputs::behind(int slot, Token before) const {
     const DraftWeights & w = drafter_.weights();
     const DraftSpec & s = drafter_.spec();
     const bool is_markov = s.block.markov_rank > 0;
     Picked p = slots_[slot];
-    if (is_markov && slot == 0) return p;  // the graph did it, for all tokens
+    if (is_markov && slot == 0) return p;  // the graph did it for all tokens
     const int n = is_markov ? s.block.markov_rank : s.block.selector_rank;
     std::vector<float> row(n), after(n), scores;
     w.before.row(before, row.data());
@@ -155,7 +155,8 @@ DraftOutputs::Picked DraftOutputs::behind(int slot, Token before) const {
 
 const float * DraftOutputs::logits(int i) {
     if (logits_.empty()) {
-        if (!logits_tensor_ || run_ != drafter_.n_runs()) fail(ErrorKind::broken, "these draft logits are gone");
+        if (!logits_tensor_ || run_ != drafter_.n_runs())
+            fail(ErrorKind::broken, "the draft logits were overwritten by a later call; read them first");
         const size_t n_row = n_logits_ * sizeof(float);
         logits_.resize((n_ + step_logits_.size()) * n_logits_);
         ggml_backend_tensor_get(logits_tensor_, logits_.data(), first_ * n_row, n_ * n_row);
@@ -163,11 +164,11 @@ const float * DraftOutputs::logits(int i) {
             ggml_backend_tensor_get(step_logits_[j], logits_.data() + (n_ + j) * n_logits_, 0, n_row);
         }
     }
-    if (i < 0 || (size_t)i >= logits_.size() / n_logits_) fail(ErrorKind::value, "there is no output row %d", i);
+    if (i < 0 || (size_t)i >= logits_.size() / n_logits_) fail(ErrorKind::value, "output row %d does not exist", i);
     return logits_.data() + (size_t)i * n_logits_;
 }
 
-// Everything that is asked for was picked: the k best, or what the sampler's cuts can leave.
+// Returns true if all requested tokens were picked: the k best, or all that can pass the sampler's cuts.
 bool DraftOutputs::covers(const Picked & picked, int k, const std::optional<CoupledSampling> & sampling) const {
     const size_t n_there = picked.tokens.size();
     if (!sampling) return (size_t)k <= n_there;
@@ -185,7 +186,7 @@ std::vector<Candidate> DraftOutputs::likeliest(const Picked & picked, int k) con
 
 std::vector<Candidate> DraftOutputs::candidates(int i, int k, const std::optional<CoupledSampling> & sampling,
                                                 Pos pos) {
-    // behind a selector there are no others
+    // A selector has only its selected tokens.
     const Picked * picked = selected_.empty() ? nullptr : &selected_[i];
     if (!picked && !picked_.empty() && covers(picked_[i], k, sampling)) picked = &picked_[i];
     std::vector<Candidate> out;

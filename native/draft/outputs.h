@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The results of one conversation's last call: its rows' logits, and the likeliest tokens as far as the graph picked
-// them.
+// The results of one conversation's last call: its rows' logits, and the likeliest tokens if the graph picked them.
 #pragma once
 
 #include <cstdint>
@@ -15,42 +14,43 @@
 
 namespace eaglecpp {
 
-// What a device picked for all rows of a graph, and of each of its steps. Valid until the next one runs.
+// The device's picks for all rows of a graph or step. Valid until the next graph runs.
 struct LandedPicks {
     const int32_t * ids = nullptr;
     const float *logits = nullptr, *probs = nullptr;
     const float * hidden = nullptr;  // DraftGraph::hidden
 };
 
-// Of a graph that was started; filled in once the device has been waited for. Empty ones if the graph picks none.
+// Returns the picks of a started graph and of its steps; they are filled in once the device was waited for. Null
+// pointers if the graph picks nothing.
 std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g);
 
 class DraftOutputs {
   public:
     explicit DraftOutputs(const FeatureDrafter & drafter) : drafter_(drafter) {}
 
-    // output rows [first, first + n) of the graph that ran last, then its steps
+    // Takes output rows [first, first + n) of the last graph, then its steps.
     void take(const DraftGraph & g, int first, int n, const std::vector<LandedPicks> & landed);
 
-    // A block ran, whose slots are the graph's from `first` on. Where the host selects, output row 0 is from now on the
-    // first slot's choice behind the anchor.
+    // Takes a block whose draft positions are the graph's rows from `first` on. If the host selects, output row 0
+    // becomes the first position's choice after the anchor.
     void begin_block(const DraftGraph & g, const DraftCall & block, int first, const std::vector<LandedPicks> & landed);
     void end_block() { n_slots_ = 0; }
-    int n_slots() const { return n_slots_; }  // that the last pass over a block gave
+    int n_slots() const { return n_slots_; }  // draft positions of the last block
 
-    // FeatureDrafter::selects(): output row i is what comes in a slot, one of its likeliest tokens, behind a token in
-    // the slot before.
+    // If FeatureDrafter::selects(): makes output row i the choice at position slots[i] after token before[i], among the
+    // position's likeliest tokens.
     void select(const std::vector<int32_t> & slots, const Token * before);
 
-    // With a confidence head: output row i is what comes in a slot behind a token in the slot before.
+    // With a confidence head: computes the confidence of output row i, at position slots[i] after token before[i].
     void judge(const std::vector<int32_t> & slots, const Token * before);
 
-    // see the functions of DraftSequence with these names
+    // See the functions of DraftSequence with the same names.
     const float * logits(int i);
     std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling, Pos pos);
 
   private:
-    // what a graph picked for one row, best first
+    // A graph's picks for one row, best first.
     struct Picked {
         std::vector<std::pair<int32_t, float>> tokens;  // index and logit
         float log_sum_exp;
@@ -62,21 +62,21 @@ class DraftOutputs {
     std::vector<Candidate> likeliest(const Picked & picked, int k) const;
 
     const FeatureDrafter & drafter_;
-    std::vector<float> logits_;  // empty as long as nobody asked for what a device holds
+    std::vector<float> logits_;  // empty until requested from the device
     ggml_tensor * logits_tensor_ = nullptr;
     std::vector<ggml_tensor *> step_logits_;
-    int first_ = 0, n_ = 0;  // rows there
-    int run_ = 0;            // of all runs of the drafter
+    int first_ = 0, n_ = 0;  // output rows in the graph
+    int run_ = 0;            // number of the drafter's run
     size_t n_logits_ = 0;
     std::vector<Picked> picked_;
     int n_slots_ = 0;
-    // Of each slot its likeliest tokens, and what a selector multiplies or its part of the confidence. Of each output
-    // row what was selected, and the logit of the confidence.
+    // Per draft position: its likeliest tokens, and the input of the selector or its part of the confidence. Per output
+    // row: the selected tokens, and the logit of the confidence.
     std::vector<Picked> slots_, selected_;
     std::vector<float> hidden_, confidence_;
     CoupledDraft coupled_;
     Largest largest_;
-    // kept to save allocations
+    // Members to save allocations.
     std::vector<float> picked_logits_;
     std::vector<Token> picked_tokens_;
 };

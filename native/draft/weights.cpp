@@ -12,8 +12,8 @@ namespace eaglecpp {
 EmbeddingTable::EmbeddingTable(ggml_type type, int n_embd, int n_rows) : type_(type), n_embd_(n_embd), n_rows_(n_rows) {
     if (!is_weight_type(type)) {
         fail(ErrorKind::unsupported,
-             "the token embeddings have type %s, which ggml cannot dequantise; expected one like "
-             "f16 or q8_0: convert the model again",
+             "the token embeddings have type %s, which ggml cannot dequantise; expected one like f16 or q8_0; convert "
+             "the model again",
              ggml_type_name(type));
     }
 }
@@ -31,7 +31,8 @@ EmbeddingTable EmbeddingTable::from_tensor(const ggml_tensor * tensor) {
 }
 
 const uint8_t * EmbeddingTable::stored_row(int id) const {
-    if (id < 0 || id >= n_rows_) fail(ErrorKind::value, "token id %d is outside the vocabulary of %d", id, n_rows_);
+    if (id < 0 || id >= n_rows_)
+        fail(ErrorKind::value, "token id %d is outside the vocabulary of %d tokens", id, n_rows_);
     return tensor_ ? (const uint8_t *)tensor_->data + (size_t)id * tensor_->nb[1]
                    : own_.data() + (size_t)id * n_row_bytes();
 }
@@ -85,7 +86,7 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
         }
         if (!wanted.is_on_device) continue;
         on_device.push_back(info);
-        // not those of latent attention that are one matrix per head: our kernels take one
+        // Excludes latent attention's matrices per head, because our kernels take single matrices.
         const bool is_matrix = info->ne[1] > 1 && info->ne[2] == 1 && !(s.has_latent() && s.n_head == 1);
         const bool is_packed = is_matrix && use_kernels && kernels::can_hold(info->type, info->ne[0]);
         ggml_context * ctx = (is_packed ? w.packed_ctx : w.ctx).get();
@@ -97,7 +98,7 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
     std::vector<uint8_t> chunk;
     for (const TensorInfo * info : on_device) {
         ggml_tensor * t = w.find(info->name);
-        // packed matrices can only be written as a whole
+        // Packed matrices can only be written as a whole.
         const uint64_t n_chunk = t->buffer == w.packed_buffer.get() ? info->n_bytes : 16 << 20;
         for (uint64_t at = 0; at < info->n_bytes; at += n_chunk) {
             chunk.resize(std::min(n_chunk, info->n_bytes - at));

@@ -3,10 +3,10 @@
 //
 // Invariants between steps:
 // - The target has run tokens [0, n_past). It holds all of them but the last n_replay, which must be run again.
-// - During a generation, after the prefill, exactly one token has not been run: the root of the next round. n_past ==
-// tokens.size() - 1.
+// - During a generation, after the prefill, exactly one token has not been run: the root of the next round.
+//   n_past == tokens.size() - 1.
 // - The drafter has committed rows [0, draft.n_rows()). `features` holds the hidden states of positions
-// [draft.n_rows(), n_past), the pending rows.
+//   [draft.n_rows(), n_past), the pending rows.
 // - `inexact_from` is none_inexact or <= n_past.
 #pragma once
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Reads the hidden states entering chosen blocks k (0-based) in every decode. There are three ways:
-// layer_inp  llama.cpp records the inputs of blocks, for the architectures listed in llama_bridge
-// cb_eval    the evaluation callback copies the tensors named "l_out-<k-1>", which costs a graph split per layer
-// states     instead of layers, the states for the model's own heads for further tokens ("nextn embeddings")
+//   layer_inp  llama.cpp records the inputs of blocks, for the architectures listed in llama_bridge
+//   cb_eval    the evaluation callback copies the tensors named "l_out-<k-1>", which costs a graph split per layer
+//   states     instead of layers, the states for the model's own heads for further tokens ("nextn embeddings")
+//
 // k = n_layer (the last block's output before the final norm) and k = n_layer + 1 (after it, "result_norm") are always
 // read by cb_eval, and only for output rows, because llama.cpp drops the other rows inside the last block.
 #pragma once

@@ -500,5 +500,5 @@ def test_requests_that_a_one_pass_drafter_cannot_serve_are_refused(make: Make) -
     with pytest.raises(ValueError, match="200 masked rows behind a commit, expected 0 to 128"):
         native.commit_ahead(features, tokens, 200)
     native.commit(features, tokens)
-    with pytest.raises(ValueError, match="gives all its tokens with the commit"):
+    with pytest.raises(ValueError, match="gives all tokens with the commit"):
         native.extend(np.zeros((1, PARALLEL.n_embd), np.float32), [1], [-1])

@@ -381,7 +381,7 @@ TEST(foreign_exceptions_break_the_engine) {
         {"device lost", [] { throw std::runtime_error("device lost"); }},
         {"an unknown exception", [] { throw 42; }},
         {"an assertion", [] { throw Error(ErrorKind::broken, "an assertion"); }},
-        {"memory ran out inside", [] { throw std::bad_alloc(); }},
+        {"ran out of memory inside", [] { throw std::bad_alloc(); }},
     };
     for (const auto & [text, thrower] : kinds) {
         for (int at : {0, 1, 4}) {  // prefill, its rows for the drafter, a round

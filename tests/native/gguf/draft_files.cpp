@@ -228,7 +228,7 @@ const Flaw d2t_beyond{"entry 3 is 99", [](Parts & p) { p.d2t[3] = 99; }};
 
 const std::vector<Flaw> of_eagle31 = {
     {"final_logit_softcapping", [](Parts & p) { p.f32("{arch}.final_logit_softcapping", -5.0f); }},
-    {"contradict each other", [](Parts & p) { p.flag("{arch}.head_norm", false); }},
+    {"is false but", [](Parts & p) { p.flag("{arch}.head_norm", false); }},
     {"unknown tensor 'output_norm.weight'",
      [](Parts & p) { p.flag("{arch}.head_norm", false), p.flag("{arch}.norm_output", false); }},
     with("general.architecture", "llama", "general.architecture"),
@@ -237,7 +237,7 @@ const std::vector<Flaw> of_eagle31 = {
     {"feed_forward_length",
      [](Parts & p) { gguf_set_val_i32(p.gguf.get(), p.key("{arch}.feed_forward_length").c_str(), -48); }},
     with("{arch}.attention.head_count", 0u, "head_count"),
-    {"do not go together",
+    {"contradict each other",
      [](Parts & p) { p.u32("{arch}.attention.key_length", 15), p.u32("{arch}.attention.value_length", 15); }},
     with("{arch}.embedding_length", 0x7fffffff, "embedding_length"),
     no_layers,
@@ -269,7 +269,7 @@ const std::vector<Flaw> of_eagle = {
     {"expected the one id 7", [](Parts & p) { p.ids("{arch}.target_layers", {9}); }},
     no_layers,
     with_tensor("blk.0.attn_norm.weight", "unknown tensor 'blk.0.attn_norm.weight'"),
-    with("{arch}.attention.kv_lora_rank", (uint32_t)kv_rank, "with latent attention is not supported"),
+    with("{arch}.attention.kv_lora_rank", (uint32_t)kv_rank, "latent attention is not supported"),
     no_switch,
     no_fc,
     d2t_beyond,
@@ -311,7 +311,7 @@ const std::vector<Flaw> of_dspark = {
 };
 
 const std::vector<Flaw> of_dflash2 = {
-    with("{arch}.block_size", 1u, "at least 2 rows"),
+    with("{arch}.block_size", 1u, "2 or more rows"),
     without("{arch}.sample_from_anchor", "sample_from_anchor"),
     {"selector_top_k", [](Parts & p) { p.flag("{arch}.sample_from_anchor", true); }},
     with("{arch}.selector_top_k", 9u, "found 9"),
