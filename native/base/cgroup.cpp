@@ -8,8 +8,8 @@
 
 namespace eaglecpp {
 
-// Returns the folders of this process's groups with this controller. A container may see its own group as the topmost
-// one although its path has more parts; then only the last folder exists.
+// Returns the folders of this process's groups with this controller. In a container the process's group may be mounted
+// as the root although its path has more parts; then only the last folder exists.
 static std::vector<std::string> folders(const std::string & root, const std::string & controller) {
     std::vector<std::string> out;
     std::ifstream groups(root + "/proc/self/cgroup");
@@ -20,14 +20,14 @@ static std::vector<std::string> folders(const std::string & root, const std::str
         if (names != ",," && names.find("," + controller + ",") == std::string::npos) continue;
         const std::string top = root + "/sys/fs/cgroup" + (names == ",," ? "" : "/" + controller);
         std::string path = line.substr(path_at);
-        if (path.find("/..") != std::string::npos) path.clear();  // outside of what the process sees
+        if (path.find("/..") != std::string::npos) path.clear();  // outside the visible hierarchy
         for (; !path.empty(); path.resize(path.rfind('/'))) out.push_back(top + path + "/");
         out.push_back(top + "/");
     }
     return out;
 }
 
-// Returns a file's number, or the one behind `key`; `missing` where there is none ("max").
+// Returns a file's number, or the number after `key`; `missing` without one ("max").
 static double number(const std::string & path, double missing, const std::string & key = "") {
     std::ifstream file(path);
     std::string found;
@@ -56,7 +56,7 @@ double cgroup_memory(const std::string & root) {
 double cgroup_cpus(const std::string & root) {
     double least = HUGE_VAL;
     for (const std::string & folder : folders(root, "cpu")) {
-        // version 2 has "quota period" in one file; without a limit the quota is "max" there, and -1 in version 1
+        // Version 2 has "quota period" in one file. No limit is "max" in version 2 and -1 in version 1.
         const double quota = number(folder + "cpu.max", number(folder + "cpu.cfs_quota_us", 0.0));
         double period = number(folder + "cpu.cfs_period_us", 0.0);
         std::ifstream(folder + "cpu.max") >> period >> period;

@@ -6,13 +6,13 @@
 
 namespace eaglecpp {
 
-// Target features of consecutive rows: one pointer per aux layer to [n_rows, n_embd_target] f32, row after row.
-// Borrowed memory; the owner says how long it stays valid.
+// Hidden states of consecutive rows of the target: for each extracted layer a pointer to [n_rows, n_embd_target] f32,
+// row by row. Borrowed memory; the owner documents how long it is valid.
 struct FeatureRows {
     std::vector<const float *> layer;
     int n_rows = 0;
 
-    // rows from `row` on
+    // Returns the rows from `row` on.
     FeatureRows from(int row, int n_embd_target) const {
         FeatureRows out = *this;
         for (auto & p : out.layer) p += (size_t)row * n_embd_target;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The one sink for our log lines and, through target/llama_bridge, for those of llama.cpp and ggml. Lines wait in a
-// bounded queue until Python drains them into `logging`; a full queue drops its oldest lines. Any thread may log.
+// The queue of our log lines and, through target/llama_bridge, of llama.cpp's and ggml's. It is bounded and drops its
+// oldest lines when full. Python drains it into `logging`. Thread-safe.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace eaglecpp {
 
-// the numbers of Python's logging levels
+// Python's logging levels.
 enum class LogLevel { debug = 10, info = 20, warning = 30, error = 40 };
 
 struct LogLine {
@@ -18,15 +18,15 @@ struct LogLine {
 
 void log_line(LogLevel level, std::string text);
 
-// removes and returns what waits in the queue
+// Removes and returns the queued lines.
 std::vector<LogLine> log_drain();
 
-// Error lines logged by this thread since construction: the reason that llama.cpp's boolean returns leave out.
+// Error lines that this thread logged since construction: the reasons that llama.cpp's boolean results leave out.
 class ErrorTrail {
   public:
     ErrorTrail();
 
-    // " (llama.cpp: ...)" or "" when nothing was logged
+    // " (llama.cpp: ...)", or "" without errors.
     std::string text() const;
 
   private:

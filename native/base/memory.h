@@ -9,20 +9,19 @@ struct ggml_backend_device;
 
 namespace eaglecpp {
 
-// Bytes that a model holds of one device's memory. Host memory counts as the CPU's, whatever device it serves.
+// Memory that a model holds on one device, in bytes. Host memory counts as the CPU's, whatever device it serves.
 struct MemoryUse {
     ggml_backend_device * device;
     size_t weights, cache, compute;
 };
 
-// Host memory that can be used without swapping and within the limits of a container, in bytes; 0 when the system does
-// not say. Asked before large allocations: where memory is overcommitted they succeed, and the process is killed when
-// it touches them.
+// Returns the host memory, in bytes, that is available without swapping and within a container's limits; 0 if unknown.
+// Check it before large allocations: with overcommitted memory they succeed, and the process is killed when it touches
+// the pages.
 uint64_t available_memory();
 
-// Releases the pages of a mapped file that this process has touched; they come back when they are read again. Without
-// this, weights that were copied out of the file would count twice. Only a hint: it does nothing on systems that do
-// not offer it.
+// Releases the pages of a mapped file that this process has touched; reading them again brings them back. Otherwise
+// weights copied from the file would count twice. Only a hint; does nothing on some systems.
 void forget_file_pages(const std::string & path);
 
 }  // namespace eaglecpp

@@ -20,7 +20,7 @@ std::atomic<bool> is_lost{false};
 void watch_forks() {
 #ifndef _WIN32
     static std::once_flag once;
-    // runs in the child, on the thread that forked
+    // Runs in the child, on the thread that forked.
     std::call_once(once, [] {
         pthread_atfork(nullptr, nullptr, [] {
             if (has_helpers || has_device) is_lost = true;
@@ -48,9 +48,9 @@ bool lost_by_fork() {
 void check_not_forked(const char * what) {
     if (!lost_by_fork()) return;
     fail(ErrorKind::unsupported,
-         "%s: this process was forked from one in which llama.cpp had already computed; its helper threads and devices "
-         "do not exist here, and waiting for them would never end. Start the process with multiprocessing's 'spawn' or "
-         "'forkserver' method, or compute nothing before the fork",
+         "%s: this process was forked after llama.cpp had computed, so its helper threads and devices do not exist "
+         "here. Start the process with multiprocessing's 'spawn' or 'forkserver' method, or compute nothing before the "
+         "fork",
          what);
 }
 

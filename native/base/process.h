@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT
-// Detects use after fork(), which copies memory but only one thread. Helper threads of ggml (OpenMP's pool belongs to
-// the thread that first computed) and what a GPU's driver holds do not exist in the child, and a call that waits for
-// them waits for ever.
+// Detects use after fork(), which copies memory but only one thread. ggml's helper threads (OpenMP's pool belongs to
+// the first thread that computed) and the state of a GPU's driver do not exist in the child. A call that waits for them
+// never returns.
 #pragma once
 
 namespace eaglecpp {
 
-// This thread is about to compute with helper threads: a child forked from it cannot compute any more.
+// Call before this thread computes with helper threads: a child forked from it can no longer compute.
 void note_helper_threads();
 
-// The process uses a device: a child forked from any of its threads cannot compute any more.
+// Call when the process uses a device: a child forked from any thread can no longer compute.
 void note_device();
 
-// True in such a child.
+// Returns true in a forked child that cannot compute.
 bool lost_by_fork();
 
-// Error(unsupported) in such a child, naming what cannot be used and what to do.
+// Raises Error(unsupported) in a forked child that cannot compute. `what` names the failed action.
 void check_not_forked(const char * what);
 
 }  // namespace eaglecpp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Small vocabulary types shared by every layer.
+// Basic types shared by all layers.
 #pragma once
 
 #include <chrono>
@@ -16,12 +16,13 @@ using Tokens = std::vector<Token>;
 // Ids from here down are rows of images (engine/images.h); -1 is no token.
 constexpr Token image_token_first = -2;
 
-// for what knows tokens alone, such as a drafter's embedding: some token in the place of a row of an image
+// Replaces the id of an image row by an arbitrary token, for code that only knows tokens, such as a drafter's
+// embedding.
 inline Token stand_in(Token token) {
     return token < 0 ? 0 : token;
 }
 
-// For what others point to, and for what undoes at its end what it did at its beginning.
+// Non-copyable base: other objects hold its address, or its destructor undoes its constructor.
 struct Pinned {
     Pinned() = default;
     Pinned(const Pinned &) = delete;

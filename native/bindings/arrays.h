@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// numpy arrays in and out of the bindings.
+// Conversion to and from numpy arrays.
 #pragma once
 
 #include <nanobind/ndarray.h>
@@ -15,7 +15,7 @@ using ArrayOut = ArrayOf<float>;
 template <int n_dims>
 using ArrayIn = nanobind::ndarray<const float, nanobind::ndim<n_dims>, nanobind::c_contig, nanobind::device::cpu>;
 
-// moves a vector into a numpy array of the given shape
+// Moves a vector into a numpy array of the given shape.
 template <typename T>
 ArrayOf<T> to_array(std::vector<T> data, std::initializer_list<size_t> shape) {
     auto * owned = new std::vector<T>(std::move(data));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One bind_*() per file; module.cpp lists them. Nothing outside this folder includes nanobind.
+// One bind_*() per file; module.cpp calls them. Only this folder includes nanobind.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -22,21 +22,22 @@ void bind_target(nanobind::module_ & m);
 void bind_drafter(nanobind::module_ & m);
 void bind_engine(nanobind::module_ & m);
 
-// facts of a drafter file, shared by DraftFile.info, Drafter.info and Engine.draft_info()
+// Properties of a drafter file, shared by DraftFile.info, Drafter.info and Engine.draft_info().
 nanobind::dict draft_spec_dict(const struct DraftSpec & spec);
 
-// the exception that Python raises for this error, not raised
+// Creates, without raising it, the Python exception for this error.
 nanobind::object exception_of(const class Error & e);
 
-// Calls a method that may compute without the GIL: refuses a second thread, and an assertion of ggml is an error. The
-// class has `in_use`.
+// Calls a method that may release the GIL. Refuses a second thread, and turns an assertion of ggml into an error. The
+// class must have a member `in_use`.
 template <auto method>
 struct OneAtATime;
 
 template <typename Self, typename Result, typename... Args, Result (Self::*method)(Args...)>
 struct OneAtATime<method> {
     static Result call(Self & self, Args... args) {
-        if (self.in_use.exchange(true)) fail(ErrorKind::busy, "in use by another thread; one thread at a time");
+        if (self.in_use.exchange(true))
+            fail(ErrorKind::busy, "this object is in use by another thread; use it from one thread at a time");
         const struct Release {
             ~Release() { in_use = false; }
             std::atomic<bool> & in_use;

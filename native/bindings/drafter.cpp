@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The drafter alone: teacher-forced forward on numpy arrays.
+// A drafter without engine: teacher-forced forward passes on numpy arrays.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
@@ -64,17 +64,18 @@ class LowlevelDrafter {
     void truncate(int n_rows) { sequence_->truncate(n_rows); }
     int n_rows() { return sequence_->n_rows(); }
 
-    // of a parallel drafter: the distributions of the next n_ahead + 1 tokens
+    // For a parallel drafter: the distributions of the next n_ahead + 1 tokens.
     ArrayOut commit_ahead(const ArrayIn<3> & features, const Tokens & tokens, int n_ahead) {
         if (n_ahead > 0 && drafter_->spec().block.is_conditional()) {
-            fail(ErrorKind::value, "the drafts of this block depend on the tokens before them: block() takes these");
+            fail(ErrorKind::value,
+                 "the drafts of this block depend on the previous tokens; call block() with these tokens");
         }
         commit_with_output(features, tokens, n_ahead);
         return to_array(logits(1 + n_ahead), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
     }
 
-    // Of a block drafter, behind these rows: the k likeliest tokens of each slot with their log-probabilities and the
-    // slot's confidence, given the tokens `behind` the anchor where they depend on them.
+    // For a block drafter: the k likeliest tokens of each position after these rows, with their log-probabilities and
+    // the position's confidence, given the tokens `behind` the anchor if they matter.
     std::vector<std::vector<std::tuple<Token, float, float>>> block(const ArrayIn<3> & features, const Tokens & tokens,
                                                                     const Tokens & behind, int k) {
         const int n_ahead = (int)behind.size();
@@ -92,7 +93,7 @@ class LowlevelDrafter {
 
     std::pair<ArrayOut, ArrayOut> commit(const ArrayIn<3> & features, const Tokens & tokens) {
         const DraftSpec & s = drafter_->spec();
-        if (s.is_block()) fail(ErrorKind::value, "a block drafter's rows are fed no states: block() gives its drafts");
+        if (s.is_block()) fail(ErrorKind::value, "a block drafter's rows read no states; call block()");
         commit_with_output(features, tokens, 0);
         return {to_array(logits(1), {(size_t)s.n_draft_vocab}), to_array(states(1, 0), {(size_t)s.n_embd})};
     }
@@ -103,8 +104,7 @@ class LowlevelDrafter {
         sequence_->commit(rows, tokens.data());
     }
 
-    // `states[i]` replaces what would be fed from the parent; rows of one call may share a parent only if they also
-    // share its state
+    // states[i] replaces the state of the parent. Rows of one call may share a parent only if they share its state.
     std::pair<ArrayOut, ArrayOut> extend(const ArrayIn<2> & states, const Tokens & tokens,
                                          const std::vector<int32_t> & parents) {
         const DraftSpec & s = drafter_->spec();
@@ -112,7 +112,7 @@ class LowlevelDrafter {
         require(states.shape(0), (int)n, "states (one per token)");
         require(states.shape(1), s.n_embd, "state width");
         require(parents.size(), (int)n, "parents (one per token)");
-        // row i is node i + 1
+        // Row i is node i + 1.
         const int first = sequence_->n_draft_rows();
         std::vector<DraftRow> rows;
         for (size_t i = 0; i < n; ++i) rows.push_back({first + (int)i + 1, tokens[i], parents[i] + 1});
@@ -127,7 +127,8 @@ class LowlevelDrafter {
 
     std::pair<ArrayOut, ArrayOut> kv(int layer) {
         const DraftSpec & s = drafter_->spec();
-        if (layer < 0 || layer >= s.n_layer) fail(ErrorKind::value, "layer %d of %d", layer, s.n_layer);
+        if (layer < 0 || layer >= s.n_layer)
+            fail(ErrorKind::value, "expected a layer from 0 to %d, found %d", layer, s.n_layer);
         const size_t n = (size_t)sequence_->n_rows();
         const auto read = [&](const ggml_tensor * t, int n_head_values) {
             const size_t n_row = (size_t)n_head_values * s.n_head_kv;
@@ -152,10 +153,10 @@ class LowlevelDrafter {
 
     FeatureRows rows_of(const ArrayIn<3> & features, const Tokens & tokens) const {
         const DraftSpec & s = drafter_->spec();
-        require(features.shape(0), s.n_aux(), "aux layers");
+        require(features.shape(0), s.n_aux(), "extracted layers");
         require(features.shape(1), (int)tokens.size(), "rows (one per token)");
-        require(features.shape(2), s.n_embd_target, "feature width");
-        if (tokens.empty()) fail(ErrorKind::value, "commit needs at least one row");
+        require(features.shape(2), s.n_embd_target, "hidden state width");
+        if (tokens.empty()) fail(ErrorKind::value, "commit: expected one or more rows, found none");
         FeatureRows rows;
         rows.n_rows = (int)tokens.size();
         for (int a = 0; a < s.n_aux(); ++a) {
@@ -178,12 +179,12 @@ class LowlevelDrafter {
         head_ctx_.reset(ggml_init({ggml_tensor_overhead() * 2, nullptr, true}));
         ggml_tensor * t = ggml_new_tensor_2d(head_ctx_.get(), GGML_TYPE_F32, head.shape(1), head.shape(0));
         head_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(head_ctx_.get(), drafter_->device().buft()));
-        if (!head_buffer_) fail(ErrorKind::out_of_memory, "no room for the given head");
+        if (!head_buffer_) fail(ErrorKind::out_of_memory, "no room for the head");
         ggml_backend_tensor_set(t, head.data(), 0, ggml_nbytes(t));
         drafter_->share_head(t, t);
     }
 
-    // of the first n output rows
+    // Logits of the first n output rows.
     std::vector<float> logits(int n) const {
         const size_t n_vocab = drafter_->spec().n_draft_vocab;
         std::vector<float> out(n * n_vocab);
@@ -198,7 +199,7 @@ class LowlevelDrafter {
         return out;
     }
 
-    ggml_context_ptr head_ctx_;  // before the drafter that borrows them
+    ggml_context_ptr head_ctx_;  // before the drafter that borrows it
     ggml_backend_buffer_ptr head_buffer_;
     std::unique_ptr<FeatureDrafter> drafter_;
     std::unique_ptr<FeatureSequence> sequence_;

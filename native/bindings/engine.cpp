@@ -35,7 +35,7 @@ namespace {
 constexpr int n_rows_reported = 64;
 constexpr int n_depths_reported = 12;
 
-// What the planner has learned, as plain dicts: for `eaglecpp bench` and tests.
+// Returns the planner's statistics as plain dicts, for `eaglecpp bench` and tests.
 nb::dict planner_report(const Engine & engine, int sequence) {
     const Planner & planner = engine.planner();
     const CostTable & costs = planner.costs();
@@ -56,7 +56,7 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     return d;
 }
 
-// Calls a Python function, which it does not own, at most every 50 ms from a thread that has released the GIL.
+// Calls a Python function, which it does not own, from a thread without the GIL, every 50 ms or less often.
 struct Reporter {
     nb::handle function;
     std::chrono::steady_clock::time_point next{};
@@ -70,8 +70,8 @@ struct Reporter {
     }
 };
 
-// Owns the engine so that close() can free it while Python still holds the object. A call that releases the GIL keeps
-// the engine alive by its own `share`: another thread may close it meanwhile.
+// Owns the engine, so that close() can free it while Python still holds the object. A call that releases the GIL keeps
+// the engine alive with its own `share`, because another thread may close it meanwhile.
 class EngineHandle {
   public:
     EngineHandle(EngineOptions options, nb::object on_progress) : on_progress_(std::move(on_progress)) {
@@ -98,7 +98,7 @@ class EngineHandle {
     }
 
   private:
-    // what a forked child cannot use it cannot free either: a driver would wait for its parent's threads
+    // A forked child cannot free the engine: a driver would wait for the parent's threads.
     void free() {
         std::shared_ptr<Engine> last = std::move(engine_);
         if (!last) return;
@@ -114,7 +114,7 @@ class EngineHandle {
     std::shared_ptr<Engine> engine_;
 };
 
-// A call that computes or waits.
+// Runs a call that computes or waits.
 template <typename F>
 auto released(const EngineHandle & e, F && f) {
     const auto engine = e.share();
@@ -141,7 +141,7 @@ std::string chat_template(const EngineHandle & e, const std::string & name) {
     return t ? t : "";
 }
 
-// Ids of the tokens for infilling, by llama.cpp's names; without those that the vocabulary lacks.
+// Returns the ids of the infill tokens that the vocabulary has, by llama.cpp's names.
 nb::dict fim_tokens(const EngineHandle & e) {
     const llama_vocab * vocab = e.target().vocab().get();
     nb::dict d;
@@ -189,8 +189,8 @@ nb::dict device_info(const EngineHandle & e) {
     return d;
 }
 
-// Bytes by device: the target's weights, cache and compute buffers, and the drafter's, its cache for all conversations.
-// Host memory counts as the CPU's, whatever device it serves.
+// Returns bytes by device: weights, caches and compute buffers of target and drafter, for all conversations. Host
+// memory counts as the CPU's, whatever device it serves.
 nb::list memory_plan(const EngineHandle & e) {
     constexpr const char * names[] = {"target_weights", "target_cache",  "target_compute", "draft_weights",
                                       "draft_cache",    "draft_compute", "free",           "total"};
@@ -204,13 +204,13 @@ nb::list memory_plan(const EngineHandle & e) {
     add(e.target().memory(), 0);
     if (const Drafter * d = e.get().drafter()) add(d->memory_use(), 3);
     {
-        // devices on RPC servers are asked over the network
+        // Devices on RPC servers are queried over the network.
         GilRelease release;
         for (auto & [device, bytes] : plan) ggml_backend_dev_memory(device, &bytes[6], &bytes[7]);
     }
     nb::list out;
     for (auto & [device, bytes] : plan) {
-        // llama.cpp calls all of the CPU's memory free
+        // llama.cpp reports all of the CPU's memory as free.
         if (device == ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) bytes[6] = available_memory();
         nb::dict d;
         d["device"] = ggml_backend_dev_name(device);
@@ -268,8 +268,10 @@ nb::object add_image(const EngineHandle & e, const std::string & key, const Arra
     const int n_values = e.target().model().n_embd_inp();
     if (rows.shape(0) == 0 || rows.shape(0) > (size_t)e.target().n_ctx() || rows.shape(1) != (size_t)n_values ||
         n_columns < 0 || n_columns > (int)rows.shape(0)) {
-        fail(ErrorKind::value, "an image of %zu rows with %zu values, %d columns: expected 1 to %d rows, %d values",
-             rows.shape(0), rows.shape(1), n_columns, e.target().n_ctx(), n_values);
+        fail(ErrorKind::value,
+             "image: expected 1 to %d rows of %d values and 0 to %zu columns, found %zu rows of %zu values and %d "
+             "columns",
+             e.target().n_ctx(), n_values, rows.shape(0), rows.shape(0), rows.shape(1), n_columns);
     }
     std::vector<float> values(rows.data(), rows.data() + rows.size());
     return guarded([&] {
@@ -277,7 +279,7 @@ nb::object add_image(const EngineHandle & e, const std::string & key, const Arra
     });
 }
 
-// A sampler that waits for its generation. The engine is kept for its vocabulary.
+// A sampler made before its generation starts. It keeps the engine alive for its vocabulary.
 struct MadeSampler {
     std::shared_ptr<Engine> engine;
     std::unique_ptr<Sampler> sampler;
@@ -290,7 +292,8 @@ MadeSampler make_sampler(const EngineHandle & e, const GenerateParams & params) 
 int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateParams & params, MadeSampler * made) {
     std::unique_ptr<Sampler> sampler;
     if (made) {
-        if (made->engine != e.share() || !made->sampler) fail(ErrorKind::value, "a sampler is for one generation here");
+        if (made->engine != e.share() || !made->sampler)
+            fail(ErrorKind::value, "a sampler works for one generation of the engine that made it; make another one");
         sampler = std::move(made->sampler);
         made->engine.reset();
     }
@@ -312,7 +315,7 @@ nb::bytes detokenize(const EngineHandle & e, const Tokens & tokens, bool remove_
     }));
 }
 
-// Keeps the weights that it reads with, not the engine.
+// Keeps the weights alive, not the engine.
 class EmbedderHandle {
   public:
     std::atomic<bool> in_use{false};
@@ -356,7 +359,7 @@ void bind_embedder(nb::module_ & m) {
         .def("take", &OneAtATime<&E::take>::call);
 }
 
-// A saved conversation's bytes, in place.
+// Returns the bytes of a saved conversation without copying.
 nb::object blob(nb::handle self) {
     std::vector<uint8_t> & bytes = nb::cast<SavedSequence &>(self).bytes;
     const nb::object array = nb::cast(ArrayOf<uint8_t>(bytes.data(), {bytes.size()}, self), nb::rv_policy::reference);

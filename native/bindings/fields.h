@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The fields of a struct T under their own names: def_fields(c, FIELD(a), FIELD(b)) as attributes of a class,
-// put_fields(d, value, FIELD(a), "b", &T::c) as entries of a dict, where functions without arguments do, too.
+// Fields of a struct T under their own names: def_fields(c, FIELD(a), FIELD(b)) defines attributes of a class,
+// put_fields(d, value, FIELD(a), "b", &T::c) sets entries of a dict and also accepts functions without arguments.
 #pragma once
 
 #include <nanobind/nanobind.h>

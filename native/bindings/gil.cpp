@@ -6,7 +6,7 @@
 
 namespace eaglecpp {
 
-// of the GIL's holder alone
+// Read and written only with the GIL.
 static int n_released = 0;
 static bool is_ending = false;
 static std::thread::id ending_thread;

@@ -7,10 +7,9 @@
 
 namespace eaglecpp {
 
-// While it lives, other threads may run Python; as nanobind::gil_scoped_release, but for the end of the interpreter.
-// Python ends other threads then where they ask for the GIL, by unwinding their stacks, which C++ answers by ending the
-// process. So the interpreter's end waits for the threads that are in here (wait_for_releases), and a thread that comes
-// later stays in here for ever.
+// Releases the GIL while it exists, like nanobind::gil_scoped_release, but safely at the end of the interpreter. Python
+// then ends other threads that request the GIL by unwinding their stacks, and C++ ends the process. So the interpreter
+// waits for the threads in here (wait_for_releases), and a thread that arrives later stays in here forever.
 class GilRelease : Pinned {
   public:
     GilRelease();
@@ -20,10 +19,10 @@ class GilRelease : Pinned {
     PyThreadState * state_;
 };
 
-// For a process that was forked, which has none of the other threads.
+// For a forked process, which has no other threads.
 void forget_releases();
 
-// For atexit: no other thread is in a GilRelease afterwards, nor gets out of one.
+// For atexit: afterwards no other thread is inside a GilRelease, or can leave one.
 void wait_for_releases();
 
 }  // namespace eaglecpp

@@ -36,7 +36,7 @@ static nb::dict system_info() {
     nb::list devices;
     std::vector<DeviceInfo> found;
     {
-        // devices on RPC servers are asked over the network
+        // Devices on RPC servers are queried over the network.
         GilRelease release;
         found = list_devices();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The target alone, for study, tests and training data.
+// A target without engine, for research, tests and training data.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
@@ -37,7 +37,7 @@ class LowlevelTarget {
         Outputs out;
         {
             GilRelease release;
-            // filling these with zeros takes a while, and other threads have targets of their own
+            // Filling these with zeros takes time, and other threads may run other targets.
             out = room_for(tokens.size(), want_logits);
             clear();
             run(tokens, &out);
@@ -47,12 +47,12 @@ class LowlevelTarget {
         return {to_array(std::move(out.features), {n_layers_, n, n_embd()}), n_logits ? nb::cast(logits) : nb::none()};
     }
 
-    // Milliseconds of each decode of `tokens`, all with logits, behind the prefix. A prefix that stands in the cache is
-    // not run again: whoever compares two programs asks in turns.
+    // Returns the milliseconds of each decode of `tokens`, all with logits, after the prefix. A prefix that is still in
+    // the cache is not run again. To compare two programs, alternate between them.
     std::vector<double> time_rows(const Tokens & prefix, const Tokens & tokens, int repeats) {
         const size_t n_max = (size_t)target_.options().n_draft_max + 1;
         if (tokens.empty() || tokens.size() > n_max) {
-            fail(ErrorKind::value, "%zu rows; expected 1 to %zu, n_draft_max + 1", tokens.size(), n_max);
+            fail(ErrorKind::value, "expected 1 to %zu rows (n_draft_max + 1), found %zu", n_max, tokens.size());
         }
         target_.vocab().check(tokens);
         GilRelease release;
@@ -72,7 +72,7 @@ class LowlevelTarget {
             ms.push_back(now_ms() - start);
             if (!target_.cells().truncate(target_.cells().seqs(0), n_prefix) && n_prefix > 0) {
                 in_cache_.clear();
-                fail(ErrorKind::unsupported, "this target cannot take rows back: time them without a prefix");
+                fail(ErrorKind::unsupported, "this target cannot roll rows back; time them without a prefix");
             }
         }
         return ms;
@@ -92,7 +92,7 @@ class LowlevelTarget {
         in_cache_.clear();
     }
 
-    // of n rows: [n_layers][n][n_embd], and [n][n_vocab] where they are wanted
+    // Outputs of n rows: [n_layers][n][n_embd], and [n][n_vocab] if requested.
     struct Outputs {
         std::vector<float> features, logits;
     };
@@ -100,15 +100,15 @@ class LowlevelTarget {
         return {std::vector<float>(n_layers_ * n * n_embd()), std::vector<float>(wants_logits ? n * n_vocab() : 0)};
     }
 
-    // `out`: null = the rows are only to stand in the cache
+    // out: null = only fill the cache.
     void run(const Tokens & tokens, Outputs * out) {
         const int n = (int)tokens.size();
         if (n > target_.n_ctx()) {
-            fail(ErrorKind::context_full, "%d tokens do not fit a context of %d", n, target_.n_ctx());
+            fail(ErrorKind::context_full, "%d tokens exceed the context of %d", n, target_.n_ctx());
         }
         target_.vocab().check(tokens);
         const bool wants_logits = out && !out->logits.empty();
-        // the context reserves logits for a round, not for a whole prompt
+        // The context reserves logits for a round, not for a whole prompt.
         const int n_round = target_.options().n_draft_max + 1;
         const int n_step = wants_logits && !target_.needs_all_outputs() ? n_round : target_.n_batch();
         for (int at = 0; at < n; at += n_step) {
@@ -123,7 +123,7 @@ class LowlevelTarget {
         }
     }
 
-    // rows of the last decode into their place among n
+    // Copies rows of the last decode to their position among n rows.
     void copy(int at, int n_rows, int n, Outputs & out) {
         const FeatureRows rows = target_.features();
         for (size_t a = 0; a < n_layers_; ++a) {
@@ -141,10 +141,10 @@ class LowlevelTarget {
     Target & target_;
     size_t n_layers_;
     TargetBatch batch_;
-    Tokens in_cache_;  // what time_rows left there
+    Tokens in_cache_;  // tokens left there by time_rows
 };
 
-// The sampler alone, on logits of the caller's making.
+// A sampler without engine, on logits of the caller.
 class LowlevelSampler {
   public:
     std::atomic<bool> in_use{false};
@@ -171,7 +171,7 @@ class LowlevelSampler {
   private:
     const float * checked(const ArrayIn<1> & logits) const {
         if (logits.size() == (size_t)sampler_.n_vocab()) return logits.data();
-        fail(ErrorKind::value, "logits: expected %d, one per token, found %zu", sampler_.n_vocab(), logits.size());
+        fail(ErrorKind::value, "logits: expected %d (one per token), found %zu", sampler_.n_vocab(), logits.size());
     }
 
     Sampler sampler_;

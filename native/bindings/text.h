@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Texts that cross to Python and back, in place of nanobind/stl/string.h. Untrusted files may hold any bytes: where
-// they are not UTF-8 Python gets U+FFFD. The bytes of a path that are not UTF-8 are surrogates in Python, and come back
-// as they were.
+// Conversion of strings from and to Python, replacing nanobind/stl/string.h. Untrusted files may contain any bytes:
+// Python gets U+FFFD for invalid UTF-8. Invalid bytes of a path are surrogates in Python, and are converted back
+// unchanged.
 #pragma once
 
 #include <nanobind/nanobind.h>

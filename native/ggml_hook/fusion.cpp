@@ -23,7 +23,7 @@ bool overlap(const ggml_tensor * a, const ggml_tensor * b) {
     return x < y + ggml_nbytes(b) && y < x + ggml_nbytes(a);
 }
 
-// Whether row i of one is row i of the other, or they have no memory in common: then a thread may write rows of one
+// Returns true if row i of one is row i of the other, or if they share no memory. Then a thread may write rows of one
 // while others read their own rows of the other. Rows are counted along `dim`.
 bool keep_apart(const ggml_tensor * a, int dim_a, const ggml_tensor * b, int dim_b) {
     if (!overlap(a, b)) return true;
@@ -50,7 +50,7 @@ bool is_plain_sum(const ggml_tensor * t) {
            ggml_are_same_shape(t->src[0], t->src[1]);
 }
 
-// of the norm's result with one row of weights
+// Returns true if `t` multiplies the norm's result by one row of weights.
 bool is_scaling(const ggml_tensor * t, const ggml_tensor * norm) {
     if (t->op != GGML_OP_MUL || (t->src[0] != norm && t->src[1] != norm)) return false;
     const ggml_tensor * w = t->src[0] == norm ? t->src[1] : t->src[0];
@@ -77,7 +77,7 @@ float rope_number(const ggml_tensor * t, int i) {
     return x;
 }
 
-// The sections of a head that are turned by positions of their own (image, row and column, say), or null.
+// Returns the sections of a head that rotate by separate positions (image, row, column and so on), or null.
 const int32_t * rope_sections(const ggml_tensor * t) {
     const int mode = t->op_params[2];
     return mode == GGML_ROPE_TYPE_MROPE || mode == GGML_ROPE_TYPE_IMROPE ? t->op_params + 11 : nullptr;
@@ -89,9 +89,9 @@ bool is_ours_to_rotate(const ggml_tensor * t) {
     const int32_t * sections = rope_sections(t);
     if ((mode != GGML_ROPE_TYPE_NORMAL && mode != GGML_ROPE_TYPE_NEOX && !sections) || n_offset != 0) return false;
     if (n_dims <= 0 || n_dims % 2 != 0 || n_dims > t->ne[0] || t->ne[3] != 1) return false;
-    if (sections) {  // a file may say anything, and section_of divides by their sum
-        const auto [least, most] = std::minmax_element(sections, sections + GGML_MROPE_SECTIONS);
-        if (*least < 0 || *most <= 0 || *most > n_dims) return false;
+    if (sections) {  // untrusted values; section_of divides by their sum
+        const auto [lowest, highest] = std::minmax_element(sections, sections + GGML_MROPE_SECTIONS);
+        if (*lowest < 0 || *highest <= 0 || *highest > n_dims) return false;
     }
     const ggml_tensor *positions = t->src[1], *factors = t->src[2];
     const int64_t n_positions = t->ne[2] * (sections ? GGML_MROPE_SECTIONS : 1);
@@ -99,7 +99,7 @@ bool is_ours_to_rotate(const ggml_tensor * t) {
     return !factors || (factors->type == GGML_TYPE_F32 && factors->ne[0] >= n_dims / 2);
 }
 
-// a row of keys or values for each token, into a cache of halves
+// Returns true for a store of a row of keys or values per token into an F16 cache.
 bool is_plain_store(const ggml_tensor * t) {
     if (t->op != GGML_OP_SET_ROWS || t->type != GGML_TYPE_F16 || t->nb[0] != sizeof(uint16_t)) return false;
     const ggml_tensor *rows = t->src[0], *cells = t->src[1];
@@ -111,7 +111,7 @@ bool is_plain_store(const ggml_tensor * t) {
 // --- rows
 // --------------------------------------------------------------------------------------------------------------
 
-// which of a token's positions turns the i-th pair
+// Returns which of a token's positions rotates the i-th pair.
 int section_of(const int32_t * sections, bool is_interleaved, int i) {
     i %= std::accumulate(sections, sections + GGML_MROPE_SECTIONS, 0);
     if (is_interleaved) return i < 3 * sections[i % 3] ? i % 3 : 3;
@@ -120,7 +120,7 @@ int section_of(const int32_t * sections, bool is_interleaved, int i) {
     return k;
 }
 
-// ggml's angles (ggml-cpu/ops.cpp: ggml_rope_cache_init, ggml_mrope_cache_init), YaRN included
+// ggml's angles (ggml-cpu/ops.cpp: ggml_rope_cache_init, ggml_mrope_cache_init), including YaRN.
 void fill_angles(const ggml_tensor * rope, int64_t token, float * out) {
     const int n_dims = rope->op_params[1], n_ctx_orig = rope->op_params[4];
     const float base = rope_number(rope, 5), freq_scale = rope_number(rope, 6), ext_factor = rope_number(rope, 7);
@@ -162,7 +162,7 @@ void rotate(const KernelTable & table, const ggml_tensor * rope, const Angles & 
 
 void store(const KernelTable & table, const ggml_tensor * op, int64_t token) {
     const int64_t cell = ((const int64_t *)op->src[1]->data)[token];
-    if (cell < 0 || cell >= op->ne[1]) return;  // no such cell
+    if (cell < 0 || cell >= op->ne[1]) return;  // invalid cell
     table.halve_row(row_of<const float>(op->src[0], token), op->ne[0], row_of<uint16_t>(op, cell));
 }
 
@@ -190,7 +190,7 @@ bool Step::is_step(const ggml_tensor * node) {
     return node->extra && *(const void * const *)node->extra == &step_tag;
 }
 
-// Each type has its own way of rounding, and a place for its rows.
+// Each type needs its own rounding, and memory for its rows.
 size_t Step::work_size(const KernelTable & table, int n_threads) const {
     return products.empty() ? 0 : products.size() * product_work_size(table, n_threads, products[0]);
 }
@@ -206,7 +206,7 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
         }
         return;
     }
-    // products of one type follow each other: begins[k] is the first of the k-th type
+    // Products of one type are adjacent: begins[k] is the first of the k-th type.
     int begins[max_nodes + 1], n_types = 0;
     for (int k = 0; k < (int)products.size(); ++k) {
         if (k == 0 || products[k]->src[0]->type != products[k - 1]->src[0]->type) begins[n_types++] = k;
@@ -219,7 +219,7 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
             round_part(table, products[begins[k]], row, 0, products[0]->src[0]->ne[0], rounded + k * n_each);
     };
     if (gate) {
-        // shared out by parts of rows, for there may be one row only
+        // Threads share parts of rows, because there may be only one row.
         constexpr int64_t n_part = 32;
         const int64_t n_in = gate->ne[0], n_parts = (n_in + n_part - 1) / n_part;
         auto [at, end] = share(n_parts * ggml_nrows(gate), params.ith, params.nth);
@@ -291,7 +291,7 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (is_taken_[i]) taken_.push_back(nodes_[i]);
     }
-    // many graphs are remembered and most of them never come again
+    // Many graphs are remembered, but most of them never run again.
     std::vector<ggml_tensor *>().swap(nodes_);
     std::vector<bool>().swap(is_taken_);
 }
@@ -308,8 +308,8 @@ Fusion::Marks::~Marks() {
     for (const auto & [node, step] : fusion_.leaders_) node->extra = nullptr;
 }
 
-// A norm with what is before and behind it. Where ggml would scale its result in another way than we do, both are
-// ggml's. Returns where to go on.
+// Groups a norm with the nodes before and after it. If ggml would scale its result differently, ggml computes both.
+// Returns the index to continue at.
 size_t Fusion::find_norm(size_t i) {
     ggml_tensor * norm = nodes_[i];
     ggml_tensor * next = i + 1 < nodes_.size() ? nodes_[i + 1] : nullptr;
@@ -357,7 +357,7 @@ size_t Fusion::find_gate(size_t i) {
     return i + 2;
 }
 
-// Whether node j may be computed before those between it and node i.
+// Returns true if node j may be computed before the nodes between it and node i.
 bool Fusion::can_move(size_t i, size_t j) const {
     const ggml_tensor * p = nodes_[j];
     for (size_t k = i + 1; k < j; ++k) {
@@ -367,8 +367,8 @@ bool Fusion::can_move(size_t i, size_t j) const {
     return true;
 }
 
-// Makes room for node j, whose memory is that of product i, which is free once its result has been rotated: the product
-// is written to where its rotation belongs.
+// Frees the memory of node j, which product i uses until its result is rotated: the product is written directly to the
+// memory of its rotation.
 bool Fusion::turn(size_t i, size_t j, const Step & step) {
     ggml_tensor *product = nodes_[i], *rope = nodes_[i + 1];
     if (i + 1 >= j || is_taken_[i + 1] || !is_ours_to_rotate(rope) || !overlap(product, nodes_[j])) return false;
@@ -399,7 +399,7 @@ void Fusion::turn_back() {
     }
 }
 
-// Products of the same operand that follow soon, moved to the place of the first one.
+// Moves products of the same operand that follow soon to the first one.
 void Fusion::find_products(size_t i, Step & step) {
     constexpr size_t n_ahead = 8;
     ggml_tensor * first = nodes_[i];
@@ -421,7 +421,7 @@ void Fusion::find_products(size_t i, Step & step) {
     }
 }
 
-// A rotation, and others and stores of the same tokens that follow it.
+// Groups a rotation with further rotations and stores of the same tokens.
 size_t Fusion::find_ropes(size_t i) {
     Step & step = steps_.emplace_back();
     step.angles = known_angles(nodes_[i]);
@@ -433,7 +433,7 @@ size_t Fusion::find_ropes(size_t i) {
     step.ropes.push_back(nodes_[i]);
     const int64_t n_tokens = nodes_[i]->ne[2];
     size_t last_at = i;
-    // whether a node that comes next can share the step with those in it; `dim` counts its tokens
+    // Returns true if the next node can join the step; `dim` counts its tokens.
     const auto is_apart = [&](const ggml_tensor * to, int dim) {
         const ggml_tensor * from = to->src[0];
         const auto is_apart_from = [&](const ggml_tensor * other, int other_dim) {

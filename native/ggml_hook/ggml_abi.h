@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The private parts of ggml that the hook depends on, as they are in the pinned version. They are not installed with
-// llama-cpp-python, so they are repeated here; tests/native/ggml_hook/test_abi.cpp compares them with the sources, and
-// hook.cpp uses them only with exactly the version they were taken from, after a trial run.
+// The private parts of ggml that the hook depends on, copied from the pinned version because llama-cpp-python does not
+// install them. tests/native/ggml_hook/test_abi.cpp compares them with the sources. hook.cpp uses them only with
+// exactly that version, after a trial run.
 #pragma once
 
 #include <ggml-backend.h>
@@ -118,7 +118,7 @@ struct Graph {
         ggml_tensor ** keys;
     } visited_hash_set;
     int order;
-    uint64_t uid;  // of equal graphs; 0: not known
+    uint64_t uid;  // the same for equal graphs; 0 = unknown
 };
 
 struct Backend {
@@ -128,7 +128,7 @@ struct Backend {
     void * context;  // a CpuContext for the CPU backend
 };
 
-// ggml-cpu/ggml-cpu.cpp, the beginning of ggml_backend_cpu_context, which no header has: the trial run checks it
+// The beginning of ggml_backend_cpu_context in ggml-cpu/ggml-cpu.cpp, which is in no header. The trial run checks it.
 struct CpuContext {
     int n_threads;
     ggml_threadpool * threadpool;
@@ -136,7 +136,7 @@ struct CpuContext {
     size_t work_size;
 };
 
-// ggml-cpu/traits.h; the order of the virtual functions is what matters
+// ggml-cpu/traits.h; only the order of the virtual functions matters.
 class TensorTraits {
   public:
     virtual ~TensorTraits() = default;

@@ -28,10 +28,10 @@ thread_local Scope scope;
 
 namespace {
 
-// ggml's version that ggml_abi.h was taken from
+// ggml's version that ggml_abi.h was copied from.
 constexpr const char * known_commit = "0c1e570";
 
-// What a device answers for our weights, when they are placed and for every operation on them.
+// A device's answer for our weights, at loading and for every operation on them.
 bool takes_op(const ggml_tensor * op) {
     if (!op->src[0] || !is_ours(op->src[0]) || !can_multiply_packed(*ours.table, op)) return false;
     const bool is_placing = !op->src[0]->data;
@@ -43,7 +43,7 @@ bool takes_op(const ggml_tensor * op) {
     return true;
 }
 
-// A pointer of ggml's that other threads may be reading.
+// A pointer inside ggml that other threads may be reading.
 template <typename T>
 struct Patch {
     T * at;
@@ -70,8 +70,7 @@ struct Patches {
     Patch<decltype(abi::RegistryInterface::get_proc_address)> get_proc_address;
 } patches_;
 
-// What llama.cpp goes through when it places weights, null-terminated: our type in front, where it is not ours to
-// refuse, and then ggml's own.
+// Buffer types that llama.cpp tries for weights, null-terminated: ours first, then ggml's.
 std::vector<ggml_backend_buffer_type_t> placement_;
 
 ggml_backend_buffer_type_t * placement_list(ggml_backend_dev_t) {
@@ -85,7 +84,7 @@ void * get_proc_address(ggml_backend_reg_t reg, const char * name) {
 }
 
 bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
-    for (int i = 0; i < 4; ++i) {  // as many as ggml looks at
+    for (int i = 0; i < 4; ++i) {  // number of sources that ggml checks
         if (op->src[i] && op->src[i]->buffer && is_ours(op->src[i])) return takes_op(op);
     }
     return patches_.supports_op.ggmls(dev, op);
@@ -95,20 +94,20 @@ bool supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) {
     return type == ours.weights || patches_.supports_buft.ggmls(dev, type);
 }
 
-// Returns the type whose questions come to us from now on, null where ggml has none.
+// Returns the buffer type whose questions come to us from now on, or null.
 ggml_backend_buffer_type_t find_asked_type(ggml_backend_dev_t cpu) {
     const auto get = (ggml_backend_dev_get_extra_bufts_t)cpu_function("ggml_backend_dev_get_extra_bufts");
     for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) placement_.push_back(*b);
     for (ggml_backend_buffer_type_t type : placement_) {
-        // KleidiAI knows its weights by this very pointer
+        // KleidiAI identifies its weights by this pointer.
         const bool is_kleidiai = std::strstr(ggml_backend_buft_name(type), "KLEIDIAI");
         if (!is_kleidiai && ((abi::BufferType *)type)->context) return type;
     }
     return nullptr;
 }
 
-// Multiplies known weights through the whole backend, with one thread and with two: an interface that is not what
-// ggml_abi.h says shows here, before a model depends on it.
+// Multiplies known weights through the whole backend, with one and with two threads. If the interface differs from
+// ggml_abi.h, that shows here, before a model depends on it.
 bool trial_succeeds() {
     constexpr int n_in = 64, n_out = 40, n_rows = 6;
     std::vector<float> values(n_in * n_out), x(n_in * n_rows);
@@ -123,7 +122,7 @@ bool trial_succeeds() {
         if (own.n_threads != n_threads || !own.work_data || own.work_size == 0) return false;
         for (int r = 0; r < n_rows; ++r) {
             for (int o = 0; o < n_out; ++o) {
-                double exact = 0;  // whole numbers with the largest 127: rounding to 8 bits changes nothing
+                double exact = 0;  // integers with a maximum of 127, so rounding to 8 bits is exact
                 for (int i = 0; i < n_in; ++i) exact += (double)values[(size_t)o * n_in + i] * x[(size_t)r * n_in + i];
                 if (std::fabs(exact - tried.out[(size_t)r * n_out + o]) > 1e-3 * (1e5 + std::fabs(exact))) return false;
             }
@@ -139,18 +138,19 @@ Status install() {
         return s;
     };
 #ifdef _WIN32
-    s.is_possible = true;  // on most of its processors; what Microsoft's compiler builds has no table to ask
-    return without("not made for Windows yet");
+    s.is_possible = true;  // on most Windows processors; Microsoft's compiler builds no table to check
+    return without("not supported on Windows yet");
 #endif
     ours.table = chosen_table();
     if (!ours.table) return without("no kernels for this processor: they need AVX2 or NEON with dot products");
     s.table = ours.table->name;
     s.is_possible = true;
-    if (!is_known_ggml()) return without(std::string("made for ggml ") + known_commit + ", found " + ggml_commit());
+    if (!is_known_ggml()) return without(std::string("expected ggml ") + known_commit + ", found " + ggml_commit());
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     barrier_of_ggml = (Barrier)symbol_beside(cpu_function("ggml_backend_set_n_threads"), "ggml_barrier");
     const auto init = (abi::BufferInit)symbol_beside((void *)&ggml_backend_buft_name, "ggml_backend_buffer_init");
-    if (!barrier_of_ggml || !init) return without("this libggml does not export what the kernels are hooked into");
+    if (!barrier_of_ggml || !init)
+        return without("this libggml does not export ggml_barrier and ggml_backend_buffer_init");
     const auto asked = (abi::BufferType *)find_asked_type(cpu);
     if (!asked) return without("this libggml was built without repacking of weights (GGML_CPU_REPACK=OFF)");
     ours.weights = (ggml_backend_buffer_type_t)make_weights_buffer_type(cpu, init);
@@ -187,7 +187,7 @@ void * symbol_beside(void * known, const char * name) {
     Dl_info info;
     if (!known || !dladdr(known, &info)) return nullptr;
     void * library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-    return dlsym(library ? library : RTLD_DEFAULT, name);  // an executable cannot be opened
+    return dlsym(library ? library : RTLD_DEFAULT, name);  // fails for executables
 #endif
 }
 
@@ -199,14 +199,14 @@ bool is_known_ggml() {
     return is_pinned_ggml() || std::string(ggml_commit()) == "unknown";
 }
 
-// A misspelled name, or one that this processor cannot run.
+// Warns about a misspelled name, or kernels that this processor cannot run.
 static void warn_of_unknown_choice() {
     const char * wanted = std::getenv("EAGLECPP_KERNELS");
     if (!ours.table || !wanted || !*wanted || std::strcmp(wanted, ours.table->name) == 0) return;
     std::string known;
     for (const KernelTable * t : usable_tables()) known += std::string(known.empty() ? "" : ", ") + t->name;
     log_line(LogLevel::warning, std::string("EAGLECPP_KERNELS is '") + wanted +
-                                    "', which is none of the kernels that this processor can run (" + known +
+                                    "', expected one of the kernels for this processor (" + known +
                                     "): " + ours.table->name + " is used");
 }
 
@@ -217,7 +217,7 @@ const Status & status() {
         if (found.is_active) {
             log_line(LogLevel::debug, "CPU kernels: " + found.table);
         } else if (found.is_possible) {
-            log_line(LogLevel::warning, "eaglecpp's CPU kernels are off, and ggml's slower ones run: " + found.why_not);
+            log_line(LogLevel::warning, "eaglecpp's CPU kernels are off, so ggml's slower ones run: " + found.why_not);
         } else {
             log_line(LogLevel::debug, "CPU kernels off: " + found.why_not);
         }

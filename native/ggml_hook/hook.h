@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Puts our kernels into ggml's CPU backend. That backend asks its "extra buffer types" before it computes a node; what
-// one of them is asked comes to us first, so that we run inside the unmodified backend, in its threads and without
-// splitting graphs. What we take:
-//   - products of weights that were placed in our buffer type when they were loaded (LoadScope);
-//   - in graphs planned inside a ComputeScope: products of F32, F16 and BF16 weights where they lie, and attention;
-//   - in such graphs of a backend that was given to take_graphs_of(): what lies between the products (fusion.h).
-// All other code in the process, llama_cpp.Llama for example, keeps ggml's own kernels, and may load models and compute
-// graphs at any time: the hook changes nothing of ggml's but four pointers, each at once and before any model of ours
-// is loaded. A thread that is inside ggml meanwhile sees the old one or the new one, and both give it the same. What a
-// LoadScope or a ComputeScope changes is seen by its own thread only.
+// Adds our kernels to ggml's CPU backend. That backend asks its "extra buffer types" before it computes a node. The
+// questions for one of them come to us first, so we run inside the unmodified backend, on its threads and without
+// splitting graphs. We take:
+// - products of weights that were loaded into our buffer type (LoadScope);
+// - in graphs planned inside a ComputeScope: products of unpacked F32, F16 and BF16 weights, and attention;
+// - in such graphs of a backend passed to take_graphs_of(): the nodes between the products (fusion.h).
+//
+// All other code in the process, for example llama_cpp.Llama, keeps ggml's kernels, and may load models and compute
+// graphs at any time. The hook only replaces four pointers of ggml, each atomically and before any of our models is
+// loaded. A thread inside ggml sees the old or the new pointer, with the same results. LoadScope and ComputeScope only
+// affect their own thread.
 #pragma once
 
 #include <ggml-backend.h>
@@ -25,25 +26,25 @@ struct Status {
     bool is_active = false;
     bool is_possible = false;  // on this processor and system
     std::string table;         // instruction set of the kernels in use
-    std::string why_not;       // a sentence, when not active
+    std::string why_not;       // a sentence, if not active
 };
 
-// Whether the ggml in this process is the version that ggml_abi.h was taken from. One that was built without git does
-// not tell; it passes, because the version of llama-cpp-python is checked when eaglecpp is imported, and the kernels
-// are tried before they are used.
+// Returns true if the ggml in this process is the version of ggml_abi.h. A ggml built without git has no version and
+// passes, because the version of llama-cpp-python is checked when eaglecpp is imported, and the kernels are tested
+// before use.
 bool is_known_ggml();
-// Whether its commit says so. Pointers that no trial covers are replaced only then.
+// Returns true if its commit matches. Pointers that the trial does not cover are replaced only then.
 bool is_pinned_ggml();
 
-// A function that ggml's CPU backend gives out by its name; null where it has none.
+// Returns a function that ggml's CPU backend exports by name, or null.
 void * cpu_function(const char * name);
 
-// From the very library that holds `known`, because llama_cpp loads its libraries with local visibility; null where it
-// has none.
+// Returns a symbol from the library that contains `known`, or null. llama_cpp loads its libraries with local
+// visibility, so a global look-up would not find it.
 void * symbol_beside(void * known, const char * name);
 
-// A product of Q8_0 weights [n_in, n_out], which lie in a buffer of this type, with rows x [n_in, n_rows], computed by
-// a CPU backend of its own; `out` is empty where that fails.
+// A product of Q8_0 weights [n_in, n_out] in a buffer of this type with rows x [n_in, n_rows], computed by a new CPU
+// backend. `out` is empty on failure.
 struct TriedProduct {
     ggml_backend_ptr cpu;
     std::vector<float> out;
@@ -51,23 +52,23 @@ struct TriedProduct {
 TriedProduct try_product(ggml_backend_buffer_type_t type, const std::vector<float> & weights,
                          const std::vector<float> & x, int n_in, int n_threads);
 
-// Installs the hook on the first call. Warns where it does not become active though it is possible.
+// Installs the hook on the first call. Logs a warning if it is possible but did not become active.
 const Status & status();
 
-// The CPU's buffer type for packed weights, null when not active; and whether matrices of this type and number of
-// inputs can live there.
+// The CPU's buffer type for packed weights, or null if the hook is not active; and whether it can hold matrices of this
+// type and number of inputs.
 ggml_backend_buffer_type_t weights_buffer_type();
 bool can_hold(ggml_type type, int64_t n_in);
 
-// what a thread has asked for
+// Settings of a thread.
 struct Scope {
-    bool is_loading = false;      // inside a LoadScope that asks for our kernels
-    bool is_repacking = true;     // not inside a LoadScope without ggml's own types
+    bool is_loading = false;      // inside a LoadScope with our kernels
+    bool is_repacking = true;     // not inside a LoadScope without ggml's repacking
     bool is_computing = false;    // inside a ComputeScope
     bool stays_in_place = false;  // inside a NoOffloadScope (offload.h)
 };
 
-// Puts back at its end what the thread had asked for before.
+// Restores the thread's settings at its end.
 class ScopeKeeper : Pinned {
   public:
     ScopeKeeper();
@@ -77,22 +78,21 @@ class ScopeKeeper : Pinned {
     const Scope before_;
 };
 
-// While it lives, models that this thread loads with use_extra_bufts place their matrices as told: packed by us
-// (`kernels`), by ggml (`repack`), both (what we do not take) or as they lie in the file.
+// While it exists, models that this thread loads with use_extra_bufts store their matrices packed by us (`kernels`), by
+// ggml (`repack`), both (ggml takes what we do not), or as in the file.
 struct LoadScope : ScopeKeeper {
     LoadScope(bool kernels, bool repack);
 };
 
-// A graph of the backend that there is no memory for leaves it as it was. With `fuses`, graphs are computed in steps of
-// several nodes (fusion.h) inside a ComputeScope. Does nothing when the hook is not active, or for another backend than
-// the CPU's.
+// Makes the backend's graphs fail cleanly if memory is missing. With `fuses`, graphs are computed in steps of several
+// nodes (fusion.h) inside a ComputeScope. Does nothing if the hook is not active or if the backend is not the CPU's.
 void take_graphs_of(ggml_backend_t backend, bool fuses);
 
-// Gives a graph that is computed more than once as it is a number to be known by.
+// Assigns a unique id to a graph that is computed repeatedly without changes.
 void name_graph(ggml_cgraph * graph);
 
-// While it lives, graphs that this thread computes use our kernels also for weights that are not packed. Does nothing
-// when `on` is false or the hook is not active.
+// While it exists, graphs that this thread computes also use our kernels for weights that are not packed. Does nothing
+// if `on` is false or the hook is not active.
 struct ComputeScope : ScopeKeeper {
     explicit ComputeScope(bool on);
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the parts of the hook share: hook.cpp installs it and opens scopes, node_traits.cpp computes nodes and graphs,
-// weights_buffer.cpp keeps packed weights.
+// State shared by the parts of the hook: hook.cpp installs it and opens scopes, node_traits.cpp computes nodes and
+// graphs, weights_buffer.cpp stores packed weights.
 #pragma once
 
 #include <ggml-backend.h>
@@ -11,10 +11,10 @@
 
 namespace eaglecpp::kernels {
 
-// set once, before ggml calls us
+// Set once, before ggml calls us.
 struct Ours {
     const KernelTable * table = nullptr;
-    ggml_backend_buffer_type_t weights = nullptr;  // the type of buffers with packed weights
+    ggml_backend_buffer_type_t weights = nullptr;  // buffer type for packed weights
 };
 extern Ours ours;
 
@@ -25,15 +25,15 @@ inline bool is_ours(const ggml_tensor * t) {
     return buffer && ggml_backend_buffer_get_type(buffer) == ours.weights;
 }
 
-// Weights that cannot be packed are refused by supports_op(); whoever allocates asks can_pack() first.
-// `init`: ggml_backend_buffer_init. One per process, never freed.
+// Weights that cannot be packed are refused by supports_op(); allocators must check can_pack() first. `init`:
+// ggml_backend_buffer_init. One per process, never freed.
 abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu, abi::BufferInit init);
 
-// Gives each node that our kernels compute what computes it; all else is asked of `ggmls`.
+// Assigns our kernels to the nodes that they compute; all other questions go to `ggmls`.
 abi::ExtraBufferType * node_traits_before(abi::ExtraBufferType * ggmls);
 
-// In place of a backend's own, which is the same for all backends and still computes; with `fuses`, in steps of several
-// nodes inside a ComputeScope.
+// Replaces a backend's graph_compute, which is the same for all backends and still does the work. With `fuses`,
+// computes in steps of several nodes inside a ComputeScope.
 using GraphCompute = decltype(abi::BackendInterface::graph_compute);
 GraphCompute compute_in_place_of(GraphCompute of_ggml, bool fuses);
 

@@ -11,7 +11,7 @@ namespace eaglecpp::kernels {
 
 namespace {
 
-// What computes a node, and in how much scratch memory.
+// Kernel of a node, with its scratch memory.
 class Traits : public abi::TensorTraits {
   public:
     using Size = size_t (*)(int n_threads, const ggml_tensor * op);
@@ -31,9 +31,9 @@ class Traits : public abi::TensorTraits {
     Compute compute_;
 };
 
-// Operations that ggml could compute, too. The thread that starts a graph asks for the work sizes; whether it is inside
-// a ComputeScope is written on the node then, for the threads that compute it. `extra` of a node is free: the CPU
-// backend uses it for weights only.
+// Operations that ggml could also compute. The thread that starts a graph asks for the work sizes. If it is inside a
+// ComputeScope, that is recorded in the node's `extra` for the computing threads. The field is free, because the CPU
+// backend uses it only for weights.
 class Tagged : public Traits {
   public:
     using Traits::Traits;
@@ -46,14 +46,14 @@ class Tagged : public Traits {
     }
 };
 
-// ggml's classes have other names than those of ggml_abi.h, which UBSan would take for a mistake.
+// ggml's classes and the ones in ggml_abi.h have different names, which UBSan would report as an error.
 #if defined(__GNUC__)
 #define FOREIGN_CLASS __attribute__((no_sanitize("vptr")))
 #else
 #define FOREIGN_CLASS
 #endif
 
-// Asked in the place of one of ggml's own types, which is asked about all that is not ours.
+// Replaces one of ggml's types, which still answers for all other nodes.
 class Extra : public abi::ExtraBufferType {
   public:
     FOREIGN_CLASS bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) override {
@@ -88,15 +88,15 @@ class Extra : public abi::ExtraBufferType {
         }
     }
 
-    // being planned by a thread of ours, or planned so
+    // Returns true if one of our threads is planning the node, or has planned it.
     static bool is_for(const ggml_tensor * op, const Tagged & tagged) {
         return scope.is_computing || op->extra == &tagged;
     }
 
-    // Nobody else can compute products of packed weights.
+    // No other code can compute products of packed weights.
     Traits packed_{[](int n, const ggml_tensor * op) { return product_work_size(*ours.table, n, op); },
                    [](const ComputeParams & params, ggml_tensor * op) { multiply_packed(*ours.table, params, op); }};
-    // several nodes at once, in the place of one of them (fusion.h)
+    // Several nodes at once, in place of one of them (fusion.h).
     Traits steps_{[](int n, const ggml_tensor * op) { return Step::of(op).work_size(*ours.table, n); },
                   [](const ComputeParams & params, ggml_tensor * op) { Step::of(op).compute(*ours.table, params); }};
     Tagged dense_{dense_work_size,
@@ -111,8 +111,8 @@ bool is_packed_product(const ggml_tensor * node) {
     return (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) && is_ours(node->src[0]);
 }
 
-// ggml's CPU backend frees its work buffer before it makes a larger one: where there is no memory for that, it would go
-// on to write into the old one, and free it again.
+// ggml's CPU backend frees its work buffer before it allocates a larger one. If that fails, it would later write into
+// the freed buffer and free it again.
 ggml_status compute_by_ggml(ggml_backend_t backend, ggml_cgraph * graph) {
     try {
         return compute_of_ggml_.load()(backend, graph);

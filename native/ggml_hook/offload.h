@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
-// ggml sends a batch of 32 rows and more whose weights lie in host memory to a GPU, weights included: right for a
-// prompt of hundreds of rows, far too slow for a verification. llama.cpp decides once for a whole context (op_offload),
-// so the question that ggml asks each device is answered here.
+// ggml sends a batch of 32 or more rows to a GPU even if its weights are in host memory, including the weights. That is
+// right for a prompt of hundreds of rows, but far too slow for a verification. llama.cpp decides once per context
+// (op_offload), so the hook answers the question that ggml asks each device.
 #pragma once
 
 #include "ggml_hook/hook.h"
 
 namespace eaglecpp {
 
-// While it lives, graphs that this thread builds are computed where their weights are. Does nothing with a ggml other
-// than the version its interface was taken from.
+// While it exists, graphs that this thread builds are computed where their weights are. Does nothing with an unknown
+// version of ggml.
 struct NoOffloadScope : kernels::ScopeKeeper {
     explicit NoOffloadScope(bool on);
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A buffer type of ggml's CPU backend that keeps weights in our packed form. The hook answers for the operations on
+// A buffer type of ggml's CPU backend that stores weights in our packed layout. The hook answers for operations on
 // them.
 #include <algorithm>
 #include <atomic>
@@ -29,8 +29,7 @@ std::align_val_t alignment_of(size_t n) {
     return std::align_val_t(n < n_large_page ? n_alignment : n_large_page);
 }
 
-// In large pages where the system has them: one row reads every page once, and 4 KB pages cost a tenth of the
-// bandwidth.
+// Uses large pages if available: one row reads every page once, and 4 KB pages cost a tenth of the bandwidth.
 uint8_t * allocate(size_t n) {
     auto * p = (uint8_t *)::operator new(n, alignment_of(n), std::nothrow);
 #ifdef __linux__
@@ -39,7 +38,7 @@ uint8_t * allocate(size_t n) {
     return p;
 }
 
-// what a buffer's context points to
+// Context of a buffer.
 struct Packed {
     uint8_t * base;
     size_t size;
@@ -70,9 +69,9 @@ void * base(ggml_backend_buffer_t b) {
     return packed(b).base;
 }
 
-// Large matrices by several threads: fresh memory and the file's pages are provided faster to many.
+// Packs large matrices with several threads, which get fresh memory and the file's pages faster than one.
 void pack_matrix(const ggml_tensor * w, const void * data) {
-    constexpr int64_t n_step = 16;  // groups that a thread takes at once
+    constexpr int64_t n_step = 16;  // groups that a thread takes at a time
     const int64_t n = packed_groups(w);
     std::atomic<int64_t> next{0};
     const auto work = [&] {
@@ -87,13 +86,13 @@ void pack_matrix(const ggml_tensor * w, const void * data) {
     try {
         while (helpers.size() < n_helpers) helpers.emplace_back(work);
     } catch (const std::exception &) {
-        // no more threads to be had
+        // No more threads are available.
     }
     work();
     for (std::thread & t : helpers) t.join();
 }
 
-// Whole matrices only: a row of the file is spread over its group.
+// Only whole matrices: packing spreads a row of the file over its group.
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_t offset, size_t size) {
     if (offset == 0 && size == ggml_nbytes(t) && can_pack(*ours.table, t)) {
         pack_matrix(t, data);
@@ -102,7 +101,8 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_
     }
 }
 
-// Nobody reads packed weights back; ggml would call a null pointer. Nor does anybody clear or fill weights.
+// Packed weights are never read back, but without this ggml would call a null pointer. Weights are never cleared or
+// filled either.
 void get_tensor(ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_t, size_t size) {
     std::memset(data, 0, size);
     log_line(LogLevel::error, std::string(ggml_get_name(t)) + ": packed weights cannot be read back");

@@ -20,10 +20,11 @@ namespace {
 thread_local const AbortGuard * innermost = nullptr;
 ggml_abort_callback_t previous = nullptr;
 
-// True when every frame between here and the guard can be unwound. Stacks grow downwards wherever ggml runs.
+// Returns true if every frame between here and the guard can be unwound. Stacks grow downwards on all of ggml's
+// platforms.
 #ifdef _WIN32
 bool can_unwind_to(const AbortGuard *) {
-    return true;  // all functions have tables there
+    return true;  // all functions have unwind tables on Windows
 }
 #else
 bool can_unwind_to(const AbortGuard * guard) {
@@ -42,7 +43,7 @@ bool can_unwind_to(const AbortGuard * guard) {
 }
 #endif
 
-// ggml calls abort() as soon as this returns; throwing is the only way out.
+// ggml calls abort() when this returns, so it must throw.
 void on_abort(const char * message) {
     if (innermost) {
         if (can_unwind_to(innermost)) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Keeps GGML_ASSERT and GGML_ABORT from ending the process. While a guard is active, an assertion that fires on the
-// guarding thread is thrown as Error(broken) instead; whoever catches it must give up the objects in use.
+// Keeps GGML_ASSERT and GGML_ABORT from ending the process. While a guard is active, an assertion that fails on its
+// thread is thrown as Error(broken); the handler must give up the objects in use.
 //
-// The exception passes through C functions of ggml. They have nothing to clean up, and compilers write the tables that
-// unwinding needs for C as well on x86-64, 64-bit ARM, macOS and Windows; elsewhere llama.cpp must be compiled with
-// -funwind-tables (and never with -fexceptions, which makes OpenMP regions of C code end the process instead). The
-// guard checks before it throws: on a stack that has frames without tables, and on ggml's worker threads, the process
-// ends with the assertion's text, as it would without a guard. So known causes are also checked before the call.
+// The exception passes through C functions of ggml, which have nothing to clean up. Compilers also write unwind tables
+// for C on x86-64, 64-bit ARM, macOS and Windows; elsewhere llama.cpp must be compiled with -funwind-tables (never with
+// -fexceptions, which makes OpenMP regions of C code end the process). The guard checks the tables before it throws. On
+// a stack with frames without tables, and on ggml's worker threads, the process ends with the assertion's text, as
+// without a guard. So known causes are also checked before the call.
 #pragma once
 
 #include <utility>

@@ -15,7 +15,7 @@ namespace eaglecpp {
 
 namespace fs = std::filesystem;
 
-// Ten times as many as the largest models have. llama.cpp looks for each tensor in a list of all of them.
+// Ten times the count of the largest models. llama.cpp searches a list of all tensors for each tensor.
 static constexpr uint64_t n_tensors_max = 1 << 14;
 
 bool is_weight_type(ggml_type type) {
@@ -41,7 +41,8 @@ GgufReader::GgufReader(std::string path) : path_(std::move(path)), gguf_(nullptr
              (uint8_t)head.magic[0], (uint8_t)head.magic[1], (uint8_t)head.magic[2], (uint8_t)head.magic[3]);
     }
     if (head.n_tensors > n_tensors_max) {
-        fail(ErrorKind::gguf, "%s: the header counts %llu tensors, expected at most %llu: damaged, get it again",
+        fail(ErrorKind::gguf,
+             "%s: the header counts %llu tensors, but the limit is %llu; the file is damaged, download it again",
              path_.c_str(), (unsigned long long)head.n_tensors, (unsigned long long)n_tensors_max);
     }
     ErrorTrail trail;
@@ -68,9 +69,10 @@ void GgufReader::read_tensor_table() {
         t.n_bytes = gguf_get_tensor_size(g, i);
         const uint64_t start = gguf_get_tensor_offset(g, i);
         t.offset = data_offset + start;
-        // written so that hostile offsets cannot wrap around
+        // Written so that untrusted offsets cannot overflow.
         if (data_offset > file_size_ || start > file_size_ - data_offset || t.n_bytes > file_size_ - t.offset) {
-            fail(ErrorKind::gguf, "%s: tensor '%s' ends at byte %llu but the file has %llu: truncated, get it again",
+            fail(ErrorKind::gguf,
+                 "%s: tensor '%s' ends at byte %llu, but the file has %llu bytes; it is truncated, download it again",
                  path_.c_str(), t.name.c_str(), (unsigned long long)(t.offset + t.n_bytes),
                  (unsigned long long)file_size_);
         }
@@ -153,7 +155,7 @@ std::optional<std::vector<T>> GgufReader::find_array(const std::string & key, st
     return out;
 }
 
-// uint32 values above INT32_MAX become negative and are refused by the range checks of the callers
+// uint32 values above INT32_MAX become negative, and the callers' range checks refuse them.
 std::optional<std::vector<int32_t>> GgufReader::find_ints(const std::string & key) const {
     return find_array<int32_t>(key, {GGUF_TYPE_INT32, GGUF_TYPE_UINT32}, "an array of 32-bit integers");
 }
@@ -182,7 +184,7 @@ std::optional<int64_t> GgufReader::find_of_layer(const std::string & key, int la
         all = *find_ints(key);
     }
     if (layer >= 0 && layer < (int)all.size()) return all[layer];
-    fail(ErrorKind::gguf, "%s: key '%s': expected values of %d layers and more, found %zu", path_.c_str(), key.c_str(),
+    fail(ErrorKind::gguf, "%s: key '%s': expected values for %d or more layers, found %zu", path_.c_str(), key.c_str(),
          layer + 1, all.size());
 }
 
@@ -211,14 +213,15 @@ const TensorInfo * GgufReader::find_tensor(const std::string & name) const {
 
 void GgufReader::read(const TensorInfo & tensor, uint64_t offset, void * dst, uint64_t n) const {
     if (offset > tensor.n_bytes || n > tensor.n_bytes - offset) {
-        fail(ErrorKind::value, "tensor '%s': bytes %llu + %llu are outside its %llu", tensor.name.c_str(),
-             (unsigned long long)offset, (unsigned long long)n, (unsigned long long)tensor.n_bytes);
+        fail(ErrorKind::value, "tensor '%s': expected a range within its %llu bytes, found offset %llu and size %llu",
+             tensor.name.c_str(), (unsigned long long)tensor.n_bytes, (unsigned long long)offset,
+             (unsigned long long)n);
     }
     std::ifstream file(fs::u8path(path_), std::ios::binary);
     file.seekg((std::streamoff)(tensor.offset + offset));
     file.read((char *)dst, (std::streamsize)n);
     if (!file) {
-        fail(ErrorKind::gguf, "%s: could not read %llu bytes of tensor '%s': has the file changed while in use?",
+        fail(ErrorKind::gguf, "%s: could not read %llu bytes of tensor '%s'; the file may have changed while in use",
              path_.c_str(), (unsigned long long)n, tensor.name.c_str());
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Typed, checked access to a GGUF header through ggml's own parser. Every getter fails with the file, the key, what
-// was expected and what was found. Tensor ranges are checked against the file's size on opening, so that data can be
-// read later without further checks. Tensor data is not loaded.
+// Typed, checked access to a GGUF header through ggml's parser. Errors name the file, the key, the expected and the
+// found value. Tensor ranges are checked against the file's size on opening, so data can be read later without checks.
+// Tensor data is not loaded.
 #pragma once
 
 #include <ggml.h>
@@ -20,17 +20,16 @@ namespace eaglecpp {
 struct TensorInfo {
     std::string name;
     ggml_type type;
-    std::array<int64_t, GGML_MAX_DIMS> ne;  // ggml order: fastest axis first
+    std::array<int64_t, GGML_MAX_DIMS> ne;  // ggml order: fastest dimension first
     uint64_t offset;                        // from the start of the file
     uint64_t n_bytes;
 };
 
-// True for types that ggml can multiply with and look rows up in: floats, and quantised types that it can dequantise.
-// False for integers and for the quantised types that ggml uses only for activations.
+// Returns true for types that ggml can multiply with and look up rows of: floats, and quantised types that it can
+// dequantise. Integers and the quantised types for activations give false.
 bool is_weight_type(ggml_type type);
 
-// Whether an architecture is a block drafter, and whether it is a drafter that reads hidden states of the target: EAGLE
-// or a block drafter.
+// Return true for block drafters, and for all drafters that read the target's hidden states (EAGLE and block drafters).
 inline bool is_block_arch(const std::string & architecture) {
     return architecture == "dflash" || architecture == "dflash_ex";
 }
@@ -47,7 +46,7 @@ class GgufReader {
 
     bool has(const std::string & key) const;
 
-    // std::nullopt when the key is absent; Error(gguf) when it has another type or is out of range
+    // Returns std::nullopt if the key is missing. Error(gguf) if it has another type or is out of range.
     std::optional<uint32_t> find_u32(const std::string & key) const;
     std::optional<float> find_f32(const std::string & key) const;
     std::optional<bool> find_bool(const std::string & key) const;
@@ -56,10 +55,10 @@ class GgufReader {
     std::optional<std::vector<float>> find_floats(const std::string & key) const;
     std::optional<std::vector<uint8_t>> find_bools(const std::string & key) const;
     std::optional<std::vector<std::string>> find_strs(const std::string & key) const;
-    // what a model says of a layer: one number or bool for all, or an array of them, which must be long enough
+    // A value per layer: one number or bool for all layers, or an array, which must be long enough.
     std::optional<int64_t> find_of_layer(const std::string & key, int layer) const;
 
-    // as above, but the key must be there
+    // The same, but raises if the key is missing.
     uint32_t u32(const std::string & key) const;
     float f32(const std::string & key) const;
     std::string str(const std::string & key) const;
@@ -67,7 +66,7 @@ class GgufReader {
     const std::vector<TensorInfo> & tensors() const { return tensors_; }
     const TensorInfo * find_tensor(const std::string & name) const;
 
-    // reads `n` bytes of a tensor's data starting at `offset` within it
+    // Reads `n` bytes of a tensor's data, starting at `offset` within it.
     void read(const TensorInfo & tensor, uint64_t offset, void * dst, uint64_t n) const;
 
   private:
@@ -84,7 +83,7 @@ class GgufReader {
     uint64_t file_size_ = 0;
     std::unique_ptr<gguf_context, void (*)(gguf_context *)> gguf_;
     std::vector<TensorInfo> tensors_;
-    std::unordered_map<std::string, size_t> by_name_;  // places in tensors_
+    std::unordered_map<std::string, size_t> by_name_;  // indices into tensors_
 };
 
 }  // namespace eaglecpp

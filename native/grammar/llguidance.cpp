@@ -34,13 +34,18 @@ static void find(F *& out, void * library, const std::string & name, const std::
 #else
     out = (F *)dlsym(library, name.c_str());
 #endif
-    if (!out) fail(ErrorKind::unsupported, "llguidance's library %s has no function %s", path.c_str(), name.c_str());
+    if (!out)
+        fail(ErrorKind::unsupported,
+             "llguidance's library %s has no function %s; install the version that eaglecpp requires", path.c_str(),
+             name.c_str());
 }
 
 void Llguidance::load(const std::string & path) {
     if (loaded.load()) return;
     void * library = open_library(path);
-    if (!library) fail(ErrorKind::unsupported, "llguidance's library %s cannot be loaded", path.c_str());
+    if (!library)
+        fail(ErrorKind::unsupported, "llguidance's library %s cannot be loaded; install llguidance again",
+             path.c_str());
     static Llguidance found;
     Llguidance f;
 #define FIND(name) find(f.name, library, "llg_" #name, path)
@@ -58,7 +63,7 @@ void Llguidance::load(const std::string & path) {
     FIND(matcher_rollback);
     FIND(matcher_compute_ff_tokens);
 #undef FIND
-    // The only struct without a size: where its documented defaults stand is where this version has its fields.
+    // The only struct without a size. If its documented defaults are at the expected offsets, the layout is the same.
     LlgConstraintInit init;
     f.constraint_init_set_defaults(&init, (const LlgTokenizer *)&init);
     const bool is_same = init.tokenizer == (const LlgTokenizer *)&init && init.max_items_in_row == 2000 &&
@@ -80,7 +85,7 @@ void Llguidance::load(const std::string & path) {
 
 const Llguidance & Llguidance::get() {
     const Llguidance * found = loaded.load();
-    if (!found) fail(ErrorKind::grammar, "llguidance is not loaded; make the grammar by eaglecpp.engine.grammar");
+    if (!found) fail(ErrorKind::grammar, "llguidance is not loaded; create the grammar with eaglecpp.engine.grammar");
     return *found;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// llguidance's C interface (its parser/llguidance.h), from the shared library of its Python package. Nothing of it is
-// linked: the library is loaded when the first grammar is used.
+// llguidance's C interface (parser/llguidance.h) from the shared library of its Python package. The library is not
+// linked but loaded when the first grammar is used.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace eaglecpp {
 struct LlgTokenizer;
 struct LlgMatcher;
 
-// Declared as LlgTokenizerInitV2, whose size the library reads from its first field.
+// LlgTokenizerInitV2; the library reads its size from the first field.
 struct LlgTokenizerInit {
     size_t struct_size = sizeof(LlgTokenizerInit);
     uint32_t vocab_size = 0, tok_eos = 0;
@@ -41,7 +41,7 @@ struct LlgConstraintInit {
     uint8_t unused[256] = {};
 };
 
-// The functions that are used. Safe for several threads at a time, each with its own matcher.
+// The functions in use. Thread-safe if each thread has its own matcher.
 struct Llguidance {
     LlgTokenizer * (*new_tokenizer_v2)(const LlgTokenizerInit *, char * error, size_t n_error);
     void (*free_tokenizer)(LlgTokenizer *);
@@ -57,10 +57,10 @@ struct Llguidance {
     int32_t (*matcher_rollback)(LlgMatcher *, size_t n);
     int32_t (*matcher_compute_ff_tokens)(LlgMatcher *, uint32_t * tokens, size_t n_max);
 
-    // Loads the library; a second call does nothing. Error(unsupported) where it lacks a function
+    // Loads the library; later calls do nothing. Error(unsupported) if it lacks a function.
     static void load(const std::string & path);
 
-    // Error(grammar) before load()
+    // Error(grammar) before load().
     static const Llguidance & get();
 };
 

@@ -15,15 +15,15 @@
 
 namespace eaglecpp {
 
-// The first byte of tokens that no text matches.
+// First byte of the pieces of end tokens, which no text matches.
 static constexpr char end_mark = '\xFF';
 
-// Places at which a text can go on. A schema has four for each optional property; in an ambiguous grammar the time of a
-// token grows with their square, to 0.1 s here.
+// Limit of parser items. A schema has four for each optional property. In an ambiguous grammar the time per token grows
+// with their square, up to 0.1 s at this limit.
 static constexpr size_t n_places = 1000, n_places_json = 10000;
 
-// So many calls of the drafts' matcher in a row that took longer let the next ones out, so that they cost a round
-// little on average. A single one may have lost its core.
+// After so many consecutive slow calls of the drafts' matcher, the next calls are skipped, so that they cost little per
+// round on average. A single slow call may have lost its core.
 static constexpr double slow_ms = 2.0, n_rest_per_ms = 8.0, n_rest_max = 1000.0;
 static constexpr int n_slow_max = 3;
 
@@ -32,7 +32,7 @@ static size_t call_tokenize(const void * user_data, const uint8_t * bytes, size_
     Tokens found;
     try {
         found = (*(const GrammarVocabulary::Tokenize *)user_data)(std::string((const char *)bytes, n_bytes));
-    } catch (...) {  // not into Rust
+    } catch (...) {  // must not reach Rust
     }
     for (size_t i = 0; i < std::min(n_max, found.size()); ++i) tokens[i] = (uint32_t)found[i];
     return found.size();
@@ -68,7 +68,7 @@ GrammarVocabulary::~GrammarVocabulary() {
     Llguidance::get().free_tokenizer(tokenizer_);
 }
 
-// The text's matcher forces nothing: its mask allows every tokenization.
+// The text's matcher does not force tokens: its mask allows every tokenization.
 GrammarMatcher::GrammarMatcher(const std::string & text, std::shared_ptr<const GrammarVocabulary> vocabulary)
     : llg_(Llguidance::get()),
       vocabulary_(std::move(vocabulary)),
@@ -77,11 +77,11 @@ GrammarMatcher::GrammarMatcher(const std::string & text, std::shared_ptr<const G
       bits_(((size_t)vocabulary_->size() + 31) / 32),
       allowed_((size_t)vocabulary_->size()) {
     if (llg_.matcher_get_error(matcher_.get())) give_up();
-    allowed();  // the first mask takes the longest
+    allowed();  // the first mask takes longest
 }
 
 namespace {
-// llguidance's compiler recurses as deep as schemas refer to each other.
+// llguidance's compiler recurses along the references of a schema.
 constexpr size_t n_stack = (size_t)64 << 20;
 
 struct MakeCall {
@@ -95,7 +95,7 @@ void make_now(void * p) {
     call.made = Llguidance::get().new_matcher(&call.init, "lark", call.text.c_str());
 }
 
-// Runs it on a stack that no schema overflows. Pages of it that are not used cost nothing.
+// Runs the call on a stack that no schema overflows. Unused pages cost nothing.
 bool run_on_stack(MakeCall & call) {
 #if defined(_WIN32)
     const auto run = [](void * p) -> DWORD { return make_now(p), 0; };
@@ -132,7 +132,7 @@ GrammarMatcher::Matcher GrammarMatcher::make(const std::string & text) const {
 void GrammarMatcher::give_up() const {
     const char * error = llg_.matcher_get_error(matcher_.get());
     std::string text = error ? error : "llguidance gives no reason";
-    text = text.substr(0, text.find("\n   1 |"));  // behind it is the grammar, as eaglecpp wrote it
+    text = text.substr(0, text.find("\n   1 |"));  // followed by the grammar as eaglecpp wrote it
     fail(ErrorKind::grammar, "the grammar: %.600s", text.c_str());
 }
 
@@ -152,14 +152,14 @@ const std::vector<bool> & GrammarMatcher::allowed() {
 }
 
 void GrammarMatcher::accept(Token token) {
-    if (!allows(token)) fail(ErrorKind::grammar, "token %d does not fit the grammar at this point", token);
+    if (!allows(token)) fail(ErrorKind::grammar, "the grammar does not allow token %d at this point", token);
     if (vocabulary_->is_end(token)) return;
     has_mask_ = false;
     if (llg_.matcher_consume_tokens(matcher_.get(), (const uint32_t *)&token, 1) != 0) give_up();
     to_drafts_.push_back(token);
 }
 
-// Calls f with the drafts' matcher where that has read the text and `path`.
+// Calls f with the drafts' matcher after it has read the text and `path`.
 template <typename F>
 void GrammarMatcher::behind(const Tokens & path, F && f) {
     if (!drafts_ || n_rest_-- > 0) return;
@@ -195,8 +195,8 @@ std::vector<bool> GrammarMatcher::allows_behind(const Tokens & path, const Token
     return out;
 }
 
-// The longest token that begins all others that may follow or is begun by them. It ends a forced text; a longer one may
-// take its place. -1 = none.
+// Returns the longest token that is a prefix or an extension of all other allowed tokens, or -1. It ends a forced text,
+// and a longer token may replace it.
 Token GrammarMatcher::open_end(LlgMatcher * m, bool & is_certain) {
     if (llg_.matcher_is_stopped(m)) return -1;
     if (llg_.matcher_compute_mask_into(m, bits_.data(), bits_.size() * sizeof(uint32_t)) != 0) return -1;
@@ -261,7 +261,7 @@ void check_grammar(const std::string & text) {
     std::vector<bool> is_end(256);
     for (size_t i = 0; i < 256; ++i) pieces[i] = std::string(i > 0, (char)i);
     is_end[0] = true;
-    const auto tokenize = [](const std::string &) { return Tokens(); };  // only for forced tokens
+    const auto tokenize = [](const std::string &) { return Tokens(); };  // only needed for forced tokens
     GrammarMatcher(text, std::make_shared<GrammarVocabulary>(pieces, is_end, tokenize));
 }
 

@@ -490,8 +490,8 @@ def test_requests_that_a_one_pass_drafter_cannot_serve_are_refused(make: Make) -
             lambda: native.block(features, tokens, [1] * 9, 4),
             "9 masked rows behind a commit, expected 0 to 4",
         ),
-        (lambda: native.commit(features, tokens), "fed no states"),
-        (lambda: native.commit_ahead(features, tokens, 2), "depend on the tokens before them"),
+        (lambda: native.commit(features, tokens), "read no states"),
+        (lambda: native.commit_ahead(features, tokens, 2), "depend on the previous tokens"),
     ):
         with pytest.raises(ValueError, match=text):
             call()
