@@ -2,6 +2,10 @@
 // Steps: several nodes of a graph computed as one. Between the products of a layer there are operations on a few
 // thousand numbers, each of which costs more in waiting for the other threads than in work. A step does the work of one
 // thread for a row in one go:
+//   - an addition, the norm after it and the norm's weights, then the products of the result, whose rows are rounded
+//     once for all of them;
+//   - a gate (SwiGLU or GeGLU) and the product of its result;
+//   - the rotation of queries and keys, and their storage in the cache.
 //
 // The arithmetic does not depend on how nodes are grouped; otherwise a row's bits would depend on its batch. Norms,
 // gates and rotations use our arithmetic in every graph; additions and roundings to half precision have only one

@@ -2,9 +2,9 @@
 // Adds our kernels to ggml's CPU backend. That backend asks its "extra buffer types" before it computes a node. The
 // questions for one of them come to us first, so we run inside the unmodified backend, on its threads and without
 // splitting graphs. We take:
-// - products of weights that were loaded into our buffer type (LoadScope);
-// - in graphs planned inside a ComputeScope: products of unpacked F32, F16 and BF16 weights, and attention;
-// - in such graphs of a backend passed to take_graphs_of(): the nodes between the products (fusion.h).
+//   - products of weights that were loaded into our buffer type (LoadScope);
+//   - in graphs planned inside a ComputeScope: products of unpacked F32, F16 and BF16 weights, and attention;
+//   - in these graphs, if take_graphs_of() got the backend: the nodes between the products (fusion.h).
 //
 // All other code in the process, for example llama_cpp.Llama, keeps ggml's kernels, and may load models and compute
 // graphs at any time. The hook only replaces four pointers of ggml, each atomically and before any of our models is

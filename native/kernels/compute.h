@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a kernel sees of the graph it runs in: ggml's own compute parameters and ggml's barrier.
+// The part of ggml's graph state that kernels use: ggml's compute parameters and its barrier.
 #pragma once
 
 #include <ggml.h>
@@ -12,11 +12,11 @@ struct ggml_threadpool;
 
 namespace eaglecpp::kernels {
 
-// ggml's `ggml_compute_params` of the pinned version (ggml-cpu-impl.h), checked by tests/native/ggml_hook/test_abi.cpp.
+// ggml's `ggml_compute_params` in the pinned version (ggml-cpu-impl.h), checked by tests/native/ggml_hook/test_abi.cpp.
 struct ComputeParams {
     int ith, nth;  // this thread, number of threads
     size_t wsize;
-    void * wdata;  // scratch shared by all threads, wsize bytes; what the work size of the operation asked for
+    void * wdata;  // scratch memory of wsize bytes, shared by all threads; wsize covers the operation's work size
     ggml_threadpool * threadpool;
     bool use_ref;
 };
@@ -30,7 +30,7 @@ inline void barrier(const ComputeParams & p) {
     if (p.nth > 1) barrier_of_ggml(p.threadpool);
 }
 
-// the piece [first, second) of n that thread ith of nth takes
+// Returns the range [first, second) of n items for thread ith of nth.
 inline std::pair<int64_t, int64_t> share(int64_t n, int ith, int nth) {
     return {n * ith / nth, n * (ith + 1) / nth};
 }

@@ -11,7 +11,7 @@ namespace eaglecpp::kernels {
 
 namespace {
 
-// Few inputs, or a single row, every thread rounds for itself, which is less work than waiting for the others.
+// With few inputs or a single row, every thread rounds for itself, which costs less than waiting for the others.
 bool rounds_privately(const ggml_tensor * op) {
     constexpr int64_t n_private = 3072;
     const int64_t n_rows = ggml_nrows(op->src[1]);
@@ -22,21 +22,21 @@ int64_t n_groups(const ggml_tensor * w) {
     return (w->ne[1] + n_group - 1) / n_group;
 }
 
-// Pieces of [0, n) for the threads of one operation, larger ones first: half of all work in a piece for each thread,
-// then half of what is left, and so on. Whoever is free takes the next piece, so a thread that is slower for a while
-// (its core is shared, its memory further away) keeps nobody waiting for long. Every round has a piece of each thread's
-// stretch of [0, n), behind the last round's; so threads that keep pace go on where their weights were fetched ahead.
+// Pieces of [0, n) for the threads of one operation, larger ones first: half of the work in one piece per thread, then
+// half of the rest, and so on. A free thread takes the next piece, so a thread that is slower for a while (shared core,
+// distant memory) does not delay the others for long. Every round has a piece of each thread's stretch of [0, n), after
+// the previous round's. So threads that keep pace continue where their weights were prefetched.
 //
-// The number of pieces that were taken lies in the last parameter of the node, which no product uses. It starts at 0
-// and is 0 again when every thread has asked once in vain; so no thread has to wait before it may begin, and graphs may
-// be computed many times, by any number of threads.
+// The number of taken pieces is stored in the last parameter of the node, which no product uses. It starts at 0 and
+// returns to 0 when every thread has asked once in vain. So no thread waits before it starts, and a graph can be
+// computed many times with any number of threads.
 class Pieces {
   public:
     Pieces(ggml_tensor * op, int nth, int64_t n, size_t n_bytes)
         : taken_(*(std::atomic<int32_t> *)&op->op_params[n_params - 1]), nth_(nth), n_(n) {
         for (size_t least = n_bytes_least * nth; nth > 1 && n_rounds_ < 5 && n_bytes > least; least *= 2) ++n_rounds_;
     }
-    // false when there is none left; must be called until then
+    // Returns false if none is left. Must be called until then.
     bool next(int64_t & first, int64_t & end) {
         do {
             const int32_t i = taken_.fetch_add(1, std::memory_order_relaxed);
@@ -55,8 +55,7 @@ class Pieces {
 
   private:
     static constexpr int n_params = GGML_MAX_OP_PARAMS / sizeof(int32_t);
-    static constexpr size_t n_bytes_least = 32
-                                            << 10;  // of weights in a thread's share, before it is worth a piece more
+    static constexpr size_t n_bytes_least = 32 << 10;  // of weights per thread that make another round of pieces pay
     static_assert(sizeof(std::atomic<int32_t>) == sizeof(int32_t));
     std::atomic<int32_t> & taken_;
     int nth_, n_rounds_ = 1;
@@ -67,25 +66,25 @@ bool is_experts(const ggml_tensor * op) {
     return op->op == GGML_OP_MUL_MAT_ID;
 }
 
-// matrices that a row is multiplied with
+// Matrices that a row is multiplied with.
 int64_t n_used(const ggml_tensor * op) {
     return is_experts(op) ? op->src[2]->ne[0] : 1;
 }
 
-// rows of all matrices together
+// Rows of all matrices together.
 int64_t n_listed(const ggml_tensor * op) {
     return is_experts(op) ? op->src[2]->ne[0] * op->src[2]->ne[1] : ggml_nrows(op->src[1]);
 }
 
-// What each thread keeps at the end of the work buffer, where no thread can run out of memory: a list of pointers to
-// rows, one to their results, and of experts who has which rows.
+// Size of a thread's lists at the end of the work buffer, where no thread can run out of memory: pointers to rows and
+// to their results, and for experts also the assignment of rows.
 size_t list_size(const ggml_tensor * op) {
     size_t n = 2 * sizeof(void *) * n_listed(op);
     if (is_experts(op)) n += 2 * sizeof(int32_t) * n_listed(op) + sizeof(int64_t) * (op->src[0]->ne[2] + 1);
     return (n + 63) / 64 * 64;
 }
 
-// Rows of activations that are multiplied with one matrix, and where their results go.
+// Rows of activations for one matrix, and pointers to their results.
 template <class Row>
 struct RowList {
     RowList(const ComputeParams & params, const ggml_tensor * op) {
@@ -102,8 +101,8 @@ struct RowList {
     int n = 0;
 };
 
-// Calls run(matrix index, list) for every matrix of weights that has rows: the only one, or each chosen expert.
-// row_at(i) is row i of src1.
+// Calls run(matrix index, list) for every matrix with rows: the only one, or each chosen expert. row_at(i) is row i of
+// src1.
 template <class Row, class RowAt, class Run>
 void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at, const Run & run) {
     const ggml_tensor * x = op->src[1];
@@ -127,7 +126,7 @@ void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at
         }
     }
     for (int64_t e = 0; e < n_experts; ++e) end[e + 1] += end[e];
-    int64_t * at = end;  // first place of each expert, then moved to its end
+    int64_t * at = end;  // first entry of each expert, later its end
     for (int64_t i = 0; i < n_chosen; ++i) {
         if (chosen[i] >= 0 && chosen[i] < n_experts) order[at[chosen[i]]++] = (int32_t)i;
     }
@@ -143,7 +142,7 @@ void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at
     }
 }
 
-// a product of operands as the kernels need them, whatever its weights are
+// Returns true for a product whose operands suit the kernels, whatever its weights.
 bool is_plain_product(const ggml_tensor * op) {
     if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) return false;
     const ggml_tensor * x = op->src[1];
@@ -192,7 +191,7 @@ bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op) {
     const ggml_backend_buffer_t buffer = w->view_src ? w->view_src->buffer : w->buffer;
     if (!buffer) return false;
     const ggml_backend_buffer_usage usage = ggml_backend_buffer_get_usage(buffer);
-    // llama.cpp does not mark the buffers of LoRA factors; of a cache, products read views
+    // llama.cpp does not mark the buffers of LoRA factors as weights. Products with a cache read views.
     return usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS || (usage == GGML_BACKEND_BUFFER_USAGE_ANY && !w->view_src);
 }
 
@@ -217,7 +216,7 @@ void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, 
     table.packed(w->type)->quantize(row_of<const float>(x, row) + first, n, to);
 }
 
-// All of them, the barrier included; where each thread rounds for itself, its own.
+// Rounds all rows, including the barrier, or the thread's own copy if each thread rounds for itself.
 static uint8_t * round_rows(const KernelTable & table, const ComputeParams & params, const ggml_tensor * op) {
     const int64_t n_rows = ggml_nrows(op->src[1]);
     uint8_t * rounded = rounded_rows(params);
@@ -258,7 +257,7 @@ void multiply_packed(const KernelTable & table, const ComputeParams & params, gg
 void multiply_dense(const KernelTable & table, const ComputeParams & params, ggml_tensor * op) {
     const ggml_tensor *w = op->src[0], *x = op->src[1];
     const DenseProduct multiply = table.dense(w->type);
-    // in eights, so that threads do not write into each other's cache lines all the time
+    // Steps of eight, so that threads do not keep writing to each other's cache lines.
     constexpr int64_t n_step = 8;
     RowList<float> list(params, op);
     Pieces pieces(op, params.nth, (w->ne[1] + n_step - 1) / n_step, w->nb[1] * w->ne[1] * n_used(op));

@@ -7,21 +7,21 @@
 
 namespace eaglecpp::kernels {
 
-// packed weights [n_in, n_out] or [n_in, n_out, n_experts]: a type with a kernel, whole units, contiguous
+// Packed weights [n_in, n_out] or [n_in, n_out, n_experts]: contiguous, whole units, and of a type with a kernel.
 bool can_pack(const KernelTable & table, const ggml_tensor * weights);
 size_t packed_bytes(const KernelTable & table, const ggml_tensor * weights);
-// groups [g0, g1) of all matrices' groups; `data`: all bytes of the tensor in the file's layout; `packed`:
-// packed_bytes()
+// Packs groups [g0, g1), counted over all matrices. data: the tensor in the file's layout; packed: packed_bytes()
+// bytes.
 int64_t packed_groups(const ggml_tensor * weights);
 void pack_groups(const KernelTable & table, const ggml_tensor * weights, const void * data, uint8_t * packed,
                  int64_t g0, int64_t g1);
 
-// a product whose first operand holds packed weights and whose other operands are as the kernels need them
+// Returns true for a product whose first operand is packed and whose other operands suit the kernels.
 bool can_multiply_packed(const KernelTable & table, const ggml_tensor * op);
-// a product of F32, F16 or BF16 weights as they lie in the file
+// Returns true for a product of F32, F16 or BF16 weights in the file's layout.
 bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op);
 
-// row i of a tensor, dimension by dimension
+// Row i of a tensor, counted over all dimensions.
 template <class T>
 T * row_of(const ggml_tensor * t, int64_t i) {
     const int64_t i1 = i % t->ne[1], i2 = i / t->ne[1] % t->ne[2], i3 = i / t->ne[1] / t->ne[2];
@@ -31,13 +31,13 @@ T * row_of(const ggml_tensor * t, int64_t i) {
 size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op);
 size_t dense_work_size(int n_threads, const ggml_tensor * op);
 void multiply_packed(const KernelTable & table, const ComputeParams & params, ggml_tensor * op);
-// The same in two parts. Row i of the second operand, rounded for the product `op`, lies i rows behind `rounded`, which
-// is rounded_rows() where all threads share the rows; a barrier must come between the parts then.
+// The same in two parts. Row i of the second operand, rounded for the product `op`, is i row sizes after `rounded`. If
+// all threads share the rows, `rounded` is rounded_rows(), and a barrier is needed between the parts.
 inline uint8_t * rounded_rows(const ComputeParams & params) {
     return (uint8_t *)(((uintptr_t)params.wdata + 63) & ~(uintptr_t)63);
 }
 size_t rounded_size(const KernelTable & table, const ggml_tensor * op);
-// inputs [first, first + n) of it, multiples of 32
+// Rounds inputs [first, first + n) of a row; both must be multiples of 32.
 void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, int64_t first, int64_t n,
                 uint8_t * rounded);
 void multiply_rounded(const KernelTable & table, const ComputeParams & params, ggml_tensor * op,

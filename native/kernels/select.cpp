@@ -12,7 +12,7 @@
 
 namespace eaglecpp::kernels {
 
-// here, so that kernels can be tested without any library of ggml's
+// Defined here, so that kernels can be tested without ggml's libraries.
 Barrier barrier_of_ggml = nullptr;
 
 #if defined(EAGLECPP_KERNELS_X86)
@@ -26,7 +26,7 @@ const PackedProduct * products_neon_i8mm(ggml_type type);
 namespace {
 
 #if defined(EAGLECPP_KERNELS_X86)
-// leaf 7, sub-leaf 1: what gcc 12's __builtin_cpu_supports has no name for
+// cpuid leaf 7, sub-leaf 1; gcc 12's __builtin_cpu_supports has no name for it.
 bool has_avx_vnni() {
     unsigned eax = 7, ebx = 0, ecx = 1, edx = 0;
     __asm__ volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Chooses the instruction set that is fastest on this machine.
+// Selects the fastest instruction set for this machine.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace eaglecpp::kernels {
 
-// What a processor offers, as far as the choice depends on it.
+// Processor features that the selection depends on.
 struct Processor {
     bool avx2 = false;    // and FMA
     bool avx512 = false;  // F, BW, DQ and VL
@@ -18,17 +18,17 @@ struct Processor {
     bool i8mm = false;
 };
 
-// `other` with products of its own.
+// Returns a copy of `other` with different products.
 KernelTable with_products(const KernelTable & other, const char * name, PackedProducts products);
 
-// The kernel tables that this build contains and such a processor can run, best first.
+// Returns the kernel tables of this build that the processor can run, best first.
 std::vector<const KernelTable *> usable_tables(const Processor & processor);
 
 // The same for this processor.
 std::vector<const KernelTable *> usable_tables();
 
-// The one in use: the best, or the one EAGLECPP_KERNELS names (avx512, avx_vnni, avx2, neon; for tests).
-// Null where there is none.
+// Returns the table in use: the best one, or the table named by EAGLECPP_KERNELS (avx512, avx_vnni, avx2, neon; for
+// tests). Null without any.
 const KernelTable * chosen_table();
 
 }  // namespace eaglecpp::kernels

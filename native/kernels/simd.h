@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: MIT
-// Sixteen lanes, spelled the same on every instruction set. A file that defines one of KERNEL_AVX512, KERNEL_AVX2 (with
-// KERNEL_AVX_VNNI or without) and KERNEL_NEON before it includes this gets that one, any other the portable form. All
-// names live in a namespace per instruction set (KERNEL_NS), so that one program can contain them all.
+// Sixteen lanes with the same operations on every instruction set. A file that defines KERNEL_AVX512, KERNEL_AVX2 (with
+// KERNEL_AVX_VNNI or without) or KERNEL_NEON before including this gets that instruction set; other files get the
+// portable version. All names are in a namespace per instruction set (KERNEL_NS), so that one program can contain all
+// of them.
 //
-// Lanes lie in one or more registers. What a register does is in the instruction set's file of lanes/ (`Register`), as
-// are operations that depend on how registers share the lanes; here it becomes what sixteen lanes do.
+// Lanes are stored in one or more registers. The operations on one register are in lanes/ (`Register`), as are
+// operations that depend on how registers share the lanes; this file builds the operations on sixteen lanes from them.
 //
-// Every operation gives the same bits on every instruction set: float ones are correctly rounded and in a fixed order,
-// integer ones exact. So a product has one result on all machines, and the portable form tests the others.
+// Every operation gives the same bits on every instruction set: float operations are correctly rounded and in a fixed
+// order, integer operations are exact. So a product has the same result on all machines, and the portable version can
+// test the others.
 //
-//   F32  16 floats      I32  16 integers
-//   Bytes  64 bytes: 16 outputs x 4 inputs, output by output; what dot() multiplies with the same 4 inputs of one row
+//   F32    16 floats
+//   I32    16 integers
+//   Bytes  64 bytes: 16 outputs x 4 inputs, output by output; dot() multiplies them by the same 4 inputs of a row
 #pragma once
 
 #include <cmath>
@@ -46,9 +49,9 @@ namespace eaglecpp::kernels::KERNEL_NS {
 
 constexpr int n_lanes = 16, n_registers = 64 / KERNEL_REGISTER_BYTES, n_in_register = n_lanes / n_registers;
 
-// gcc's and clang's own vectors: their operators work number by number
+// Vector types of gcc and clang; their operators work element by element.
 #if defined(KERNEL_AVX512) || defined(KERNEL_AVX2)
-using ByteNumber = uint16_t;  // two bytes are shifted as one number, and masked
+using ByteNumber = uint16_t;  // two bytes are shifted as one number and masked
 #else
 using ByteNumber = uint8_t;
 #endif
@@ -56,7 +59,7 @@ typedef float FloatRegister __attribute__((vector_size(KERNEL_REGISTER_BYTES)));
 typedef uint32_t IntRegister __attribute__((vector_size(KERNEL_REGISTER_BYTES)));
 typedef ByteNumber ByteRegister __attribute__((vector_size(KERNEL_REGISTER_BYTES)));
 
-// as they lie in memory
+// Layout in memory.
 typedef FloatRegister FloatsInMemory __attribute__((aligned(4), may_alias));
 typedef ByteRegister BytesInMemory __attribute__((aligned(1), may_alias));
 
@@ -65,7 +68,7 @@ struct Lanes {
     T v[n_registers];
 };
 using F32 = Lanes<FloatRegister>;
-using I32 = Lanes<IntRegister>;  // their sign is what is made of them
+using I32 = Lanes<IntRegister>;  // signedness depends on the operation
 using Bytes = Lanes<ByteRegister>;
 
 #if defined(KERNEL_AVX512)
@@ -89,7 +92,7 @@ KERNEL_INLINE To bits_as(const From & x) {
 }
 KERNEL_INLINE F32 set1(float x) {
     F32 r;
-    KERNEL_EACH r.v[i] = x - FloatRegister{};  // not +, which makes -0 another number
+    KERNEL_EACH r.v[i] = x - FloatRegister{};  // not +, which would turn -0 into 0
     return r;
 }
 KERNEL_INLINE I32 set1(int32_t x) {
@@ -119,7 +122,7 @@ KERNEL_INLINE Bytes load_bytes(const uint8_t * p) {
 KERNEL_INLINE void store(float * p, F32 x) {
     KERNEL_EACH *(FloatsInMemory *)(p + i * n_in_register) = x.v[i];
 }
-// the first n lanes, of which there may be none; others are 0
+// Loads the first n lanes (n may be 0 or less); the others are 0.
 KERNEL_INLINE F32 load_n(const float * p, int n) {
     F32 r;
     KERNEL_EACH r.v[i] = Register::load_n(p + i * n_in_register, n - i * n_in_register);
@@ -128,7 +131,7 @@ KERNEL_INLINE F32 load_n(const float * p, int n) {
 KERNEL_INLINE void store_n(float * p, F32 x, int n) {
     KERNEL_EACH Register::store_n(p + i * n_in_register, x.v[i], n - i * n_in_register);
 }
-// n of them that may be as many as there are lanes, or more
+// Stores n lanes; n may be larger than the number of lanes.
 KERNEL_INLINE void store_up_to(float * p, F32 x, int64_t n) {
     if (n < n_lanes) {
         store_n(p, x, (int)n);
@@ -151,7 +154,7 @@ KERNEL_INLINE F32 set1_f16(const void * p) {
     KERNEL_EACH r.v[i] = Register::set1_f16(half);
     return r;
 }
-// whole numbers of 8 or 16 bits
+// Integers of 8 or 16 bits.
 template <class T>
 KERNEL_INLINE I32 widen(const T * p) {
     I32 r;
@@ -169,7 +172,7 @@ KERNEL_INLINE F32 load_16_bits_n(const void * p, int n) {
     std::memcpy(x, p, n * sizeof(uint16_t));
     return load(x);
 }
-KERNEL_INLINE void prefetch(const void * p) {  // into the second-level cache
+KERNEL_INLINE void prefetch(const void * p) {  // into the L2 cache
     __builtin_prefetch(p, 0, 2);
 }
 
@@ -214,7 +217,7 @@ KERNEL_INLINE F32 select_less(F32 a, F32 b, F32 x, F32 y) {
     return x;
 }
 #if !defined(KERNEL_AVX512)  // which has masks
-// x where the lane's bit is set, else 0
+// x in lanes whose bit is set, else 0.
 KERNEL_INLINE F32 keep(uint16_t bits, F32 x) {
     static constexpr uint32_t of_lane[n_lanes] = {1,   2,   4,    8,    16,   32,   64,    128,
                                                   256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
@@ -243,7 +246,7 @@ KERNEL_INLINE F32 load_u8(const uint8_t * p) {
 KERNEL_INLINE F32 load_i8(const int8_t * p) {
     return to_f32(widen(p));
 }
-// low and high halves of 16 bytes
+// Low and high halves of 16 bytes.
 KERNEL_INLINE F32 load_lo4(const uint8_t * p) {
     I32 x = widen(p);
     KERNEL_EACH x.v[i] = x.v[i] & 15;
@@ -254,12 +257,12 @@ KERNEL_INLINE F32 load_hi4(const uint8_t * p) {
     KERNEL_EACH x.v[i] = x.v[i] >> 4;
     return to_f32(x);
 }
-// 2^n for -126 <= n <= 127
+// 2^n for -126 <= n <= 127.
 KERNEL_INLINE F32 exp2_int(I32 n) {
     KERNEL_EACH n.v[i] = (n.v[i] + 127) << 23;
     return bits_as<F32>(n);
 }
-// All registers' sum, always as a balanced tree over lanes 8, 4, 2 and 1 apart.
+// Sum of all lanes, always as a balanced tree over lanes 8, 4, 2 and 1 apart.
 template <int n = n_registers, class T>
 KERNEL_INLINE auto sum(Lanes<T> a) {
     if constexpr (n > 1) {
@@ -276,18 +279,18 @@ KERNEL_INLINE float max_of(F32 a) {
 
 // --- tables ---------------------------------------------------------------------------------------------------------
 
-// ggml's kvalues_iq4nl
+// ggml's kvalues_iq4nl.
 constexpr int8_t iq4_numbers[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 // --- tiles ----------------------------------------------------------------------------------------------------------
 
-// f(n) with n as a constant, of which `most` is the largest
-template <int most, class F>
+// Calls f with n as a compile-time constant, up to n_max.
+template <int n_max, class F>
 KERNEL_INLINE void with_constant(int n, const F & f) {
-    if constexpr (most > 1) {
-        if (n < most) return with_constant<most - 1>(n, f);
+    if constexpr (n_max > 1) {
+        if (n < n_max) return with_constant<n_max - 1>(n, f);
     }
-    f(std::integral_constant<int, most>());
+    f(std::integral_constant<int, n_max>());
 }
 
 // --- bytes ----------------------------------------------------------------------------------------------------------

@@ -488,7 +488,7 @@ def test_requests_that_a_one_pass_drafter_cannot_serve_are_refused(make: Make) -
     for call, text in (
         (
             lambda: native.block(features, tokens, [1] * 9, 4),
-            "9 masked rows behind a commit, expected 0 to 4",
+            "expected 0 to 4 masked rows after a commit, found 9",
         ),
         (lambda: native.commit(features, tokens), "read no states"),
         (lambda: native.commit_ahead(features, tokens, 2), "depend on the previous tokens"),
@@ -497,7 +497,7 @@ def test_requests_that_a_one_pass_drafter_cannot_serve_are_refused(make: Make) -
             call()
     assert native.n_rows == 0
     native = make(PARALLEL).native()
-    with pytest.raises(ValueError, match="200 masked rows behind a commit, expected 0 to 128"):
+    with pytest.raises(ValueError, match="expected 0 to 128 masked rows after a commit, found 200"):
         native.commit_ahead(features, tokens, 200)
     native.commit(features, tokens)
     with pytest.raises(ValueError, match="gives all tokens with the commit"):

@@ -266,7 +266,7 @@ const std::vector<Flaw> of_eagle31 = {
 const std::vector<Flaw> of_eagle = {
     {"missing tensor 'blk.0.attn_norm.weight'", [](Parts & p) { p.flag("{arch}.norm_output", true); }},
     with("{arch}.target_hidden_size", n_embd / 2u, "as wide as its target"),
-    {"expected the one id 7", [](Parts & p) { p.ids("{arch}.target_layers", {9}); }},
+    {"expected only id 7", [](Parts & p) { p.ids("{arch}.target_layers", {9}); }},
     no_layers,
     with_tensor("blk.0.attn_norm.weight", "unknown tensor 'blk.0.attn_norm.weight'"),
     with("{arch}.attention.kv_lora_rank", (uint32_t)kv_rank, "latent attention is not supported"),
