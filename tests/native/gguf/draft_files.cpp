@@ -294,7 +294,7 @@ const std::vector<Flaw> of_dspark = {
     with("{arch}.block_size", 0u, "block_size"),
     without("{arch}.block_size", "block_size"),
     without("tokenizer.ggml.mask_token_id", "mask_token_id"),
-    with("tokenizer.ggml.mask_token_id", 20u, "token 20 is outside the vocabulary of 20"),
+    with("tokenizer.ggml.mask_token_id", 20u, "token 20 is outside the vocabulary of 20 tokens"),
     {"'markov_w1.weight' has shape", [](Parts & p) { p.tensor("markov_w1.weight").ne[1] = 19; }},
     {"'markov_w2.weight' has shape", [](Parts & p) { p.tensor("markov_w2.weight").ne = {n_rank + 1, n_draft_vocab}; }},
     without_tensor("markov_w2.weight", "missing tensor 'markov_w2.weight'"),
