@@ -23,8 +23,8 @@ FeatureSequence::~FeatureSequence() {
     if (kv_) drafter_.give_kv(std::move(kv_));
 }
 
-// Devices prepare a new graph for each size, and rows cost them little, so sizes are padded to one of `sizes`, or to the
-// last one doubled as often as needed.
+// Devices prepare a new graph for each size, and rows cost them little, so sizes are padded to one of `sizes`, or to a
+// multiple of the last one by a power of two.
 int FeatureSequence::n_padded(int n_rows, std::initializer_list<int> sizes) const {
     if (!drafter_.is_remote()) return n_rows;
     const auto found = std::lower_bound(sizes.begin(), sizes.end(), n_rows);

@@ -194,9 +194,9 @@ Models open_models(const EngineOptions & options) {
     }
     if (out.draft_file && !out.draft_file->spec().block.says_window && options.draft_window == 0) {
         log_line(LogLevel::warning,
-                 strf("%s does not say whether its layers attend to a window; they attend to the whole text. If little "
-                      "is accepted in long texts: give the window that it was trained with as draft_window (Laguna's "
-                      "is 512), or convert its checkpoint, which says it",
+                 strf("%s does not say if its layers use a window, so they attend to the whole text. If few drafts are "
+                      "accepted in long texts, set draft_window to the window of its training (512 for Laguna), or "
+                      "convert its checkpoint, which has this value",
                       options.draft_path.c_str()));
     }
     const ggml_tensor * target_head = out.target->model().head();
