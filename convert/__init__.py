@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""EAGLE drafter checkpoints to GGUF.
+"""Converts EAGLE and block drafter checkpoints to GGUF.
 
     from eaglecpp.convert import convert_checkpoint
     report = convert_checkpoint("checkpoint_dir", target="target.gguf", out="draft.gguf", type="Q8_0")
@@ -68,7 +68,7 @@ _SUBMODULES = ("errors", "files", "inspection", "keys")
 
 
 def __getattr__(name: str) -> Any:
-    """Names load on first use: whoever reads the head of a file needs neither numpy nor gguf."""
+    """Loads names on first use, so that reading a file's head needs neither numpy nor gguf."""
     if name in _SUBMODULES:
         return importlib.import_module(f".{name}", __name__)
     if name not in _PUBLIC:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters: the part of a DraftSpec that is theirs, from a flat config and the tensors.
+"""Block drafters: makes their part of a DraftSpec from a flat config and the tensors.
 
-Layers are Qwen3's (or Gemma 4's), but keys and values of the text come from the target's features alone, and
-the drafts from the rows of one block (z-lab/dflash, deepseek-ai/DeepSpec; vLLM:
+Layers are Qwen3's (or Gemma 4's), but keys and values of the text come only from the target's features, and
+drafts from the rows of one block (z-lab/dflash, deepseek-ai/DeepSpec; vLLM:
 model_executor/models/qwen3_dflash.py, qwen3_dflash2.py, qwen3_dspark.py).
 """
 
@@ -26,9 +26,9 @@ SELECTOR = "candidate_selector.hidden_projection.weight"
 SINKS = ".self_attn.sinks"
 GATE = ".self_attn.g_proj.weight"
 CAUSAL = ("is_causal", "causal", "dflash_query_causal")
-"""Keys that say of all layers whether a row sees only earlier rows of its block."""
+"""Keys that set for all layers whether a row attends only to earlier rows of its block."""
 _MOST, _MOST_CANDIDATES = 64, 1024
-"""What the engine takes (native/draft/draft_file.cpp)."""
+"""Limits of the engine (native/draft/draft_file.cpp)."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -42,7 +42,7 @@ def parse_block(
 ) -> BlockSpec:
     """Returns the block of a flat config. Raises ConfigError, UnsupportedError.
 
-    sliding: which layers slide by the config. config: `anchor_first` is what the dialect made of it.
+    sliding: True for layers with a sliding window; config: with `anchor_first`, which the dialect sets
     """
     size = integer(config, "block_size")
     anchor_first = flag(config, "anchor_first")
@@ -51,7 +51,7 @@ def parse_block(
     if any(sliding) and integer(config, "sliding_window") < size:
         raise UnsupportedError(
             f"config.json: sliding_window {config['sliding_window']} is narrower than the block of {size} "
-            "rows: not supported, because trainers cut only the text to the window and engines the block, too"
+            "rows: not supported, because trainers cut only the text to the window and engines also the block"
         )
     rank = _rank(config, shapes)
     for key in ("enable_confidence_head", "use_confidence_head"):
@@ -75,7 +75,7 @@ def parse_block(
         if rank or anchor_first or "d2t" in shapes or "t2d" in shapes:
             raise UnsupportedError(
                 "DFlash2 with a Markov head, a draft vocabulary or drafts from the anchor's slot on: not "
-                "supported, nobody trains such drafters"
+                "supported, because no known trainer produces such drafters"
             )
     return BlockSpec(
         size=size,
@@ -104,8 +104,8 @@ def _mask_token(config: Mapping[str, Any], vocab: int) -> int:
 
 
 def _causal(config: Mapping[str, Any], sliding: Sequence[bool]) -> tuple[bool, ...]:
-    """What the config says of all layers; else rows of layers that slide see those before them alone (z-lab,
-    SpecForge and vLLM; speculators may say otherwise).
+    """Returns True for causal layers. Without a key for all layers, layers with a sliding window are causal,
+    as in z-lab's code, SpecForge and vLLM; speculators has a key for the opposite.
     """
     for key in CAUSAL:
         if config.get(key) is not None:
@@ -114,17 +114,17 @@ def _causal(config: Mapping[str, Any], sliding: Sequence[bool]) -> tuple[bool, .
 
 
 def _rank(config: Mapping[str, Any], shapes: Shapes) -> int:
-    """Of the Markov head; 0 = none, which configs write too."""
-    found = (shapes.get(MARKOV) or (0, 0))[-1]
+    """Returns the rank of the Markov head; 0 = no head, which configs may also state."""
+    rank = (shapes.get(MARKOV) or (0, 0))[-1]
     for key in ("markov_rank", "dspark_markov_rank"):
-        told = config.get(key)
-        if told is not None and told != found:
-            raise wrong(key, str(found or f"0, as there is no tensor {MARKOV}"), told)
-    return found
+        stated = config.get(key)
+        if stated is not None and stated != rank:
+            raise wrong(key, str(rank or f"0, as there is no tensor {MARKOV}"), stated)
+    return rank
 
 
 def _agree(config: Mapping[str, Any], key: str, has: bool, tensor: str) -> None:
-    """Raises ConfigError where the key says otherwise than the tensors, if it says anything."""
+    """Raises ConfigError if the key is set and contradicts the tensors."""
     if config.get(key) is not None and flag(config, key) != has:
         raise ConfigError(
             f"config.json: {key} is {not has}, but the checkpoint has {'a' if has else 'no'} tensor {tensor}"
@@ -132,7 +132,7 @@ def _agree(config: Mapping[str, Any], key: str, has: bool, tensor: str) -> None:
 
 
 def with_markov_part(sources: Mapping[str, TensorSource], hidden: int) -> dict[str, TensorSource]:
-    """A confidence head that reads the state alone reads zeros of the Markov row as well."""
+    """Pads a confidence head that reads only the state with zeros for the Markov row."""
     head, markov = sources.get(CONFIDENCE), sources.get(MARKOV)
     if head is None or markov is None or head.shape != (1, hidden):
         return dict(sources)
@@ -150,7 +150,7 @@ class _Padded(TensorSource):
 
 
 def default_layers(n_target: int, n_layers: int) -> list[int]:
-    """The blocks whose outputs z-lab and SpecForge take where a config names none (post-layer ids)."""
+    """Returns z-lab's and SpecForge's default layers, as ids of blocks whose outputs are read."""
     if n_target < 5:
         raise TensorError(f"config.json: num_target_layers: expected at least 5, found {n_target}")
     if n_layers == 1:

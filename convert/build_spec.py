@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""From a flat draft config, the tensors' shapes and the target to a DraftSpec.
+"""Builds a DraftSpec from a flat draft config, the tensors' shapes and the target.
 
-Sizes come from the config and are checked against every tensor later (`mapping.check_tensors`); the number
-of layers, biases, q/k norms and aux features are counted from the tensors, because published configs get
-them wrong. Flags that contradict tensors are errors: either would silently run other arithmetic.
+Sizes come from the config and are later checked against every tensor (`mapping.check_tensors`). The number of
+layers, biases, q/k norms and aux features are counted from the tensors, because published configs get them
+wrong. Flags that contradict tensors are errors, because either choice could silently change the arithmetic.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ _TABLES = (
     "markov_head.markov_w2.weight", "candidate_selector.predecessor_codebook",
     "candidate_selector.successor_codebook",
 )  # fmt: skip
-"""With a row per token."""
+"""Tensors with a row per token."""
 _MAX_RATES = 16
-"""Depths of which measured acceptance is kept."""
-_MAX_PADDING = 128  # rows; vocabularies of other families differ by more
+"""Maximum depths of recorded acceptance rates."""
+_MAX_PADDING = 128  # rows; vocabularies of different families differ by more
 _IDS = "eagle_aux_hidden_state_layer_ids"
 _OF_BLOCKS = {"slots", "block_size", "partial_rotary", "head"}
-"""Readings of block drafters alone."""
+"""Readings that only apply to block drafters."""
 
 
 def find_choices(
     seen: Seen, dialect: Dialect, config: Mapping[str, Any], target: TargetInfo, options: Options
 ) -> tuple[Choice, ...]:
-    """What the checkpoint leaves open and the options do not say. config: flattened."""
-    if "eaglecpp" in config:  # `eaglecpp train` means what it writes as it is read here
+    """Returns ambiguities of the checkpoint that no option resolves. config: flattened."""
+    if "eaglecpp" in config:  # written by `eaglecpp train`, in the conventions of this reader
         return ()
     found = dialect.choices(seen, config)
     if dialect.reads_files and target.has_head and flag(config, "tie_word_embeddings"):
         why = (
-            "the file has embeddings and no head, for which llama.cpp takes the embeddings; its converter "
-            "leaves out the head that DeepSpec copies from the target, which has one of its own"
+            "the file has embeddings and no head, for which llama.cpp uses the embeddings; its converter "
+            "omits the head that DeepSpec copies from the target, which has a separate one"
         )
         found += (Choice("head", ("target", "embeddings"), why),)
     if not dialect.fuses_embedding and not dialect.is_block and options.aux_layers is None:
@@ -75,7 +75,7 @@ def find_choices(
 def build_spec(
     seen: Seen, dialect: Dialect, shapes: Shapes, target: TargetInfo, options: Options
 ) -> tuple[DraftSpec, dict[str, str], tuple[str, ...]]:
-    """The drafter, the readings that made it, and notes for the user.
+    """Returns the drafter, the readings used, and notes for the user.
 
     shapes: by canonical name. Raises ConfigError, LayerIdError, TargetError.
     """
@@ -137,7 +137,7 @@ def build_spec(
             )
     _check_activation(config, dialect)
     norm_output = readings["feed"] == "post" if "feed" in readings else flag(config, "norm_output")
-    # One long call on purpose: every field stands beside the rule it comes from.
+    # one long call, so that each field is next to its rule
     spec = DraftSpec(
         family=dialect.name,
         hidden_size=hidden,
@@ -200,7 +200,9 @@ def build_spec(
 def without_padding(
     sources: Mapping[str, TensorSource], config: Mapping[str, Any], target: TargetInfo
 ) -> dict[str, TensorSource]:
-    """The tensors without rows above the target's tokens. sources: by canonical name; config: flattened."""
+    """Returns the tensors without rows above the target's tokens. sources: by canonical name; config:
+    flattened.
+    """
     claimed, (vocab, note) = integer(config, "vocab_size"), _vocabulary(config, target)
     tables = _TABLES if note else ()
     return {
@@ -212,8 +214,8 @@ def without_padding(
 
 
 def _vocabulary(config: Mapping[str, Any], target: TargetInfo) -> tuple[int, str]:
-    """V, and a note where the config counts rows that only fill up a table of the target's checkpoint, which
-    its GGUF leaves out: 262,208 of Gemma 3's 262,144. A draft id among them is refused with the map.
+    """Returns V, and a note if the config also counts padding rows of the target's checkpoint, which its GGUF
+    lacks: 262,208 instead of Gemma 3's 262,144. A draft id among them is rejected with the map.
     """
     claimed = integer(config, "vocab_size")
     if not 0 < claimed - target.vocab_size <= _MAX_PADDING:
@@ -226,7 +228,9 @@ def _vocabulary(config: Mapping[str, Any], target: TargetInfo) -> tuple[int, str
 
 
 def _check_target(target: TargetInfo, target_hidden: int, vocab: int, n_blocks: int | None) -> None:
-    """n_blocks: of the drafter's own target, None = it does not say."""
+    """Raises TargetError for a target that does not fit. n_blocks: the drafter's layer count, None =
+    unknown.
+    """
     if target.hidden_size != target_hidden:
         raise TargetError(
             f"target {target.path} does not fit: the drafter was made for hidden size {target_hidden}, "
@@ -272,16 +276,15 @@ def _count_features(shapes: Shapes, target_hidden: int) -> int:
 
 
 def _stated_ids(seen: Seen, config: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, str, bool]:
-    """The ids, the place they are from, and whether both places name the same layers, each in its own way.
-    Raises LayerIdError where the two places contradict each other.
+    """Returns the ids, the place they come from, and True if both places name the same layers, each in its
+    own convention. Raises LayerIdError if the two places contradict each other.
     """
     top, nested = id_list(config, _IDS), id_list(seen.eagle_config, _IDS, "config.json: eagle_config.")
     agreed = bool(top and nested and top == tuple(k + 1 for k in nested))
     if top and nested and not agreed:
         raise LayerIdError(
             f"config.json: {_IDS} is given twice, {list(top)} at the top level and {list(nested)} in "
-            "eagle_config, and the two places have different conventions; say which layers are meant with "
-            "--aux-layers"
+            "eagle_config, and the two places have different conventions; set the layers with --aux-layers"
         )
     return top or nested, "config" if top else "eagle_config", agreed
 
@@ -299,7 +302,7 @@ def _layer_ids(
     forced: Convention | None = None if reading is None else "post" if reading == "post" else "boundary"
     if given is not None:
         return resolve_layer_ids(None, n_blocks, n_aux, given=given, forced=forced)
-    if dialect.is_block:  # whose families leave nothing open
+    if dialect.is_block:  # block families define the convention
         ids, convention = id_list(config, _IDS), dialect.convention(seen, "config")
         forced = forced or convention
         return resolve_layer_ids(ids, n_blocks, n_aux, convention=convention, forced=forced)
@@ -311,14 +314,14 @@ def _layer_ids(
 
 
 def _check_block(options: Options) -> None:
-    """Raises ConfigError for readings that say nothing about a block drafter."""
+    """Raises ConfigError for readings that do not apply to block drafters."""
     other = sorted(set(options.readings) - _OF_BLOCKS - {"rope_theta", "rope_scaling", "layer_ids"})
     if other:
         raise ConfigError(f"reading {', '.join(other)}: is for EAGLE drafters, and this is a block drafter")
 
 
 def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options) -> LayerIds:
-    """The feature of EAGLE-1 and 2, which is not a choice: the target's last state after its final norm."""
+    """Returns the feature of EAGLE-1 and 2, which is fixed: the target's last state after its final norm."""
     if options.aux_layers or set(options.readings) - {"rope_theta", "rope_scaling"}:
         raise LayerIdError(
             "--aux-layers and readings other than of rope are for EAGLE-3: an EAGLE-1 or 2 "
@@ -333,7 +336,7 @@ def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options
 
 
 def _held_out_rates(seen: Seen) -> tuple[float, ...]:
-    """What `eaglecpp train` records; nobody else does."""
+    """Returns the rates recorded by `eaglecpp train`, () for other trainers."""
     rates = nested(nested(seen.config, "eaglecpp"), "held_out").get("rates")
     if rates is None:
         return ()
@@ -345,9 +348,9 @@ def _held_out_rates(seen: Seen) -> tuple[float, ...]:
 
 
 def _read_before(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a GGUF that is read back says of the checkpoint that it was made from."""
-    found = nested(config, "eaglecpp").get("readings")
-    return tuple(text for text in found if isinstance(text, str)) if isinstance(found, list) else ()
+    """Returns the readings recorded in a GGUF that is read back."""
+    texts = nested(config, "eaglecpp").get("readings")
+    return tuple(text for text in texts if isinstance(text, str)) if isinstance(texts, list) else ()
 
 
 def _head_dim(config: Mapping[str, Any], hidden: int, n_heads: int) -> int:
@@ -364,7 +367,9 @@ def _head_dim(config: Mapping[str, Any], hidden: int, n_heads: int) -> int:
 
 
 def _draft_vocab(config: Mapping[str, Any], shapes: Shapes, vocab: int) -> int:
-    """Vd: from the config, else from tensors with one row per draft token, else the whole vocabulary."""
+    """Returns Vd: from the config, else from tensors with a row per draft token, else the whole
+    vocabulary.
+    """
     given = integer(config, "draft_vocab_size", None)
     if given is None:
         rows = (shapes.get(name) for name in ("lm_head.weight", "d2t"))
@@ -377,7 +382,9 @@ def _draft_vocab(config: Mapping[str, Any], shapes: Shapes, vocab: int) -> int:
 
 
 def _matched_flag(config: Mapping[str, Any], keys: Sequence[str], shapes: Shapes, prefix: str) -> bool:
-    """A switch and the tensors that go with it; one without the other is an error."""
+    """Returns a switch. Raises ConfigError if the switch and its tensors are not both present or both
+    absent.
+    """
     value = any(flag(config, key) for key in keys)
     tensors = sorted(name for name in shapes if name.startswith(prefix))
     if value and not tensors:
@@ -420,9 +427,9 @@ def _check_activation(config: Mapping[str, Any], dialect: Dialect) -> None:
 
 
 def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tuple[bool, ...], str]:
-    """Window and one flag per layer.
+    """Returns the window and one flag per layer.
 
-    A window without layer_types slides nothing: that is what engines do for llama.
+    A window without layer_types applies to no layer, as in engines' llama code.
     """
     window = integer(config, "sliding_window", None)
     types = config.get("layer_types")
@@ -445,9 +452,9 @@ def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tupl
 
 
 def _sliding_layers(types: Any, n_layers: int) -> tuple[bool, ...]:
-    """Flags from layer_types.
+    """Returns flags from layer_types.
 
-    A longer list is a left-over of the target's config, harmless while all its values agree.
+    A longer list is left over from the target's config; it is harmless if all its values agree.
     """
     known = {"sliding_attention": True, "full_attention": False}
     sound = isinstance(types, list) and all(isinstance(t, str) and t in known for t in types)
@@ -457,15 +464,17 @@ def _sliding_layers(types: Any, n_layers: int) -> tuple[bool, ...]:
 
 
 def _head_note(seen: Seen, config: Mapping[str, Any], spec: DraftSpec) -> str:
-    """A head of draft tokens cannot be tied to the embeddings; one of all tokens could have been meant so."""
+    """Returns a note for a head of all tokens in spite of tie_word_embeddings; a head of draft tokens
+    cannot be tied.
+    """
     could_be = spec.draft_vocab_size == spec.vocab_size and seen.shape("lm_head.weight") is not None
     if not (could_be and flag(config, "tie_word_embeddings")):
         return ""
-    return "tie_word_embeddings is true, but the checkpoint has an lm_head.weight of its own, which is used"
+    return "tie_word_embeddings is true, but the checkpoint has its own lm_head.weight, which is used"
 
 
 def _check_shared(spec: DraftSpec) -> None:
-    """A tensor the drafter lacks is borrowed from the target, which needs equal sizes."""
+    """Raises TensorError if a tensor that is shared with the target would have another size."""
     problems = []
     if not spec.has_head and (
         spec.draft_vocab_size != spec.vocab_size or spec.hidden_size != spec.target_hidden_size
@@ -475,7 +484,7 @@ def _check_shared(spec: DraftSpec) -> None:
         problems.append("embed_tokens.weight")
     if problems:
         raise TensorError(
-            f"missing: {' and '.join(problems)}; the target's cannot stand in: drafter {spec.hidden_size} "
-            f"wide with {spec.draft_vocab_size} tokens, target {spec.target_hidden_size} wide with "
-            f"{spec.vocab_size}"
+            f"missing: {' and '.join(problems)}; the target's cannot replace them: drafter "
+            f"{spec.hidden_size} wide with {spec.draft_vocab_size} tokens, target "
+            f"{spec.target_hidden_size} wide with {spec.vocab_size}"
         )

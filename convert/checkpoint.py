@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Opens a drafter checkpoint: a directory, a weight file next to its config.json, or a drafter's GGUF.
 
-Returns the config, every tensor as a lazy `TensorSource`, and what is needed to name the source later.
-Safetensors are preferred over .bin when a directory has both. Nothing is interpreted here; dialects do
-that.
+Returns the config, every tensor as a lazy `TensorSource`, and the data that identify the source. Safetensors
+are preferred over .bin if a directory has both. Dialects interpret the contents.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from .gguf_head import Field
 from .tensor import TensorSource
 
 _Read = Callable[[Path], dict[str, TensorSource]]
-# Index file, weight files (the usual names first, then any), reader.
+# index file, weight files (usual names first, then any), reader
 _FORMATS: tuple[tuple[str, tuple[str, str], _Read], ...] = (
     ("model.safetensors.index.json", ("model*.safetensors", "*.safetensors"), safetensors_file.read_index),
     ("pytorch_model.bin.index.json", ("pytorch_model*.bin", "*.bin"), torch_zip.read_index),
 )
-_MAX_INDEX = 16 << 20  # bytes; some hundred for each tensor
+_MAX_INDEX = 16 << 20  # bytes; an entry per tensor has some hundred bytes
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint. name: directory or file stem, or the hub id it is from. tensors: by their
-    original names. general: the `general.*` entries of a GGUF, whose folder's model card is not its own.
+    """An opened checkpoint. name: directory or file stem, or its Hub id; tensors: by their original names;
+    general: the `general.*` entries of a GGUF, whose folder may have another model's card.
     """
 
     name: str
@@ -49,11 +48,13 @@ class Checkpoint:
 
     @property
     def short_name(self) -> str:
-        """The name without the owner of a hub id."""
+        """The name without the owner of a Hub id."""
         return self.name.rsplit("/", 1)[-1].partition("@")[0]
 
     def sha256(self) -> str:
-        """Of the one weight file, as the hub shows it; for shards, of their sha256sum listing."""
+        """Returns the hash of the only weight file, as shown on the Hub; for shards, of their sha256sum
+        listing.
+        """
         digests = [(path.name, _file_sha256(path)) for path in self.files]
         if len(digests) == 1:
             return digests[0][1]
@@ -62,7 +63,7 @@ class Checkpoint:
 
 
 def open_checkpoint(src: str | Path) -> Checkpoint:
-    """Open `src`. Raises SourceError, CheckpointError, of a GGUF also GgufError and UnsupportedError."""
+    """Opens `src`. Raises SourceError, CheckpointError; for a GGUF also GgufError and UnsupportedError."""
     path = Path(src)
     if path.is_dir():
         return _open_directory(path, path.resolve().name)
@@ -76,8 +77,10 @@ def open_checkpoint(src: str | Path) -> Checkpoint:
 
 def _open_directory(directory: Path, name: str) -> Checkpoint:
     path = _config_path(directory)
-    found = [(index, _weight_files(directory, patterns), read) for index, patterns, read in _FORMATS]
-    usable = [(index, files, read) for index, files, read in found if files or (directory / index).is_file()]
+    formats = [(index, _weight_files(directory, patterns), read) for index, patterns, read in _FORMATS]
+    usable = [
+        (index, files, read) for index, files, read in formats if files or (directory / index).is_file()
+    ]
     if not usable:
         raise CheckpointError(
             f"{directory}: expected model.safetensors or pytorch_model.bin (or shards), found neither"
@@ -107,10 +110,16 @@ def _weight_files(directory: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 def _open_file(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
-        found = read_drafter(path)
-        folder, notes = path.resolve().parent, (found.note,)
+        drafter = read_drafter(path)
+        folder, notes = path.resolve().parent, (drafter.note,)
         return Checkpoint(
-            found.name, folder, found.config, found.tensors, (path,), general=found.general, notes=notes
+            drafter.name,
+            folder,
+            drafter.config,
+            drafter.tensors,
+            (path,),
+            general=drafter.general,
+            notes=notes,
         )
     readers = {".safetensors": safetensors_file.read_index, ".bin": torch_zip.read_index}
     read = readers.get(path.suffix)
@@ -129,7 +138,9 @@ def _config_path(directory: Path) -> Path:
 
 
 def _shards(directory: Path, index: str) -> dict[str, str] | None:
-    """Tensor name to shard file name, or None without an index. File names must stay inside the directory."""
+    """Returns shard files by tensor name, or None without an index. The files must be inside the
+    directory.
+    """
     path = directory / index
     if not path.is_file():
         return None

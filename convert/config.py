@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Typed reads from config.json objects: a wrong or missing value is one ConfigError that names the key.
+"""Typed reads from config.json objects. A wrong or missing value is a ConfigError that names the key.
 
-`null` counts as absent everywhere, because exporters write it for keys they do not use.
+`null` counts as absent everywhere, because exporters write it for unused keys.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from .errors import CheckpointError, ConfigError
 from .files import read_limited
 
 _MAX_BYTES = 4 << 20
-"""Of a config: known ones have up to 0.5 MB, where they list quantised modules. Parsed, a file may take 25
-times its size.
+"""Maximum bytes of a config: known ones have up to 0.5 MB, if they list quantised modules. Parsed, a file may
+take 25 times its size.
 """
 _MAX_DEPTH = 64
 _MISSING: Any = object()
 WHERE = "config.json: "
-"""Start of a message about the draft's own config; a reader of another file or object passes its own."""
+"""Prefix of messages about the draft's own config; readers of other objects pass their own."""
 
 
 def load_json(path: Path, limit: int = _MAX_BYTES) -> dict[str, Any]:
-    """A JSON object. limit: bytes of the file.
+    """Reads a JSON object. limit: maximum bytes of the file.
 
-    Raises CheckpointError when the file is absent, unreadable, too large or not an object.
+    Raises CheckpointError if the file is missing, unreadable, too large or not an object.
     """
     try:
         text = read_limited(path, limit)
@@ -44,7 +44,7 @@ def load_json(path: Path, limit: int = _MAX_BYTES) -> dict[str, Any]:
 
 
 def _check_depth(data: Any) -> None:
-    """Whoever shows or walks through a value later recurses, from a deeper place than the parser did."""
+    """Raises ValueError for deep nesting, because later recursion may have less stack than the parser."""
     level = [data]
     for _ in range(_MAX_DEPTH):
         parents = [value for value in level if isinstance(value, dict | list)]
@@ -58,12 +58,12 @@ _SMALLEST, _LARGEST = 1e-37, 3e38
 
 
 def wrong(key: str, expected: str, found: Any, where: str = WHERE) -> ConfigError:
-    """What is the matter with a value, to be raised."""
+    """Returns the error for an invalid value."""
     return ConfigError(f"{where}{key}: expected {expected}, found {shown(found)}")
 
 
 def nested(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """An object in a config; empty when absent or null."""
+    """Returns an object in a config; empty if absent or null."""
     value = config.get(key)
     if value is not None and not isinstance(value, Mapping):
         raise wrong(key, "an object", value)
@@ -71,7 +71,7 @@ def nested(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A value in an error message: one line at most."""
+    """Formats a value for an error message, within one line."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -81,7 +81,7 @@ def number(config: Mapping[str, Any], key: str, default: float = ..., where: str
 @overload
 def number(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> float | None: ...
 def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> float | None:
-    """A number of 0 or more that a file's 32 bits can hold, as float; the default when absent or null."""
+    """Returns a number of 0 or more that fits in 32 bits, as float; the default if absent or null."""
     value = config.get(key)
     if value is None:
         if default is _MISSING:
@@ -91,13 +91,13 @@ def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: 
         try:
             if value == 0 or _SMALLEST < value < _LARGEST:
                 return float(value)
-        except OverflowError:  # a whole number that no float can hold
+        except OverflowError:  # an integer above the range of float
             pass
     raise wrong(key, "a number of 0 or more", value, where)
 
 
 def positive(config: Mapping[str, Any], key: str, default: float = _MISSING, where: str = WHERE) -> float:
-    """As `number`, and not 0."""
+    """Same as `number`, but rejects 0."""
     value = number(config, key, default, where)
     if value == 0:
         raise wrong(key, "a positive number", value, where)
@@ -109,7 +109,7 @@ def integer(config: Mapping[str, Any], key: str, default: int = ..., where: str 
 @overload
 def integer(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> int | None: ...
 def integer(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> int | None:
-    """A positive integer below 2^31; the default when absent or null."""
+    """Returns a positive integer below 2^31; the default if absent or null."""
     value = config.get(key)
     if value is None:
         if default is _MISSING:
@@ -121,7 +121,7 @@ def integer(config: Mapping[str, Any], key: str, default: Any = _MISSING, where:
 
 
 def flag(config: Mapping[str, Any], key: str, default: bool = False, where: str = WHERE) -> bool:
-    """A bool; the default when absent or null."""
+    """Returns a bool; the default if absent or null."""
     value = config.get(key)
     if value is None:
         return default
@@ -131,7 +131,7 @@ def flag(config: Mapping[str, Any], key: str, default: bool = False, where: str 
 
 
 def id_list(config: Mapping[str, Any], key: str, where: str = WHERE) -> tuple[int, ...] | None:
-    """A list of integers, or None when absent, null or empty."""
+    """Returns a list of integers, or None if absent, null or empty."""
     value = config.get(key)
     if value is None or value == []:
         return None

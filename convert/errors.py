@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: MIT
-"""Exceptions of the converter, and the root of all of eaglecpp's, which is here because `convert` imports
-nothing else of ours; `eaglecpp.errors` has the others.
+"""Exceptions of the converter, and the base class of all exceptions in eaglecpp. It is defined here because
+`convert` imports nothing else from eaglecpp; `eaglecpp.errors` has the others.
 
-Every message is one line (lists of tensors may span several), says what was expected, what was found, where
-(file, key or tensor) and what to do. The command line prints the message and nothing else.
+Every message is one line (lists of tensors may span several). It states what was expected, what was found,
+where (file, key or tensor) and what to do. The command line prints only the message.
 """
 
 from __future__ import annotations
 
 
 class EagleError(Exception):
-    """Base class of all errors of eaglecpp; catch this to catch them all."""
+    """Base class of all errors in eaglecpp."""
 
 
 class InvalidArgumentError(EagleError):
-    """An argument that cannot be used as it is. Base class of the two below: whoever serves requests tells
-    the caller these, and logs every other `TypeError` and `ValueError`.
+    """An unusable argument. Base class of the two below: servers return these to the client, and log every
+    other `TypeError` and `ValueError`.
     """
 
 
 class InvalidTypeError(InvalidArgumentError, TypeError):
-    """An argument of a wrong type."""
+    """An argument of the wrong type."""
 
 
 class InvalidValueError(InvalidArgumentError, ValueError):
-    """An argument of the right type with a value that cannot be."""
+    """An argument of the right type with an invalid value."""
 
 
 class GgufError(EagleError):
@@ -32,17 +32,17 @@ class GgufError(EagleError):
 
 
 class UnsupportedError(EagleError):
-    """Something eaglecpp or the installed llama.cpp cannot do: a kind of checkpoint, an architecture, a
-    backend, an argument. The message names it and says why.
+    """An operation that eaglecpp or the installed llama.cpp does not support: a kind of checkpoint, an
+    architecture, a backend, an argument. The message names it and the reason.
     """
 
 
 class ConvertError(EagleError):
-    """What else stops a conversion."""
+    """Any other error of a conversion."""
 
 
 class SourceError(ConvertError):
-    """The source or the target cannot be found, reached or told apart."""
+    """The source or the target cannot be found, reached or identified."""
 
 
 class CheckpointError(ConvertError):

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Files of others are opened only if they are files; files of ours are whole or absent; how sizes are said.
+"""File helpers: opens only regular files, writes atomically, and formats sizes.
 
-`eaglecpp.files` and `eaglecpp.human` have these for everything that is not `convert`, which imports nothing
-else of ours.
+`eaglecpp.files` and `eaglecpp.human` export them to the rest of eaglecpp, which `convert` must not import.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
 
 
 def human_bytes(n_bytes: float | None) -> str:
-    """A size, in powers of 1000 and as Ollama rounds it: 1.3 GB, 98 MB, 512 B; "?" for what is not known."""
+    """Formats a size in powers of 1000, rounded as in Ollama: 1.3 GB, 98 MB, 512 B; "?" for an unknown
+    size.
+    """
     if n_bytes is None:
         return "?"
     size, unit = next((one for one in _UNITS if n_bytes >= one[0]), (1, "B"))
@@ -41,35 +42,35 @@ def human_bytes(n_bytes: float | None) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """1 token, 2 tokens."""
+    """Formats a count: 1 token, 2 tokens."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 class NotAFileError(OSError):
-    """A name of something that cannot be read like a file: a pipe waits for a writer, a device has no end."""
+    """A path that cannot be read like a file: a pipe waits for a writer, a device has no end."""
 
     def __init__(self, path: Path, mode: int) -> None:
-        found = _KINDS.get(stat.S_IFMT(mode), "something else")
-        super().__init__(errno.EINVAL, f"expected a file, found {found}", str(path))
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        super().__init__(errno.EINVAL, f"expected a file, found {kind}", str(path))
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}"
 
 
 def check_regular(path: Path) -> None:
-    """Raises NotAFileError for what is neither a file nor a folder, FileNotFoundError where nothing is."""
+    """Raises NotAFileError unless the path is a file or folder, FileNotFoundError if it does not exist."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise NotAFileError(path, mode)
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Opens a file for reading. Raises NotAFileError, at once, for what is none, OSError as `open` does."""
+    """Opens a file for reading. Raises NotAFileError without blocking, and OSError like `open`."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    found = path.stat()  # opening may do something to a device
-    if not stat.S_ISREG(found.st_mode):
-        raise NotAFileError(path, found.st_mode)
-    handle = os.open(path, flags)  # without waiting, should it have become a pipe
+    status = path.stat()  # before opening, which may have an effect on a device
+    if not stat.S_ISREG(status.st_mode):
+        raise NotAFileError(path, status.st_mode)
+    handle = os.open(path, flags)  # does not block if the path has become a pipe
     try:
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):
@@ -81,7 +82,7 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def read_limited(path: Path, limit: int) -> bytes:
-    """The content of a file, of a longer one `limit` + 1 bytes, which whoever reads them refuses."""
+    """Returns a file's content, at most `limit` + 1 bytes, so that the caller can reject a longer file."""
     with open_regular(path) as file:
         return file.read(limit + 1)
 
@@ -96,9 +97,9 @@ def make_folder(path: Path, mode: int = 0o755) -> None:
 
 @contextlib.contextmanager
 def replaced(path: Path, *, mode: int | None = None) -> Iterator[Path]:
-    """A temporary file beside `path`, to be written in the block; it is renamed to it when the block ends
-    well and removed when it does not. What a killed process left there is removed before. The folder is made
-    if it is missing. mode: else the old file's, or 0644 less the umask.
+    """Yields a temporary file next to `path`, which replaces it if the block succeeds, and is removed
+    otherwise. Removes leftovers of killed processes first, and makes a missing folder. mode: None = the old
+    file's, or 0644 minus the umask.
     """
     make_folder(path.parent)
     ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.tmp")
@@ -124,20 +125,22 @@ def replaced(path: Path, *, mode: int | None = None) -> Iterator[Path]:
 
 
 def _temporary(path: Path, mode: int) -> tuple[int, Path]:
-    """A new empty file, locked for as long as it is open, which tells it from what a killed process left."""
+    """Makes an empty file, locked while it is open, which distinguishes it from a killed process's
+    leftover.
+    """
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         if _locked(handle) is not False and temporary.exists():
             return handle, temporary
-        os.close(handle)  # another process took it for a leftover, between the two lines above
+        os.close(handle)  # another process removed it as a leftover before it was locked
 
 
 def remove_leftover(path: Path) -> None:
-    """Removes a temporary file that a killed process left, and no other."""
+    """Removes the temporary file of a killed process; keeps a running process's."""
     with contextlib.suppress(OSError):
         if sys.platform == "win32":
-            return  # there is no such lock to tell by
+            return  # no lock tells leftovers apart there
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             if _locked(handle):
@@ -147,7 +150,7 @@ def remove_leftover(path: Path) -> None:
 
 
 def _locked(handle: int) -> bool | None:
-    """Whether the lock is ours now; None where the file system has no locks."""
+    """Takes the lock: True if it is ours, False if another process holds it, None without file locks."""
     if sys.platform == "win32":
         return None
     try:
@@ -160,7 +163,7 @@ def _locked(handle: int) -> bool | None:
 
 
 def sync(path: Path) -> None:
-    """Asks the system to put a file, or the names in a folder, onto the disk."""
+    """Flushes a file, or a folder's entries, to the disk."""
     if os.name == "nt" and path.is_dir():
         return  # Windows cannot open a folder, and needs no such call
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)

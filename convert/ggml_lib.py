@@ -2,8 +2,7 @@
 """ggml's own quantiser, through ctypes: `libggml-base` from the installed llama_cpp package.
 
 The package itself is never imported (that would load a whole inference engine); only its library file is
-located. The library is loaded on first use, so plain F32/F16/BF16 conversions and `inspect` work without
-it.
+located. The library is loaded on first use, so F32, F16 and BF16 conversions and `inspect` do not need it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,8 @@ class _TypeTraits(ctypes.Structure):
 
 
 def quantize_rows(rows: _F32, kind: GGMLQuantizationType) -> _U8:
-    """`[n_rows, n]` float32 to `[n_rows, row bytes]`. n must be a multiple of the block; values finite.
+    """Quantises `[n_rows, n]` float32 to `[n_rows, row bytes]`. n must be a multiple of the block; values
+    finite.
 
     Releases the GIL; rows are independent, so callers may split them over threads.
     """
@@ -58,12 +58,12 @@ def quantize_rows(rows: _F32, kind: GGMLQuantizationType) -> _U8:
 
 
 def dequantize_rows(data: _U8, kind: GGMLQuantizationType, n: int) -> _F32:
-    """The inverse: `[n_rows, row bytes]` to `[n_rows, n]` float32. Raises QuantTypeError for a type that has
-    none, such as integers.
+    """Dequantises `[n_rows, row bytes]` to `[n_rows, n]` float32. Raises QuantTypeError for a type without
+    floats, such as integers.
     """
     to_float = _traits(kind).to_float
     if not to_float:  # a null pointer, which ctypes would call
-        raise QuantTypeError(f"{kind.name}: ggml does not turn this type into floats")
+        raise QuantTypeError(f"{kind.name}: ggml cannot convert this type to floats")
     out = np.empty((data.shape[0], n), dtype=np.float32)
     to_float(data.ctypes.data, out.ctypes.data, out.size)
     return out
@@ -72,8 +72,8 @@ def dequantize_rows(data: _U8, kind: GGMLQuantizationType, n: int) -> _F32:
 @functools.cache
 def _library() -> Any:
     spec = importlib.util.find_spec("llama_cpp")
-    places = list(spec.submodule_search_locations or []) if spec else []
-    path = next((p for p in (Path(place) / "lib" / _LIBRARY for place in places) if p.is_file()), None)
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    path = next((p for p in (Path(folder) / "lib" / _LIBRARY for folder in folders) if p.is_file()), None)
     if path is None:
         raise QuantTypeError(
             f"{_LIBRARY} of llama-cpp-python was not found; it contains ggml's quantiser. Install "
@@ -96,7 +96,7 @@ def _library() -> Any:
 def _traits(kind: GGMLQuantizationType) -> _TypeTraits:
     traits: _TypeTraits = _library().ggml_get_type_traits(int(kind)).contents
     expected = GGML_QUANT_SIZES[kind]
-    if (traits.blck_size, traits.type_size) != expected:  # the struct above would be out of date
+    if (traits.blck_size, traits.type_size) != expected:  # then the struct above is out of date
         raise QuantTypeError(
             f"{kind.name}: libggml's block layout is not the expected {expected}; library mismatch"
         )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""A drafter's GGUF read as a checkpoint: to store it in another type, or to train it further.
+"""Reads a drafter's GGUF as a checkpoint, to store it in another type or to train it further.
 
-Often the GGUF is all that its users have. The names are those of `keys.TENSORS`, the config is made from the
-keys, in TorchSpec's layout, and weights are what the file's type stores; q and k rows return from rope's
-pairs to the order of checkpoints. This reads EAGLE-3, EAGLE 3.1 and block drafters with ordinary attention
-and unscaled rope, llama.cpp's own files among them, and refuses the rest by name.
+Users often have only the GGUF. Names are those of `keys.TENSORS`, the config is made from the keys in
+TorchSpec's layout, and weights have the values that the file's type stores. Rows of q and k return from
+rope's pairs to the order of checkpoints. Supports EAGLE-3, EAGLE 3.1 and block drafters with ordinary
+attention and unscaled rope, including llama.cpp's own files, and rejects the rest by name.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .tensor import TensorSource
 
 _OF_THE_FILE = ("architecture", "alignment", "file_type", "quantization_version", "size_label")
 _TYPE = re.compile(r"[-.](I?Q[0-9]\w*|B?F16|F32)$", re.IGNORECASE)
-"""At the end of a file's name."""
+"""Type at the end of a file's name."""
 BLOCK_FILE = "BlockDrafterFile"
-"""What stands for a class in `architectures`, of block drafters."""
+"""Class name for block drafter files in `architectures`."""
 _MOST = 256
-"""Layers and features that a file may claim: names are made for each."""
+"""Maximum layers and features of a file, because names are made for each."""
 _REFUSED = {
     "latent attention": r"attention\.(q_lora_rank|kv_lora_rank|key_length_mla|value_length_mla)",
     "Gemma 4's layer": r"attention\.value_norm|hidden_activation",
     "attention.scale": r"attention\.scale",
     "scaled rope": r"rope\.scaling\..*",
 }
-"""Keys of what is not read back; ignoring one would be another drafter."""
+"""Keys of unsupported features; ignoring one would change the drafter."""
 _REFUSED_EAGLE = {
     "a sliding window": r"attention\.sliding_window.*",
     "Gemma 4's layer": r"attention\.value_norm|hidden_activation|embedding_scale|final_logit_softcapping",
@@ -49,8 +49,8 @@ _REFUSED_EAGLE = {
 
 
 class ReadBack(NamedTuple):
-    """name: the file's, without the type. tensors: by their names in checkpoints. general: the entries that a
-    copy keeps, such as name, author and licence. note: for the user.
+    """A GGUF as a checkpoint. name: the file's, without the type; tensors: by their names in checkpoints;
+    general: entries that a copy keeps, such as name, author and licence; note: for the user
     """
 
     name: str
@@ -61,27 +61,27 @@ class ReadBack(NamedTuple):
 
 
 def read_drafter(path: Path) -> ReadBack:
-    """What a checkpoint would say, from the GGUF made of it.
+    """Returns the checkpoint from which the GGUF could have been made.
 
-    Raises GgufError for a file that is no GGUF or lacks a key, UnsupportedError for one that is no EAGLE-3
-    or block drafter or has what is not read back, CheckpointError for tensors that no drafter has.
+    Raises GgufError for a file that is not a GGUF or lacks a key, UnsupportedError for a file that is not an
+    EAGLE-3 or block drafter or has unsupported features, CheckpointError for unknown or missing tensors.
     """
     file = read_gguf(path)
     arch = file.architecture
     if arch not in (EAGLE3, EAGLE31, *BLOCKS):
         raise UnsupportedError(
             f"{path}: general.architecture: expected an EAGLE-3 drafter ({EAGLE3} or {EAGLE31}) or a block "
-            f"drafter ({' or '.join(BLOCKS)}), found {arch!r}; give the checkpoint that the file was made "
+            f"drafter ({' or '.join(BLOCKS)}), found {arch!r}; use the checkpoint that the file was made "
             "from"
         )
     keys = [name.removeprefix(f"{arch}.") for name in file.fields if name.startswith(f"{arch}.")]
     keys += ["rope.scaling.freqs"] if "rope_freqs.weight" in file.tensors else []
     rules = _REFUSED if arch in BLOCKS else _REFUSED | _REFUSED_EAGLE
-    found = [what for what, rule in rules.items() if any(re.fullmatch(rule, key) for key in keys)]
-    if found:
+    features = [what for what, rule in rules.items() if any(re.fullmatch(rule, key) for key in keys)]
+    if features:
         raise UnsupportedError(
-            f"{path}: a GGUF with {' and '.join(found)} cannot be read back; give the checkpoint that it was "
-            "made from"
+            f"{path}: a GGUF with {' and '.join(features)} cannot be read back; use the checkpoint that it "
+            "was made from"
         )
     config = _config(file, arch)
     rope_dim = file.integer(f"{arch}.rope.dimension_count")
@@ -98,7 +98,7 @@ def read_drafter(path: Path) -> ReadBack:
         for name, field in file.fields.items()
         if name.startswith("general.") and name.removeprefix("general.") not in _OF_THE_FILE
     }
-    note = f"read back from {path.name}: weights are as {', '.join(kinds)} stores them"
+    note = f"read back from {path.name}: weights have the values that {', '.join(kinds)} stores"
     return ReadBack(_TYPE.sub("", path.stem), config, tensors, general, note)
 
 
@@ -119,8 +119,8 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         value = file.get(f"{arch}.{key}", default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise GgufError(f"{file.path}: key {arch}.{key}: expected a number, found {value!r:.40}")
-        with np.errstate(over="ignore"):  # infinity is refused with the rest of the config
-            return float(str(np.float32(value)))  # 1e-05 is meant, not 9.99999975e-06
+        with np.errstate(over="ignore"):  # infinity is rejected with the rest of the config
+            return float(str(np.float32(value)))  # 9.99999975e-06 means 1e-05
 
     def several(key: str, kind: type) -> list[Any]:
         value = file.get(key, [])
@@ -161,7 +161,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "norm_before_fc": flag("norm_before_fc"),
         "norm_before_residual": flag("norm_before_residual"),
         "num_aux_hidden_states": len(layers),
-        # both conventions, so that nothing has to be guessed
+        # in both conventions, so that neither is ambiguous
         "eagle_aux_hidden_state_layer_ids": layers,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [k - 1 for k in layers]},
         "eaglecpp": {
@@ -178,15 +178,15 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
     if len(causal) != n_layers or (len(set(causal)) > 1 and causal != slides):
         raise UnsupportedError(
             f"{file.path}: key {arch}.attention.causal_pattern: expected the layers that slide, {slides}, "
-            f"found {causal}; give the checkpoint that the file was made from"
+            f"found {causal}; use the checkpoint that the file was made from"
         )
-    is_told = f"{arch}.sample_from_anchor" in file.fields
+    is_stated = f"{arch}.sample_from_anchor" in file.fields
     has_markov = "markov_w1.weight" in file.tensors
-    found = {
+    block_config = {
         "architectures": [BLOCK_FILE],
         "block_size": file.integer(f"{arch}.block_size") or 16,  # as llama.cpp reads it
         "mask_token_id": file.integer("tokenizer.ggml.mask_token_id"),
-        "sample_from_anchor": flag("sample_from_anchor") if is_told else True if has_markov else None,
+        "sample_from_anchor": flag("sample_from_anchor") if is_stated else True if has_markov else None,
         "num_target_layers": file.integer("eaglecpp.target.block_count"),
         "target_layer_ids": [k - 1 for k in layers],
         "is_causal": causal[0] if len(set(causal)) == 1 else None,
@@ -199,16 +199,16 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "tie_word_embeddings": head is None
         and "token_embd.weight" in file.tensors
         and not flag("target_head"),
-        # of files that do not say which slot drafts first nothing is known to be as `eaglecpp train` means it
-        "eaglecpp": config["eaglecpp"] if is_told else None,
+        # a file that does not state its first drafting slot may not follow `eaglecpp train`'s conventions
+        "eaglecpp": config["eaglecpp"] if is_stated else None,
     }
     sizes = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
-    found |= {name: file.integer(f"{arch}.{name}") for name in sizes}
-    return {name: value for name, value in (config | found).items() if value is not None}
+    block_config |= {name: file.integer(f"{arch}.{name}") for name in sizes}
+    return {name: value for name, value in (config | block_config).items() if value is not None}
 
 
 def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[str, TensorSource]:
-    """Sources by name in checkpoints; layer 0 is `midlayer`, as TorchSpec calls it."""
+    """Returns sources by name in checkpoints; layer 0 is `midlayer`, as in TorchSpec."""
     arch = file.architecture
     n_layers, n_aux = config["num_hidden_layers"], config["num_aux_hidden_states"]
     names = {
@@ -220,9 +220,9 @@ def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[
     }
     unknown = sorted(set(file.tensors) - set(names))
     if unknown:
-        found = ", ".join(f"{name!r:.60}" for name in unknown[:8])
+        shown = ", ".join(f"{name!r:.60}" for name in unknown[:8])
         kind = "block" if arch in BLOCKS else "EAGLE-3"
-        raise CheckpointError(f"{file.path}: tensors that no {kind} drafter has: {found}")
+        raise CheckpointError(f"{file.path}: tensors that no {kind} drafter has: {shown}")
     missing = [i for i in range(n_layers) if not any(name.startswith(f"blk.{i}.") for name in file.tensors)]
     if missing:
         raise CheckpointError(
@@ -253,7 +253,7 @@ def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[
 
 @dataclass(frozen=True)
 class _Weights(TensorSource):
-    """A tensor of the file in float32. head_rows: rows of one head to take out of pairs, else 0."""
+    """A tensor of the file in float32. head_rows: rows of one head to take out of pairs, or 0."""
 
     file: GgufFile
     info: TensorInfo
@@ -272,7 +272,7 @@ class _Weights(TensorSource):
 
 @dataclass(frozen=True)
 class _Offsets(TensorSource):
-    """`d2t` as checkpoints have it: how far each draft id is from its target id."""
+    """`d2t` in the form of checkpoints: offsets from draft id to target id."""
 
     def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
         return TensorSource.read_rows(self, start, stop) - np.arange(start, stop)

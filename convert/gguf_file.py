@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A GGUF file in the gguf package's terms: typed keys, where every tensor lies, and its values as float32.
+"""A GGUF file in the gguf package's terms: typed keys, positions of tensors, and values as float32.
 
-`gguf_head` reads it; here types get their names, and tensors are checked against the sizes of ggml's types.
-(`gguf.GGUFReader` trusts counts and builds a numpy array per string, which takes seconds on a 128k
-vocabulary.)
+`gguf_head` reads it. This module names types, and checks tensors against the sizes of ggml's types.
+(`gguf.GGUFReader` trusts counts and builds a numpy array per string, which takes seconds for a vocabulary of
+128k tokens.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .gguf_head import Field, Head, TensorHead, read_head
 
 
 def field_of(name: str, entry: GGUFValue) -> Field:
-    """The Field of an entry made by the gguf package, which leaves the element type of arrays open."""
+    """Returns the Field of an entry made by the gguf package, which omits the element type of arrays."""
     sub = entry.sub_type
     if entry.type == GGUFValueType.ARRAY and sub is None:
         sub = GGUFValueType.get_type(entry.value[0])
@@ -34,9 +34,9 @@ def field_of(name: str, entry: GGUFValue) -> Field:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Place of one tensor.
+    """Position of a tensor.
 
-    shape: slowest axis first (ggml's `ne` reversed); offset: from the start of the file.
+    shape: slowest axis first (ggml's `ne` reversed); offset: from the start of the file
     """
 
     name: str
@@ -64,22 +64,22 @@ class GgufFile:
         return self.text("general.architecture", "")
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Value of a key as stored (strings are bytes), or the default."""
+        """Returns the value of a key as stored (strings are bytes), or the default."""
         field = self.fields.get(name)
         return default if field is None else field.value
 
     def text(self, name: str, default: str) -> str:
-        """A string key decoded, or the default. Raises GgufError when the key holds something else."""
+        """Returns a decoded string key, or the default. Raises GgufError for a key of another type."""
         field = self.fields.get(name)
         if field is None:
             return default
         if field.type != GGUFValueType.STRING:
-            found = GGUFValueType(field.type).name
-            raise GgufError(f"{self.path}: key {name}: expected a string, found {found}")
+            kind = GGUFValueType(field.type).name
+            raise GgufError(f"{self.path}: key {name}: expected a string, found {kind}")
         return field.text
 
     def integer(self, name: str) -> int | None:
-        """An integer key, or None when absent. Raises GgufError when the key holds something else."""
+        """Returns an integer key, or None if absent. Raises GgufError for a key of another type."""
         value = self.get(name)
         if value is None or (isinstance(value, int) and not isinstance(value, bool)):
             return value
@@ -87,7 +87,7 @@ class GgufFile:
 
 
 def type_name(number: int) -> str:
-    """ggml's name of a tensor type, or `type-<n>` for one this gguf package does not know."""
+    """Returns ggml's name of a tensor type, or `type-<n>` for a type that the gguf package does not know."""
     try:
         return str(GGMLQuantizationType(number).name)
     except ValueError:
@@ -95,7 +95,7 @@ def type_name(number: int) -> str:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read and check the head of a GGUF file. Raises GgufError."""
+    """Reads and checks the head of a GGUF file. Raises GgufError."""
     head = read_head(path)
     tensors = _tensor_infos(path, head, _alignment(path, head.fields))
     return GgufFile(path, head.size, head.fields, tensors)
@@ -124,7 +124,7 @@ def _tensor_infos(path: Path, head: Head, alignment: int) -> dict[str, TensorInf
             )
         first = start + tensor.offset
         n_bytes = _tensor_bytes(path, tensor)
-        if n_bytes is None:  # a type newer than our table: its bytes reach to the next tensor
+        if n_bytes is None:  # a type newer than this table: its data end at the next tensor
             after = bisect.bisect_right(ends, first)
             n_bytes = (ends[after] if after < len(ends) else first) - first
         if first + n_bytes > head.size:
@@ -152,17 +152,17 @@ _CHUNK_VALUES = 4 << 20
 
 
 def read_tensor(file: GgufFile, name: str) -> npt.NDArray[np.float32]:
-    """A tensor in full, float32, slowest axis first.
+    """Reads a whole tensor as float32, slowest axis first.
 
-    Raises KeyError for a name the file does not have, GgufError for a type this gguf package does not know or
-    data that cannot be read, QuantTypeError when ggml's library is missing.
+    Raises KeyError for an unknown name, GgufError for an unknown type or unreadable data, QuantTypeError if
+    ggml's library is missing.
     """
     info = file.tensors[name]
     return read_rows(file, name, 0, info.shape[0] if info.shape else 1).reshape(info.shape)
 
 
 def read_rows(file: GgufFile, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
-    """Rows [start, stop) of a tensor along its slowest axis; otherwise as `read_tensor`."""
+    """Reads rows [start, stop) of a tensor along its slowest axis; otherwise like `read_tensor`."""
     info = file.tensors[name]
     try:
         kind = GGMLQuantizationType(info.type)
@@ -170,7 +170,7 @@ def read_rows(file: GgufFile, name: str, start: int, stop: int) -> npt.NDArray[n
         raise GgufError(
             f"{file.path}: tensor {name}: type {info.type} is newer than the gguf package"
         ) from error
-    if len(info.shape) < 2:  # one row of ggml's, whose elements are asked for
+    if len(info.shape) < 2:  # a single ggml row, so the range selects its elements
         return _read(file, info, kind, 0, 1)[0, start:stop]
     inner = math.prod(info.shape[1:-1])
     return _read(file, info, kind, start * inner, stop * inner).reshape(stop - start, *info.shape[1:])
@@ -179,7 +179,7 @@ def read_rows(file: GgufFile, name: str, start: int, stop: int) -> npt.NDArray[n
 def _read(
     file: GgufFile, info: TensorInfo, kind: GGMLQuantizationType, first: int, last: int
 ) -> npt.NDArray[np.float32]:
-    """ggml's rows [first, last), a chunk at a time."""
+    """Reads ggml's rows [first, last) in chunks."""
     width = info.shape[-1] if info.shape else 1
     block, block_bytes = GGML_QUANT_SIZES[kind]
     row_bytes = width // block * block_bytes
@@ -202,6 +202,6 @@ def _read(
 
 
 def _decoded(raw: npt.NDArray[np.uint8], kind: GGMLQuantizationType, width: int) -> npt.NDArray[np.float32]:
-    if kind is GGMLQuantizationType.F32:  # ggml has no conversion to what it already is
+    if kind is GGMLQuantizationType.F32:  # ggml has no conversion from F32 to F32
         return raw.view("<f4")
     return ggml_lib.dequantize_rows(raw, kind, width)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Reads the head of any GGUF file: keys and tensor places, never tensor data. The only reader in Python.
+"""Reads the head of any GGUF file: keys and positions of tensors, never tensor data. The only reader in
+Python.
 
-Written for files that may be truncated or hostile: every length is checked against what is left of the file,
-and every count against a limit, before anything is allocated, and every defect is one GgufError. Needs only
-the standard library, so that code that has to be fast can use it: `read_keys` skips long arrays without
-creating a value for each entry. Strings stay bytes, so that a tokenizer can be copied unchanged.
+Files may be truncated or hostile: before anything is allocated, every length is checked against the rest of
+the file and every count against a limit, and every defect is one GgufError. Needs only the standard library,
+so that time-critical code can use it: `read_keys` skips long arrays without creating values. Strings stay
+bytes, so that a tokenizer can be copied unchanged.
 Format: ggml-org/ggml: docs/gguf.md, versions 2 and 3, little-endian.
 """
 
@@ -24,22 +25,21 @@ from .files import open_regular
 STRING, ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "B", 10: "Q", 11: "q", 12: "d"}
 _MAX_KEYS = 1 << 16
-_MAX_TENSORS = 1 << 14  # ten times as many as the largest models have
+_MAX_TENSORS = 1 << 14  # ten times the number in the largest models
 _MAX_VALUES = 1 << 24  # of all arrays together; a value takes up to eight times its bytes in the file
 _MAX_STRING = 64 << 20
 _MAX_HEAD = 512 << 20
 _MAX_DIMS = 4
 _BLOCK = 1 << 18
-_LONG = 256
-_LENGTH = struct.Struct("<Q")  # of a string
-"""An array of more values is passed over by `read_keys`; one value per layer is fewer."""
+_LONG = 256  # values; `read_keys` skips longer arrays, but keeps arrays with one value per layer
+_LENGTH = struct.Struct("<Q")  # length of a string
 
 
 @dataclass(frozen=True)
 class Field:
-    """One key. type, sub_type: GGUF's value types, `sub_type` of the elements of an array.
+    """A key. type, sub_type: GGUF's value types, `sub_type` of an array's elements.
 
-    value: int, float, bool, bytes, or a list of these; None for an array that was passed over
+    value: int, float, bool, bytes, or a list of these; None for a skipped array
     """
 
     name: str
@@ -56,7 +56,7 @@ class Field:
 
 @dataclass(frozen=True)
 class TensorHead:
-    """One tensor as the head has it. ne: fastest axis first; offset: from the start of the data."""
+    """A tensor's entry. ne: fastest axis first; offset: from the start of the data."""
 
     name: str
     ne: tuple[int, ...]
@@ -66,7 +66,7 @@ class TensorHead:
 
 @dataclass(frozen=True)
 class Head:
-    """The head of a file. size: of the file; end: where the head ends."""
+    """The head of a file. size: of the file; end: position after the head."""
 
     size: int
     end: int
@@ -75,13 +75,13 @@ class Head:
 
 
 def read_head(path: Path) -> Head:
-    """Everything. Raises GgufError."""
+    """Reads the whole head. Raises GgufError."""
     head: Head = _open(path, lambda reader: reader.head())
     return head
 
 
 def read_keys(path: Path) -> dict[str, Any]:
-    """The keys alone, without long arrays; strings as text. Raises GgufError."""
+    """Reads the keys without long arrays; strings as text. Raises GgufError."""
     entries = _open(path, lambda reader: reader.keys(_LONG)[0])
     return {
         name: entry.value.decode("utf-8", "replace") if isinstance(entry.value, bytes) else entry.value
@@ -99,11 +99,11 @@ def _open(path: Path, read: Any) -> Any:
 
 
 class _Reader:
-    """A place in a file, and a block of it in memory."""
+    """A position in a file, and a block of it in memory."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self.path, self.file, self.size = path, file, size
-        self.block, self.at, self.start = b"", 0, 0  # the block, the place in it, its place in the file
+        self.block, self.at, self.start = b"", 0, 0  # the block, the position in it, its position in the file
         self.n_values = 0
 
     @property
@@ -116,7 +116,7 @@ class _Reader:
     # Bytes
 
     def need(self, n: int, what: str) -> None:
-        """Brings the next n bytes into the block."""
+        """Reads the next n bytes into the block."""
         if self.at + n <= len(self.block):
             return
         if n > self.size - self.pos:
@@ -163,7 +163,7 @@ class _Reader:
         if count > limit:
             raise self.error(f"{what} is {count}; at most {limit} are accepted")
 
-    # What they mean
+    # Contents
 
     def head(self) -> Head:
         entries, n_tensors = self.keys(None)
@@ -176,7 +176,7 @@ class _Reader:
         return Head(self.size, self.pos, entries, tensors)
 
     def keys(self, longest: int | None) -> tuple[dict[str, Field], int]:
-        """Keys, number of tensors. longest: arrays of more values are passed over; None = none."""
+        """Returns keys and the number of tensors. longest: skip arrays with more values; None = skip none."""
         magic = self.take(4, "magic")
         if magic != b"GGUF":
             raise self.error(f"not a GGUF file: expected magic 'GGUF', found {magic!r}")
@@ -231,7 +231,7 @@ class _Reader:
             self.check_count(count, 8, _MAX_VALUES, f"{what}: string count")
             return [self.string(what) for _ in range(count)]
         numbers = array.array(_SCALARS[kind])
-        if numbers.itemsize != struct.calcsize(f"<{numbers.typecode}"):  # C's sizes are not fixed
+        if numbers.itemsize != struct.calcsize(f"<{numbers.typecode}"):  # C's sizes vary by platform
             return [self.scalar(name, kind) for _ in range(count)]
         numbers.frombytes(self.take(count * numbers.itemsize, what))
         if sys.byteorder == "big":
@@ -247,7 +247,7 @@ class _Reader:
             self.jump(count * n_bytes, what)
             return
         self.check_count(count, 8, _MAX_VALUES, f"{what}: string count")
-        block, at = self.block, self.at  # as locals: a vocabulary has 100,000 strings and more
+        block, at = self.block, self.at  # locals for speed: a vocabulary has over 100,000 strings
         for _ in range(count):
             if at + 8 > len(block):
                 self.at = at

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`inspect_file`: what a GGUF is (drafter, target or other), its switches and sizes, and what it fits.
+"""`inspect_file`: kind of a GGUF (drafter, target or other), its switches and sizes, and what it is
+compatible with.
 
-Reads the head of the file only. The result is plain JSON-ready data; `cli.py` prints it.
+Reads only the head of the file. Returns plain JSON-ready data; the command line prints it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SWITCHES = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
 
 def inspect_file(path: str | Path) -> dict[str, Any]:
-    """Facts about a GGUF file, JSON-ready. Raises GgufError for anything that is not a sound GGUF.
+    """Returns facts about a GGUF file, JSON-ready. Raises GgufError for any other or broken file.
 
     Always: path, kind (`drafter`, `target`, `other`), architecture, name, size, n_tensors, n_parameters,
     types (tensors and bytes by type), tokenizer. A drafter adds its sizes, switches, aux_layers, rope, source
@@ -47,13 +48,13 @@ def inspect_file(path: str | Path) -> dict[str, Any]:
 
 
 def _key(file: GgufFile, name: str) -> Any:
-    """An architecture key, JSON-ready; None when absent."""
+    """Returns an architecture key, JSON-ready; None if absent."""
     value = file.get(f"{file.architecture}.{name}")
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
 
 
 def types_of(file: GgufFile) -> dict[str, dict[str, int]]:
-    """Tensors and bytes of each tensor type, that of most bytes first."""
+    """Returns tensors and bytes of each tensor type, the largest type first."""
     types: dict[str, dict[str, int]] = {}
     for tensor in file.tensors.values():
         entry = types.setdefault(type_name(tensor.type), {"tensors": 0, "bytes": 0})
@@ -76,7 +77,7 @@ def _tokenizer(file: GgufFile) -> dict[str, Any] | None:
 
 
 def _fingerprint(tokens: Iterable[bytes]) -> str:
-    """Of the token texts in order, each behind its length, so that two files can be compared by eye."""
+    """Hashes the token texts in order, each after its length, so that files can be compared by eye."""
     digest = hashlib.sha256()
     for token in tokens:
         digest.update(struct.pack("<I", len(token)) + token)
@@ -152,7 +153,7 @@ def _latent(file: GgufFile) -> dict[str, Any] | None:
 
 
 def block_of(file: GgufFile) -> dict[str, Any] | None:
-    """Of a block drafter its kind (DFlash, DSpark, DFlash2) and what tells it, JSON-ready; else None."""
+    """Returns a block drafter's kind (DFlash, DSpark, DFlash2) and settings, JSON-ready; None for others."""
     if file.architecture not in BLOCKS:
         return None
     markov = file.tensors.get("markov_w1.weight")
@@ -181,11 +182,11 @@ def _target(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]:
     arch = file.architecture
     return {
         "hidden_size": hidden,
-        # as everywhere, without those for further tokens, which do not run as part of the target
+        # without multi-token prediction layers, which do not run as part of the target
         "n_layers": (file.integer(f"{arch}.block_count") or 0)
         - (file.integer(f"{arch}.nextn_predict_layers") or 0),
         "context_length": _key(file, "context_length"),
-        # for further tokens, whose weights the file has
+        # multi-token prediction heads whose weights are in the file
         "mtp_heads": sum(name.endswith(".nextn.eh_proj.weight") for name in file.tensors),
         "vocab_size": vocab,
         "fits": {

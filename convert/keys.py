@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Every GGUF key and tensor that our drafter files can contain: the single source of truth.
+"""Table of all GGUF keys and tensors in drafter files.
 
-`docs/gguf-format.md` says what each means, `native/draft/draft_file.cpp` reads them (a conformance test
-compares the two), `mapping.py` and `metadata.py` work from it. Declarative on purpose: to add a switch, add a
-row here and the value in `metadata.py`.
+`docs/gguf-format.md` documents them, `native/draft/draft_file.cpp` reads them (a conformance test compares
+the two), `mapping.py` and `metadata.py` use this table. To add a switch, add a row here and the value in
+`metadata.py`.
 
-Five architectures share the names. `eagle3` is what llama.cpp's own converter writes and its loader runs
-(ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` is everything that loader would
-compute wrongly. `eagle` is EAGLE-1 and EAGLE-2, whose fc takes the token's embedding along with the feature.
-Block drafters (DFlash, DSpark, DFlash2) are `dflash` where llama.cpp runs them correctly
-(src/models/dflash.cpp), else `dflash_ex`.
+Five architectures share the names. `eagle3` is the format of llama.cpp's own converter and loader
+(ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` is used for everything that this
+loader would compute wrongly. `eagle` is EAGLE-1 and EAGLE-2, whose fc also reads the token's embedding. Block
+drafters (DFlash, DSpark, DFlash2) are `dflash` if llama.cpp runs them correctly (src/models/dflash.cpp), else
+`dflash_ex`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class KeySpec:
     """One metadata key.
 
     name: `{arch}` stands for the file's architecture. type: u32, f32, bool, string, i32[], f32[], bool[].
-    presence: `required`: a reader refuses a file without it. `always`: we always write it, but files of
-    llama.cpp's converter may lack it and readers use a default. `optional`: only where it says something.
-    stock_default: readers of llama.cpp's own `dflash` files have a default for it, required or not.
+    presence: `required`: readers reject a file without it. `always`: we always write it, but files of
+    llama.cpp's converter may lack it, and readers have a default. `optional`: written only if it differs from
+    the default. stock_default: readers have a default for llama.cpp's own `dflash` files, even if required.
     """
 
     name: str
@@ -55,15 +55,14 @@ class KeySpec:
 class TensorSpec:
     """One tensor, or one per layer (`{i}`) or per aux feature (`{a}`).
 
-    source: name in the canonical checkpoint layout (`mapping.py`). shape: slowest axis first; symbols as in
-    drafter checkpoints: H, Ht, A, V, Vd, I, hd, Q = heads * hd, KV = kv heads * hd,
-    U = 2H in layer 0 of EAGLE-3, else H, F = A * Ht, in `eagle` 2H. Of block drafters: R and r = ranks of
-    Markov head and selector, T = taps of a convolution, G = its groups.
-    when: `always`, `optional` (its presence is the switch), or the switch that demands it.
-    ql, kl, dn, dr, dv = ranks and head widths of latent attention, O = heads * dv, or Q without it; nh =
-    heads.
-    role: row of the type table in `quantize.py`. attention: the kind that has it, "" = both. part: `keys` or
-    `values`, the rows of kv_b_proj that this tensor takes of each head, the keys' transposed.
+    source: name in the canonical checkpoint layout (`mapping.py`).
+    shape: slowest axis first. Symbols: H, Ht, A, V, Vd, I, hd as in drafter checkpoints, Q = heads * hd,
+    KV = kv heads * hd, U = 2H in layer 0 of EAGLE-3, else H, F = A * Ht, in `eagle` 2H. Block drafters: R and
+    r = ranks of Markov head and selector, T = taps of a convolution, G = its groups. Latent attention: ql,
+    kl, dn, dr, dv = ranks and head widths. O = heads * dv, or Q without latent attention; nh = heads.
+    when: `always`, `optional` (its presence is the switch), or the switch that requires it.
+    role: row of the type table in `quantize.py`. attention: kind of attention that has it, "" = both.
+    part: `keys` or `values`: this tensor has these rows of each head of kv_b_proj; keys are transposed.
     """
 
     name: str
@@ -77,7 +76,7 @@ class TensorSpec:
     part: Literal["", "keys", "values"] = ""
 
 
-_3 = (EAGLE3, EAGLE31)  # what EAGLE-1 and 2 have nothing of
+_3 = (EAGLE3, EAGLE31)  # tensors and keys that EAGLE-1 and 2 lack
 _31 = (EAGLE31,)
 _OURS = (EAGLE, EAGLE31)
 _MORE = (EAGLE31, *BLOCKS)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Multi-head latent attention: from a flat draft config to a `LatentSpec`.
+"""Multi-head latent attention: parses a flat draft config into a `LatentSpec`.
 
-What the class `Eagle3DeepseekV2ForCausalLM` computes in TorchSpec (models/draft/deepseek_eagle.py), vLLM
-(model_executor/models/deepseek_eagle3.py) and SGLang (kimi_k25_eagle3.py), which agree. Keys that ask for
-anything else are refused.
+Supports what the class `Eagle3DeepseekV2ForCausalLM` computes in TorchSpec (models/draft/deepseek_eagle.py),
+vLLM (model_executor/models/deepseek_eagle3.py) and SGLang (kimi_k25_eagle3.py), which agree. Keys for
+anything else are rejected.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .spec import LatentSpec
 
 
 def has_latent(names: Iterable[str]) -> bool:
-    """Whether canonical tensor names are those of latent attention."""
+    """Returns True if canonical tensor names belong to latent attention."""
     return any(".self_attn.kv_a_" in name or ".self_attn.kv_b_" in name for name in names)
 
 
 def parse_latent(config: Mapping[str, Any]) -> tuple[LatentSpec, str]:
-    """Ranks, widths and scale, and a note (may be empty). Raises ConfigError, UnsupportedError."""
+    """Returns ranks, widths and scale, and a note or "". Raises ConfigError, UnsupportedError."""
     if flag(config, "mla_use_output_gate"):
         raise UnsupportedError(
             "config.json: mla_use_output_gate: expected false, found true: latent attention with a gate, as "
@@ -50,7 +50,9 @@ def parse_latent(config: Mapping[str, Any]) -> tuple[LatentSpec, str]:
 
 
 def _unrotated_note(config: Mapping[str, Any]) -> str:
-    """TorchSpec's draft config for Kimi K3 repeats this key of the target, but the class rotates."""
+    """Returns a note: TorchSpec's draft config for Kimi K3 copies this key from the target, but the class
+    rotates.
+    """
     if not flag(config, "mla_use_nope"):
         return ""
     names = config.get("architectures")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""From a DraftSpec to the exact list of tensors of its file, and the check of a checkpoint against it.
+"""Lists the exact tensors of a DraftSpec's file, and checks a checkpoint against the list.
 
-`keys.TENSORS` says what there can be; here the switches and sizes of one drafter are filled in. All
+`keys.TENSORS` has all possible tensors; this module fills in the switches and sizes of one drafter. All
 missing, unknown and mis-shaped tensors are reported in one message.
 """
 
@@ -15,7 +15,7 @@ from .errors import TensorError
 from .keys import TENSORS, Role, TensorSpec
 from .spec import DraftSpec
 
-_MAPS = frozenset({"d2t", "t2d"})  # checked by vocab_map, where one may stand for the other
+_MAPS = frozenset({"d2t", "t2d"})  # checked by vocab_map, where either may replace the other
 _QKV_BIAS = tuple(f"self_attn.{x}_proj.bias" for x in "qkv")
 
 
@@ -23,8 +23,8 @@ _QKV_BIAS = tuple(f"self_attn.{x}_proj.bias" for x in "qkv")
 class Slot:
     """One tensor of the file.
 
-    shape: slowest axis first. head_rows: rows of one head to permute to pairs, else 0. part: which of the
-    source's rows, see `TensorSpec`; then `source_shape` is the whole source's.
+    shape: slowest axis first. head_rows: rows of one head to permute to pairs, or 0. part: the rows of the
+    source, see `TensorSpec`; then `source_shape` is the whole source's.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Slot:
 
 
 def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
-    """Every tensor this drafter needs or may have, in file order.
+    """Returns every tensor that the drafter needs or may have, in file order.
 
-    present: canonical names in the checkpoint; they decide which biases are demanded (q, k, v together).
+    present: canonical names in the checkpoint; they decide which biases are required (q, k, v together)
     """
     names = set(present)
-    found: list[Slot] = []
+    result: list[Slot] = []
     for row in TENSORS:
         if spec.architecture not in row.archs or (
             row.name == "output_norm.weight" and not (spec.has_all_norms and spec.head_norm)
@@ -60,17 +60,17 @@ def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
             continue
         for name, source, layer in _expand(row, spec):
             required = row.when != "optional" or _bias_demanded(source, names)
-            found.append(
+            result.append(
                 Slot(
                     name, source, _shape(row.shape, spec, layer), row.role, required, _head_rows(row, spec),
                     row.part, _shape(("nh*(dn+dv)", "kl"), spec, layer) if row.part else (),
                 )
             )  # fmt: skip
-    return found
+    return result
 
 
 def check_tensors(expected: list[Slot], shapes: Mapping[str, tuple[int, ...]], family: str) -> None:
-    """Compare the checkpoint's canonical names and shapes with the slots.
+    """Compares the checkpoint's canonical names and shapes with the slots.
 
     Raises TensorError naming every difference.
     """

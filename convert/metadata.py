@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The key-value part of a drafter file: DraftSpec, target and source as typed GGUF entries.
 
-Types come from `keys.KEYS`, so a key that is not listed there cannot be written. The `general.*` entries
-(name, license, base model) are read from the model card by the gguf package, as llama.cpp's converter does.
+Types come from `keys.KEYS`, so a key that is not listed there cannot be written. The gguf package reads the
+`general.*` entries (name, license, base model) from the model card, as in llama.cpp's converter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .spec import DraftSpec
 from .target_info import TargetInfo
 
 CONVERTER_VERSION = "2"
-"""Raised when the same checkpoint would be written differently."""
+"""Increased when the same checkpoint would be written differently."""
 
 GGUF_TYPES: dict[str, tuple[GGUFValueType, GGUFValueType | None]] = {
     "u32": (GGUFValueType.UINT32, None),
@@ -40,7 +40,7 @@ GGUF_TYPES: dict[str, tuple[GGUFValueType, GGUFValueType | None]] = {
 def build_metadata(
     spec: DraftSpec, checkpoint: Checkpoint, target: TargetInfo, *, file_type: int, n_params: int, sha256: str
 ) -> dict[str, Field]:
-    """All entries of the file by name, `general.architecture` excepted (the writer puts it first)."""
+    """Returns all entries of the file by name, except `general.architecture`, which the writer puts first."""
     general = _general(checkpoint, target, n_params)
     values = {
         "general.type": "model",
@@ -64,8 +64,8 @@ def build_metadata(
 
 
 def _drafter(spec: DraftSpec) -> dict[str, Any]:
-    """Sizes, rope and switches; None where there is nothing to say. Keys and values of latent attention are
-    as llama.cpp's deepseek2 has them, whose cache holds the latent too.
+    """Returns sizes, rope and switches; None for unset ones. Keys and values of latent attention are as in
+    llama.cpp's deepseek2, whose cache also holds the latent.
     """
     latent, rope, gemma, parallel = spec.latent, spec.rope, spec.gemma, spec.parallel
     block, none = spec.block, (None, None)
@@ -147,7 +147,7 @@ def _drafter(spec: DraftSpec) -> dict[str, Any]:
 
 
 def _typed(values: Mapping[str, Any], arch: str) -> list[Field]:
-    """Those that a file of this architecture can have."""
+    """Returns the entries that a file of this architecture can have."""
     specs = {key.name: key for key in KEYS}
     fields = []
     for name, value in values.items():
@@ -161,15 +161,15 @@ def _typed(values: Mapping[str, Any], arch: str) -> list[Field]:
 
 
 def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[str, Field]:
-    """Name, license, base model, tags from the model card, whose faults cost only these entries; or a GGUF's
-    own.
+    """Returns name, license, base model and tags from the model card, or a GGUF's own. Errors in the card
+    only cost these entries.
     """
     if checkpoint.general is not None:
         return checkpoint.general
     logging.getLogger("gguf").setLevel(logging.ERROR)
     directory = checkpoint.directory
     try:
-        if checkpoint.from_hub:  # the snapshot's directory is named by a hash; the name is in the hub id
+        if checkpoint.from_hub:  # the snapshot's directory is named by a hash; the Hub id has the name
             card = gguf.Metadata.load_model_card(directory)
             named = Path(checkpoint.short_name)
             meta = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, None, named, n_params)
@@ -182,7 +182,7 @@ def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[
         writer = gguf.GGUFWriter(None, "eagle3")
         writer.add_type("model")
         meta.set_gguf_meta_model(writer)
-    except Exception:  # the card is free text by strangers and decorates the file only
+    except Exception:  # the card is untrusted free text and not essential
         return {}
     return {
         name: field_of(name, entry)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """P-EAGLE: drafts of all depths in one pass.
 
-The last row with real features is followed by rows whose feature and token are not known yet: their feature
-is the learnt `mask_hidden`, which goes through the same norms and fc, and their token is a mask token with
-an ordinary embedding. Positions continue, attention is causal, and each row gives a draft one token further
-on (vllm-project/vllm#32887: vllm/v1/spec_decode/; arXiv 2602.01469). Everything else is EAGLE-3's.
+The last row with real features is followed by rows whose feature and token are not known yet. Their feature
+is the learnt `mask_hidden`, which passes through the same norms and fc, and their token is a mask token with
+an ordinary embedding. Positions continue, attention is causal, and each row drafts one token further
+(vllm-project/vllm#32887: vllm/v1/spec_decode/; arXiv 2602.01469). Everything else is EAGLE-3's.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .spec import ParallelDraft
 
 MASK_FEATURE = "mask_hidden"
 MASK_TOKEN_KEYS = ("pard_token", "ptd_token_id", "mask_token_id")
-"""As vLLM, speculators and Automodel call it."""
+"""Names in vLLM, speculators and Automodel."""
 _DEPTH_KEYS = ("para_depths", "num_depths")
 _DEPTH = 8
-"""What speculators and SpecForge train with where nothing is said; a limit, no arithmetic."""
+"""Depth that speculators and SpecForge train with by default. It limits drafting, not the arithmetic."""
 
 
 def parse_parallel(config: Mapping[str, Any], vocab: int) -> tuple[ParallelDraft, str]:
-    """Mask token and depths of a checkpoint with `mask_hidden`, and a note. Raises ConfigError."""
+    """Returns mask token and depth of a checkpoint with `mask_hidden`, and a note. Raises ConfigError."""
     tokens = {key: _token(config[key], key) for key in MASK_TOKEN_KEYS if config.get(key) is not None}
     if len(set(tokens.values())) != 1:
         raise ConfigError(
@@ -40,7 +40,7 @@ def parse_parallel(config: Mapping[str, Any], vocab: int) -> tuple[ParallelDraft
     if not depths:
         return ParallelDraft(
             token, _DEPTH
-        ), f"the config does not say how many tokens it drafts at once: using at most {_DEPTH}"
+        ), f"the config does not say how many tokens it drafts at once: using {_DEPTH} as the maximum"
     return ParallelDraft(token, depths[0]), ""
 
 
@@ -51,7 +51,7 @@ def _token(value: Any, key: str) -> int:
 
 
 def proposed_tokens(config: Mapping[str, Any]) -> list[int]:
-    """Returns the numbers of drafted tokens that speculators writes for engines, the first method first."""
+    """Returns the numbers of drafted tokens that speculators writes for engines, in order of the methods."""
     methods = nested(config, "speculators_config").get("proposal_methods")
     return [
         integer(method, "speculative_tokens", where="config.json: speculators_config.proposal_methods: ")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`convert_checkpoint`: open, recognise, check, plan, write, rename. Reads from top to bottom.
+"""`convert_checkpoint`: opens, recognises, checks, plans, writes and renames, in this order.
 
-Tensors get canonical names first: prefixes are stripped, buffers that are never used dropped, the one
-attention norm of later layers named alike, and a tied head made explicit. Nothing is written before every
-check has passed, and the output takes its name only when it is whole.
+Tensors get canonical names first: prefixes are stripped, unused buffers dropped, the only attention norm of
+later layers renamed, and a tied head made explicit. Nothing is written before all checks have passed, and the
+output gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .writer import replace_file, write_gguf
 
 @dataclass(frozen=True)
 class ConvertReport:
-    """What a conversion made. family and type as recognised and requested; size in bytes."""
+    """Result of a conversion. family and type as recognised and requested; size in bytes."""
 
     out: Path
     spec: DraftSpec
@@ -52,9 +52,9 @@ class ConvertReport:
 
 @dataclass(frozen=True)
 class Progress:
-    """A step.
+    """Progress of a conversion.
 
-    what: the tensor or activity; done, total: bytes of tensors written (total 0: not yet known).
+    what: the tensor or activity; done, total: bytes of tensors written (total 0: not yet known)
     """
 
     what: str
@@ -64,10 +64,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class DraftCheckpoint:
-    """A checkpoint, understood and checked: all that writing needs.
+    """A parsed and checked checkpoint, ready for writing.
 
-    family: who wrote it; sources: tensors by canonical name; ids: the target id of each draft id, None when
-    they are the same.
+    family: the trainer or exporter; sources: tensors by canonical name; ids: target id of each draft id, None
+    if they are equal
     """
 
     spec: DraftSpec
@@ -79,13 +79,15 @@ class DraftCheckpoint:
 
 
 def open_drafter(src: str | Path, target: str | Path, **reading: Unpack[Reading]) -> DraftCheckpoint:
-    """Reads and checks a checkpoint without converting it; arguments and errors as `convert_checkpoint`."""
+    """Reads and checks a checkpoint without converting it; arguments and errors as in
+    `convert_checkpoint`.
+    """
     return _understand(open_checkpoint(src), open_target(target), Options.of(**reading))
 
 
 def open_choices(src: str | Path, target: str | Path, **reading: Unpack[Reading]) -> tuple[Choice, ...]:
-    """What the checkpoint leaves open and the arguments do not say; arguments and errors as
-    `convert_checkpoint`, though not every check is made.
+    """Returns the checkpoint's ambiguities that the arguments do not resolve. Arguments and errors are those
+    of `convert_checkpoint`, but not every check is made.
     """
     options = Options.of(**reading)
     checkpoint = open_checkpoint(src)
@@ -105,20 +107,20 @@ def convert_checkpoint(
     share_head: bool = False,
     **reading: Unpack[Reading],
 ) -> ConvertReport:
-    """Convert a checkpoint of an EAGLE or block drafter to a GGUF.
+    """Converts a checkpoint of an EAGLE or block drafter to a GGUF.
 
     src: checkpoint directory, weight file or a drafter's GGUF.
     target: the target's GGUF.
-    out: default `<name>-<TYPE>.gguf` in the current directory; an existing file is replaced when all is done.
+    out: default `<name>-<TYPE>.gguf` in the current directory; an existing file is replaced at the end.
     type: a name in `quantize.TYPES`.
-    hub_id: what the checkpoint in the directory `src` was downloaded from; named in the file as its source.
-    share_head: leave the head out, because it is the target's own, copied for other readers.
-    reading: where a checkpoint can be read in several ways, see `Reading`.
+    hub_id: Hub id from which the directory `src` was downloaded; recorded as the source.
+    share_head: omit the head, which is a copy of the target's for other readers.
+    reading: values for ambiguities of the checkpoint, see `Reading`.
 
-    Raises EagleError (a subclass per cause), and InvalidValueError for what is wrong with `reading`.
+    Raises EagleError (a subclass per cause), and InvalidValueError for an invalid `reading`.
     """
     options = Options.of(**reading)
-    tell = progress or (lambda _: None)
+    on_progress = progress or (lambda _: None)
     types = parse_type(type)
     checkpoint = open_checkpoint(src)
     if hub_id is not None:
@@ -136,7 +138,7 @@ def convert_checkpoint(
         stream = TensorStream(spec, types, drafter.sources, drafter.ids, pool)
         tensors = stream.plan(drafter.slots)
         total = sum(tensor.n_bytes for tensor in tensors)
-        tell(Progress("hashing the source", 0, total))
+        on_progress(Progress("hashing the source", 0, total))
         fields = build_metadata(
             spec,
             checkpoint,
@@ -149,11 +151,11 @@ def convert_checkpoint(
         def advance(name: str, n_bytes: int) -> None:
             nonlocal done
             done += n_bytes
-            tell(Progress(name, done, total))
+            on_progress(Progress(name, done, total))
 
         with replace_file(destination) as temporary:
             write_gguf(temporary, spec.architecture, fields, tensors, advance)
-            size = read_gguf(temporary).size  # whole, by the reader's word
+            size = read_gguf(temporary).size  # also checks that the file is complete
     reports = stream.reports(tensors)
     return ConvertReport(destination, spec, drafter.family, types.body.name, size, reports, drafter.notes)
 
@@ -170,7 +172,7 @@ def _destination(out: str | Path | None, checkpoint: Checkpoint, target: TargetI
 
 
 def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> DraftCheckpoint:
-    """Recognise the checkpoint and run every check that needs no pass over the weights."""
+    """Recognises the checkpoint and runs every check that does not need to read the weights."""
     try:
         return _checked(checkpoint, target, options)
     except EagleError as error:
@@ -234,30 +236,34 @@ Sources = dict[str, TensorSource]
 def canonical_tensors(
     tensors: Mapping[str, TensorSource], config: Mapping[str, Any], dialect: Dialect
 ) -> Sources:
-    """Sources by canonical name. config: flattened. Raises CheckpointError, TensorError, ConfigError."""
-    found: Sources = {}
+    """Returns sources by canonical name. config: flattened. Raises CheckpointError, TensorError,
+    ConfigError.
+    """
+    sources: Sources = {}
     for name, source in tensors.items():
         canonical = dialect.canonical(name)
         if canonical is None:
             continue
-        if canonical in found:
+        if canonical in sources:
             raise CheckpointError(
-                f"tensors {found[canonical].name} and {name} are the same one under two names"
+                f"tensors {sources[canonical].name} and {name} are the same one under two names"
             )
-        found[canonical] = source
-    if MASK_FEATURE in found:  # [1, 1, n] or [1, n]
-        source = found[MASK_FEATURE]
-        found[MASK_FEATURE] = replace(source, shape=(math.prod(source.shape),))
-    return _tie_head(_one_attention_norm(found), config)
+        sources[canonical] = source
+    if MASK_FEATURE in sources:  # [1, 1, n] or [1, n]
+        source = sources[MASK_FEATURE]
+        sources[MASK_FEATURE] = replace(source, shape=(math.prod(source.shape),))
+    return _tie_head(_one_attention_norm(sources), config)
 
 
 def _one_attention_norm(sources: Sources) -> Sources:
-    """Later layers have one norm before attention; exporters call it input_layernorm or hidden_norm."""
+    """Renames the norm before attention of later layers, called input_layernorm or hidden_norm by
+    exporters.
+    """
     renamed: Sources = {}
     for name, source in sources.items():
-        layer, found, suffix = name.rpartition(".hidden_norm")
+        layer, separator, suffix = name.rpartition(".hidden_norm")
         wanted = f"{layer}.input_layernorm{suffix}"
-        if not found or layer == "layers.0":
+        if not separator or layer == "layers.0":
             renamed[name] = source
         elif wanted in sources:
             raise TensorError(f"tensors {name} and {wanted}: expected one norm before attention, found both")
@@ -267,8 +273,8 @@ def _one_attention_norm(sources: Sources) -> Sources:
 
 
 def _tie_head(sources: Sources, config: Mapping[str, Any]) -> Sources:
-    """A head that is in the file is the drafter's, whatever the config says: trainers copy the key from the
-    target's, and one with a row per draft token cannot be tied.
+    """Adds a tied head. A head in the file is always the drafter's: trainers copy the key from the target's
+    config, and a head with a row per draft token cannot be tied.
     """
     if not flag(config, "tie_word_embeddings") or "lm_head.weight" in sources:
         return sources

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Which type each tensor gets, and the encoding of float32 rows into it with the error it costs.
+"""Chooses the type of each tensor, encodes float32 rows into it, and measures the error.
 
-The requested type goes to the layer's matrices and the embedding table. Below 6 bits `fc` and the head are
-stored one step better: the head decides between near-equal logits (on a small trained EAGLE 3.1 drafter, Q4_0
-throughout cost 4 % of the acceptance length, Q4_0 with a Q5_0 head 0.4 %), and `fc` feeds every step and runs
-for committed rows only. The plain types (F32, F16, BF16, Q8_0) are the same everywhere, as llama.cpp's own
-converter writes them. A row that does not divide into blocks of 256 gets the type of blocks of 32 that
-llama.cpp's quantiser falls back to (src/llama-quant.cpp, tensor_type_fallback), else Q8_0, else F16.
+The requested type applies to the layers' matrices and the embedding table. Below 6 bits `fc` and the head get
+the next better type: the head decides between near-equal logits (on a small trained EAGLE 3.1 drafter, Q4_0
+throughout cost 4 % of the acceptance length, Q4_0 with a Q5_0 head 0.4 %), and `fc` affects every step but
+runs only for committed rows. The plain types (F32, F16, BF16, Q8_0) are used for all, as in llama.cpp's own
+converter. A row that does not divide into blocks of 256 gets the type with blocks of 32 that llama.cpp's
+quantiser falls back to (src/llama-quant.cpp, tensor_type_fallback), else Q8_0, else F16.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ class TypePlan:
     raised: Q
 
 
-# Raised type -> requested types. Every type that needs no importance matrix is there (a test asks ggml).
+# Raised type -> requested types. Lists every type that needs no importance matrix (a test compares with
+# ggml).
 _RAISED: tuple[tuple[Q | None, tuple[Q, ...]], ...] = (
-    (None, (Q.F32, Q.F16, Q.BF16, Q.Q8_0, Q.Q6_K)),  # as they are
+    (None, (Q.F32, Q.F16, Q.BF16, Q.Q8_0, Q.Q6_K)),  # unchanged
     (Q.Q6_K, (Q.Q5_K, Q.Q5_1, Q.Q5_0)),
     (Q.Q5_K, (Q.Q4_K, Q.Q4_1, Q.Q4_0, Q.IQ4_NL, Q.IQ4_XS, Q.MXFP4, Q.NVFP4)),
     (Q.Q4_K, (Q.Q3_K, Q.IQ3_S, Q.IQ3_XXS, Q.Q2_K, Q.IQ2_S, Q.IQ1_M, Q.TQ2_0, Q.TQ1_0)),
@@ -46,19 +47,19 @@ TYPES: dict[str, TypePlan] = {
     kind.name: TypePlan(kind, raised or kind) for raised, kinds in _RAISED for kind in kinds
 }
 
-# What stands in for a type of blocks of 256 where a row does not divide into them; Q8_0 for those not listed.
+# replacements of types with blocks of 256 for rows that do not divide into them; Q8_0 for unlisted types
 _SMALL_BLOCKS = {
     Q.Q5_K: Q.Q5_1, Q.Q4_K: Q.Q5_0, Q.Q3_K: Q.Q4_0, Q.Q2_K: Q.Q4_0, Q.TQ2_0: Q.Q4_0, Q.TQ1_0: Q.Q4_0,
     Q.IQ4_XS: Q.IQ4_NL, Q.IQ3_S: Q.IQ4_NL, Q.IQ3_XXS: Q.IQ4_NL, Q.IQ2_S: Q.IQ4_NL, Q.IQ1_M: Q.IQ4_NL,
 }  # fmt: skip
 
-# llama.cpp names mixtures (MOSTLY_Q4_K_S, ...); ours are the pure ones or nearest to them.
+# llama.cpp names mixtures (MOSTLY_Q4_K_S, ...); these are pure types, or the nearest mixtures
 _FILE_TYPES = {"F32": "ALL_F32", "Q3_K": "MOSTLY_Q3_K_S", "Q4_K": "MOSTLY_Q4_K_S", "Q5_K": "MOSTLY_Q5_K_S",
                "MXFP4": "MOSTLY_MXFP4_MOE"}  # fmt: skip
 
 
 def parse_type(name: str) -> TypePlan:
-    """The plan of a type given by name in any case. Raises QuantTypeError that lists the types."""
+    """Returns the plan of a type, by name in any case. Raises QuantTypeError with the list of types."""
     plan = TYPES.get(name.upper())
     if plan is None:
         known = name.upper() in Q.__members__
@@ -68,13 +69,13 @@ def parse_type(name: str) -> TypePlan:
 
 
 def file_type(plan: TypePlan) -> int:
-    """`general.file_type`: llama.cpp's number for the requested type."""
+    """Returns `general.file_type`: llama.cpp's number for the requested type."""
     name = plan.body.name
     return int(LlamaFileType[_FILE_TYPES.get(name, f"MOSTLY_{name}")])
 
 
 def plan_type(plan: TypePlan, role: Role, row: int) -> tuple[Q, str]:
-    """Type of a tensor with rows of `row` values and a note when it is not the planned one."""
+    """Returns the type of a tensor with rows of `row` values, and a note if it is not the planned one."""
     if role == "map":
         return Q.I64, ""
     if role in ("norm", "bias", "freqs"):
@@ -94,7 +95,7 @@ def plan_type(plan: TypePlan, role: Role, row: int) -> tuple[Q, str]:
 
 @dataclass
 class ErrorSum:
-    """Sums for the relative RMS error of one tensor, over all of its chunks."""
+    """Sums for the relative RMS error of a tensor, over all of its chunks."""
 
     error: float = 0.0
     signal: float = 0.0
@@ -114,9 +115,9 @@ class ErrorSum:
 def encode(
     values: npt.NDArray[np.float32], kind: Q, errors: ErrorSum, name: str, pool: Executor, n_workers: int
 ) -> Iterator[bytes]:
-    """Encode rows and add their error. values: `[n_rows, n]` or `[n]` float32.
+    """Encodes rows and adds their error. values: `[n_rows, n]` or `[n]` float32.
 
-    Raises TensorError for values that are not finite or do not fit the type.
+    Raises TensorError for values that are not finite or do not fit in the type.
     """
     if not np.isfinite(values).all():
         raise TensorError(f"tensor {name}: contains NaN or infinite values; the checkpoint is damaged")
@@ -130,9 +131,9 @@ def encode(
 
 
 def as_stored(values: npt.NDArray[np.float32], plan: TypePlan, role: Role) -> npt.NDArray[np.float32]:
-    """Rows `[n_rows, n]` float32 as readers of the file will find them: `encode` and back.
+    """Encodes and decodes rows `[n_rows, n]` float32, as readers of the file will see them.
 
-    Releases the GIL; rows are independent of each other. Values must be finite.
+    Releases the GIL; rows are independent. Values must be finite.
     """
     return _encode_part(values, plan_type(plan, role, values.shape[1])[0])[1]
 

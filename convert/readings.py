@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""What a checkpoint does not say about itself: the choices it leaves, and the reading that was taken.
+"""Ambiguities of a checkpoint, and the readings that resolve them.
 
-Trainers and engines disagree about some files: a theta that the trainer ignored, ids that count from another
-side, a norm that is applied twice. No field tells, and a wrong reading shows only as poor acceptance. So a
-dialect names each such choice with its values and the reason; one value is the default, or the choice is
-open. Whoever converts can fix a value. Which one drafts best can only be measured with the target at work,
-which is not this package's business.
+Trainers and engines disagree about some files: a theta that the trainer ignored, ids with another origin, a
+norm that is applied twice. No field tells them apart, and a wrong reading only shows as poor acceptance. So a
+dialect returns each ambiguity as a `Choice` with its values and the reason. One value is the default, or the
+choice is open. The caller can set a value. Measuring which value drafts best needs the target and is done
+outside this package.
 
-One choice is what layer ids count. Boundary id k is `R_k`, the residual stream entering 0-based block k (k =
-n: the last block's output before the final norm). Trainers disagree: some write k, some the block after
-which they captured (k - 1). Rules in order:
+One such choice is the meaning of layer ids. Boundary id k is `R_k`, the residual stream entering 0-based
+block k (k = n: the last block's output before the final norm). Some trainers write k, others the block after
+which they captured (k - 1). The rules, in order:
 
 1. no ids: `R_2, R_n//2, R_n-3`, on which all trainers agree;
 2. an id equal to n: boundary ids (no block comes after the last one);
 3. ids equal to the default itself: boundary ids;
-4. the family's convention, where it has one;
+4. the family's convention, if it has one;
 5. ids equal to the post-layer form of the default: post-layer ids;
-6. otherwise the reading `layer_ids` or `--aux-layers` must say, or the acceptance of both.
+6. otherwise the reading `layer_ids` or `--aux-layers` must decide, or the measured acceptance of both.
 
-Ids that equal the default in the form that the family does not use leave a choice: somebody who counts
-otherwise may have written them.
+Ids that equal the default in the form that the family does not use remain a choice, because a tool with the
+other convention may have written them.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     "partial_rotary": ("ignored", "applied"),
     "head": ("target", "embeddings"),
 }
-"""Every reading by name and its values; () = a positive number."""
+"""Values of every reading by name; () = a positive number."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One thing that the checkpoint leaves open.
+    """An ambiguity of the checkpoint.
 
-    values: the default first. why: what speaks for the others, a sentence's second half. is_open: there is no
-    default, it has to be given.
+    values: the default first. why: reason for the other values, as the second half of a sentence. is_open: no
+    default; a value must be given.
     """
 
     name: str
@@ -69,10 +69,10 @@ class Choice:
 
 
 class Reading(TypedDict, total=False):
-    """What whoever converts says about a checkpoint, as keywords.
+    """The caller's values for a checkpoint's ambiguities, as keywords.
 
     aux_layers: boundary ids R_k (with the reading layer_ids=post: block numbers). readings: by name
-    (`KNOWN`); reasons: why, for the record in the file.
+    (`KNOWN`); reasons: recorded in the file.
     """
 
     aux_layers: Sequence[int] | None
@@ -82,7 +82,7 @@ class Reading(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """A `Reading`, checked."""
+    """A checked `Reading`."""
 
     aux_layers: tuple[int, ...] | None = None
     readings: Mapping[str, str] = field(default_factory=dict)
@@ -95,26 +95,26 @@ class Options:
         readings: Mapping[str, Any] | None = None,
         reasons: Mapping[str, str] | None = None,
     ) -> Options:
-        """Raises InvalidValueError for unknown readings and for values of theirs that there are not."""
+        """Checks the arguments. Raises InvalidValueError for unknown readings and values."""
         layers = None if aux_layers is None else tuple(aux_layers)
         return cls(layers, checked_readings(readings or {}), dict(reasons or {}))
 
 
 def checked_readings(given: Mapping[str, Any]) -> dict[str, str]:
-    """Given readings as they are written: values as texts. Raises ValueError for unknown names and values."""
-    found = {}
+    """Returns readings with values as texts. Raises ValueError for unknown names and values."""
+    readings = {}
     for name, value in given.items():
         if name not in KNOWN:
             raise InvalidValueError(f"reading {name!r}: expected one of {', '.join(KNOWN)}")
         text = str(value) if KNOWN[name] else plain_number(value, name)
         if KNOWN[name] and text not in KNOWN[name]:
             raise InvalidValueError(f"reading {name}: expected {' or '.join(KNOWN[name])}, found {value!r}")
-        found[name] = text
-    return found
+        readings[name] = text
+    return readings
 
 
 def plain_number(value: Any, name: str = "rope_theta") -> str:
-    """A number, such as a theta of 500000. Raises ValueError when it is not positive."""
+    """Formats a number, such as a theta of 500000. Raises ValueError unless it is positive."""
     try:
         theta = float(value)
     except (TypeError, ValueError):
@@ -125,7 +125,9 @@ def plain_number(value: Any, name: str = "rope_theta") -> str:
 
 
 def settle(choices: Sequence[Choice], given: Mapping[str, str]) -> dict[str, str]:
-    """The value of every reading: as given, else the default of its choice. Raises for an open one."""
+    """Returns the value of every reading: the given one, or the choice's default. Raises for an open
+    choice.
+    """
     readings = dict(given)
     for choice in choices:
         if choice.name in given:
@@ -145,7 +147,7 @@ def settle(choices: Sequence[Choice], given: Mapping[str, str]) -> dict[str, str
 def recorded(
     choices: Sequence[Choice], given: Mapping[str, str], reasons: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """What is written into the file: `name=value (reason)`, of every choice and of every given reading."""
+    """Returns texts for the file, `name=value (reason)`, for every choice and every given reading."""
     settled = {choice.name: choice.values[0] for choice in choices if not choice.is_open} | dict(given)
     return tuple(
         f"{name}={value} ({reasons.get(name) or ('given' if name in given else 'default, not measured')})"
@@ -154,7 +156,7 @@ def recorded(
 
 
 def unread_notes(choices: Sequence[Choice], given: Mapping[str, str]) -> tuple[str, ...]:
-    """For people: which other readings there are."""
+    """Returns notes about the other possible readings, for the user."""
     return tuple(
         f"{choice.name}: read as {choice.values[0]}; {' or '.join(choice.values[1:])} is possible, because "
         f"{choice.why}. Not tried; --reading {choice.name}={choice.values[1]} takes it"
@@ -166,9 +168,9 @@ def unread_notes(choices: Sequence[Choice], given: Mapping[str, str]) -> tuple[s
 def ignored_theta(
     config: Mapping[str, Any], who: str, kinds: Sequence[str], *, is_open: bool = False
 ) -> tuple[Choice, ...]:
-    """The choice of a trainer that rotates with base 10000 whatever the config says.
+    """Returns the choice for a trainer that always rotates with base 10000.
 
-    kinds: rope types for which it does. is_open: its own inference does so as well.
+    kinds: rope types that it treats like this. is_open: its own inference does the same.
     """
     theta = stated_theta(config)
     if theta == 10000.0 or rope_kind(config) not in kinds:
@@ -178,7 +180,7 @@ def ignored_theta(
 
 
 def ignored_part(config: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """The choice of a drafter whose config rotates heads in part, where its class ignores that."""
+    """Returns the choice for a config with partly rotated heads and a class that ignores this."""
     part = partial_rotary(config)
     if part == 1.0 or rope_kind(config) not in WITHOUT_SCALING:
         return ()
@@ -190,26 +192,26 @@ def ignored_part(config: Mapping[str, Any]) -> tuple[Choice, ...]:
 
 
 def read_as(sources: Mapping[str, TensorSource], readings: Mapping[str, str]) -> dict[str, TensorSource]:
-    """The tensors that a reading leaves. sources: by canonical name."""
-    found = dict(sources)
+    """Applies readings to the tensors. sources: by canonical name."""
+    result = dict(sources)
     if readings.get("head") == "target":
-        found.pop("lm_head.weight", None)
+        result.pop("lm_head.weight", None)
     if readings.get("head_norm") == "no":
-        found.pop("norm.weight", None)
+        result.pop("norm.weight", None)
     first, second = "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"
-    if readings.get("feature_norm") == "twice" and first in found and second in found:
-        norm = found[second]
-        found[second] = _TwoNorms(norm.name, norm.shape, norm.dtype, norm.path, norm.offset, found[first])
-    return found
+    if readings.get("feature_norm") == "twice" and first in result and second in result:
+        norm = result[second]
+        result[second] = _TwoNorms(norm.name, norm.shape, norm.dtype, norm.path, norm.offset, result[first])
+    return result
 
 
 @dataclass(frozen=True)
 class _TwoNorms(TensorSource):
-    """A norm behind another one, as one: `w2 * w1 / rms(w1)`.
+    """Two consecutive norms as one: `w2 * w1 / rms(w1)`.
 
-    Of the first norm only its weights remain, since the second scales the whole row again:
-    `w2 * w1 * x / rms(w1 * x)`. Their product is in the weights; that `rms(w1 * x)` is not exactly
-    `rms(w1) * rms(x)` remains as a factor of each row that is near 1.
+    Only the weights of the first norm matter, because the second one scales the whole row again:
+    `w2 * w1 * x / rms(w1 * x)`. The result uses `rms(w1) * rms(x)` instead of `rms(w1 * x)`, which leaves a
+    factor near 1 per row.
     """
 
     first: TensorSource
@@ -219,8 +221,8 @@ class _TwoNorms(TensorSource):
         rms = float(np.sqrt(np.mean(w1**2)))
         if not rms > 0.0:
             raise ConfigError(f"tensor {self.first.name}: expected weights of a norm, found zeros only")
-        found = np.asarray(super().read_rows(start, stop), np.float64) * w1[start:stop] / rms
-        return found.astype(np.float32)
+        rows = np.asarray(super().read_rows(start, stop), np.float64) * w1[start:stop] / rms
+        return rows.astype(np.float32)
 
 
 Convention = Literal["boundary", "post"]
@@ -228,7 +230,7 @@ Convention = Literal["boundary", "post"]
 
 @dataclass(frozen=True)
 class LayerIds:
-    """rule: default, boundary, post+1 or given; final: of EAGLE-1 and 2, which have no choice."""
+    """rule: default, boundary, post+1 or given; final for EAGLE-1 and 2, whose feature is fixed."""
 
     ids: tuple[int, ...]
     rule: str
@@ -238,7 +240,9 @@ class LayerIds:
 def layer_ids_choice(
     ids: Sequence[int] | None, n_blocks: int, family: str, convention: Convention | None
 ) -> tuple[Choice, ...]:
-    """The choice that explicit ids leave; () where they can mean one thing only. Arguments as below."""
+    """Returns the choice for explicit ids; () if they are unambiguous. Arguments as in
+    `resolve_layer_ids`.
+    """
     if not ids or n_blocks in ids:
         return ()
     looks: Convention | None = None
@@ -246,16 +250,16 @@ def layer_ids_choice(
         looks = "post"
     elif tuple(ids) == (2, n_blocks // 2, n_blocks - 3):
         looks = "boundary"
-    told = f"aux layer ids {list(ids)} of a {n_blocks}-block target"
+    stated = f"aux layer ids {list(ids)} of a {n_blocks}-block target"
     if looks is None and convention is None:
         why = (
-            f"{told} are ambiguous for {family}: they may be boundary ids (R_{ids[0]}, ...) or post-layer "
+            f"{stated} are ambiguous for {family}: they may be boundary ids (R_{ids[0]}, ...) or post-layer "
             f"ids (R_{ids[0] + 1}, ...)"
         )
         return (Choice("layer_ids", ("boundary", "post"), why, is_open=True),)
     if looks in (None, convention) or (looks == "boundary" and convention is None):
         return ()
-    why = f"{told} equal the default in the form of {'post-layer' if looks == 'post' else 'boundary'} ids, "
+    why = f"{stated} equal the default in the form of {'post-layer' if looks == 'post' else 'boundary'} ids, "
     why += f"which {family} writes otherwise" if convention else f"but {family} does not say how it counts"
     return (Choice("layer_ids", ("boundary", "post") if convention else ("post", "boundary"), why),)
 
@@ -269,11 +273,11 @@ def resolve_layer_ids(
     forced: Convention | None = None,
     given: Sequence[int] | None = None,
 ) -> LayerIds:
-    """Boundary ids of the features.
+    """Returns the boundary ids of the features.
 
-    ids: as in the checkpoint, or None. n_blocks: decoder blocks of the target. n_aux: features fc expects.
-    convention: the family's. forced: the reading layer_ids. given: the option --aux-layers, which that is
-    about then. Raises LayerIdError.
+    ids: as in the checkpoint, or None. n_blocks: decoder blocks of the target. n_aux: features that fc
+    expects. convention: the family's. forced: the reading layer_ids, which applies to `given` if set. given:
+    the option --aux-layers. Raises LayerIdError.
     """
     if given is not None:
         shift = 1 if forced == "post" else 0
@@ -296,8 +300,7 @@ def _default(n_blocks: int, n_aux: int, forced: Convention | None) -> LayerIds:
     if n_aux != 3:
         raise LayerIdError(
             f"the checkpoint names no aux layers and fc expects {n_aux} features; the default exists only "
-            "for 3. "
-            "Give them: --aux-layers 2,16,29"
+            "for 3. Set them, such as --aux-layers 2,16,29"
         )
     note = ("the checkpoint names no aux layers, so the reading layer_ids has no effect",) if forced else ()
     return LayerIds((2, n_blocks // 2, n_blocks - 3), "default", note)

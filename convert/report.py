@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a conversion did, and what is in a file, in words."""
+"""Formats the result of a conversion and the contents of a file as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .pipeline import ConvertReport
 
 
 def report_text(report: ConvertReport) -> str:
-    """What a conversion recognised, did and wrote."""
+    """Formats the report of a conversion."""
     spec = report.spec
     switches = [name for name in SWITCHES if getattr(spec, name)]
     switches += ["latent attention"] if spec.latent else []
@@ -36,7 +36,7 @@ def report_text(report: ConvertReport) -> str:
 
 
 def facts_text(facts: dict[str, Any]) -> str:
-    """What `inspect_file` found."""
+    """Formats the result of `inspect_file`."""
     rows: list[tuple[str, str]] = []
     for key, value in facts.items():
         if key == "types":

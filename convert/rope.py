@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Rotary embedding: from the keys of a draft config to the numbers ggml_rope_ext takes.
+"""Rotary embedding: converts the keys of a draft config to the arguments of ggml_rope_ext.
 
 Reads `rope_parameters` (transformers 5), `rope_scaling` and `rope_theta` (transformers 4). Nothing is
-inherited from the target. Scalings that change frequencies with the context length (dynamic, longrope) are
-refused.
+inherited from the target. Scalings whose frequencies depend on the context length (dynamic, longrope) are
+rejected.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .tensor import TensorSource
 
 
 def stated_theta(config: Mapping[str, Any]) -> float:
-    """The base of the rotation that a flat draft config names. Raises ConfigError."""
+    """Returns the base of the rotation in a flat draft config. Raises ConfigError."""
     block = scaling_block(config)[1]
     return positive(config if block.get("rope_theta") is None else block, "rope_theta", 10000.0)
 
 
 def rope_kind(config: Mapping[str, Any]) -> str:
-    """The rope type that a flat draft config names; `default` where it names none."""
+    """Returns the rope type of a flat draft config; `default` if it names none."""
     return _kind(scaling_block(config)[1])
 
 
@@ -37,9 +37,9 @@ WITHOUT_SCALING = ("default", "none", "mrope")
 
 
 def partial_rotary(config: Mapping[str, Any]) -> float:
-    """Returns the part of a head that a flat draft config says is rotated. Raises ConfigError."""
-    found = [number(b, "partial_rotary_factor", 1.0) for b in (config, scaling_block(config)[1])]
-    part = next((value for value in found if value != 1.0), 1.0)
+    """Returns the rotated part of a head by a flat draft config. Raises ConfigError."""
+    factors = [number(b, "partial_rotary_factor", 1.0) for b in (config, scaling_block(config)[1])]
+    part = next((value for value in factors if value != 1.0), 1.0)
     if not 0.0 < part <= 1.0:
         raise ConfigError(
             f"config.json: partial_rotary_factor: expected more than 0, at most 1, found {part}"
@@ -55,11 +55,11 @@ def parse_rope(
     unscaled: bool = False,
     partial: str = "",
 ) -> tuple[RopeSpec, str]:
-    """The rope of a flat draft config and a note (may be empty). Raises ConfigError, UnsupportedError.
+    """Returns the rope of a flat draft config, and a note or "". Raises ConfigError, UnsupportedError.
 
-    deepseek: latent attention, where no scaling but yarn is known, with DeepSeek's factors. theta: in place
-    of the config's. unscaled: the config's scaling was never applied. partial: the reading partial_rotary,
-    empty where partial_rotary_factor has to be 1.
+    deepseek: latent attention, which only supports yarn, with DeepSeek's factors. theta: replaces the
+    config's. unscaled: the config's scaling was never applied. partial: the reading partial_rotary; "" =
+    partial_rotary_factor must be 1.
     """
     block_name, block = scaling_block(config)
     theta = stated_theta(config) if theta is None else theta
@@ -68,8 +68,8 @@ def parse_rope(
         return RopeSpec(theta), ""
     if deepseek and kind not in ("default", "none", "yarn", "deepseek_yarn"):
         raise UnsupportedError(
-            f"{block_name}: rope type {shown(kind)}: expected default or yarn; trainers and engines agree on "
-            "no other for latent attention"
+            f"{block_name}: rope type {shown(kind)}: expected default or yarn, the only types that trainers "
+            "and engines support for latent attention"
         )
     if kind == "proportional":
         return _proportional(theta, block, block_name), ""
@@ -93,14 +93,15 @@ def parse_rope(
 
 
 def rope_divisors(rope: RopeSpec, head_dim: int) -> npt.NDArray[np.float32]:
-    """`rope_freqs.weight` `[head_dim / 2]` of llama3 scaling: long waves slowed by factor, short ones kept.
+    """Returns `rope_freqs.weight` `[head_dim / 2]` of llama3 scaling: slows long waves by factor, keeps short
+    ones.
 
-    llama.cpp's converter computes the same in float32 with torch; they agree to 2e-6 of each value. Of heads
-    rotated in part: what stands still is slowed beyond all bounds (ggml-org/llama.cpp: conversion/gemma.py).
+    llama.cpp's converter computes the same in float32 with torch; they agree to 2e-6 of each value. For
+    partly rotated heads, the divisors of fixed values are huge (ggml-org/llama.cpp: conversion/gemma.py).
     """
     if rope.scaling == "proportional":
         turned = np.arange(head_dim // 2) < int(rope.factor * head_dim / 2)
-        return np.where(turned, 1.0, 1e15).astype(np.float32)  # whose square is still a float
+        return np.where(turned, 1.0, 1e15).astype(np.float32)  # its square still fits in a float
     context, low, high = float(rope.original_context or 8192), rope.low_freq_factor, rope.high_freq_factor
     wavelengths = 2 * math.pi * rope.theta ** (np.arange(0, head_dim, 2) / head_dim)
     smooth = (context / wavelengths - low) / (high - low)
@@ -110,19 +111,19 @@ def rope_divisors(rope: RopeSpec, head_dim: int) -> npt.NDArray[np.float32]:
 
 
 def pair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[np.float32]:
-    """Rows of whole heads from HF's half-split order to rope's adjacent pairs (ggml's NORM type)."""
+    """Permutes rows of whole heads from HF's half-split order to rope's adjacent pairs (ggml's NORM type)."""
     halves = values.reshape(-1, 2, head_dim // 2, *values.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
 
 
 def unpair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[np.float32]:
-    """The inverse."""
+    """Inverse of `pair_rows`."""
     pairs = values.reshape(-1, head_dim // 2, 2, *values.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
 
 
 def halves(source: TensorSource, head_dim: int) -> TensorSource:
-    """A tensor with rows of whole heads in neighbouring pairs, as one in the order of Hugging Face."""
+    """Converts a tensor with rows of whole heads in adjacent pairs to Hugging Face's order."""
     return _Halves(source.name, source.shape, source.dtype, source.path, source.offset, source, head_dim)
 
 
@@ -138,7 +139,9 @@ class _Halves(TensorSource):
 
 
 def scaling_block(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The dict that holds the scaling. transformers 5 may nest one per kind of layer; equal ones are one."""
+    """Returns the dict with the scaling. transformers 5 may nest one per kind of layer; equal ones are
+    merged.
+    """
     names = [name for name in ("rope_parameters", "rope_scaling") if config.get(name) is not None]
     blocks = [_flat_block(name, config[name]) for name in names]
     if len(blocks) == 2:
@@ -156,7 +159,7 @@ def _flat_block(name: str, block: Any) -> Mapping[str, Any]:
 
 
 def _check_same(parameters: Mapping[str, Any], scaling: Mapping[str, Any]) -> None:
-    """Engines of transformers 4 read the second, those of transformers 5 the first."""
+    """Raises ConfigError if both contradict: engines on transformers 5 read the first, on 4 the second."""
     one, other = (
         {key: value for key, value in block.items() if value is not None and key != "type"}
         | {"rope_type": _kind(block)}
@@ -183,7 +186,7 @@ def _factor(block: Mapping[str, Any], where: str) -> float:
 
 
 def _proportional(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
-    """Gemma 4's: frequencies of the whole head, of which the first part is used."""
+    """Parses Gemma 4's scaling: frequencies of the whole head, of which the first part is used."""
     part = number(block, "partial_rotary_factor", 1.0, where=f"config.json: {where}.")
     if not 0 < part <= 1 or number(block, "factor", 1.0, where=f"config.json: {where}.") != 1.0:
         raise ConfigError(
@@ -218,7 +221,7 @@ def _yarn(theta: float, block: Mapping[str, Any], where: str, deepseek: bool) ->
         raise ConfigError(f"{where}.factor: expected 1 or more for yarn, found {factor}")
     if block.get("truncate") is False:
         raise UnsupportedError(f"{where}.truncate is false: ggml always truncates yarn's correction range")
-    # ggml multiplies cos and sin by 1 + 0.1 ln(factor) on its own; what remains is for us to pass.
+    # ggml itself multiplies cos and sin by 1 + 0.1 ln(factor); attn_factor is the rest
     multiplier = (_deepseek_multiplier if deepseek else _cos_sin_multiplier)(block, where, factor)
     attn_factor = multiplier / (1.0 + 0.1 * math.log(factor))
     return RopeSpec(
@@ -234,9 +237,10 @@ def _yarn(theta: float, block: Mapping[str, Any], where: str, deepseek: bool) ->
 
 
 def _cos_sin_multiplier(block: Mapping[str, Any], where: str, factor: float) -> float:
-    """What the checkpoint wants cos and sin multiplied by (huggingface/transformers: modeling_rope_utils.py).
+    """Returns the checkpoint's factor on cos and sin (huggingface/transformers: modeling_rope_utils.py).
 
-    attention_factor is it; mscale and mscale_all_dim give a ratio; vLLM's attn_factor multiplies the default.
+    attention_factor is absolute; mscale and mscale_all_dim form a ratio; vLLM's attn_factor multiplies the
+    default.
     """
     absolute = number(block, "attention_factor", None, where=f"config.json: {where}.")
     if absolute is not None:
@@ -259,11 +263,13 @@ def _mscale_note(block: Mapping[str, Any], where: str) -> str:
 
 
 def _deepseek_multiplier(block: Mapping[str, Any], where: str, factor: float) -> float:
-    """The same by DeepSeek's rules (vLLM: deepseek_scaling_rope.py; TorchSpec: LlamaYarnRotaryEmbedding)."""
+    """Returns the factor by DeepSeek's rules (vLLM: deepseek_scaling_rope.py; TorchSpec:
+    LlamaYarnRotaryEmbedding).
+    """
     for key, neutral in (("attention_factor", None), ("attn_factor", 1.0)):
         if number(block, key, neutral, where=f"config.json: {where}.") != neutral:
             raise UnsupportedError(
-                f"{where}.{key}: expected mscale and mscale_all_dim alone, which is what latent attention has"
+                f"{where}.{key}: expected only mscale and mscale_all_dim, which latent attention supports"
             )
     numerator = number(block, "mscale", 1.0, where=f"config.json: {where}.")
     denominator = number(block, "mscale_all_dim", 0.0, where=f"config.json: {where}.")
@@ -271,7 +277,9 @@ def _deepseek_multiplier(block: Mapping[str, Any], where: str, factor: float) ->
 
 
 def score_multiplier(config: Mapping[str, Any]) -> float:
-    """What DeepSeek's yarn multiplies attention scores by, beside cos and sin; 1 without yarn."""
+    """Returns the factor of DeepSeek's yarn on attention scores, in addition to cos and sin; 1 without
+    yarn.
+    """
     where, block = scaling_block(config)
     if _kind(block) not in ("yarn", "deepseek_yarn"):
         return 1.0

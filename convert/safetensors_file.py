@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Index of a .safetensors file: name, shape, dtype and place of every tensor.
+"""Index of a .safetensors file: name, shape, dtype and position of every tensor.
 
-The header is validated by the safetensors library (sizes, overlaps, dtypes), then read once more for the
-byte offsets, which the library does not hand out. Tensor data is not touched: the library's numpy reader
-knows no bfloat16.
+The safetensors library validates the header (sizes, overlaps, dtypes). It does not return byte offsets, so
+the header is read once more. Tensor data are not read here, because the library's numpy reader does not
+support bfloat16.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .errors import CheckpointError
 from .files import open_regular
 from .tensor import DTYPE_BYTES, TensorSource
 
-_MAX_HEADER_BYTES = 16 << 20  # some hundred bytes per tensor; as values they take ten times the memory
+_MAX_HEADER_BYTES = 16 << 20  # some hundred bytes per tensor; parsed, they take ten times the memory
 
 
 def read_index(path: Path) -> dict[str, TensorSource]:
-    """All tensors of the file by name.
+    """Returns all tensors of the file by name.
 
-    Raises CheckpointError on a malformed file or a dtype we cannot read.
+    Raises CheckpointError for a malformed file or an unsupported dtype.
     """
     try:
         with open_regular(path) as file:

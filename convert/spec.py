@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What a drafter is: sizes, switches, rope, aux layers, vocabularies. A frozen value between reading and
-writing.
+"""Description of a drafter: sizes, switches, rope, aux layers, vocabularies, as a frozen value.
 
-`DraftSpec` says nothing about files. `architecture` decides between `eagle` (EAGLE-1 and 2), `eagle3`
-(llama.cpp runs it correctly) and `eagle31`, of block drafters between `dflash` (the same) and `dflash_ex`.
+`DraftSpec` is independent of files. `architecture` is `eagle` for EAGLE-1 and 2, `eagle3` if llama.cpp runs
+the drafter correctly, else `eagle31`; for block drafters it is `dflash` or `dflash_ex` by the same rule.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ from .keys import DFLASH, DFLASH_EX, EAGLE, EAGLE3, EAGLE31
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Rotary embedding, already in the terms of ggml_rope_ext.
+    """Rotary embedding in the terms of ggml_rope_ext.
 
-    scaling: none, linear, yarn, or what becomes `rope_freqs.weight`: llama3, and proportional, which
-    rotates the first `factor` of a head alone. attn_factor: ggml multiplies
-    cos and sin by attn_factor * (1 + 0.1 ln factor); that product is what the checkpoint asks for. part: the
-    first part of a head is rotated, and its frequencies are those of a head of that width.
+    scaling: none, linear, yarn, or a kind that becomes `rope_freqs.weight`: llama3, or proportional, which
+    only rotates the first `factor` of a head
+    attn_factor: ggml multiplies cos and sin by attn_factor * (1 + 0.1 ln factor); the product is the
+    checkpoint's factor
+    part: the first part of a head is rotated, with the frequencies of a head of that width
     """
 
     theta: float
@@ -38,11 +38,11 @@ class RopeSpec:
 
 @dataclass(frozen=True)
 class GemmaLayer:
-    """What Gemma 4's own layer does otherwise: norms of what attention and feed-forward part give,
-    values normed without weights, scores as they are, GELU, embeddings multiplied by the root of their width.
+    """Gemma 4's layer. It adds norms after attention and the feed-forward part, normalises values without
+    weights, does not scale the scores, uses GELU, and multiplies embeddings by the root of their width.
 
-    own_values: v has a matrix of its own, else the values are the keys before their norm. softcap: bound
-    of the logits, 0 = none.
+    own_values: v has its own matrix, else the values are the keys before their norm. softcap: bound of the
+    logits, 0 = off.
     """
 
     own_values: bool
@@ -51,7 +51,7 @@ class GemmaLayer:
 
 @dataclass(frozen=True)
 class ParallelDraft:
-    """P-EAGLE: the token of rows that nobody knows yet, and how many tokens one pass gives at the most."""
+    """P-EAGLE: the mask token of rows with unknown tokens, and the maximum number of tokens of one pass."""
 
     mask_token: int
     depth: int
@@ -62,13 +62,17 @@ class BlockSpec:
     """DFlash, DSpark or DFlash2: one pass over `size` rows, the last token (the anchor) and mask tokens,
     gives all drafts.
 
-    anchor_first: slot i is the token i + 1 behind the anchor; else i behind it, and slot 0 says nothing.
-    causal: per layer, whether a row sees only the rows before it. markov_rank: of DSpark's bias by the token
-    before a slot, 0 = none. confidence: there is a head that estimates acceptance. conv: taps and group of
-    DFlash2's convolutions; selector: rank and candidates of its choice between neighbours. embedding_scale:
-    factor on the rows' embeddings; softcap: bound of the logits before the bias, 0 = none. value_scale:
-    factor on what attention gives. target_head: the head is the target's, though there are embeddings. gated:
-    Laguna's layer, with a gate per head, norms of each feature, and a norm before the text's keys and values.
+    anchor_first: slot i predicts the token i + 1 after the anchor; else i after it, and slot 0 is unused
+    causal: per layer, True if a row attends only to rows before it
+    markov_rank: rank of DSpark's bias by the token before a slot, 0 = no bias
+    confidence: a head estimates acceptance
+    conv: taps and group of DFlash2's convolutions; selector: rank and candidates of its choice between
+    neighbours
+    embedding_scale: factor on the rows' embeddings; softcap: bound of the logits before the bias, 0 = off
+    value_scale: factor on the output of attention
+    target_head: the head is the target's, in spite of own embeddings
+    gated: Laguna's layer, with a gate per head, norms of each feature, and a norm before the text's keys and
+    values
     """
 
     size: int
@@ -91,17 +95,19 @@ class BlockSpec:
 
     @property
     def n_drafts(self) -> int:
-        """Tokens of one pass."""
+        """Number of drafted tokens of one pass."""
         return self.size if self.anchor_first else self.size - 1
 
 
 @dataclass(frozen=True)
 class LatentSpec:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values are made from one latent.
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values are computed from one
+    latent.
 
-    q_rank: of the queries' low-rank product, 0 where they come from one matrix. kv_rank: values of the
-    latent. nope_dim, rope_dim: of a query and key head, not rotated and rotated; all heads share the rotated
-    part of the key. value_dim: of a value head. scale: factor on the scores, yarn's share in it.
+    q_rank: rank of the queries' low-rank product, 0 for a single matrix. kv_rank: width of the latent.
+    nope_dim, rope_dim: unrotated and rotated width of a query and key head; all heads share the rotated part
+    of
+    the key. value_dim: width of a value head. scale: factor on the scores, including yarn's.
     """
 
     q_rank: int
@@ -117,7 +123,7 @@ class LatentSpec:
 
     @property
     def cached_dim(self) -> int:
-        """Values that one position leaves in the cache."""
+        """Values per position in the cache."""
         return self.kv_rank + self.rope_dim
 
 
@@ -125,10 +131,10 @@ class LatentSpec:
 class DraftSpec:
     """A drafter. Sizes in elements; `aux_layers` are boundary ids R_k in the order of concatenation.
 
-    fuses_embedding: EAGLE-1 and 2. fc takes [embedding ; feature] in every step; the one feature is R_n after
-    the target's final norm, id n + 1. Without norm_output the first layer has no norm before attention, and
-    the head reads the last one's output as it is; with it (Mistral's) both are there. With latent attention
-    head_dim is `latent.key_dim` and every head has keys and values of its own.
+    fuses_embedding: EAGLE-1 and 2. fc reads [embedding ; feature] in every step; the only feature is R_n
+    after the target's final norm, id n + 1. Without norm_output, the first layer has no norm before
+    attention, and the head reads the last layer's output without a norm; with it (Mistral's), both norms
+    exist. With latent attention, head_dim is `latent.key_dim`, and every head has its own keys and values.
     """
 
     family: str
@@ -154,7 +160,7 @@ class DraftSpec:
     fc_norm: bool = False
     norm_output: bool = False
     head_norm: bool = True
-    """Of EAGLE-3: whether there is a last norm. Without it the head reads the state as it is."""
+    """For EAGLE-3: True if there is a last norm. Otherwise the head reads the state without a norm."""
     norm_before_fc: bool = False
     norm_before_residual: bool = False
     qk_norm: bool = False
@@ -166,15 +172,15 @@ class DraftSpec:
     sliding_layers: tuple[bool, ...] = ()
     latent: LatentSpec | None = None
     held_out_rates: tuple[float, ...] = ()
-    """Acceptance per depth that its training measured, each of the chains that got there; () = not known."""
+    """Acceptance rate per depth from training, among chains that reached it; () = unknown."""
     readings: tuple[str, ...] = ()
-    """How the checkpoint was read where it leaves a choice, and why (`readings.recorded`)."""
+    """Readings of the checkpoint's ambiguities, with reasons (`readings.recorded`)."""
     stock_boundary_ok: bool = field(default=True)
-    """False when an aux layer is n and llama.cpp's features for n are not R_n on this target."""
+    """False if an aux layer is n and llama.cpp's features for n are not R_n on this target."""
 
     @property
     def has_all_norms(self) -> bool:
-        """Whether the first layer norms what it reads, and something norms what the head reads."""
+        """True if norms exist before the first layer and before the head."""
         return not self.fuses_embedding or self.norm_output
 
     @property
@@ -186,19 +192,20 @@ class DraftSpec:
         """`norm` or `neox`.
 
         Permuted rows cannot be combined with per-head norm weights, so q/k norms mean neox, and block
-        drafters always have them. The rows of latent attention lie in pairs in checkpoints already.
+        drafters always have them. In latent attention, rows are already paired in checkpoints.
         """
         return "neox" if self.qk_norm and self.latent is None else "norm"
 
     @property
     def rope_dim(self) -> int:
-        """Values of a head that rotate."""
+        """Number of rotated values of a head."""
         return int(self.head_dim * self.rope.part) if self.latent is None else self.latent.rope_dim
 
     @property
     def stock_blockers(self) -> tuple[str, ...]:
-        """Why llama.cpp would run this drafter wrong or not at all; empty for plain EAGLE-3, and for block
-        drafters as it runs them (ggml-org/llama.cpp: src/models/dflash.cpp, common/speculative.cpp).
+        """Reasons why llama.cpp would run this drafter wrongly or not at all; empty for plain EAGLE-3, and
+        for block drafters that it supports (ggml-org/llama.cpp: src/models/dflash.cpp,
+        common/speculative.cpp).
         """
         if self.block is not None:
             return self._stock_block_blockers(self.block)
@@ -228,13 +235,13 @@ class DraftSpec:
             "layers whose rows see different parts of the block": len(set(block.causal)) > 1,
             "logits scaled or capped before the Markov bias": scaled and block.markov_rank > 0,
             f"{top_k} candidates in a width of {self.hidden_size}": self.hidden_size < top_k * (top_k + 1),
-            "Gemma 4's layer with values of its own": self.gemma is not None and self.gemma.own_values,
+            "Gemma 4's layer with separate values": self.gemma is not None and self.gemma.own_values,
             "Gemma 4's layer with a draft vocabulary": (
                 self.gemma is not None and self.draft_vocab_size < self.vocab_size
             ),
             "gated attention": block.gated,
             "biases": self.has_bias,
-            "embeddings of its own with the target's head": block.target_head,
+            "own embeddings with the target's head": block.target_head,
             "a target of another width": self.target_hidden_size != self.hidden_size,
             f"aux layer {self.target_block_count}, not R_n on this target": not self.stock_boundary_ok,
         }

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""From slots to bytes: reads each tensor a range of rows at a time, reorders, encodes, and records the error.
+"""Turns slots into bytes: reads each tensor by ranges of rows, reorders, encodes, and records the error.
 
-A chunk is decoded to float32, so memory is a few chunks whatever the tensor's size. Encoding a chunk is
-spread over threads (ggml releases the GIL); rows are independent, so the result does not depend on their
-number.
+A chunk is decoded to float32, so memory stays at a few chunks for any tensor. Chunks are encoded in threads
+(ggml releases the GIL); rows are independent, so the result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from .tensor import TensorSource
 from .writer import PlannedTensor
 
 N_WORKERS = min(os.cpu_count() or 1, 8)
-_CHUNK_VALUES = 4 << 20  # 16 MiB as float32, and as much again for the decoded copy
+_CHUNK_VALUES = 4 << 20  # 16 MiB as float32, and the same again for the decoded copy
 
 
 @dataclass(frozen=True)
 class TensorReport:
-    """One written tensor.
+    """Report on a written tensor.
 
     shape: slowest axis first. rel_rms_error: RMS of the rounding over RMS of the values.
     """
@@ -47,9 +46,9 @@ class TensorReport:
 
 @dataclass(frozen=True)
 class TensorStream:
-    """Makes `PlannedTensor`s of slots.
+    """Makes `PlannedTensor`s from slots.
 
-    ids: absolute target ids of the draft vocabulary, when there is a map.
+    ids: absolute target ids of the draft vocabulary, if there is a map
     """
 
     spec: DraftSpec
@@ -61,7 +60,9 @@ class TensorStream:
     _notes: dict[str, str] = field(default_factory=dict)
 
     def plan(self, slots: Sequence[Slot]) -> list[PlannedTensor]:
-        """The tensors to write, in order. Raises TensorError when a source holds no floating point values."""
+        """Returns the tensors to write, in order. Raises TensorError for a source without floating-point
+        values.
+        """
         wrong = [
             f"{self.sources[s.source].name} ({self.sources[s.source].dtype})"
             for s in slots
@@ -72,7 +73,7 @@ class TensorStream:
         return [self._tensor(slot) for slot in slots]
 
     def reports(self, tensors: Sequence[PlannedTensor]) -> tuple[TensorReport, ...]:
-        """One report per tensor; complete after they were written."""
+        """Returns one report per tensor; complete after the tensors are written."""
         return tuple(
             TensorReport(
                 t.name,
@@ -104,7 +105,7 @@ class TensorStream:
         return chunks
 
     def _rows(self, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
-        """The tensor's rows in chunks, q and k rows in rope's pair order."""
+        """Yields the tensor's rows in chunks, with q and k rows in rope's pair order."""
         if slot.role == "freqs":
             yield rope_divisors(self.spec.rope, self.spec.head_dim)
             return
@@ -121,7 +122,7 @@ class TensorStream:
 
 
 def _parts(source: TensorSource, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
-    """The keys' or the values' rows of each head of kv_b_proj, as `[n_heads, rows, row]`."""
+    """Yields the keys' or the values' rows of each head of kv_b_proj, as `[n_heads, rows, row]`."""
     n_heads, rank = slot.shape[0], slot.source_shape[1]
     n_rows = slot.source_shape[0] // n_heads
     step = max(1, _CHUNK_VALUES // (n_rows * rank))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A tensor that still lies in its checkpoint file.
+"""A tensor in a checkpoint file that is not read yet.
 
-`TensorSource` is a name, a shape, a dtype and a place (file, byte offset); data is read when asked for, a
-range of rows at a time, with plain reads. Memory maps are avoided on purpose: their pages count as resident
-memory, and a conversion has to stay small next to an 8B model. Floats come back as float32, integers and
+`TensorSource` is a name, a shape, a dtype and a position (file, byte offset). Data are read on demand, a
+range of rows at a time, with plain reads. Memory maps are avoided because their pages count as resident
+memory, and a conversion must stay small next to an 8B model. Floats are returned as float32, integers and
 bools as stored.
 """
 
@@ -28,14 +28,14 @@ _NUMPY: dict[str, np.dtype[Any]] = {
         "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "<u1",
     }.items()
 }  # fmt: skip
-"""safetensors' names, also used for .bin files."""
+"""Types by safetensors' names, also used for .bin files."""
 DTYPE_BYTES: dict[str, int] = {name: dtype.itemsize for name, dtype in _NUMPY.items()}
 FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 
 
 @dataclass(frozen=True)
 class TensorSource:
-    """One tensor in a checkpoint file, row-major and contiguous.
+    """A tensor in a checkpoint file, row-major and contiguous.
 
     shape: slowest axis first, as in PyTorch. dtype: a key of DTYPE_BYTES. offset: bytes into the file.
     """
@@ -59,9 +59,10 @@ class TensorSource:
         return self.dtype in FLOAT_DTYPES
 
     def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Rows [start, stop) along the slowest axis: float32 for floats, the stored integer dtype otherwise.
+        """Reads rows [start, stop) along the slowest axis: float32 for floats, otherwise the stored integer
+        type.
 
-        Raises CheckpointError when the file ends early or cannot be read.
+        Raises CheckpointError if the file ends early or cannot be read.
         """
         row = math.prod(self.shape[1:])
         count = (stop - start) * row
@@ -80,7 +81,7 @@ class TensorSource:
         return values.reshape(stop - start, *self.shape[1:])
 
     def read(self) -> npt.NDArray[Any]:
-        """The whole tensor; meant for small ones (vocabulary maps)."""
+        """Reads the whole tensor; meant for small ones (vocabulary maps)."""
         return self.read_rows(0, self.n_rows).reshape(self.shape)
 
 

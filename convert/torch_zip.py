@@ -2,14 +2,14 @@
 """Index of a PyTorch .bin file (zip format, torch >= 1.6) without torch.
 
 The file is a zip of `<prefix>/data.pkl` (the state dict with tensors as storage references) and one stored
-entry per storage. No entry is ever unpacked: torch stores them as they are, so one that is compressed is
-refused, and nothing in memory is larger than its place on the disk. Storages stay in the file; tensors become
-`TensorSource`s. Source of the format: pytorch/pytorch: torch/serialization.py.
+entry per storage. torch never compresses entries, so compressed ones are rejected, and no entry takes more
+memory than its size on the disk. Storages stay in the file; tensors become `TensorSource`s. Source of the
+format: pytorch/pytorch: torch/serialization.py.
 
-The pickle is read by Python's own machine with the few instructions that a state dict needs. With all of
-them, a few bytes let it allocate gigabytes or hash a tuple for years, even when no global may be looked up.
-Those that are left make at most one small value each, and none of them calls anything but the functions here.
-It is the machine written in Python, since the other one allocates a memo as long as an index that it reads.
+The pickle is read by Python's own unpickler, limited to the instructions that a state dict needs. The others
+could allocate gigabytes or hash a nested tuple for years from a few bytes, even without looking up globals.
+Each allowed instruction creates at most one small value and only calls functions in this module. The Python
+version of the unpickler is used, because the C version allocates a memo as long as any index in the file.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .files import open_regular
 from .tensor import DTYPE_BYTES, TensorSource
 
 _MAX_PICKLE_BYTES = 1 << 20
-"""A state dict's pickle is a few hundred bytes per tensor; as values it takes a hundred times its size."""
-_MAX_READ = 4 << 20  # a list of entries has some hundred bytes per tensor; zipfile needs ten times as much
+"""Maximum size of the pickle: some hundred bytes per tensor; parsed, it takes a hundred times its size."""
+_MAX_READ = 4 << 20  # the list of entries has some hundred bytes per tensor; zipfile needs ten times as much
 _MAX_DIMS = 8
 
 _STORAGE_DTYPES = {
@@ -47,8 +47,8 @@ _ALLOWED = (
 
 
 class _Bounded(io.FileIO):
-    """A file of which at most `_MAX_READ` bytes are read at once. zipfile reads the list of entries so, and
-    makes an object of each 46 bytes.
+    """A file that refuses reads above `_MAX_READ` bytes. zipfile reads the list of entries in one piece, and
+    makes an object per 46 bytes.
     """
 
     def read(self, size: int | None = -1) -> bytes:
@@ -58,9 +58,9 @@ class _Bounded(io.FileIO):
 
 
 def read_index(path: Path) -> dict[str, TensorSource]:
-    """All tensors of the file by name.
+    """Returns all tensors of the file by name.
 
-    Raises CheckpointError for anything but a zip-format state dict of plain contiguous tensors.
+    Raises CheckpointError for anything except a zip-format state dict of plain contiguous tensors.
     """
     try:
         with open_regular(path) as file:
@@ -94,7 +94,7 @@ def _index_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, TensorSour
             state: Any = _StateDict(data, file, path, entries, prefix).load()
     except CheckpointError:
         raise
-    except Exception as error:  # a hostile pickle may raise anything; none of it is ours to crash on
+    except Exception as error:  # a hostile pickle may raise anything
         raise CheckpointError(f"data.pkl cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"expected a state dict, found {type(state).__name__}")
@@ -108,7 +108,7 @@ def _index_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, TensorSour
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes:
-    """A small entry, which must lie in the file as it is: a compressed one may unpack to anything."""
+    """Reads a small entry. Raises CheckpointError for a compressed one, which may unpack to any size."""
     name = info.filename.rpartition("/")[2]
     if info.compress_type != zipfile.ZIP_STORED:
         raise CheckpointError(f"{name} is compressed; torch.save never does that")
@@ -118,7 +118,7 @@ def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> byt
 
 
 class _Entries(dict[str, Any]):
-    """The only kind of dict. Its keys are texts: hashing a nested tuple can take for ever."""
+    """The only allowed dict. Keys must be texts, because hashing a nested tuple may take unlimited time."""
 
     __slots__ = ()
 
@@ -129,8 +129,8 @@ class _Entries(dict[str, Any]):
 
 
 class _StateDict(pickle._Unpickler):
-    """entries: of the archive `file`, by name; prefix: of their names. A storage is a `TensorSource` of one
-    axis.
+    """Unpickler of a state dict. entries: of the archive `file`, by name; prefix: of their names. A storage
+    becomes a `TensorSource` with one axis.
     """
 
     stack: list[Any]
@@ -144,17 +144,17 @@ class _StateDict(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module in ("torch", "torch.storage") and name in _STORAGE_DTYPES:
             return _STORAGE_DTYPES[name]
-        found = _FUNCTIONS.get(f"{module}.{name}")
-        if found is None:
+        function = _FUNCTIONS.get(f"{module}.{name}")
+        if function is None:
             raise CheckpointError(
                 f"data.pkl asks for {module[:100]}.{name[:100]}, which a state dict of plain tensors does "
                 "not need. Load the file where it was made and save the bare tensors as .safetensors"
             )
-        return found
+        return function
 
     def persistent_load(self, pid: Any) -> TensorSource:
-        """The bytes of a storage, whose entry is stored and whose local header alone knows its own length:
-        torch pads there.
+        """Returns the position of a storage. Only the entry's local header has its own length, because torch
+        pads it.
         """
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"):
             raise CheckpointError("data.pkl contains a persistent id that is not a tensor storage")
@@ -179,7 +179,7 @@ class _StateDict(pickle._Unpickler):
         self.stack.append(_Entries())
 
     def drop_attributes(self) -> None:
-        """Of an OrderedDict, such as a module's _metadata."""
+        """Ignores attributes of an OrderedDict, such as a module's _metadata."""
         self.stack.pop()
 
     def refuse(self) -> NoReturn:

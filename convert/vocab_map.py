@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""d2t and t2d: which target token each draft id stands for, and whether the draft head agrees.
+"""d2t and t2d: the target token of each draft id, and a check of the draft head against them.
 
 Checkpoints store offsets (`target id = i + d2t[i]`) and a membership mask `t2d`; a GGUF stores absolute ids
-(I64). This module is the only place that knows both. Every map must be strictly increasing inside the
-target vocabulary; a map that can be read two ways is refused.
+(I64). Only this module handles both. Every map must be strictly increasing within the target vocabulary; an
+ambiguous map is rejected.
 
-A draft head that was started from the target's keeps some likeness to it, which shows whether its rows were
-gathered by token id or, as one exporter does (lightseekorg/TorchSpec: tools/convert_to_hf.py), by the map's
-raw offsets. The second is refused: such a head drafts other tokens than it means. A head that resembles
-neither was trained from scratch and proves nothing. A few rows are compared, so the target's weights are
-hardly touched.
+A draft head that started as a copy of the target's still resembles it. The similarity shows whether its rows
+were gathered by token id or, as by one exporter (lightseekorg/TorchSpec: tools/convert_to_hf.py), by the
+map's raw offsets. The latter is rejected, because such a head drafts wrong tokens. A head that resembles
+neither was trained from scratch and proves nothing. Only a few of the target's rows are read.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ IntArray = npt.NDArray[np.int64]
 def absolute_ids(
     d2t: npt.NDArray[Any] | None, t2d: npt.NDArray[Any] | None, n_draft: int, n_target: int
 ) -> tuple[IntArray | None, str]:
-    """Absolute target ids per draft id, or None for the identity, and a note (may be empty).
+    """Returns the absolute target id of each draft id (None for the identity), and a note or "".
 
     d2t: `[n_draft]` integers. t2d: `[n_target]` bool or 0/1. n_draft, n_target: sizes of the vocabularies.
     Raises VocabMapError.
@@ -98,8 +97,7 @@ def _from_table(
     if n_draft < n_target and members is None and not table.any():
         raise VocabMapError(
             f"d2t: all zero, which maps draft id i to target id i although only {n_draft} of {n_target} "
-            "tokens are "
-            "in the draft vocabulary; the training run never set its vocabulary map"
+            "tokens are in the draft vocabulary; the training run never set its vocabulary map"
         )
     if "offsets" in valid:
         return offsets, ""
@@ -107,7 +105,7 @@ def _from_table(
 
 
 def _is_map(ids: IntArray, n_target: int) -> bool:
-    # every id is compared with the bounds: differences may overflow
+    # compares every id with the bounds, because differences may overflow
     return bool(ids.size and ((ids >= 0) & (ids < n_target)).all() and (np.diff(ids) > 0).all())
 
 
@@ -121,8 +119,7 @@ def _why_invalid(ids: IntArray, n_target: int) -> str:
     i = int(np.flatnonzero(np.diff(ids) <= 0)[0])
     return (
         f"d2t: expected strictly increasing target ids i + d2t[i], found {int(ids[i])} then "
-        f"{int(ids[i + 1])} at "
-        f"draft ids {i} and {i + 1}"
+        f"{int(ids[i + 1])} at draft ids {i} and {i + 1}"
     )
 
 
@@ -150,14 +147,14 @@ class HeadRows:
 
 
 def check_head(head: TensorSource, ids: npt.NDArray[np.int64], target: HeadRows) -> str:
-    """A note about the likeness, or an empty string when nothing can be compared.
+    """Returns a note about the similarity, or "" if nothing can be compared.
 
     head: `[Vd, H]`. ids: absolute target ids `[Vd]`. Raises VocabMapError for a head gathered by offsets.
     """
     if head.shape[1] != target.shape[1] or not head.is_float:
         return ""
     offsets = ids - np.arange(ids.size)
-    usable = np.flatnonzero(offsets != ids)  # where the two readings name different target rows
+    usable = np.flatnonzero(offsets != ids)  # rows where both readings name different target rows
     if usable.size < _N_SAMPLES:
         return ""
     sample = usable[:: max(1, usable.size // _N_SAMPLES)][:_N_SAMPLES]
@@ -168,8 +165,7 @@ def check_head(head: TensorSource, ids: npt.NDArray[np.int64], target: HeadRows)
         raise VocabMapError(
             f"lm_head.weight does not match d2t: its rows resemble the target's head at rows d2t[i] (cosine "
             f"{by_offset:.2f}) instead of i + d2t[i] ({by_id:.2f}); the exporter gathered them by offsets. "
-            "Export the "
-            "drafter again with rows i + d2t[i]"
+            "Export the drafter again with rows i + d2t[i]"
         )
     return f"the draft head resembles the target's (cosine {by_id:.2f})" if by_id > _CLEARLY else ""
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Writes a GGUF in one pass: keys, tensor list, then tensor data chunk by chunk, into an open temporary file.
+"""Writes a GGUF in one pass: keys, tensor list, then tensor data by chunks, into an open temporary file.
 
-`replace_file` gives that file a temporary name next to the destination and renames it only when everything is
-done, so a conversion that fails or is killed leaves the old file unchanged.
+`replace_file` gives that file a temporary name next to the destination and renames it at the end, so a failed
+or killed conversion leaves the old file unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .gguf_head import Field
 class PlannedTensor:
     """A tensor to write.
 
-    shape: slowest axis first. chunks: its encoded bytes in order, produced when asked for.
+    shape: slowest axis first. chunks: yields its encoded bytes in order, on demand
     """
 
     name: str
@@ -81,9 +81,9 @@ def _write_tensor(writer: GGUFWriter, tensor: PlannedTensor, progress: Callable[
 
 @contextlib.contextmanager
 def replace_file(out: Path) -> Iterator[Path]:
-    """A temporary file beside `out`, renamed to it when the block ends well and removed when it does not.
+    """Yields a temporary file next to `out`, renamed to it on success and removed otherwise.
 
-    Raises WriteError for every operating system error.
+    Raises WriteError for operating system errors.
     """
     out = Path(os.path.realpath(out))
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The registry: which dialect a checkpoint is in.
+"""Registry of dialects, and the choice of a checkpoint's dialect.
 
-Order matters: the most reliable sign comes first. Tensors and nested configs are more reliable than
+Order matters: the most reliable mark comes first. Tensors and nested configs are more reliable than
 `architectures`, which several exporters leave at a template value.
 """
 
@@ -27,9 +27,9 @@ _BLOCK_CLASSES = frozenset(name for dialect in DIALECTS if dialect.is_block for 
 
 
 def recognise(seen: Seen) -> Dialect:
-    """The dialect of a checkpoint. Raises UnsupportedError for known others and for unknown ones."""
+    """Returns the dialect of a checkpoint. Raises UnsupportedError for unsupported and unknown kinds."""
     refuse(seen, _CLASSES, _BLOCK_CLASSES)
-    # Every drafter has one of these and no ordinary model does; gaps are reported later.
+    # every drafter has one of these tensors and no ordinary model does; missing tensors are reported later
     marks = ("fc.weight", "encoder.fc.weight", "layers.0.hidden_norm.weight")
     if any(seen.shape(mark) is not None for mark in marks):
         for dialect in DIALECTS:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What the layouts of block drafters have in common: `fc`, `hidden_norm`, `layers.{i}.*`, `norm`, whatever
-heads, and a config whose `dflash_config` goes over the top level.
+"""Layouts of block drafters. They share `fc`, `hidden_norm`, `layers.{i}.*`, `norm`, the heads, and a config
+whose `dflash_config` overrides the top level.
 
-Layer ids name the block whose output is read, except where a key of engines says `eagle_aux_..`
-(vllm-project/vllm: v1/worker/gpu/spec_decode/eagle/eagle3_utils.py). No checkpoint of z-lab's or DeepSpec's
-says which slot drafts first: the class decides.
+Layer ids name the block whose output is read, except in the key `eagle_aux_..` of engines
+(vllm-project/vllm: v1/worker/gpu/spec_decode/eagle/eagle3_utils.py). Checkpoints of z-lab and DeepSpec do not
+state which slot drafts first; the class decides.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LAGUNA = ("gating", "num_attention_heads_per_layer", "swa_attention_sink_enable
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """With what is nested in `dflash_config` over the top level. Raises ConfigError."""
+    """Returns the config with `dflash_config` merged into the top level. Raises ConfigError."""
     return {**config, **{k: v for k, v in nested(config, "dflash_config").items() if v is not None}}
 
 
@@ -45,18 +45,20 @@ def _n_layers(config: Mapping[str, Any]) -> int:
 
 
 def _slides(config: Mapping[str, Any]) -> bool:
-    """Returns whether all layers slide by layer_types, which makes them causal where use_swa gives the window
-    and no key says it. Raises ConfigError.
+    """Returns True if layer_types has a sliding window for all layers; these are causal if use_swa sets the
+    window and no key sets causality. Raises ConfigError.
     """
     kinds = config.get("layer_types")
-    found = {kind == "sliding_attention" for kind in kinds} if isinstance(kinds, list) and kinds else {False}
-    if len(found) > 1:
+    slides = {kind == "sliding_attention" for kind in kinds} if isinstance(kinds, list) and kinds else {False}
+    if len(slides) > 1:
         raise wrong("causal", "true or false, because use_swa is set and layer_types differ", None)
-    return found.pop()
+    return slides.pop()
 
 
 def _sample_from_anchor(config: Mapping[str, Any]) -> bool | None:
-    """Returns whether the anchor's slot drafts by the three keys that say so. Raises ConfigError."""
+    """Returns True if the anchor's slot drafts, by the three keys for it; None if unset. Raises
+    ConfigError.
+    """
     keys = {"sample_from_anchor": True, "shift_label": True, "dspark_bonus_anchor": False}
     stated = {key: flag(config, key) is drafts for key, drafts in keys.items() if config.get(key) is not None}
     if len(set(stated.values())) > 1:
@@ -71,15 +73,17 @@ class BlockDialect(Dialect):
     is_block = True
     conventions: tuple[Convention | None, Convention | None] = ("post", None)
     anchor_first = False
-    """What slot 0 of these classes says, where the config does not."""
+    """Default of these classes: True if slot 0 drafts."""
     keys: frozenset[str] | None = READ
-    """Keys of the config that are read; None for a config that `gguf_checkpoint` makes."""
+    """Keys of the config that are read; None for a config made by `gguf_checkpoint`."""
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         config = flat(seen.config)
         if self.keys is not None:
             refuse_unknown(config, self.keys)
-        if config.get("target_num_hidden_layers") is not None:  # TorchSpec's num_target_layers are features
+        if (
+            config.get("target_num_hidden_layers") is not None
+        ):  # TorchSpec's num_target_layers counts features
             config["_n_features"] = config["num_target_layers"]
             config["num_target_layers"] = config["target_num_hidden_layers"]
         if config.get("swa_window_size") is not None and config.get("sliding_window") is not None:
@@ -92,7 +96,7 @@ class BlockDialect(Dialect):
                 "layer_types": ["sliding_attention"] * _n_layers(config),
                 "use_sliding_window": True,
             }
-        if seen.shape("embed_tokens.weight") is None:  # the target's tables, which the key is copied from
+        if seen.shape("embed_tokens.weight") is None:  # the key was copied from the target
             config["tie_word_embeddings"] = False
         config[IDS] = self.layer_ids(config)
         if config.get("output_multiplier") is not None:
@@ -109,7 +113,7 @@ class BlockDialect(Dialect):
         return found
 
     def layer_ids(self, config: Mapping[str, Any]) -> list[int] | None:
-        """Post-layer ids."""
+        """Returns post-layer ids."""
         post, boundary = id_list(config, "target_layer_ids"), id_list(config, IDS)
         if post and boundary and boundary != tuple(k + 1 for k in post):
             raise LayerIdError(
@@ -124,20 +128,20 @@ class BlockDialect(Dialect):
         return default_layers(integer(config, "num_target_layers"), n_features)
 
     def canonical(self, name: str) -> str | None:
-        found = canonical_name(name.removeprefix("logit_head."))
-        if found is None:
+        canonical = canonical_name(name.removeprefix("logit_head."))
+        if canonical is None:
             return None
-        found = re.sub(r"\.self_attn\.(sinks|attention_sink_bias)(\.weight)?$", SINKS, found)
-        found = re.sub(r"^markov_w([12])\.", r"markov_head.markov_w\1.", found)  # Model Optimizer's names
-        return found.replace("confidence_proj.", "confidence_head.proj.")
+        canonical = re.sub(r"\.self_attn\.(sinks|attention_sink_bias)(\.weight)?$", SINKS, canonical)
+        canonical = re.sub(r"^markov_w([12])\.", r"markov_head.markov_w\1.", canonical)  # Model Optimizer
+        return canonical.replace("confidence_proj.", "confidence_head.proj.")
 
     def check(self, tensors: Mapping[str, TensorSource]) -> None:
         folder = next(iter(tensors.values())).path.parent
         if (folder / "mask_embedding.pt").exists():
             raise UnsupportedError(
-                f"{folder / 'mask_embedding.pt'}: block drafter with a mask vector of its own (MiMo): not "
-                "supported, mask rows are rows of the embedding table here. llama.cpp's converter, given "
-                "--target-model-dir, writes the vector into a table of the GGUF's own; that file runs"
+                f"{folder / 'mask_embedding.pt'}: block drafter with a mask vector (MiMo): not supported, "
+                "because mask rows are rows of the embedding table here. llama.cpp's converter, given "
+                "--target-model-dir, writes the vector into a table in the GGUF; that file runs"
             )
 
     def adapted(
@@ -154,8 +158,8 @@ class BlockDialect(Dialect):
 
 
 class ZLab(BlockDialect):
-    """z-lab/dflash: `DFlashDraftModel` and, with convolutions and a selector, `DFlash2DraftModel`; SpecForge
-    and Model Optimizer write the first too, NVIDIA's Nemotron drafters as well. Embeddings and head are the
+    """z-lab/dflash: `DFlashDraftModel` and, with convolutions and a selector, `DFlash2DraftModel`. SpecForge,
+    Model Optimizer and NVIDIA's Nemotron drafters use the first as well. Embeddings and head are the
     target's.
     """
 
@@ -180,8 +184,8 @@ class ZLab(BlockDialect):
 
 
 class BlockFile(BlockDialect):
-    """A block drafter's GGUF (`gguf_checkpoint`). llama.cpp's own say nothing of slots, and its
-    `draft-dflash` never drafts from the anchor's, though DeepSpec's DFlash was trained to.
+    """A block drafter's GGUF (`gguf_checkpoint`). llama.cpp's own files do not describe slots, and its
+    `draft-dflash` never drafts from the anchor's slot, for which DeepSpec's DFlash was trained.
     """
 
     name = "block-gguf"
@@ -200,7 +204,7 @@ class BlockFile(BlockDialect):
 
 
 class Muse(BlockDialect):
-    """Muse-Glimmer's assistant, a DFlash drafter whose rows see the whole block in layers that slide
+    """Muse-Glimmer's assistant, a DFlash drafter. Rows of its sliding layers attend to the whole block
     (ggml-org/llama.cpp: conversion/muse_glimmer.py).
     """
 
@@ -254,13 +258,13 @@ class Laguna(BlockDialect):
 
 
 class DeepSpecBlock(BlockDialect):
-    """Block drafters whose first slot drafts: DeepSpec's DSpark and what follows it.
+    """DeepSpec's DSpark and its descendants: block drafters whose first slot drafts.
 
-    DeepSpec's "DFlash" is the same class with `markov_rank` 0, slots included (deepseek-ai/DeepSpec:
+    DeepSpec's "DFlash" is the same class with `markov_rank` 0, with the same slots (deepseek-ai/DeepSpec:
     deepspec/modeling/dspark/qwen3/modeling.py, config/dflash). SpecForge nests the head's keys in
-    `dflash_config`, trains on the same labels, and once kept the heads under `logit_head.`
-    (sgl-project/SpecForge: specforge/modeling/draft/dspark.py). LiquidAI's rotate neighbouring pairs.
-    Ling's class is DeepSpec's by another name (ggml-org/llama.cpp: conversion/qwen.py).
+    `dflash_config`, trains on the same labels, and formerly stored the heads under `logit_head.`
+    (sgl-project/SpecForge: specforge/modeling/draft/dspark.py). LiquidAI's drafters rotate neighbouring
+    pairs. Ling's class is DeepSpec's under another name (ggml-org/llama.cpp: conversion/qwen.py).
     """
 
     name = "deepspec-block"
@@ -299,7 +303,7 @@ class SpecForgeBlock(BlockDialect):
 
 
 class Liquid(BlockDialect):
-    """LiquidAI's, `Lfm2DSparkDraftModel` (sgl-project/sglang#30776)."""
+    """LiquidAI's drafters, `Lfm2DSparkDraftModel` (sgl-project/sglang#30776)."""
 
     name = "liquid"
     title = "LiquidAI DSpark"
@@ -308,11 +312,11 @@ class Liquid(BlockDialect):
 
 
 class SpeculatorsBlock(BlockDialect):
-    """vllm-project/speculators' block drafters: the layer's config nested, boundary ids, and both kinds of
-    slots (speculators/models/dflash, dspark and dflash2: config.py). Rows of layers that slide see
-    their whole block where `sliding_window_non_causal` says so, which DFlash2's class does by default.
-    DSpark before 13 July 2026 had no `sample_from_anchor` and left the anchor's slot unused; how many
-    tokens a block drafts tells the two conventions apart.
+    """Block drafters of vllm-project/speculators: a nested layer config, boundary ids, and both kinds of
+    slots (speculators/models/dflash, dspark and dflash2: config.py). Rows of sliding layers attend to their
+    whole block if `sliding_window_non_causal` is set, which is DFlash2's default. DSpark before 13 July 2026
+    had no `sample_from_anchor` and left the anchor's slot unused; the number of tokens that a block drafts
+    identifies the convention.
     """
 
     name = "speculators-block"
@@ -351,10 +355,9 @@ class SpeculatorsBlock(BlockDialect):
 
 
 def _by_proposed_tokens(config: Mapping[str, Any]) -> bool | None:
-    """Returns whether the anchor's slot drafts, None if the config does not say.
+    """Returns True if the anchor's slot drafts, None if the config does not say.
 
-    A block of B rows drafts B tokens if it does and B - 1 if it does not. Raises ConfigError if the config
-    contradicts itself.
+    A block of B rows then drafts B tokens, else B - 1. Raises ConfigError if the config contradicts itself.
     """
     stated = None if config.get("sample_from_anchor") is None else flag(config, "sample_from_anchor")
     size = integer(config, "block_size", None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Keys of a block drafter's config: those that convert reads, and those without effect on the drafts.
+"""Keys of a block drafter's config: keys that the converter reads, and keys without effect on the drafts.
 
-Any other key is refused, as an unknown tensor is: it may change the arithmetic, and a drafter that is read
-wrongly shows only as poor acceptance. The lists come from the trainers' configs (deepseek-ai/DeepSpec,
+Any other key is rejected, like an unknown tensor: it may change the arithmetic, and an error there would only
+show as poor acceptance. The lists come from the trainers' configs (deepseek-ai/DeepSpec,
 sgl-project/SpecForge, vllm-project/speculators, NVIDIA/Model-Optimizer, NVIDIA-NeMo/Automodel,
 lightseekorg/TorchSpec) and from published files.
 """
@@ -24,7 +24,7 @@ OTHER_ARITHMETIC = {
     "log_snr_conditioning": "log_snr_conditioning",
     "use_gemma_norm": "norms that multiply by 1 + weight (use_gemma_norm)",
 }
-"""Keys that have to be absent, false or 0, and what they stand for."""
+"""Keys that must be absent, false or 0, and the unsupported arithmetic that they enable."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -113,7 +113,7 @@ def refuse_unknown(config: Mapping[str, Any], known: Collection[str]) -> None:
 
 
 def _rope(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yields every entry of the rope's objects, which may be nested by kind of layer."""
+    """Yields every entry of the rope objects, which may be nested by kind of layer."""
     for where in ("rope_parameters", "rope_scaling"):
         block = config.get(where)
         for key, value in block.items() if isinstance(block, Mapping) else ():

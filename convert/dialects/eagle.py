@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The layouts of EAGLE drafters, a class for each trainer or exporter."""
+"""Layouts of EAGLE drafters, a class per trainer or exporter."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _OUTSIDE = ("lm_head.weight", "d2t", "t2d", MASK_FEATURE)
 
 
 class Automodel(Dialect):
-    """NVIDIA NeMo Automodel: the whole body after `model.` (`model.layers.0.*`, `model.fc.weight`); biases
-    possible. P-EAGLE's `mask_hidden` belongs to the class around the body.
+    """NVIDIA NeMo Automodel: the whole body after `model.` (`model.layers.0.*`, `model.fc.weight`), with
+    optional biases. P-EAGLE's `mask_hidden` belongs to the class around the body.
 
-    Of yarn, its latent attention (nemo_automodel/components/speculative/eagle/draft_deepseek.py) has
-    the frequencies alone (components/models/deepseek_v3/rope_utils.py).
+    Its latent attention (nemo_automodel/components/speculative/eagle/draft_deepseek.py) implements only the
+    frequencies of yarn (components/models/deepseek_v3/rope_utils.py).
     """
 
     name = "automodel"
@@ -37,8 +37,8 @@ class Automodel(Dialect):
         config = dict(seen.config)
         if seen.has_latent_tensors and rope_kind(config) != "default":
             raise UnsupportedError(
-                f"latent attention of {self.title} with rope type {rope_kind(config)}: not supported, its "
-                "yarn has frequencies alone, and other engines multiply the scores"
+                f"latent attention of {self.title} with rope type {rope_kind(config)}: not supported, "
+                "because its yarn only changes frequencies, while other engines also scale the scores"
             )
         return config
 
@@ -51,9 +51,9 @@ class DeepSpec(Dialect):
     vocabulary.
 
     The ids are at the top level as `target_layer_ids` and name the block whose output was hooked
-    (deepseek-ai/DeepSpec: deepspec/modeling/target_extract.py; common.py reads `hidden_states[id +
-    1]`); their number is free, published ones have five. Embeddings and head are frozen copies of the
-    target's. The layer's arithmetic is EAGLE-3's with the pre-norm state fed back
+    (deepseek-ai/DeepSpec: deepspec/modeling/target_extract.py; common.py reads `hidden_states[id + 1]`).
+    Their number is free; published drafters have five. Embeddings and head are frozen copies of the target's.
+    The layer's arithmetic is EAGLE-3's with the pre-norm state fed back
     (deepspec/modeling/eagle3/qwen3/modeling.py).
     """
 
@@ -64,7 +64,7 @@ class DeepSpec(Dialect):
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         if seen.has("layers.1."):
-            # Its later layers read [embedding ; state] as well, which those of no other project do.
+            # its later layers also read [embedding ; state], unlike any other project's
             raise UnsupportedError(
                 "DeepSpec drafter with several layers: not supported, because each of its layers reads "
                 "the embedding again"
@@ -82,7 +82,7 @@ class DeepSpec(Dialect):
 
 _NAMES = {
     ".post_attention_layernorm.": ".post_attention_norm.",
-    # what other drafters call the norm at this place
+    # other drafters' name for the norm at this position
     ".pre_feedforward_layernorm.": ".post_attention_layernorm.",
     ".post_feedforward_layernorm.": ".post_feedforward_norm.",
 }
@@ -91,11 +91,10 @@ _NAMES = {
 class DeepSpecGemma(DeepSpec):
     """deepseek-ai/DeepSpec, class `Gemma4Eagle3Model`: EAGLE-3 around Gemma 4's own decoder layer.
 
-    Attention is that of Gemma 4's global layers: wide heads, often without values of their own, only
-    partly rotated; the norms after attention and after the feed-forward block, the scaled embedding and
-    the soft cap of the logits are Gemma's too (deepseek-ai/DeepSpec:
-    deepspec/modeling/eagle3/gemma4/modeling.py). Layers with experts or with embeddings of their own
-    are not built there, and refused here.
+    Attention is that of Gemma 4's global layers: wide heads, often without separate values, only partly
+    rotated. The norms after attention and after the feed-forward block, the scaled embedding and the soft cap
+    of the logits are also Gemma's (deepseek-ai/DeepSpec: deepspec/modeling/eagle3/gemma4/modeling.py).
+    DeepSpec does not build layers with experts or with their own embeddings, so these are rejected.
     """
 
     title = "DeepSpec (Gemma 4)"
@@ -113,19 +112,19 @@ class DeepSpecGemma(DeepSpec):
     def check(self, tensors: Mapping[str, TensorSource]) -> None:
         for name, source in tensors.items():
             if name.endswith(".layer_scalar") and float(source.read().reshape(-1)[0]) != 1.0:
-                raise UnsupportedError(f"tensor {name}: expected 1, which is all that DeepSpec trains with")
+                raise UnsupportedError(f"tensor {name}: expected 1, the only value that DeepSpec trains with")
 
 
 def gemma_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A text config of Gemma 4's in the words of other drafters'. Raises ConfigError, UnsupportedError."""
+    """Translates a Gemma 4 text config to other drafters' keys. Raises ConfigError, UnsupportedError."""
     if flag(config, "enable_moe_block") or number(config, "hidden_size_per_layer_input", 0.0):
         raise UnsupportedError(
             "config.json: enable_moe_block, hidden_size_per_layer_input: Gemma 4 layers with experts "
-            "or with embeddings of their own are not supported"
+            "or per-layer embeddings are not supported"
         )
     rope = nested(config, "rope_parameters").get("full_attention")
     if not isinstance(rope, Mapping):
-        raise wrong("rope_parameters", "one for full_attention", rope)
+        raise wrong("rope_parameters", "an object for full_attention", rope)
     shared = flag(config, "attention_k_eq_v")
     return {
         **config,
@@ -139,7 +138,7 @@ def gemma_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gemma_name(name: str) -> str:
-    """A canonical name, norms as they are called where other drafters have them."""
+    """Returns a canonical name with the norms named as in other drafters."""
     for theirs, ours in _NAMES.items():
         if theirs in name:
             return name.replace(theirs, ours)
@@ -147,13 +146,11 @@ def gemma_name(name: str) -> str:
 
 
 class EagleRepo(Dialect):
-    """SafeAILab/EAGLE, the reference implementation: `midlayer.*`, everything at the top level of the
-    config.
+    """SafeAILab/EAGLE, the reference implementation: `midlayer.*`, everything at the top level of the config.
 
-    Its own trainer writes no layer ids (so the default applies); ids found at the top level were added
-    by someone else and may mean either convention. The trainer (eagle/traineagle3/cnets.py) builds its
-    rope without the config's theta, while the inference code beside it (eagle/model/cnets.py) reads it,
-    except for scaled rope.
+    Its own trainer writes no layer ids, so the default applies. Ids at the top level were added by another
+    tool and may use either convention. The trainer (eagle/traineagle3/cnets.py) builds its rope without the
+    config's theta, while its inference code (eagle/model/cnets.py) reads it, except for scaled rope.
     """
 
     name = "eagle"
@@ -169,7 +166,7 @@ class EagleRepo(Dialect):
 
 
 def theta_of_scaled_rope(config: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """Trainer and inference of the reference code agree on 10000 here, so that no default is safe."""
+    """Returns the open choice of theta: trainer and inference code both use 10000, so no default is safe."""
     return ignored_theta(
         config, "with linear rope_scaling, SafeAILab/EAGLE rotates", ("linear",), is_open=True
     )
@@ -178,18 +175,18 @@ def theta_of_scaled_rope(config: Mapping[str, Any]) -> tuple[Choice, ...]:
 class Eagle1(Dialect):
     """EAGLE-1 and EAGLE-2 checkpoints, which are the same: EAGLE-2 only drafts trees of another shape.
 
-    `fc` takes `[embedding ; feature]` and gives what an ordinary decoder layer reads; that layer has no
-    norm before attention, and the target's own head reads its output without a norm (SafeAILab/EAGLE:
-    eagle/model/cnets1.py). The feature is the target's last hidden state after its final norm, what its
-    head reads (eagle/model/ea_model.py; SafeAILab/EAGLE#76). Trained by SafeAILab, LeptonAI and others;
-    SGLang's copies are named `LlamaForCausalLMEagle`, vLLM's `EagleLlamaForCausalLM`.
+    `fc` reads `[embedding ; feature]` and feeds an ordinary decoder layer without a norm before attention.
+    The target's own head reads its output without a norm (SafeAILab/EAGLE: eagle/model/cnets1.py). The
+    feature is the target's last hidden state after its final norm, the input of its head
+    (eagle/model/ea_model.py; SafeAILab/EAGLE#76). Trained by SafeAILab, LeptonAI and others; SGLang's copies
+    are named `LlamaForCausalLMEagle`, vLLM's `EagleLlamaForCausalLM`.
     """
 
     name = "eagle1"
     title = "SafeAILab/EAGLE 1 and 2"
     fuses_embedding = True
     also = ("EagleLlamaForCausalLM", "LlamaForCausalLMEagle", "Qwen2ForCausalLM", "Qwen2ForCausalLMEagle")
-    """Classes beside those of EAGLE-3 drafters; each is dense, whatever the target is."""
+    """Classes in addition to EAGLE-3's; each is dense, whatever the target is."""
 
     def matches(self, seen: Seen) -> bool:
         fc, q = seen.shape("fc.weight"), seen.shape("layers.0.self_attn.q_proj.weight")
@@ -201,11 +198,11 @@ class Eagle1(Dialect):
     def flatten(self, seen: Seen) -> dict[str, Any]:
         config = dict(seen.config)
         for key, tensor in (("bias", "fc.bias"), ("qkv_bias", "layers.0.self_attn.q_proj.bias")):
-            told, found = config.get(key), seen.shape(tensor) is not None
-            if told is not None and told is not found:
+            stated, has_tensor = config.get(key), seen.shape(tensor) is not None
+            if stated is not None and stated is not has_tensor:
                 raise ConfigError(
-                    f"config.json: {key} is {shown(told)}, but the checkpoint has {'a' if found else 'no'} "
-                    f"tensor {tensor}; set it to what the drafter was trained with"
+                    f"config.json: {key} is {shown(stated)}, but the checkpoint has "
+                    f"{'a' if has_tensor else 'no'} tensor {tensor}; set it as the drafter was trained"
                 )
         return config
 
@@ -216,9 +213,8 @@ class Eagle1(Dialect):
 class MistralEagle(Dialect):
     """Mistral's EAGLE drafters: EAGLE-1's fusion before ordinary decoder layers, with all their norms.
 
-    The state after the final norm is what the head reads and what is fed to the next step
-    (vllm-project/vllm: vllm/model_executor/models/mistral_eagle.py). Embeddings and head are the
-    target's.
+    The state after the final norm is the head's input and is fed to the next step (vllm-project/vllm:
+    vllm/model_executor/models/mistral_eagle.py). Embeddings and head are the target's.
     """
 
     name = "mistral"
@@ -232,20 +228,19 @@ class MistralEagle(Dialect):
 
 _OWN_KEYS = ("next_layer_regular", "parallel_draft_step")
 _KIMI_TOO = "use_mtp_layernorm"
-"""TorchSpec's draft configs for Kimi have it as well."""
+"""TorchSpec's draft configs for Kimi also have this key."""
 
 
 class ModelOpt(Dialect):
     """NVIDIA Model Optimizer, Hugging Face export: `layers.{i}.*` with a rich `eagle_config`.
 
-    Earlier exports, and Megatron exports of a single layer, call the layer `midlayer.*`; the tensors
-    are the same. Ids in `eagle_config` count the block whose output was hooked.
+    Earlier exports, and Megatron exports of a single layer, call the layer `midlayer.*`; the tensors are the
+    same. Ids in `eagle_config` count the block whose output was hooked.
 
-    The names `layers.0.*` came with a change of the trainer (2025-12-19): the first layer's
-    input_layernorm became the embedding's norm, where an identity had been, and the decoder layer
-    applies it to the feature as well, before hidden_norm
-    (modelopt/torch/speculative/plugins/modeling_eagle.py, still so in 0.47.0). Engines norm the feature
-    once.
+    The names `layers.0.*` came with a change of the trainer (2025-12-19): the first layer's input_layernorm
+    became the embedding's norm, where an identity had been, and the decoder layer also applies it to the
+    feature, before hidden_norm (modelopt/torch/speculative/plugins/modeling_eagle.py, unchanged in 0.47.0).
+    Engines normalise the feature once.
     """
 
     name = "modelopt"
@@ -259,7 +254,7 @@ class ModelOpt(Dialect):
         return own or (seen.has("layers.0.") and "use_aux_hidden_state" in seen.eagle_config)
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
-        # TorchSpec's export for vLLM looks the same in a kimi_k2 config and counts the other way
+        # TorchSpec's export for vLLM looks the same in a kimi_k2 config but counts ids differently
         unsure = seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2"
         if unsure and not any(key in seen.eagle_config for key in _OWN_KEYS):
             return None
@@ -283,15 +278,14 @@ class ModelOpt(Dialect):
 
 
 class SpecForge(Dialect):
-    """sgl-project/SpecForge: `midlayer.*`, ids (if any) in `eagle_config`, counted after the block; no
-    embeddings saved.
+    """sgl-project/SpecForge: `midlayer.*`, optional ids in `eagle_config`, counted after the block; no
+    embeddings.
 
-    Two things changed their meaning and no field of a checkpoint tells (sgl-project/SpecForge:
-    specforge/modeling/draft/llama3_eagle.py). `norm_output` came on 2026-07-19 and is in release 0.2.0:
-    there it says whether the head reads the normed state, the default is true, and the state before the
-    norm is fed back in every case. Since SpecForge#879 (2026-09-15) it is EAGLE 3.1's switch, as
-    engines read it. And until 2025-10-30 rope was built without the config's theta, until 2025-11-12
-    without llama3's scaling.
+    Two things changed their meaning without a field in the checkpoint (sgl-project/SpecForge:
+    specforge/modeling/draft/llama3_eagle.py). `norm_output` came on 2026-07-19 and is in release 0.2.0. There
+    it selects whether the head reads the normalised state, its default is true, and the state before the norm
+    is always fed back. Since SpecForge#879 (2026-09-15) it is EAGLE 3.1's switch, as engines read it. Until
+    2025-10-30, rope was built without the config's theta, and until 2025-11-12 without llama3's scaling.
     """
 
     name = "specforge"
@@ -331,7 +325,7 @@ class SpecForge(Dialect):
                 "and in its sources from 2026-07-19 to 2026-09-15"
             )
             return (Choice("head_norm", ("yes", "no"), why),)
-        if seen.is_latent_class or config.get("fc_norm") is not None:  # younger than both mends
+        if seen.is_latent_class or config.get("fc_norm") is not None:  # newer than both fixes
             return ()
         theta = ignored_theta(config, "SpecForge before 2025-10-30 trains", ("default", "linear", "llama3"))
         if rope_kind(config) != "llama3":
@@ -344,8 +338,8 @@ class Speculators(Dialect):
     """vllm-project/speculators: the layer's config nested in `transformer_layer_config`, `layers.{i}.*`,
     boundary ids.
 
-    Flattened as vLLM does it (vllm-project/vllm: transformers_utils/configs/speculators/algos.py): the
-    nested config is the base, the top level goes over it.
+    Flattened as in vLLM (vllm-project/vllm: transformers_utils/configs/speculators/algos.py): the top level
+    overrides the nested config.
     """
 
     name = "speculators"
@@ -361,20 +355,18 @@ class Speculators(Dialect):
         if seen.config.get("norm_before_residual") is None:
             raise ConfigError(
                 "config.json: norm_before_residual: expected true or false, found nothing; vLLM would read "
-                "true, the "
-                "speculators class false. Add the value the drafter was trained with (the training CLI's "
-                "default "
-                "is true)"
+                "true, the speculators class false. Add the value the drafter was trained with (the training "
+                "CLI's default is true)"
             )
         return config
 
 
 def nested_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The layer's config with the top level over it. Raises ConfigError."""
+    """Returns the nested layer config, overridden by the top level. Raises ConfigError."""
     layer = nested(config, "transformer_layer_config")
     if not layer:
         raise wrong("transformer_layer_config", "an object", None)
-    # Copied from the target: whether that ties its head says nothing about the draft.
+    # copied from the target, whose tied head is irrelevant for the draft
     base = {key: value for key, value in layer.items() if key != "tie_word_embeddings"}
     return {**base, **{key: value for key, value in config.items() if value is not None}}
 
@@ -382,15 +374,15 @@ def nested_config(config: Mapping[str, Any]) -> dict[str, Any]:
 class TorchSpec(Dialect):
     """lightseekorg/TorchSpec: `midlayer.*`, or `layers.0.*` after its export.
 
-    Natively ids count the block after which a feature was captured. Until June 2026 only the export for
-    vLLM wrote `layers.0.*`, and added the missing 1 for `model_type: kimi_k2`; since 2026-06-30 every
-    export writes `layers.0.*`, so that ids under kimi_k2 may count either way. Distinguished from
-    SpecForge by `num_aux_hidden_states` or `eagle_config.use_aux_hidden_state`, from Model Optimizer by
-    `_torchspec_version` where the export wrote it.
+    Natively, ids count the block after which a feature was captured. Until June 2026 only the export for vLLM
+    wrote `layers.0.*`, and added the missing 1 for `model_type: kimi_k2`. Since 2026-06-30 every export
+    writes `layers.0.*`, so that ids under kimi_k2 are ambiguous. Distinguished from SpecForge by
+    `num_aux_hidden_states` or `eagle_config.use_aux_hidden_state`, and from Model Optimizer by
+    `_torchspec_version`, if the export wrote it.
 
-    Until 2026-08-09 rope read `config.rope_theta`, which transformers 5 moves into rope_parameters:
-    scaled rope then fell back to 10000 (torchspec/models/draft/llama3_eagle.py, deepseek_eagle.py).
-    Linear scaling never read it.
+    Until 2026-08-09 rope read `config.rope_theta`, which transformers 5 moves into rope_parameters. Scaled
+    rope then fell back to 10000 (torchspec/models/draft/llama3_eagle.py, deepseek_eagle.py). Linear scaling
+    never read it.
     """
 
     name = "torchspec"
@@ -421,13 +413,13 @@ _LATENT_CLASSES = ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
 
 
 class VllmNative(Dialect):
-    """Checkpoints written for vLLM's own classes (`Eagle3LlamaForCausalLM`, and with latent attention
-    `Eagle3DeepseekV2ForCausalLM`), among them AngelSlim's. Several names are one class there
+    """Checkpoints for vLLM's own classes (`Eagle3LlamaForCausalLM`, and with latent attention
+    `Eagle3DeepseekV2ForCausalLM`), including AngelSlim's. Several names are one class there
     (vllm-project/vllm: model_executor/models/registry.py).
 
-    `midlayer.*` or `layers.0.*`, optionally after `model.`. The class says nothing about who trained
-    it, so explicit ids stay ambiguous unless they explain themselves. AngelSlim's trainer
-    (train/models/draft/ llama_eagle3.py, still so in 0.5.0) builds unscaled and linear rope without the
+    `midlayer.*` or `layers.0.*`, optionally after `model.`. The class does not identify the trainer, so
+    explicit ids are ambiguous unless they explain themselves. AngelSlim's trainer
+    (train/models/draft/llama_eagle3.py, unchanged in 0.5.0) builds unscaled and linear rope without the
     config's theta.
     """
 
@@ -437,10 +429,10 @@ class VllmNative(Dialect):
         *PARALLEL_CLASSES, *_QWEN3_CLASSES, *_LATENT_CLASSES, "Eagle3LlamaForCausalLM",
         "Eagle3MiniMaxM2ForCausalLM", "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM",
     )  # fmt: skip
-    """What vLLM runs with its llama and qwen3 code; the latter has norms of q and k."""
+    """Classes that vLLM runs with its llama and qwen3 code; the latter has norms of q and k."""
 
     def matches(self, seen: Seen) -> bool:
-        if seen.is_latent_class:  # TorchSpec and Model Optimizer use vLLM's name, and say more
+        if seen.is_latent_class:  # TorchSpec and Model Optimizer also use vLLM's name, with more marks
             return not seen.eagle_config and "_torchspec_version" not in seen.config
         if seen.architecture == "LlamaForCausalLMEagle3" and seen.shape(MASK_FEATURE) is not None:
             return not seen.eagle_config and not seen.has(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Checkpoints that are recognised but cannot be converted, each with its reason.
 
-A refusal by name is better than a list of unknown tensors. Also the values of ModelOpt's `eagle_config` that
-change the arithmetic: only the ones that mean EAGLE-3 pass.
+A specific reason is better than a list of unknown tensors. Also rejects values of ModelOpt's `eagle_config`
+that change the arithmetic: only EAGLE-3's values pass.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _TENSORS = {
     r"^(enorm|hnorm)\.": "Megatron export of an EAGLE-1 style drafter: not supported",
     r"\.(eh_proj|enorm|hnorm)\.": _MTP,
     r"^(model\.)?midlayer\.\d+\.": "Model Optimizer Megatron export with several layers (midlayer.{i}.*): "
-    "not supported, its later layers are not the decoder layers other engines run; export through Model "
-    "Optimizer's Hugging Face path",
+    "not supported, because its later layers are not the decoder layers that other engines run; export "
+    "through Model Optimizer's Hugging Face path",
     r"\.experts\.|mlp\.gate\.weight$": "drafter with mixture-of-experts layers: not supported",
     r"(weight_scale(_\d|_inv)?|weight_zero_point|input_scale|qweight|qzeros|weight_packed)$": "quantised "
     "checkpoint: not supported; convert the original bf16 or fp16 one",
@@ -47,7 +47,7 @@ _EAGLE_CONFIG_VALUES: dict[str, Any] = {
     "next_layer_regular": True,
     "parallel_draft_step": 1,
 }
-"""The only values under which the arithmetic is EAGLE-3's. null means "not set" in ModelOpt's export."""
+"""The values of EAGLE-3's arithmetic. null means "not set" in ModelOpt's export."""
 _EAGLE_CONFIG_OTHER = {
     "eagle_aux_hidden_state_layer_ids",
     "norm_before_fc",
@@ -56,14 +56,14 @@ _EAGLE_CONFIG_OTHER = {
 
 
 def refuse(seen: Seen, classes: Collection[str], block_classes: Collection[str]) -> None:
-    """Raise UnsupportedError when the checkpoint is one we know and cannot convert.
+    """Raises UnsupportedError for a known kind of checkpoint that cannot be converted.
 
-    classes: of all dialects, those of block drafters among them.
+    classes: of all dialects, including block drafters
     """
     kind = seen.config.get("speculators_model_type")
     named = re.search(r"(?i)dflash|dspark|domino", seen.architecture) or seen.architecture in block_classes
-    told = any(seen.config.get(key) for key in ("dflash_config", "dspark_block_size"))
-    of_kind = _block(seen) if named or told or kind in SpeculatorsBlock.kinds else _parallel(seen)
+    is_block = any(seen.config.get(key) for key in ("dflash_config", "dspark_block_size"))
+    of_kind = _block(seen) if named or is_block or kind in SpeculatorsBlock.kinds else _parallel(seen)
     for reasons in (of_kind, _tensors(seen), _class(seen, classes), _eagle_config(seen)):
         for reason in reasons:
             raise UnsupportedError(reason)
@@ -77,7 +77,9 @@ def _tensors(seen: Seen) -> Iterator[str]:
 
 
 def _block(seen: Seen) -> Iterator[str]:
-    """Block drafters with arithmetic of their own, and those that are none."""
+    """Yields reasons for block drafters with unsupported arithmetic, and for other checkpoints named like
+    one.
+    """
     config = flat(seen.config)
     head, projector = config.get("markov_head_type"), config.get("projector_type")
     found = [
@@ -110,13 +112,15 @@ def _block(seen: Seen) -> Iterator[str]:
 
 
 def _parallel(seen: Seen) -> Iterator[str]:
-    """P-EAGLE without its mask feature, and drafters that are trained to do without one (PARD)."""
+    """Yields reasons for P-EAGLE without its mask feature, and drafters trained without one (PARD)."""
     if seen.config.get("speculators_model_type") == "xpress":
         yield "speculators' XPress: not supported"
     names = {seen.architecture, str(seen.config.get("speculators_model_type"))}
     named = names & {"PEagleDraftModel", "PEagleSpeculator", "peagle", *PARALLEL_CLASSES}
-    told = any(seen.config.get(k) not in (None, False) for k in ("parallel_drafting", *MASK_TOKEN_KEYS))
-    if (named or told) and seen.shape(MASK_FEATURE) is None:
+    is_parallel = any(
+        seen.config.get(k) not in (None, False) for k in ("parallel_drafting", *MASK_TOKEN_KEYS)
+    )
+    if (named or is_parallel) and seen.shape(MASK_FEATURE) is None:
         yield (
             f"parallel drafter without the tensor {MASK_FEATURE}: expected P-EAGLE's mask feature; drafters "
             "that were trained without one are not supported"

@@ -318,7 +318,7 @@ def test_a_file_without_the_head_that_its_converter_left_out(
         report = convert(silent, out=tmp_path / "again.gguf", readings=readings)
         assert report.spec.block is not None
         assert (report.spec.has_head, report.spec.block.target_head) == (has_head, not has_head)
-        assert any("no head, for which llama.cpp takes" in note for note in report.notes) != has_head
+        assert any("no head, for which llama.cpp uses" in note for note in report.notes) != has_head
 
 
 @pytest.mark.parametrize(

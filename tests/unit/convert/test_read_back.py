@@ -146,7 +146,7 @@ def retyped(name: str, dtype: Any) -> Change:
     return with_tensor(name, lambda values: values.astype(dtype))
 
 
-NO_FLOATS = "does not turn this type into floats"
+NO_FLOATS = "cannot convert this type to floats"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_copy_keeps_licence_author_and_name(make: Make, convert: Convert, tmp_
     file = read_gguf(again.out)
     assert {key: file.text(key, "") for key in said} == said
     assert file.text("eaglecpp.source", "") == "d"
-    assert any("weights are stored in F32" in note for note in again.notes)
+    assert any("the values that F32 stores" in note for note in again.notes)
 
 
 def test_numbers_keep_all_digits_of_their_type(make: Make, convert: Convert, tmp_path: Path) -> None:
