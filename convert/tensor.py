@@ -86,13 +86,13 @@ class TensorSource:
 
 
 def rows_of(source: TensorSource, start: int, stop: int) -> TensorSource:
-    """Returns the rows [start, stop) of a tensor in a file as a tensor of their own."""
+    """Returns rows [start, stop) of a tensor in a file as a separate tensor."""
     row = math.prod(source.shape[1:]) * DTYPE_BYTES[source.dtype]
     return replace(source, shape=(stop - start, *source.shape[1:]), offset=source.offset + start * row)
 
 
 def stacked(sources: Sequence[TensorSource]) -> TensorSource:
-    """Returns tensors of one shape as the rows of one tensor."""
+    """Returns one tensor whose rows are tensors of the same shape."""
     one = sources[0]
     return _Stacked(one.name, (len(sources), *one.shape), one.dtype, one.path, one.offset, tuple(sources))
 

@@ -29,7 +29,7 @@ from .eagle import gemma_config, gemma_name, nested_config
 MOST_LAYERS = 256
 IDS = "eagle_aux_hidden_state_layer_ids"
 _LAGUNA = ("gating", "num_attention_heads_per_layer", "swa_attention_sink_enabled", "swa_rope_parameters")
-"""Keys of Laguna alone: its dialect reads the last, and the tensors decide the others."""
+"""Keys that only Laguna has. Its dialect reads the last one; the tensors already show the others."""
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class BlockDialect(Dialect):
         if post and boundary and boundary != tuple(k + 1 for k in post):
             raise LayerIdError(
                 f"config.json: target_layer_ids {list(post)} and {IDS} {list(boundary)}: expected the second "
-                "to be 1 more each, because they count otherwise; correct the one that is wrong"
+                "to be 1 more each, since a layer's output is the next boundary; correct the wrong list"
             )
         if boundary:
             return [k - 1 for k in boundary]
@@ -223,8 +223,8 @@ class Muse(BlockDialect):
 
 class Laguna(BlockDialect):
     """poolside's Laguna: attention with a softplus gate per head, a norm of each feature, and queries, keys
-    and values in one matrix (vllm-project/vllm: model_executor/models/laguna_dflash.py). All layers are of
-    one kind, whose rope may have a key of its own.
+    and values in one matrix (vllm-project/vllm: model_executor/models/laguna_dflash.py). All layers are
+    sliding or all are full, and each kind can have its own rope key.
     """
 
     name = "laguna"

@@ -90,7 +90,7 @@ def _block(seen: Seen) -> Iterator[str]:
     if seen.architecture not in (*Laguna.classes, BLOCK_FILE) and any(
         re.search(_LAGUNA_TENSORS, name) for name in seen.shapes
     ):
-        found.append(f"fused or gated attention, which is known of {Laguna.classes[0]} only")
+        found.append(f"fused or gated attention, which only {Laguna.classes[0]} is known to have")
     found += [reason for key, reason in OTHER_ARITHMETIC.items() if config.get(key)]
     if "Domino" in seen.architecture or projector == "domino":
         found.append("Domino's recurrent head")
