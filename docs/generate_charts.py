@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Draws the bar charts of the pages from their own tables: python docs/generate_charts.py
+"""Draws the bar charts of the pages from the pages' tables: python docs/generate_charts.py
 
 tests/unit/cli/test_docs.py fails if a chart is stale.
 """
@@ -17,13 +17,13 @@ COLOURS = ("#9db8a9", "#1f7a4d", "#b4560f")
 
 
 class Chart(NamedTuple):
-    """Columns of a page's table (found by its first header) to draw, and the labels of the chart."""
+    """Columns to draw from a page's table (found by its first header), and the labels of the chart."""
 
     page: str
     header: str
     columns: dict[int, str]
     title: str
-    baseline: str = "llama.cpp"  # meaning of 1.0
+    baseline: str = "llama.cpp"  # label of 1.0
 
 
 OVER_LLAMA = "Speed over llama.cpp's target-only decoding, two cores, greedy"
@@ -48,9 +48,9 @@ CHARTS = {
 
 
 def rows(page: str, header: str) -> list[list[str]]:
-    """Returns the cells of the table with this first header, without links."""
+    """Returns the cells of the table with this first header, with links replaced by their text."""
     lines = iter((DOCS / page).read_text(encoding="utf-8").splitlines())
-    found: list[list[str]] = []
+    cells: list[list[str]] = []
     for line in lines:
         if line.startswith(f"| {header} |"):
             break
@@ -59,12 +59,12 @@ def rows(page: str, header: str) -> list[list[str]]:
         if not line.startswith("|"):
             break
         line = re.sub(r"\[([^]]*)]\([^)]*\)", r"\1", line)
-        found.append([cell.strip() for cell in line.strip("|").split("|")])
-    return found
+        cells.append([cell.strip() for cell in line.strip("|").split("|")])
+    return cells
 
 
 def drawn(chart: Chart) -> str:
-    """Returns the chart as SVG."""
+    """Returns a chart as SVG."""
     body, x, y = [], float(LEFT), 68
     table = rows(chart.page, chart.header)
     scale = (WIDTH - LEFT - 60) / max(float(row[i]) for row in table for i in chart.columns if row[i])
@@ -94,7 +94,7 @@ def drawn(chart: Chart) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    """Returns a line of text."""
+    """Returns an SVG element with a line of text."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 

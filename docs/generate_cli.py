@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Fills the lists of options of docs/cli.md from the commands themselves: python docs/generate_cli.py
+"""Fills the lists of options of docs/cli.md from the commands: python docs/generate_cli.py
 
-This script writes the text between `<!-- options NAME -->` or `<!-- shared NAME -->` and `<!-- end -->`; the
+This script writes the text between `<!-- options NAME -->` or `<!-- shared NAME -->` and `<!-- end -->`. The
 rest of the page is written by hand. tests/unit/cli/test_docs.py fails if the page is stale.
 """
 
@@ -23,11 +23,11 @@ SHARED = {
     "models": {"generate", "run", "serve", "bench", "doctor"},
     "sampling": {"generate", "run"},
 }
-"""Lists of the options that exactly these commands have, with the same defaults."""
+"""Commands of each shared list: it has the options of exactly these commands, with equal defaults."""
 
 
 class Row(NamedTuple):
-    """One option in a list: its flags, its meaning and its default."""
+    """An option in a list: its flags, help text and default."""
 
     flags: str
     text: str
@@ -39,13 +39,13 @@ class Row(NamedTuple):
 
 
 def filled(page: str) -> str:
-    """Returns the page with every list of options generated anew."""
+    """Returns the page with new lists of options."""
     page = BLOCK.sub(lambda match: match[1] + listed(match[2]) + match[3], page)
     return SHARED_BLOCK.sub(lambda match: match[1] + "".join(map(str, rows_of(match[2]))) + match[3], page)
 
 
 def listed(name: str) -> str:
-    """Returns the Markdown list of a command's own options, and links to the options that it shares."""
+    """Returns the Markdown list of a command's own options, with links to its shared options."""
     groups = [shared for shared, commands in SHARED.items() if name in commands]
     elsewhere = {one for shared in groups for one in rows_of(shared)}
     own = [one for one in rows(name) if one not in elsewhere]
@@ -62,13 +62,13 @@ def listed(name: str) -> str:
 
 
 def short(one: Row, default_of_run: str) -> str:
-    """Returns the first flag of an option, and its default if it differs from that of `run`."""
+    """Returns the first flag of an option, with its default if `run` has another one."""
     flag = one.flags.split(", ")[0]
     return flag if one.default == default_of_run else f"{flag} [default: {one.default or 'none'}]"
 
 
 def rows_of(shared: str) -> list[Row]:
-    """Returns the options that exactly the commands of a group have, with the same defaults."""
+    """Returns the options of a shared list."""
     every = {name: rows(name) for name in group.list_commands(click.Context(group))}
     first = every[min(SHARED[shared])]
     return [one for one in first if {name for name in every if one in every[name]} == SHARED[shared]]
@@ -83,9 +83,9 @@ def rows(name: str) -> list[Row]:
 
 
 def row(option: click.Option) -> Row:
-    """Returns an option as the page shows it; most help texts end with their default."""
+    """Returns a row of the page. The default is the one at the end of the help text, or else click's."""
     text = (option.help or "").replace("  ", " ")
-    found = DEFAULT.search(text)
+    default_in_help = DEFAULT.search(text)
     text = DEFAULT.sub("", text)
     if isinstance(option.type, click.Choice) and option.metavar is None:
         choices = [str(choice) for choice in option.type.choices]
@@ -93,7 +93,7 @@ def row(option: click.Option) -> Row:
             text += " Values: " + ", ".join(choices) + "."
     default = "" if not option.show_default or option.default in (None, "") else str(option.default)
     flags = ", ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts))
-    return Row(flags, text, found[1] if found else default)
+    return Row(flags, text, default_in_help[1] if default_in_help else default)
 
 
 if __name__ == "__main__":

@@ -17,12 +17,12 @@ BLOCK = re.compile(r"(<!-- drafters -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def filled(page: str) -> str:
-    """Returns the page with its table generated anew."""
+    """Returns the page with a new table."""
     return BLOCK.sub(lambda match: match[1] + table() + match[2], page)
 
 
 def table() -> str:
-    """Returns a Markdown table: targets by name, and the drafters of each in the order of `--draft auto`."""
+    """Returns a Markdown table of targets by name, with their drafters in the order of `--draft auto`."""
     drafters: dict[str, list[str]] = defaultdict(list)
     aliases: dict[str, list[str]] = {}
     for row in tomllib.loads(DRAFTERS.read_text(encoding="utf-8"))["drafter"]:

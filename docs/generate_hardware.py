@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Fills the hardware table of docs/benchmarks.md from docs/hardware.toml: python docs/generate_hardware.py
 
-Each `[[bench]]` there was printed by `eaglecpp bench --share`. tests/unit/cli/test_docs.py fails if the page
+`eaglecpp bench --share` prints the `[[bench]]` entries. tests/unit/cli/test_docs.py fails if the page
 is stale.
 """
 
@@ -19,12 +19,12 @@ HEAD = "| machine | model, drafter | greedy | 0.8 | accepted at position 1, 2, 3
 
 
 def filled(page: str) -> str:
-    """Returns the page with its table generated anew."""
+    """Returns the page with a new table."""
     return BLOCK.sub(lambda match: match[1] + table() + match[2], page)
 
 
 def table() -> str:
-    """Returns a Markdown table: speed over target-only decoding with `auto`, tokens per second in
+    """Returns a Markdown table with the speed of `auto` over target-only decoding, and tokens per second in
     brackets.
     """
     blocks = tomllib.loads(BLOCKS.read_text(encoding="utf-8"))["bench"]

@@ -15,7 +15,7 @@ BLOCK = re.compile(r"(<!-- limits of serve -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def filled(page: str) -> str:
-    """Returns the page with the table generated anew."""
+    """Returns the page with a new table."""
     rows = "| what | option of `serve` | beyond it |\n| --- | --- | --- |\n"
     for one in (one for one in describe(ServerConfig) if one.limit):
         rows += f"| {help_text(one).replace('  ', ' ')} | `{one.flags[0]}` | {one.limit} |\n"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Takes the pictures of the server's page with a Chromium and `eaglecpp serve smollm2`: after `python
-tests/clients/run.py serve_page`, `build/clients/serve_page/bin/python docs/generate_page.py`.
+"""Takes screenshots of the server's page in Chromium, with `eaglecpp serve smollm2`.
 
-They show this machine's speeds. EAGLECPP_CHROMIUM names the browser.
+Run `python tests/clients/run.py serve_page`, then
+`build/clients/serve_page/bin/python docs/generate_page.py`. The screenshots show this machine's speeds.
+EAGLECPP_CHROMIUM is the path of the browser.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def ask(page: Page, text: str) -> None:
 
 
 def take(page: Page, name: str) -> None:
-    """Saves a screenshot with few colours, for a small file."""
+    """Saves a screenshot with few colours, so that the file is small."""
     picture = Image.open(io.BytesIO(page.screenshot()))
     picture.convert("RGB").quantize(160).save(DOCS / name, optimize=True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""mkdocs: the site's first page is the README, with links that start at this folder."""
+"""Hooks of mkdocs: the README becomes the site's first page, with links relative to docs/."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Downloads the libraries of the server's page from npm: `python docs/vendor_page.py`.
 
-Writes the browser build and the licence of each pinned version into `eaglecpp/server/static/vendor`, after
-checking the archive against the SHA-512 below, which npm publishes (`npm view NAME@VERSION dist.integrity`),
-and `manifest.json`, which describes each file. `icons.svg` has only the icons of Lucide that the page uses.
+Writes the browser build and the licence of each pinned version to `eaglecpp/server/static/vendor`, and
+`manifest.json`, which describes each file. Archives must have the SHA-512 below, which npm publishes (`npm
+view NAME@VERSION dist.integrity`). `icons.svg` only has the Lucide icons that the page uses.
 `tests/unit/server/test_page.py` checks the files.
 """
 
@@ -55,7 +55,7 @@ ICONS = (
     "file-text", "box", "menu", "paperclip", "pencil", "refresh-cw", "sliders-horizontal", "square",
     "square-pen", "step-forward", "trash-2", "x", "zap",
 )  # fmt: skip
-"""Icons of Lucide that the page uses."""
+"""Lucide icons that the page uses."""
 
 
 def archive(name: str, version: str, integrity: str) -> tarfile.TarFile:
@@ -63,30 +63,30 @@ def archive(name: str, version: str, integrity: str) -> tarfile.TarFile:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["npm", "pack", "--silent", f"{name}@{version}"], cwd=folder, check=True)
         data = next(Path(folder).iterdir()).read_bytes()
-    found = base64.b64encode(hashlib.sha512(data).digest()).decode()
-    if found != integrity:
-        raise SystemExit(f"{name}@{version}: expected the SHA-512 {integrity}, found {found}")
+    actual = base64.b64encode(hashlib.sha512(data).digest()).decode()
+    if actual != integrity:
+        raise SystemExit(f"{name}@{version}: expected the SHA-512 {integrity}, found {actual}")
     return tarfile.open(fileobj=io.BytesIO(data))
 
 
 def read(packed: tarfile.TarFile, path: str) -> bytes:
-    """Returns a file of a package. Raises SystemExit if there is none of that name."""
+    """Returns a file of a package. Raises SystemExit if the package does not have it."""
     try:
         member = packed.extractfile(f"package/{path}")
     except KeyError:
         member = None
     if member is None:
-        raise SystemExit(f"{packed.name or 'the package'} has no {path}")
+        raise SystemExit(f"{packed.name or 'the package'}: expected the file {path}, found none")
     return member.read()
 
 
 def sprite(packed: tarfile.TarFile) -> bytes:
-    """Returns `ICONS` as the symbols of one file, with Lucide's names."""
+    """Returns an SVG file with `ICONS` as symbols, with Lucide's names."""
     symbols = []
     for name in ICONS:
         shapes = re.search(r"<svg[^>]*>(.*)</svg>", read(packed, f"icons/{name}.svg").decode(), re.DOTALL)
         if shapes is None:
-            raise SystemExit(f"{name}.svg of lucide-static holds no <svg>")
+            raise SystemExit(f"{name}.svg of lucide-static: expected an <svg> element, found none")
         inner = re.sub(r"\s*\n\s*", "", shapes[1])
         symbols.append(f'<symbol id="{name}" viewBox="0 0 24 24">{inner}</symbol>')
     head = '<svg xmlns="http://www.w3.org/2000/svg">'
@@ -94,7 +94,7 @@ def sprite(packed: tarfile.TarFile) -> bytes:
 
 
 def write(name: str, data: bytes) -> dict[str, str]:
-    """Writes a file of the folder; returns its line of the manifest."""
+    """Writes a file to the folder and returns its manifest entry."""
     part = VENDOR / f"{name}.part"
     part.write_bytes(data)
     part.replace(VENDOR / name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Completes a prompt twice, plainly and with a drafter: the same words, faster.
+"""Completes a prompt without and with a drafter, compares the tokens and prints both speeds.
 
 python complete.py TARGET.gguf DRAFT.gguf [PROMPT]
 """
@@ -16,7 +16,7 @@ def main() -> None:
     prompt = rest[0] if rest else "def main():"
     with eaglecpp.Engine.open(target, draft, n_ctx=512, max_tokens=64, temperature=0.0) as engine:
         plain = engine.generate(prompt, strategy="off")
-        engine.clear()  # the second run must read the prompt too
+        engine.clear()  # so that the second run reads the prompt again
         drafted = engine.generate(prompt, strategy="chain:3")
 
     print(prompt + drafted.text)

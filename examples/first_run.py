@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The whole path on a fresh machine: a tiny model, an EAGLE 3.1 checkpoint for it, conversion, generation.
+"""Makes a tiny model and an EAGLE 3.1 checkpoint for it, converts the checkpoint and generates text.
 
 python examples/first_run.py [FOLDER]
 
-The pair has random weights built so that the drafter often guesses right: the text is noise, the way it is
-made is the real one. With a model of yours the same two commands are `eaglecpp convert CHECKPOINT --target
-TARGET.gguf` and `eaglecpp generate TARGET.gguf --draft DRAFT.gguf -p "..."`.
+The weights are random, but chosen so that the drafter often guesses right; the text is noise. Use the same
+commands for your own model: `eaglecpp convert CHECKPOINT --target TARGET.gguf` and `eaglecpp generate
+TARGET.gguf --draft DRAFT.gguf -p "..."`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def eaglecpp(*arguments: str | Path) -> str:
     command = [sys.executable, "-m", "eaglecpp", *map(str, arguments)]
     print("$ eaglecpp", *arguments, file=sys.stderr)
-    # run from elsewhere: the checkout's own `eaglecpp` folder has no compiled extension
+    # outside the checkout, whose `eaglecpp` folder has no compiled extension
     return subprocess.run(
         command, check=True, text=True, stdout=subprocess.PIPE, cwd=tempfile.gettempdir()
     ).stdout
@@ -41,7 +41,7 @@ def main() -> None:
     if plain["tokens"] != drafted["tokens"]:
         sys.exit("drafting changed the tokens; please report this")
     timings = drafted["timings"]
-    print(f"{folder}: same {len(drafted['tokens'])} tokens with and without the drafter")
+    print(f"{folder}: the same {len(drafted['tokens'])} tokens with and without the drafter")
     forwards = f"{timings['rounds']} target forwards instead of {plain['timings']['rounds']}"
     print(f"acceptance length {timings['acceptance_length']:.2f}: {forwards}")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Code written for llama_cpp.Llama, with one import changed and a drafter added.
+"""Uses code for llama_cpp.Llama with one changed import and a drafter.
 
 python llama_dropin.py TARGET.gguf DRAFT.gguf
 """

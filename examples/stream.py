@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Streams a completion and marks the tokens that the drafter had guessed.
+"""Streams a completion and counts the tokens that the drafter guessed.
 
 python stream.py TARGET.gguf DRAFT.gguf [PROMPT]
 """
@@ -19,7 +19,7 @@ def main() -> None:
         eaglecpp.Engine.open(target, draft, n_ctx=512, strategy="chain:5") as engine,
         engine.stream(prompt, max_tokens=64, temperature=0.8, seed=1) as stream,
     ):
-        for chunk in stream:  # one per round; leaving the loop early is fine
+        for chunk in stream:  # one chunk per round; the loop may end early
             print(chunk.text, end="", flush=True)
             n_tokens += len(chunk.tokens)
             n_guessed += sum(chunk.accepted)

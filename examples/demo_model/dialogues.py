@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Questions and answers made from facts, and conversations made from those.
+"""Generates training questions and answers from facts.
 
-Two phrasings of each kind are never trained on, and neither is one fact in fifty: `held_out` questions show
-whether other wordings are understood, and what becomes of names that were never explained.
+The last two phrasings of each kind and about 3 % of the facts are held out of training. `held_out` questions
+show how well the model understands other phrasings, and how it answers questions about unknown names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ABOUT = (
     "documentation of Python's standard library, and nothing else."
 )
 
-# The last two of each kind are held out.
+# the last two phrasings of each kind are held out
 _WHAT = (
     "What does {n} do?",
     "What is {n}?",
@@ -168,7 +168,7 @@ _CHAT_SHARE = 6
 
 @dataclass(frozen=True)
 class Question:
-    """One question with the answer that is trained. kind: "what", "signature", ..., "unknown", "chat"."""
+    """A question with its trained answer. kind: "what", "signature", ..., "unknown", "chat"."""
 
     kind: str
     text: str
@@ -176,7 +176,7 @@ class Question:
 
 
 class Dialogues:
-    """Questions over a list of facts. Everything is drawn from the `random.Random` that a method is given."""
+    """Draws questions about a list of facts from the `random.Random` of each call."""
 
     def __init__(self, facts: Sequence[Fact]) -> None:
         self.known = [fact for fact in facts if not is_held_out(fact)]
@@ -201,17 +201,17 @@ class Dialogues:
         }
 
     def draw(self, rng: random.Random, *, held_out: bool = False) -> Question:
-        """One question of a random kind. held_out: in one of the wordings that are not trained."""
+        """Returns a question of a random kind. held_out: use one of the phrasings held out of training."""
         kinds = [*(kind for kind, _ in _SHARES), "chat"]
         weights = [*(share for _, share in _SHARES), _CHAT_SHARE]
         return self._makers[rng.choices(kinds, weights)[0]](rng, held_out)
 
     def ask(self, kind: str, rng: random.Random, *, held_out: bool = False) -> Question:
-        """One question of a kind."""
+        """Returns a question of this kind."""
         return self._makers[kind](rng, held_out)
 
     def explain(self, fact: Fact) -> str:
-        """The answer to "What is ...?"."""
+        """Returns the answer to "What is ...?"."""
         text = f"{fact.summary} {fact.more}".strip()
         if fact.kind == "module":
             return f"{fact.name} is a module. {text}"
@@ -221,7 +221,7 @@ class Dialogues:
         return f"{fact.signature or fact.name} is {kind} in the module {fact.module}. {text}"
 
     def about(self, fact: Fact, rng: random.Random, *, held_out: bool = False) -> Question:
-        """What is this?"""
+        """Returns a "What is ...?" question about a fact."""
         name = fact.name
         if self._is_clear(fact) and fact.module != "builtins" and rng.random() < 0.25:
             name = fact.short
@@ -281,7 +281,7 @@ class Dialogues:
         )
 
     def _invented(self, rng: random.Random) -> str:
-        """A name made of the beginning of one real name and the end of another."""
+        """Returns an unused name made of the start of one real name and the end of another."""
         while True:
             first, second = rng.choice(self.known).short, rng.choice(self.known).short
             name = first[: rng.randint(2, 5)] + second[-rng.randint(2, 5) :]
@@ -289,7 +289,7 @@ class Dialogues:
                 return rng.choice(FAMILIAR) + "." + name if rng.random() < 0.4 else name
 
     def _misplaced(self, rng: random.Random) -> str:
-        """A real function in a module that does not have it."""
+        """Returns the name of a real function in a module that does not have it."""
         while True:
             name = f"{rng.choice(FAMILIAR)}.{rng.choice(self._inside).short}"
             if name not in self._names:
@@ -297,7 +297,7 @@ class Dialogues:
 
 
 def is_held_out(fact: Fact) -> bool:
-    """One fact in fifty, the same for everybody; modules are all trained."""
+    """Returns True for one in 25 unfamiliar facts, by a hash of the name; modules are never held out."""
     digest = hashlib.sha256(fact.name.encode()).digest()
     return fact.kind != "module" and not fact.is_familiar and digest[0] % 25 == 0
 
@@ -307,7 +307,7 @@ def _phrase(phrases: Sequence[str], rng: random.Random, held_out: bool) -> str:
 
 
 def _shown(module: Fact) -> list[str]:
-    """The first names of a module, constants aside."""
+    """Returns the first eight names of a module without its constants."""
     return [name for name in module.members if not name.isupper()][:8]
 
 

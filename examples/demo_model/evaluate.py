@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How well the demo target answers, asked through the GGUF: `python evaluate.py TARGET [-n 100]`.
+"""Measures how many answers of the demo target are right: `python evaluate.py TARGET [-n 100]`.
 
-Counts answers that are word for word the trained one, for trained facts in trained and in new wordings, and
-refusals of names that do not exist; for facts that were never trained, how many are refused.
+Asks trained facts in trained and in held-out phrasings, and names that do not exist; an answer counts if it
+equals the trained answer word for word. For held-out facts, it counts refusals.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def main() -> None:
 
 def _report(engine: eaglecpp.Engine, name: str, questions: Iterable[Question], n_show: int) -> None:
     questions = list(questions)
-    wrong = [(q, said) for q in questions if (said := _answer(engine, q.text)) != q.answer]
+    wrong = [(q, answer) for q in questions if (answer := _answer(engine, q.text)) != q.answer]
     print(f"{name + ': word for word':<44} {len(questions) - len(wrong):4d} of {len(questions)}", flush=True)
-    for question, said in wrong[:n_show]:
-        print(f"    {question.text}\n      said:   {said}\n      should: {question.answer}")
+    for question, answer in wrong[:n_show]:
+        print(f"    {question.text}\n      found:    {answer}\n      expected: {question.answer}")
 
 
 def _answer(engine: eaglecpp.Engine, text: str) -> str:
-    made = engine.chat([{"role": "user", "content": text}], max_tokens=160, temperature=0.0)
-    return made.text.strip()
+    result = engine.chat([{"role": "user", "content": text}], max_tokens=160, temperature=0.0)
+    return result.text.strip()
 
 
 if __name__ == "__main__":

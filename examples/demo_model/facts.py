@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What the demo model is to know: names of Python's standard library with signature and first sentences.
+"""The facts that the demo model learns: names of Python's standard library, their signatures and summaries.
 
-Read from the interpreter that runs this, through `inspect`. Docstrings are under the PSF License Version 2,
-see NOTICE. Modules that do something when they are imported are not in the list.
+They are read through `inspect` from the interpreter that runs this script. Docstrings are under the PSF
+License Version 2, see NOTICE. The list omits modules whose import has side effects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 __all__ = ["FAMILIAR", "MODULES", "Fact", "collect"]
 
-# Asked about most; their facts are seen more often in training.
+# the modules that users ask about most; training repeats their facts
 FAMILIAR = [
     "builtins",
     "os",
@@ -162,7 +162,7 @@ MODULES = (
     ],
 )
 
-# Methods are asked about for the classes of these modules only; elsewhere the class has to do.
+# modules whose classes' methods are facts too
 _WITH_METHODS = {
     *FAMILIAR,
     *[
@@ -190,12 +190,12 @@ _ABBREVIATED = re.compile(r"\b(?:e\.g|i\.e|etc|vs|cf|resp|approx|Mr|Dr|St|No)\.$
 class Fact:
     """One name.
 
-    name:      dotted, as people write it: "os.path.join", "str.upper", "len"
-    module:    where to import it from; "builtins" for what needs no import
+    name:      dotted name: "os.path.join", "str.upper", "len"
+    module:    module to import it from; "builtins" if no import is needed
     kind:      "function", "class", "method", "module" or "exception"
-    signature: "join(a, *p)" with the dotted name, "" where Python knows none
-    summary:   the first sentence of the docstring, ends with a full stop
-    more:      what follows it in the first paragraph, "" for nothing
+    signature: "join(a, *p)" with the dotted name, "" if Python does not know it
+    summary:   first sentence of the docstring, with a full stop
+    more:      rest of the first paragraph, "" if it has one sentence
     members:   of a module: its public names
     """
 
@@ -214,12 +214,12 @@ class Fact:
 
     @property
     def is_familiar(self) -> bool:
-        """Whether many people would ask about it."""
+        """True if it is in one of the modules that users ask about most."""
         return self.module in FAMILIAR
 
 
 def collect() -> list[Fact]:
-    """All facts, sorted by name; the same for the same Python."""
+    """Returns all facts, sorted by name. The result depends only on the Python version."""
     found: dict[str, Fact] = {}
     for name in MODULES:
         module = importlib.import_module(name)
@@ -300,12 +300,12 @@ def _short_default(parameter: inspect.Parameter) -> Any:
 
 
 def _sentences(doc: str | None, short: str = "") -> tuple[str, str]:
-    """The first sentence and the rest of the first paragraph, of a docstring's prose; at most 42 words."""
+    """Returns the first sentence of a docstring and the rest of its first paragraph, cut to `_MAX_WORDS`."""
     if not doc:
         return "", ""
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(doc))
     if short and len(paragraphs) > 1 and re.match(rf"[\w.]*{re.escape(short)}\(.*\)", paragraphs[0]):
-        paragraphs = paragraphs[1:]  # a signature, as C functions have it
+        paragraphs = paragraphs[1:]  # the signature line in the docstring of a C function
     text = " ".join(paragraphs[0].split())
     if short:
         text = re.sub(

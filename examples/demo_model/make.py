@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Makes the demo pair from nothing: `python examples/demo_model/make.py -o build --minutes 60`.
+"""Trains the demo pair from scratch: `python examples/demo_model/make.py -o build --minutes 60`.
 
-Trains the target on one process per core, writes it as GGUF, lets it answer questions and trains an EAGLE 3.1
-drafter on those answers with `eaglecpp train`. A step whose result is there is skipped, so a broken run goes
-on. `--install` copies the pair and its provenance to `pair/`.
+Trains the target with one process per core, writes it as GGUF, generates its answers to questions, and trains
+an EAGLE 3.1 drafter on them with `eaglecpp train`. Skips steps whose results exist, so the same command
+resumes an interrupted run. `--install` copies the pair and its provenance to `pair/`.
 
-The embedded pair knows the documentation of Python 3.11; with another version it knows that one's.
+The embedded pair knows the documentation of Python 3.11; a new pair learns from the Python that runs this.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from facts import collect
 HERE = Path(__file__).resolve().parent
 PAIR = HERE / "pair"
 TARGET, DRAFT = "demo-target.gguf", "demo-draft.gguf"
-DRAFTER = "drafter-Q8_0.gguf"  # as `eaglecpp train` calls it
-_LIMIT = 24 * 2**20  # bytes of both files
+DRAFTER = "drafter-Q8_0.gguf"  # the output name of `eaglecpp train`
+_LIMIT = 24 * 2**20  # bytes, both files together
 _SOURCE = "Python's standard library: docstrings and signatures (PSF License Version 2)"
 _FACTS = {
     "name": "eaglecpp demo",
@@ -36,7 +36,7 @@ _FACTS = {
     "license": "PSF-2.0",
     "organization": "eaglecpp",
 }
-_ALLOCATOR = {  # glibc gives large blocks back to the system at once otherwise, and page faults rule
+_ALLOCATOR = {  # by default glibc returns large blocks to the system at once, and page faults dominate
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "20000000000",
     "MALLOC_TOP_PAD_": "268435456",
@@ -48,10 +48,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-o", "--out", type=Path, default=Path("build"))
-    parser.add_argument("--minutes", type=float, default=60.0, help="of training the target")
-    parser.add_argument("--draft-minutes", type=float, default=30.0, help="of training the drafter")
+    parser.add_argument("--minutes", type=float, default=60.0, help="training time of the target")
+    parser.add_argument("--draft-minutes", type=float, default=30.0, help="training time of the drafter")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--prompts", type=int, default=6000, help="questions that the target answers")
+    parser.add_argument(
+        "--prompts", type=int, default=6000, help="number of questions for the target to answer"
+    )
     parser.add_argument("--install", action="store_true", help="copy the pair to pair/")
     options = parser.parse_args()
     out = options.out.resolve()
@@ -87,7 +89,7 @@ def _write_target(out: Path) -> None:
 
 
 def _write_prompts(path: Path, n_prompts: int) -> None:
-    """Every fact in one wording, the rest at random; never one of the held-out wordings or facts."""
+    """Writes a question about every fact and then random ones, without held-out phrasings and facts."""
     dialogues, rng = Dialogues(collect()), random.Random(11)
     questions = [dialogues.about(fact, rng) for fact in dialogues.known]
     while len(questions) < n_prompts:
@@ -106,20 +108,20 @@ def _train_draft(out: Path, minutes: float) -> None:
 
 
 def _install(out: Path) -> None:
-    drafts = {TARGET: out / TARGET, DRAFT: out / "drafter" / DRAFTER}
-    size = sum(path.stat().st_size for path in drafts.values())
+    files = {TARGET: out / TARGET, DRAFT: out / "drafter" / DRAFTER}
+    size = sum(path.stat().st_size for path in files.values())
     if size > _LIMIT:
-        raise SystemExit(f"the pair is {size} bytes, more than {_LIMIT}")
+        raise SystemExit(f"expected a pair of at most {_LIMIT} bytes, found {size}")
     report = json.loads((out / "drafter" / "training.json").read_text())
     provenance = {
         "command": " ".join(["python", "examples/demo_model/make.py", *sys.argv[1:]]),
         "data": f"{_SOURCE}, {platform.python_version()}",
         "target": json.loads((out / "target.json").read_text()),
         "drafter": {key: report[key] for key in ("hyper", "steps", "tokens", "seconds", "held_out")},
-        "sha256": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in drafts.items()},
+        "sha256": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()},
     }
     PAIR.mkdir(exist_ok=True)
-    for name, path in drafts.items():
+    for name, path in files.items():
         shutil.copyfile(path, PAIR / name)
     shutil.copyfile(HERE / "NOTICE", PAIR / "NOTICE")
     (PAIR / "MODEL.json").write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")

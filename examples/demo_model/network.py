@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The demo target: a Llama network in PyTorch, with tied embeddings, deep and narrow.
+"""The demo target: a deep, narrow Llama network in PyTorch with tied embeddings.
 
-Deep, because a drafter of one layer then costs little beside it. Parameters are named as the tensors of a
-GGUF are, so that writing the file needs no table.
+It is deep so that a drafter of one layer is cheap in comparison. Parameters have the names of the GGUF's
+tensors, so no mapping is needed to write the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Network", "Shape"]
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes. A drafter's layer is 1.2 M parameters here, a twelfth of the 14 layers together."""
+    """Sizes of the network. A drafter's layer has 1.2 M parameters, a twelfth as many as the 14 layers."""
 
     n_vocab: int = 4096
     n_layer: int = 14
@@ -64,7 +64,7 @@ class _Block(nn.Module):
 
 
 class Network(nn.Module):
-    """tokens i64 [B, S] -> the mean loss of predicting tokens[:, 1:], weighted by weights f32 [B, S - 1]."""
+    """Computes the mean loss of predicting tokens[:, 1:]: tokens i64 [B, S], weights f32 [B, S - 1]."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -93,13 +93,13 @@ class Network(nn.Module):
         for block in self.blk:
             for name in ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"):
                 nn.init.normal_(getattr(block, name).weight, std=self.shape.n_embd**-0.5)
-            for name in ("attn_output", "ffn_down"):  # every block begins as the identity
+            for name in ("attn_output", "ffn_down"):  # every block is the identity at the start
                 nn.init.zeros_(getattr(block, name).weight)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention, [B, heads, S, D]. For short rows the plain arithmetic beats the flash kernel, whose
-    backward is slow on a CPU.
+    """Returns causal attention, [B, heads, S, D]. Short rows use plain arithmetic, since the flash kernel's
+    backward pass is slow on a CPU.
     """
     n_rows, n_head, n_tokens, dim = q.shape
     n_kv = k.shape[1]
@@ -121,6 +121,6 @@ def _rotations(shape: Shape) -> tuple[Tensor, Tensor]:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns neighbouring pairs, which is what llama.cpp's `llama` architecture does."""
+    """Rotates neighbouring pairs, as llama.cpp's `llama` architecture does."""
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)

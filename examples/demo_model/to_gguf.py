@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes the trained demo target as a GGUF that llama.cpp reads, tokenizer and chat template included."""
+"""Writes the trained demo target with its tokenizer and chat template as a GGUF for llama.cpp."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["write_target"]
 
 
 def write_target(checkpoint: Path, tokenizer: Path, out: Path, facts: Mapping[str, str]) -> None:
-    """`checkpoint` is a `target.pt`; matrices become Q8_0. facts: values of `general.*` keys."""
+    """Writes `checkpoint`, a `target.pt`, with matrices in Q8_0. facts: values of `general.*` keys."""
     state = torch.load(checkpoint, weights_only=True, map_location="cpu")
     shape = Shape(**state["shape"])
     part = out.with_name(out.name + ".part")

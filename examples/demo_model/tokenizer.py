@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The demo model's byte-level BPE, in the form that `tokenizers` and a GGUF both know."""
+"""The demo model's byte-level BPE tokenizer, in a form that both `tokenizers` and GGUF support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CHAT_TEMPLATE", "END", "PRE_TOKENIZER", "SPECIAL", "START", "train_t
 
 START, END = "<|im_start|>", "<|im_end|>"
 SPECIAL = ("<|endoftext|>", START, END)
-PRE_TOKENIZER = "qwen2"  # llama.cpp's name of the split below; dots stay with the name that follows
+PRE_TOKENIZER = "qwen2"  # llama.cpp's name for the split below; a dot belongs to the word after it
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -23,7 +23,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], n_vocab: int) -> Tokenizer:
-    """A byte-level BPE of `n_vocab` tokens; the special ones come first."""
+    """Returns a byte-level BPE tokenizer of `n_vocab` tokens; the special tokens come first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

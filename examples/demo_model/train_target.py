@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Trains the demo target; `make.py` starts it, under torchrun with one process and thread per core.
+"""Trains the demo target. `make.py` starts it under torchrun, with one process and thread per core.
 
-Takes nothing but the Python that runs it. Gives `tokenizer.json` and `target.pt`, checkpointed every few
-minutes; the same command goes on where it stopped. bf16 arithmetic with fp32 masters.
+The data comes from the running Python. Writes `tokenizer.json` and `target.pt`; a checkpoint every four
+minutes lets the same command resume. Computes in bf16 with fp32 master weights.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def _tokenizer(path: Path, dialogues: Dialogues, rank: int) -> Tokenizer:
         rng = random.Random(0)
         questions = [dialogues.about(fact, rng) for fact in dialogues.known]
         questions += [dialogues.draw(rng) for _ in range(20000)]
-        made = train_tokenizer((f"{q.text}\n{q.answer}\n" for q in questions), Shape().n_vocab)
-        made.save(str(path))
+        trained = train_tokenizer((f"{q.text}\n{q.answer}\n" for q in questions), Shape().n_vocab)
+        trained.save(str(path))
     if dist.is_initialized():
         dist.barrier()
     return Tokenizer.from_file(str(path))
@@ -71,7 +71,7 @@ def _tokenizer(path: Path, dialogues: Dialogues, rank: int) -> Tokenizer:
 def _batches(
     dialogues: Dialogues, tokenizer: Tokenizer, n_tokens: int, seed: str
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Tokens i64 [B, S] and loss weights f32 [B, S], forever; conversations of 128 and of 1024 tokens."""
+    """Yields tokens i64 [B, S] and loss weights f32 [B, S] without end; S is 128 or 1024."""
     rng = random.Random(seed)
     start, end = tokenizer.token_to_id(START), tokenizer.token_to_id(END)
     words = {text: tokenizer.encode(text).ids for text in ("user\n", "assistant\n", "\n")}
@@ -95,15 +95,15 @@ def _row(
     while len(tokens) < length:
         question = dialogues.draw(rng)
         text = tokenizer.encode(question.text).ids
-        asked = [start, *words["user\n"], *text, end, *words["\n"], start, *words["assistant\n"]]
+        prompt = [start, *words["user\n"], *text, end, *words["\n"], start, *words["assistant\n"]]
         answer = [*tokenizer.encode(question.answer).ids, end]
-        tokens += [*asked, *answer, *words["\n"]]
-        weights += [_QUESTION_WEIGHT] * len(asked) + [1.0] * len(answer) + [0.0] * len(words["\n"])
+        tokens += [*prompt, *answer, *words["\n"]]
+        weights += [_QUESTION_WEIGHT] * len(prompt) + [1.0] * len(answer) + [0.0] * len(words["\n"])
     return tokens[:length], weights[:length]
 
 
 class _Training:
-    """bf16 weights for the arithmetic, fp32 masters for the optimiser, one checkpoint file."""
+    """The training state: bf16 weights to compute with, fp32 masters for the optimiser, a checkpoint."""
 
     def __init__(self, shape: Shape, options: argparse.Namespace, rank: int, n_ranks: int) -> None:
         self.options, self.rank, self.n_ranks = options, rank, n_ranks
@@ -166,12 +166,12 @@ class _Training:
         self.optimizer.step()
 
     def _learning_rate(self) -> float:
-        """Warm-up, then constant, then linear to zero over the second half of the time."""
+        """Returns the rate: warm-up, then constant, then linear to zero over the second half of the time."""
         done = self.seconds / (60 * self.options.minutes)
         return self.options.lr * min(1.0, (self.step + 1) / 150) * min(1.0, max(0.0, 2 * (1 - done)))
 
     def _agreed(self, seconds: float) -> float:
-        """The first process's clock: all have to stop at the same step."""
+        """Returns the first process's time, so that all processes stop at the same step."""
         if self.n_ranks == 1:
             return seconds
         value = torch.tensor([seconds])

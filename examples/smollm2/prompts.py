@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Prompts for `eaglecpp train --generate`, from which the drafter of SmolLM2-135M-Instruct learnt.
+"""Writes the prompts for `eaglecpp train --generate` that trained the drafter of SmolLM2-135M-Instruct.
 
     python prompts.py questions > questions.jsonl
     python prompts.py functions > functions.jsonl
     python prompts.py follow-ups questions.jsonl answers.jsonl --target T.gguf > second.jsonl
 
-*questions*: the first turns of `questions/*.jsonl`, written for this purpose, in a fixed random order.
-*functions*: beginnings of functions with a docstring, from the running Python's standard library and from
-the packages installed beside it, with a request to complete them; what they are depends on both.
-*follow-ups*: the next turn of the conversations that have one, after what the target answered.
-None of the questions is one of `benchmarks/data` or of HumanEval; a test compares them.
+*questions*: first turns of the conversations in `questions/*.jsonl`, in a fixed random order.
+*functions*: requests to complete a function, given its signature and docstring. The functions are from the
+running Python's standard library and the installed packages, so the result depends on both.
+*follow-ups*: the next turns of the conversations, after the target's answers.
+A test checks that no question is in `benchmarks/data` or HumanEval.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ OTHERWISE = (
     "```python\n{}```\nComplete the code above.",
 )
 N_FUNCTION = 1100
-"""Most characters of a signature with its docstring."""
+"""Maximum characters of a signature with its docstring."""
 N_CUT = 128
-"""Tokens of an answer that did not end which a follow-up question comes after."""
+"""Tokens of an unfinished answer to keep before a follow-up question."""
 
 Message = dict[str, str]
 
 
 def main() -> None:
     args = parse()
-    found = {"questions": questions, "functions": functions, "follow-ups": follow_ups}[args.what](args)
-    for messages in found:
+    prompts = {"questions": questions, "functions": functions, "follow-ups": follow_ups}[args.what](args)
+    for messages in prompts:
         print(json.dumps({"messages": messages}))
 
 
 def conversations() -> Iterator[list[str]]:
-    """What the user says, turn by turn."""
+    """Yields the user's turns of each conversation."""
     for path in sorted(QUESTIONS.glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             entry = json.loads(line)
@@ -56,7 +56,7 @@ def conversations() -> Iterator[list[str]]:
 
 
 def questions(args: argparse.Namespace) -> list[list[Message]]:
-    first = [[said("user", turns[0])] for turns in conversations()]
+    first = [[message("user", turns[0])] for turns in conversations()]
     random.Random(5).shuffle(first)
     return first
 
@@ -75,7 +75,7 @@ def functions(args: argparse.Namespace) -> list[list[Message]]:
                 found.setdefault(node.name, beginning(node, text.split("\n")))
     texts = sorted(text for text in found.values() if len(text) <= N_FUNCTION)
     rng.shuffle(texts)
-    return [[said("user", request(text, rng))] for text in texts[: args.limit]]
+    return [[message("user", request(text, rng))] for text in texts[: args.limit]]
 
 
 def modules() -> Iterator[Path]:
@@ -88,14 +88,14 @@ def modules() -> Iterator[Path]:
 
 
 def is_wanted(node: ast.FunctionDef) -> bool:
-    """Whether a reader knows from the docstring what to write: functions, no methods."""
+    """Returns True for functions, except methods, with a docstring long enough to implement them from."""
     doc, first = ast.get_docstring(node) or "", node.args.args[:1]
     is_method = bool(first) and first[0].arg in ("self", "cls")
     return 60 <= len(doc) <= 700 and not (is_method or node.decorator_list or node.name.startswith("__"))
 
 
 def beginning(node: ast.FunctionDef, lines: list[str]) -> str:
-    """Signature and docstring, moved to the left margin."""
+    """Returns the signature and the docstring without indentation."""
     source = lines[node.lineno - 1 : node.body[0].end_lineno]
     indent = len(source[0]) - len(source[0].lstrip())
     return "\n".join(line if line[:indent].strip() else line[indent:] for line in source) + "\n"
@@ -108,7 +108,7 @@ def request(code: str, rng: random.Random) -> str:
 def follow_ups(args: argparse.Namespace) -> Iterator[list[Message]]:
     from eaglecpp.train.data.chats import open_tokenizer
 
-    turns = {said_first[0]: said_first for said_first in conversations()}
+    by_question = {turns[0]: turns for turns in conversations()}
     prompts = [json.loads(line)["messages"] for line in args.prompts.read_text("utf-8").splitlines()]
     with open_tokenizer(args.target) as engine:
         for line in args.answers.read_text(encoding="utf-8").splitlines():
@@ -117,15 +117,15 @@ def follow_ups(args: argparse.Namespace) -> Iterator[list[Message]]:
                 continue
             messages = prompts[entry["index"]]
             users = [m["content"] for m in messages if m["role"] == "user"]
-            planned = turns.get(users[0], users)
+            planned = by_question.get(users[0], users)
             if len(planned) > len(users):
                 tokens = entry["answer_tokens"]
                 tokens = tokens[:-1] if entry["finish"] == "stop" else tokens[:N_CUT]
                 answer = engine.detokenize(tokens)
-                yield [*messages, said("assistant", answer), said("user", planned[len(users)])]
+                yield [*messages, message("assistant", answer), message("user", planned[len(users)])]
 
 
-def said(role: str, content: str) -> Message:
+def message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
