@@ -74,9 +74,9 @@ class ModelOptions(Checked):
     main_gpu: int = declare(0, "index of the main GPU", low=0, flags="-mg --main-gpu", parameter=True)
     split_mode: str = declare(
         "layer",
-        "how to split the model over GPUs: layer = whole layers, row = rows of each matrix, none = only "
-        "the main GPU",
-        choices=("layer", "row", "none"),
+        "how to split the model over GPUs: layer = whole layers, row = rows of each matrix (only SYCL), "
+        "tensor = parts of every layer (llama.cpp: experimental), none = only the main GPU",
+        choices=("layer", "row", "tensor", "none"),
         flags="-sm --split-mode",
     )
     tensor_split: tuple[float, ...] = declare(

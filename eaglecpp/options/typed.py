@@ -25,7 +25,7 @@ class ModelKeywords(TypedDict, total=False):
     n_threads_batch: int
     n_gpu_layers: int
     main_gpu: int
-    split_mode: Literal["layer", "row", "none"]
+    split_mode: Literal["layer", "row", "tensor", "none"]
     tensor_split: str | Sequence[float]
     n_cpu_moe: int
     override_tensor: str | Sequence[str]

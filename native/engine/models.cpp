@@ -71,11 +71,12 @@ static void check_fit(const DraftFile & draft, const Target & target) {
 // Memory to leave free on a device, for its backend and other programs such as the display.
 static constexpr size_t n_margin = 256 << 20;
 
-// Returns the target's output device; if that is remote or the CPU, the first local GPU. A drafter's round has many
-// short waits, for which a network is too slow.
+// Returns the target's output device; if that is remote, the CPU or several GPUs, the first local GPU. A drafter's
+// round has many short waits, for which a network is too slow.
 static ggml_backend_dev_t best_device(const Target & target) {
     ggml_backend_dev_t dev = target.model().output_device();
-    if (dev && !is_on_server(dev)) return dev;
+    const bool is_one = dev && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_META;
+    if (is_one && !is_on_server(dev)) return dev;
     for (const auto type : {GGML_BACKEND_DEVICE_TYPE_GPU, GGML_BACKEND_DEVICE_TYPE_IGPU}) {
         for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
             dev = ggml_backend_dev_get(i);
@@ -175,6 +176,11 @@ Models open_models(const EngineOptions & options) {
         }
     }
     out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && has_drafter);
+    if (heads != Heads::none && options.split_mode == "tensor") {
+        fail(ErrorKind::unsupported,
+             "split_mode 'tensor': llama.cpp runs heads for further tokens and assistants on whole layers only; use "
+             "split_mode 'layer', or an EAGLE or block drafter");
+    }
     TargetOptions target_options = options;
     target_options.load_heads = heads == Heads::in_model;
     if (!has_drafter && !out.drafts_text) {

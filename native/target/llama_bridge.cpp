@@ -216,7 +216,8 @@ std::vector<DeviceInfo> list_devices() {
 }
 
 bool is_on_server(ggml_backend_dev_t device) {
-    return std::strncmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device)), "RPC", strlen("RPC")) == 0;
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(device);  // null of several devices as one
+    return reg && std::strncmp(ggml_backend_reg_name(reg), "RPC", strlen("RPC")) == 0;
 }
 
 #ifdef _WIN32

@@ -45,8 +45,8 @@ void TargetModel::check_servers() const {
 // Sets the options for devices and memory, in the form that llama.cpp borrows.
 void TargetModel::set_params(const TargetOptions & options) {
     const std::string & mode = options.split_mode;
-    if (mode != "layer" && mode != "row" && mode != "none") {
-        fail(ErrorKind::value, "split_mode: expected layer, row or none, found '%s'", mode.c_str());
+    if (mode != "layer" && mode != "row" && mode != "tensor" && mode != "none") {
+        fail(ErrorKind::value, "split_mode: expected layer, row, tensor or none, found '%s'", mode.c_str());
     }
     if (options.tensor_split.size() > llama_max_devices()) {
         fail(ErrorKind::value, "tensor_split: found %zu shares, but llama.cpp supports %zu devices",
@@ -66,9 +66,10 @@ void TargetModel::set_params(const TargetOptions & options) {
     params_.n_gpu_layers = options.n_gpu_layers;
     params_.main_gpu = options.main_gpu;
     params_.load_mtp = options.load_heads;
-    params_.split_mode = mode == "none"  ? LLAMA_SPLIT_MODE_NONE
-                         : mode == "row" ? LLAMA_SPLIT_MODE_ROW
-                                         : LLAMA_SPLIT_MODE_LAYER;
+    params_.split_mode = mode == "none"     ? LLAMA_SPLIT_MODE_NONE
+                         : mode == "row"    ? LLAMA_SPLIT_MODE_ROW
+                         : mode == "tensor" ? LLAMA_SPLIT_MODE_TENSOR
+                                            : LLAMA_SPLIT_MODE_LAYER;
     if (!split_.empty()) params_.tensor_split = split_.data();
     if (!overrides_.empty()) params_.tensor_buft_overrides = overrides_.data();
     params_.load_mode = options.use_mlock ? (options.use_mmap ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MLOCK)

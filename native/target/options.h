@@ -21,7 +21,7 @@ struct TargetOptions {
     int n_gpu_layers = -1;    // -1 = all
     int main_gpu = 0;
     ggml_backend_dev_t device = nullptr;       // only device to use; null = all
-    std::string split_mode = "layer";          // several GPUs: layer, row or none
+    std::string split_mode = "layer";          // several GPUs: layer, row, tensor or none
     std::vector<float> tensor_split;           // share of each GPU; empty = by free memory
     int n_cpu_moe = 0;                         // layers whose experts stay in host memory; -1 = all
     std::vector<std::string> override_tensor;  // PATTERN=BUFFER[,...], as llama.cpp's --override-tensor

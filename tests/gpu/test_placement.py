@@ -5,6 +5,7 @@ without room.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import eaglecpp
 from helpers.models import Models
 from helpers.random_drafter import DraftShape
 from helpers.tiny import ConvertedPair, TargetSpec, make_target, prompt_ids, write_gguf
-from helpers.tiny_arch import make_mixture
+from helpers.tiny_arch import make_mixture, make_with_head
 from helpers.tiny_tokenizer import tiny_tokenizer
 
 from .conftest import SIZES, Counts, Device
@@ -140,6 +141,82 @@ def test_a_drafter_without_room_runs_on_the_cpu(
     assert warning.startswith("the drafter runs on the CPU") and expected in warning
     assert where == f"CPU | {warning}"
     assert drafts == "True"
+
+
+TWO_CARDS = """
+import json, sys
+from eaglecpp import Engine
+target, draft, options = *sys.argv[1:3], json.loads(sys.argv[3])
+sizes = dict(n_ctx=512, n_threads=1, n_batch=512, n_ubatch=128, planner_cache=False)
+prompt, out = [5 + 3 * i % 90 for i in range(40)], {"same": [], "accepted": 0}
+try:
+    with Engine.open(target, draft, **sizes, **options) as engine:
+        out["draft"] = engine.device_info["draft"]
+        out["target"] = [place["device"] for place in engine.memory_plan if place["target_weights"]]
+        for sampling in ({"temperature": 0.0}, {"seed": 3}):
+            more = dict(max_tokens=60, ignore_eos=True, **sampling)
+            texts = [engine.generate(prompt, strategy="off", **more).tokens]
+            for strategy in ("auto", "chain:4"):
+                done = engine.generate(prompt, strategy=strategy, **more)
+                texts.append(done.tokens)
+                out["accepted"] += done.timings.draft_n_accepted
+            out["same"] += [text == texts[0] for text in texts[1:]]
+except Exception as error:
+    out["error"] = f"{type(error).__name__}: {error}"
+print(json.dumps(out))
+"""
+CARDS = ["Counting0", "Counting1", "CPU"]
+TWO: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "layers": ({}, "Counting1", CARDS),
+    "shares": ({"tensor_split": [3, 1]}, "Counting1", CARDS),
+    "partly on the CPU": ({"n_gpu_layers": 5}, "Counting1", CARDS),
+    "one card": ({"split_mode": "none", "main_gpu": 1}, "Counting1", CARDS[1:]),
+    "the drafter on the other card": ({"draft_device": "Counting0"}, "Counting0", CARDS),
+    "the drafter on the CPU": ({"draft_device": "cpu"}, "CPU", CARDS),
+    "tensors": ({"split_mode": "tensor"}, "Counting0", ["Meta()", "CPU"]),
+}
+
+
+def on_two_cards(target: Path, draft: Path | str, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns what TWO_CARDS prints with two counting devices."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", TWO_CARDS, str(target), str(draft), json.dumps(options)],
+        env={**os.environ, "EAGLECPP_COUNTING_DEVICES": "2"},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_two_cards_keep_the_text(
+    name: str, it: ConvertedPair, counts: Callable[[], Counts], tmp_path: Path
+) -> None:
+    """The second drafter uses the target's embeddings and head, which may be on another card."""
+    target, (options, draft_device, devices) = it.pair.target, TWO[name]
+    shape = DraftShape(n_draft_vocab=target.n_vocab, own_embedding=False, own_head=False)
+    for draft in (it.draft, shape.gguf(tmp_path, target.gguf)):
+        found = on_two_cards(target.gguf, draft, options)
+        assert "error" not in found, found
+        assert (found["draft"], set(found["target"])) == (draft_device, set(devices))
+        assert all(found["same"]) and found["accepted"] > 0, found
+
+
+def test_unsupported_splits_are_refused_with_the_reason(
+    it: ConvertedPair, counts: Callable[[], Counts], tmp_path: Path
+) -> None:
+    refused: list[tuple[Path, Path | str, str, str]] = [
+        (it.pair.target.gguf, it.draft, "row", "Counting0 does not support split buffers"),
+        (
+            make_with_head(tmp_path, "glm4moe"),
+            "mtp",
+            "tensor",
+            "on whole layers only; use split_mode 'layer'",
+        ),
+    ]
+    for target, draft, split_mode, reason in refused:
+        assert reason in on_two_cards(target, draft, {"split_mode": split_mode})["error"]
 
 
 @pytest.mark.parametrize("exact", ["auto", "off"])
