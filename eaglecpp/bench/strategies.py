@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Measures how fast each strategy decodes on this machine, and reports what the planner learned.
+"""Measures the decoding speed of each strategy on this machine and reports the planner's measurements.
 
 `measure` alternates plain decoding, fixed strategies and the planner on the same questions, so that a change
 of the machine's speed affects all of them; only ratios of neighbouring answers count. Questions are asked as

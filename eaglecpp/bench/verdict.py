@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Reports in one or two sentences what drafting and the kernels gain for one model on this machine.
 
-`doctor`, `run`, `bench` and the server all use it, so that they agree. It counts the answers given here, if
-any; otherwise it predicts from the measured costs.
+`doctor`, `run`, `bench` and the server all use it, so that they agree. It summarises the answers of this
+engine; before the first answer, it predicts from the measured costs.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _STEADY = 1.2  # maximum ratio of llama.cpp's two measurements; more means that 
 class Verdict:
     """Speed-up by drafting and by the kernels.
 
-    n_rows:  tokens of the target's batch, the drafts and the token before them; 0 without a drafter
-    row_cost: time of such a batch in times of a single token
-    most:    cost up to which drafting pays
+    n_rows:  size of the target's batch, with the drafts and the token before them; 0 without a drafter
+    row_cost: time of such a batch over the time of a single token
+    most:    maximum cost at which drafting pays
     tokens:  expected tokens per round
-    speed:   in times of plain decoding: of the counted answers, else of the expected rounds
+    speed:   speed over plain decoding, of the counted answers or of the expected rounds
     greedy, sampled: counted answers; None = too few
-    kernels: speed of plain decoding with eaglecpp's kernels in times of llama.cpp's own; None = not measured,
-             or llama.cpp's own kernels run
+    kernels: speed of plain decoding with eaglecpp's kernels over that with llama.cpp's own; None = not
+             measured, or llama.cpp's own kernels run
     is_busy: the measurement failed because other programs took the processor
     """
 
@@ -106,9 +106,9 @@ class Verdict:
 
 
 def verdict_of(engine: Engine) -> Verdict:
-    """Reports the answers given here, or predicts if there are none."""
+    """Returns the verdict from the engine's answers, or a prediction before the first answer."""
     if not engine.timings.predicted_n:
-        engine.clear()  # opens the conversation that the report is about
+        engine.clear()  # opens a conversation to report on
     gains, verdict = engine.gains, planned_verdict(plan_report(engine))
     greedy, sampled, both = gains.gain(greedy=True), gains.gain(greedy=False), gains.gain()
     verdict = replace(verdict, greedy=greedy, sampled=sampled, kernels=gains.kernels)

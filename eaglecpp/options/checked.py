@@ -29,9 +29,9 @@ class Option:
     minimum, maximum: inclusive range; None = open
     flags:     command-line spellings; () = not on the command line
     parameter: name in a Modelfile; "" = not in a Modelfile
-    untrusted: True if an untrusted model may set it, or the largest value that it may set. False by default:
-               such a model opens no connection, names no path or device, and uses no more of this machine
-               than usual.
+    untrusted: True if an untrusted model may set it, or the largest value that it may set. False by default,
+               so that such a model cannot open connections, name paths or devices, or use more resources
+               than usual
     key:       "group.field" for the engine's options
     limit:     what happens beyond the value, for the list of limits in SECURITY.md; "" = not listed
     shown:     arguments of `click.option` that only the command line needs
@@ -196,7 +196,7 @@ def _pairs(option: Option, value: Any) -> tuple[tuple[Any, float], ...]:
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidTypeError(f"{option.name} must map {key.__name__} to float: {error}") from None
     if key is int and any(abs(int(left)) > LARGEST_INT for left, _ in pairs):
-        raise InvalidValueError(f"{option.name}: a token id has at most 31 bits; got {value!r:.80}")
+        raise InvalidValueError(f"{option.name}: a token id must fit in 31 bits; got {value!r:.80}")
     if any(math.isnan(number) for _, number in pairs):
         raise InvalidValueError(f"{option.name}: a value is not a number (nan)")
     return pairs

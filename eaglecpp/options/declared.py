@@ -3,8 +3,8 @@
 
 Three frozen dataclasses check their own values: `ModelOptions` (loading the target), `DraftOptions` (the
 drafter's device and limits) and `SamplingOptions` (one generation). The command line, Modelfile `PARAMETER`s
-and the server read `describe()`; defaults and ranges are not repeated anywhere else. Names and defaults are
-llama.cpp's where it has them.
+and the server read `describe()`; defaults and ranges are not repeated anywhere else. Names and
+defaults follow llama.cpp.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _TREE = re.compile(r"tree:k=([0-9]{1,4}), *depth=([0-9]{1,4}), *nodes=([0-9]{1,4
 
 @dataclass(frozen=True)
 class Strategy:
-    """How to draft. `kind`: "auto", "off", "chain" or "tree".
+    """A drafting strategy. `kind`: "auto", "off", "chain" or "tree".
 
     `depth`: draft steps; `k`: children per frontier node (1 for a chain); `nodes`: draft nodes kept for
     verification, without the root.
@@ -28,8 +28,8 @@ class Strategy:
     nodes: int = 0
 
     HELP: ClassVar[str] = (
-        "How to draft: auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N. "
-        "auto measures this machine and this text, and decides each round how much to draft, if anything"
+        "Drafting strategy: auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N. "
+        "auto decides the number of drafts of each round from measurements on this machine and this text"
     )
     AUTO_LEAVES: ClassVar[int] = 8
 
@@ -63,7 +63,7 @@ class Strategy:
 
     @property
     def n_leaves(self) -> int:
-        """Upper bound of the leaves in one round: each inner node and the root have at most k children."""
+        """Upper bound of the leaves in one round: each inner node and the root have up to k children."""
         if self.kind == "auto":
             return self.AUTO_LEAVES
         return 1 if self.kind != "tree" else self.nodes - math.ceil(self.nodes / self.k) + 1
