@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`python -m eaglecpp`, and the `eaglecpp` command. Imports nothing before Ctrl+C can be answered."""
+"""`python -m eaglecpp` and the `eaglecpp` command. Imports nothing until Ctrl+C can be handled."""
 
 import sys
 
@@ -7,7 +7,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Runs the process's command line; returns the exit code."""
+    """Runs the command line of this process and returns the exit code."""
     try:
         from eaglecpp.cli import main as run
     except KeyboardInterrupt:

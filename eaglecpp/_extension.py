@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The only way to the compiled extension: loads `eaglecpp._core` and refuses a llama.cpp it was not built
-for.
+"""Loads the compiled extension `eaglecpp._core`; no other file may. Refuses a llama.cpp the extension was not
+built for.
 
-The copy of libllama in the package `llama_cpp`, or the one that `LLAMA_CPP_LIB_PATH` names, is loaded first,
-so that it is the only one in the process: by the package's own loader, but without its Python classes, which
-take a third of a second to import. The extension shares C structs with that library, whose layout changes
-between versions; a wrong pair would not fail cleanly but read garbage, hence `VersionError` at import and
-nothing more lenient.
+libllama is loaded first, from the package `llama_cpp` or from `LLAMA_CPP_LIB_PATH`, so that the process has
+only one copy. This uses the package's own loader but skips its Python classes, which take a third of a second
+to import. The extension shares C structs with libllama, and their layout changes between versions. A wrong
+pair would read garbage instead of failing cleanly, so the import raises `VersionError`.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ __all__ = ["core", "versions"]
 
 _REMEDY = "Install the matching pair: pip install --force-reinstall eaglecpp llama-cpp-python=={}"
 
-# What ggml_commit() of the pinned llama-cpp-python begins with (an sdist build appends "-dirty"; a build
-# without git says "unknown"). Guards against LLAMA_CPP_LIB_PATH pointing at another llama.cpp under the right
-# version.
+# Start of ggml_commit() in the pinned llama-cpp-python (an sdist build appends "-dirty"; a build without git
+# reports "unknown"). Catches a LLAMA_CPP_LIB_PATH that points at another llama.cpp under the right version.
 _LLAMA_COMMIT = "0c1e570"
 
 
 def _required_version() -> str | None:
-    """The version pinned in this distribution's metadata; None when it runs from sources without metadata."""
+    """Returns the version pinned in this distribution's metadata; None if it has no metadata."""
     try:
         requirements = metadata.requires("eaglecpp") or []
     except metadata.PackageNotFoundError:
@@ -57,7 +55,7 @@ def _check_library(found: str, info: dict[str, str]) -> None:
         )
     if not commit.startswith(_LLAMA_COMMIT) and commit != "unknown":
         raise VersionError(
-            f"the llama.cpp library in this process is of commit {commit}, expected {_LLAMA_COMMIT} (of "
+            f"the llama.cpp library in this process has commit {commit}, expected {_LLAMA_COMMIT} (from "
             f"llama-cpp-python {built_for}). If LLAMA_CPP_LIB_PATH is set, unset it or point it at a build "
             f"of that commit; otherwise: {_REMEDY.format(built_for)}"
         )
@@ -96,5 +94,5 @@ _check_library(_llama_cpp_python, core.version_info())
 
 
 def versions() -> dict[str, str]:
-    """Versions of the parts in this process: what `_core.version_info()` gives and `llama_cpp_python`."""
+    """Returns the versions in this process: the entries of `_core.version_info()` plus `llama_cpp_python`."""
     return {"llama_cpp_python": _llama_cpp_python, **core.version_info()}

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Where eaglecpp keeps its user's data: models, conversations, the input history, what the planner
-learned.
+"""The folder for the user's data: models, conversations, the input history and the planner's measurements.
 
-`EAGLECPP_HOME`, or the platform's folder for application data, which platformdirs knows. Creates nothing.
+`EAGLECPP_HOME`, or platformdirs' folder for application data. Nothing here creates it.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from eaglecpp.errors import InvalidValueError
 
 
 def expanded(text: str) -> Path:
-    """The path that a user's text names, with `~` and `~user` filled in. Raises InvalidValueError for a home
-    that nobody has.
+    """Returns the path for a user's text, with `~` and `~user` expanded. Raises InvalidValueError for an
+    unknown user.
     """
     try:
         return Path(text).expanduser()
@@ -26,9 +25,7 @@ def expanded(text: str) -> Path:
 
 
 def folder_named(variable: str) -> Path | None:
-    """The folder that a variable of the environment names, None where it is not set. Raises
-    InvalidValueError.
-    """
+    """Returns the folder named by an environment variable; None if it is unset. Raises InvalidValueError."""
     text = os.environ.get(variable)
     try:
         return expanded(text) if text else None
@@ -37,7 +34,7 @@ def folder_named(variable: str) -> Path | None:
 
 
 def data_dir() -> Path:
-    """The folder, whether it exists or not. Raises InvalidValueError where nothing tells it."""
+    """Returns the folder, which need not exist. Raises InvalidValueError if the user has no home folder."""
     override = folder_named("EAGLECPP_HOME")
     if override is not None:
         return override
@@ -45,7 +42,7 @@ def data_dir() -> Path:
 
     try:
         usual = user_data_path("eaglecpp", appauthor=False)
-        if not usual.is_absolute():  # of an earlier platformdirs: ~ is not filled in
+        if not usual.is_absolute():  # an earlier platformdirs leaves ~ as it is
             raise RuntimeError
     except RuntimeError:
         raise InvalidValueError("this user has no home folder; set EAGLECPP_HOME to a folder") from None

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Every exception that eaglecpp raises on purpose, one class per cause, all subclasses of `EagleError`.
+"""Every exception that eaglecpp raises on purpose: one class per cause, all subclasses of `EagleError`.
 
-Messages say what was expected, what was found, where, and what to do. The extension raises these classes by
-importing this module, so the names are part of its contract. Misuse of a call raises an
-`InvalidArgumentError`, which is also a `TypeError` (a wrong type) or a `ValueError` (a value that cannot be),
-as usual in Python; a bare `TypeError` or `ValueError` is a fault of ours. `eaglecpp.convert.errors` has those
-of checkpoints and their conversion.
+Messages state what was expected, what was found, where, and what to do. The extension imports this module to
+raise these classes, so their names are part of its contract. Misuse of a call raises an
+`InvalidArgumentError`, which is also a `TypeError` or a `ValueError`. A bare `TypeError` or `ValueError` is a
+bug in eaglecpp. `eaglecpp.convert.errors` has the exceptions for checkpoints and their conversion.
 """
 
 from __future__ import annotations
 
 try:
     from eaglecpp.convert import errors as of_convert
-except ModuleNotFoundError as error:  # only the installed package has it
+except ModuleNotFoundError as error:  # only the installed package contains eaglecpp.convert
     raise ImportError(
         "the checkout's sources hide the installed eaglecpp: start Python in another directory"
     ) from error
@@ -30,25 +29,23 @@ class MismatchError(EagleError):
 
 
 class ContextFullError(InvalidValueError):
-    """The prompt does not fit the context. Also a `ValueError`, which is what llama_cpp raises in this
-    case.
-    """
+    """The prompt does not fit the context. Also a `ValueError`, which llama_cpp raises in this case."""
 
 
 class DataError(EagleError):
-    """Training data cannot be used: a line that is not a record, features that are not numbers, a cache or a
-    file of answers made with another target.
+    """Unusable training data: a line that is not a record, features that are not numbers, or a cache or file
+    of answers made with another target.
     """
 
 
 class TrainError(EagleError):
-    """A training cannot start, continue or end: no state to resume, a directory in use, a result that does
-    not compute what was trained.
+    """A training run that cannot start, continue or finish: no state to resume, a directory in use, or a
+    result that does not compute what was trained.
     """
 
 
 class InvalidStateError(EagleError, ValueError):
-    """A call that its object cannot answer now: it is closed, has not begun, or has nothing to do it with."""
+    """The object cannot do this now: it is closed, not started, or lacks what the call needs."""
 
 
 class OutOfMemoryError(EagleError):
@@ -70,8 +67,8 @@ class EngineBusyError(EagleError):
 
 
 class EngineBrokenError(EagleError):
-    """llama.cpp failed an internal check; the process survives, but this engine has to be closed and
-    opened again.
+    """llama.cpp failed an internal check. The process survives, but this engine must be closed and opened
+    again.
     """
 
 
@@ -80,21 +77,21 @@ class GrammarError(EagleError):
 
 
 class ModelNotFoundError(EagleError):
-    """A model reference does not lead to a file."""
+    """A model reference does not resolve to a file."""
 
 
 class VersionError(EagleError):
-    """The installed llama-cpp-python, or the library it loads, is not the one that the extension was built
-    for.
+    """The installed llama-cpp-python, or the library it loads, is not the version that the extension was
+    built for.
     """
 
 
 class TemplateError(EagleError, ValueError):
-    """A template that does not parse, or whose execution fails or does not end in reasonable bounds.
+    """A template does not parse, fails while it runs, or exceeds its limits.
 
-    message: the cause, in Go's words where Go has the same refusal
+    message: the cause, with Go's wording where Go raises the same error
     line:    1-based line of the template
-    name:    name of the template, mostly empty
+    name:    name of the template, usually empty
     hint:    what to do about it
     """
 
@@ -110,6 +107,6 @@ class TemplateError(EagleError, ValueError):
         return f"{text} ({self.hint})" if self.hint else text
 
 
-for _one in [*globals().values()]:
-    if isinstance(_one, type):
-        _one.__module__ = __name__  # a traceback names a class as users import it
+for _class in [*globals().values()]:
+    if isinstance(_class, type):
+        _class.__module__ = __name__  # a traceback names a class as users import it

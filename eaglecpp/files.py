@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Files that are whole or absent: written under another name, flushed to the disk, renamed.
+"""Atomic file operations: a file is written under another name, flushed to the disk, then renamed.
 
-A reader, or a kill, sees the old content or the new one. Much of it lives in `eaglecpp.convert.files`,
-because `convert` imports nothing of ours.
+A reader sees either the old content or the new one, even after a kill. The shared parts live in
+`eaglecpp.convert.files`, because `convert` imports nothing else from this package.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ sync = of_convert.sync
 
 
 def make_private(path: Path) -> None:
-    """Makes a folder, with its missing parents, that only its user can read. Tightens an existing folder."""
+    """Creates a folder and its missing parents, readable only by its user. Tightens an existing folder."""
     make_folder(path, 0o700)
     if path.stat().st_mode & 0o077:
         path.chmod(0o700)
 
 
 def replace_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Writes a file in one step."""
+    """Writes a file atomically."""
     with replaced(path, mode=mode) as temporary:
         temporary.write_bytes(data)
 
 
 def read_json(path: Path, limit: int = 16 << 20) -> Any:
-    """A value of a file of ours, which may be damaged. Raises OSError, and ValueError for what is not JSON,
-    too long or too deep.
+    """Reads a JSON file of eaglecpp, which may be damaged. Raises OSError; ValueError for content that is not
+    JSON, is longer than `limit` bytes, or is nested too deeply.
     """
     data = read_limited(path, limit)
     if len(data) > limit:
@@ -54,8 +54,8 @@ def read_json(path: Path, limit: int = 16 << 20) -> Any:
 
 
 def exists(path: Path) -> bool:
-    """Whether something is there; nothing is where the path cannot be one, being too long, say, or holding a
-    NUL. Raises OSError where that cannot be known.
+    """Returns whether the path exists. False for an impossible path (too long, or with a NUL). Raises OSError
+    if the answer is unknown.
     """
     try:
         path.stat()
@@ -69,7 +69,9 @@ def exists(path: Path) -> bool:
 
 
 def fingerprint(path: Path) -> str:
-    """Tells files apart without reading gigabytes: the size and 65 pieces spread over the file, hashed."""
+    """Returns a hash of the size and of 65 samples across the file, which identifies it without reading
+    gigabytes.
+    """
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with open_regular(path) as file:
@@ -80,10 +82,10 @@ def fingerprint(path: Path) -> str:
 
 
 def link(file: Path, path: Path) -> None:
-    """Makes `file` readable as `path` too, without a copy. Raises OSError where that cannot be: Windows lets
-    only administrators and developers make symbolic links, and a hard link does not leave its volume.
+    """Makes `file` readable as `path` too, without a copy. Raises OSError if that is impossible: Windows lets
+    only administrators and developers make symbolic links, and a hard link cannot cross volumes.
     """
-    real = file.resolve()  # a hard link to a symbolic one would be another symbolic one, in another folder
+    real = file.resolve()  # a hard link to a symbolic link would be another symbolic link, in another folder
     try:
         os.link(real, path)
     except OSError:

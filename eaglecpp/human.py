@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Numbers as people read them, and what they may have meant. Sizes of files and of memory are in powers of
-1000, as disks, downloads and Ollama count; only MiB and the like are in powers of 1024.
+"""Formats and parses numbers for people. Sizes of files and memory are in powers of 1000, as disks, downloads
+and Ollama count; only MiB and the like are in powers of 1024.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ human_bytes, counted = of_convert.human_bytes, of_convert.counted
 
 _SYMBOLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 _SYMBOLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-_SYMBOLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)  # they reverse text
+_SYMBOLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)  # bidirectional controls
 
 
 def visible(text: str) -> str:
@@ -25,14 +25,16 @@ def visible(text: str) -> str:
 
 
 def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The name that a mistyped word is most like; None if it is like none. cutoff: how like, of 1"""
+    """Returns the name most similar to a mistyped word; None if no name is similar. cutoff: required
+    similarity, 0 to 1
+    """
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, list(names), n=1, cutoff=cutoff)), None)
 
 
 def n_bytes_of(text: str) -> int:
-    """Of a size such as 512M, 8 GB or 8GiB. Raises InvalidValueError."""
+    """Parses a size such as 512M, 8 GB or 8GiB into bytes. Raises InvalidValueError."""
     match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
     if match is None or (match[3] and not match[2]):
         raise InvalidValueError(f"{text!r}: expected a size such as 512M or 8G")

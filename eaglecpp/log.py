@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Hands the log lines of llama.cpp, ggml and our native code to `logging`, under the name `eaglecpp.native`.
+"""Passes the log lines of llama.cpp, ggml and the extension to `logging`, under the name `eaglecpp.native`.
 
-Native code may log from any thread and while the GIL is released, so it writes to a queue; Python empties it
-after each native call. The one handler installed is a NullHandler on `eaglecpp`: without any, Python itself
-would print the warnings of a program that configures no logging.
+Native code may log from any thread and without the GIL, so it writes to a queue, which Python drains after
+each native call. The only handler installed is a NullHandler on `eaglecpp`: without it, Python would print
+the warnings in a program that configures no logging.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ logging.getLogger("eaglecpp").addHandler(logging.NullHandler())
 
 
 def drain() -> list[str]:
-    """Moves all queued native log lines to the logger `eaglecpp.native`, in order, at their own levels;
-    returns the errors among them.
+    """Moves all queued native log lines to the logger `eaglecpp.native`, in order and at their own levels.
+    Returns the error lines.
     """
     lines = core.drain_log()
     for level, text in lines:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Converts a drafter, and where its checkpoint can be read in several ways, finds out which of them is right.
+"""Converts a drafter. If its checkpoint can be read in several ways, measures which reading is right.
 
-Trainers and engines disagree about some checkpoints, and no field of the file tells who wrote it
-(`eaglecpp.convert.open_choices`). But the target tells: it writes a few texts of its own, greedily; then the
-drafter that each reading gives drafts from many places in them, fed with the target's features. Compared is,
-place by place, how many tokens in a row can be expected: 1 + p1 + p1 p2 + ..., with the probability that the
-drafter gives to each of the target's own tokens. (How many it gets right says the same with more noise: on
-the demo pair wrong layers stood out by 2 standard errors so, and by 6 to 8 with probabilities.) The right
-reading is the one under which the drafter was trained, so it drafts best. Nothing is measured for a
-checkpoint with one reading.
+Trainers and engines disagree about some checkpoints, and no field of the file identifies its trainer
+(`eaglecpp.convert.open_choices`). The target can decide: it generates a few texts greedily, and a drafter
+converted with each reading drafts from many positions in them, using the target's hidden states. The measure
+is the expected number of accepted tokens at each position: 1 + p1 + p1 p2 + ..., with the drafter's
+probability for each of the target's own tokens. (Counting correct tokens is noisier: on the demo pair, wrong
+layers stood out by 2 standard errors with counts and by 6 to 8 with probabilities.) The drafter was trained
+under the right reading, so that reading drafts best. A checkpoint with one reading is not measured.
 """
 
 from __future__ import annotations
@@ -48,29 +47,29 @@ PROMPTS = (
     "What is the difference between a list and a tuple? Answer with an example.",
 )
 N_TOKENS = 128
-"""Of each answer."""
+"""Tokens of each answer."""
 DEPTH = 4
-"""Drafts in a row that are tried at each place."""
+"""Drafted tokens in a row at each position."""
 STRIDE = 2
-"""Rows from one place to the next: neighbours say nearly the same."""
+"""Tokens from one measured position to the next; neighbouring positions give nearly the same result."""
 CERTAIN = 3.0
-"""Standard errors of the mean difference from which on one reading is better than another. Neighbouring
-places share tokens, so that these are fewer than they look.
+"""Standard errors of the mean difference from which one reading counts as better than another. Neighbouring
+positions share tokens, so the true number is smaller than it looks.
 """
 _LITTLE = 0.02
-"""Of a chance to get there, below which nothing further is drafted."""
+"""Probability of reaching a depth, below which drafting stops."""
 _CANDIDATES = 64
-"""Likeliest tokens of a block's slot; the others count as impossible."""
+"""Likeliest tokens at a position of a block; all others count as impossible."""
 MATTERS = 0.01
-"""Tokens in a row: what is less does not speak against a default, however certain it is."""
+"""Expected tokens in a row; a smaller difference does not overrule a default, however certain it is."""
 MOST = 16
 """Combinations of readings that are tried."""
 
 
 @dataclass(frozen=True)
 class OwnText:
-    """What the target wrote. first: index of the answer's first token. features: by boundary id,
-    f32 [len(tokens), n_embd].
+    """A text that the target generated. first: index of the answer's first token. features: hidden states by
+    boundary id, f32 [len(tokens), n_embd].
     """
 
     tokens: list[int]
@@ -80,7 +79,7 @@ class OwnText:
 
 @dataclass(frozen=True)
 class Measured:
-    """lengths: at each place of the texts, the tokens in a row that can be expected, the target's own too."""
+    """lengths: expected tokens in a row at each measured position, including the target's own token."""
 
     readings: Readings
     lengths: NDArray[np.float64]
@@ -90,7 +89,7 @@ class Measured:
         return float(self.lengths.mean())
 
     def leads(self, other: Measured) -> bool:
-        """Whether this is better by more than chance, and by enough to matter."""
+        """Returns whether this reading is better by more than chance, and by enough to matter."""
         gain = self.lengths - other.lengths
         mean = float(gain.mean())
         return mean >= MATTERS and mean >= CERTAIN * float(gain.std()) / np.sqrt(len(gain))
@@ -110,55 +109,56 @@ def convert_checkpoint(
     """Converts a drafter checkpoint to a GGUF that drafts for `target`.
 
     src:     a checkpoint folder, a weight file, a drafter's GGUF, or hf.co/OWNER/NAME
-    target:  its GGUF or a stored model
+    target:  a GGUF or a stored model
     type, progress: as in `eaglecpp.convert.convert_checkpoint`, which takes paths and measures nothing
-    report:  is told about downloads, in place of bars on a terminal and in a notebook
-    say:     is told, a line at a time, how the readings of the checkpoint were measured
-    reading: what you know of it: aux_layers, readings by name; see `eaglecpp.convert.Reading`
-    Where it can be read in several ways, the reading that drafts best is taken; where the target cannot be
-    run, or none is better than the default one, the default. Raises ModelNotFoundError, DownloadError, and
-    what converting raises: EagleError.
+    report:  receives the progress of downloads, instead of progress bars on a terminal or in a notebook
+    say:     receives, line by line, how the readings of the checkpoint were measured
+    reading: what you know about it: aux_layers, readings by name; see `eaglecpp.convert.Reading`
+
+    If the checkpoint can be read in several ways, the reading that drafts best is used. If the target cannot
+    be run, or no reading beats the default, the default is used. Raises ModelNotFoundError, DownloadError,
+    and any EagleError of the conversion.
     """
     from eaglecpp import convert
 
-    model, place = find_target(target).target, None if out is None else Path(out)
-    given, reasons = dict(reading.get("readings") or {}), dict(reading.get("reasons") or {})
+    model, out_path = find_target(target).target, None if out is None else Path(out)
+    known, reasons = dict(reading.get("readings") or {}), dict(reading.get("reasons") or {})
     with Bars() as bars, local_checkpoint(os.fspath(src), report or bars) as (path, hub_id):
         layers = reading.get("aux_layers")
         options: dict[str, Any] = {"type": type, "hub_id": hub_id, "aux_layers": layers}
-        choices = convert.open_choices(path, model, readings=given, aux_layers=layers)
+        choices = convert.open_choices(path, model, readings=known, aux_layers=layers)
         try:
-            folder = Path() if place is None else place.parent
-            measured = _measure(path, model, folder, choices, given, options, say) if choices else []
+            folder = Path() if out_path is None else out_path.parent
+            measured = _measure(path, model, folder, choices, known, options, say) if choices else []
         except convert.errors.TargetError:  # a wrong target fits in no way
             raise
         except (EagleError, OSError, MemoryError) as error:
-            # what is wrong with the checkpoint or with the place for the file is raised below
-            say(f"how the checkpoint is to be read could not be measured: {error}")
+            # convert_checkpoint below raises the errors of the checkpoint and of the output folder
+            say(f"cannot measure how to read this checkpoint: {error}")
             measured = []
         best = choose(measured, choices) if measured else None
         for line in _table(measured, best) if len(measured) > 1 else ():
             say(line)
         if best is not None:
-            given, reasons = given | best.readings, _reasons(best, measured, choices)
-        options |= {"readings": given, "reasons": reasons}
-        return convert.convert_checkpoint(path, model, place, progress=progress, **options)
+            known, reasons = known | best.readings, _reasons(best, measured, choices)
+        options |= {"readings": known, "reasons": reasons}
+        return convert.convert_checkpoint(path, model, out_path, progress=progress, **options)
 
 
 def choose(measured: Sequence[Measured], choices: Sequence[Choice]) -> Measured | None:
-    """The reading to take: of all that the best one does not lead with certainty, the one nearest to the
-    defaults. None when that leaves several values of a choice that has no default.
+    """Returns the reading to use: among those that the best one does not beat with certainty, the closest to
+    the defaults. Returns None if these disagree about a choice without a default.
     """
-    best = max(measured, key=lambda one: one.mean)
-    equals = [one for one in measured if not best.leads(one)]
+    best = max(measured, key=lambda m: m.mean)
+    contenders = [m for m in measured if not best.leads(m)]
     undecided = [choice.name for choice in choices if choice.is_open]
-    if len({tuple(one.readings[name] for name in undecided) for one in equals}) > 1:
+    if len({tuple(m.readings[name] for name in undecided) for m in contenders}) > 1:
         return None
-    return min(equals, key=lambda one: (_departures(one, choices), -one.mean))
+    return min(contenders, key=lambda m: (_departures(m, choices), -m.mean))
 
 
-def _departures(one: Measured, choices: Sequence[Choice]) -> int:
-    return sum(one.readings[c.name] != c.values[0] for c in choices if not c.is_open)
+def _departures(measured: Measured, choices: Sequence[Choice]) -> int:
+    return sum(measured.readings[c.name] != c.values[0] for c in choices if not c.is_open)
 
 
 def _measure(
@@ -166,14 +166,14 @@ def _measure(
     target: Path,
     folder: Path,
     choices: Sequence[Choice],
-    given: Readings,
+    known: Readings,
     options: Mapping[str, Any],
     say: Say,
 ) -> list[Measured]:
-    """Every combination of the choices' values that the converter accepts, the defaults first.
+    """Measures every combination of the choices' values that the converter accepts, the defaults first.
 
-    folder: where the drafters are written while they are measured. Raises EagleError when the target cannot
-    be run or no combination can be converted.
+    folder: where the drafters are written while they are measured. Raises EagleError if the target cannot be
+    run or no combination can be converted.
     """
     from eaglecpp import convert
 
@@ -186,7 +186,7 @@ def _measure(
         readings = dict(zip(names, combination, strict=True))
         try:
             aux_layers = options["aux_layers"]
-            draft = convert.open_drafter(src, target, readings=given | readings, aux_layers=aux_layers)
+            draft = convert.open_drafter(src, target, readings=known | readings, aux_layers=aux_layers)
         except EagleError as error:
             refused = refused or error
             continue
@@ -197,22 +197,24 @@ def _measure(
     if len(combinations) == 1:
         return [Measured(combinations[0], np.ones(1))]
     say(
-        f"this checkpoint can be read in {len(combinations)} ways ({', '.join(names)}); drafting the "
-        "target's own text with each"
+        f"this checkpoint can be read in {len(combinations)} ways ({', '.join(names)}); measuring how well "
+        "each drafts the target's own text"
     )
-    texts = own_texts(target, sorted({layer for found in layers.values() for layer in found}))
+    texts = own_texts(target, sorted({layer for ids in layers.values() for layer in ids}))
     measured = []
     with tempfile.TemporaryDirectory(prefix=".eaglecpp-readings-", dir=folder) as work:
         for index, readings in enumerate(combinations):
             path = Path(work) / f"{index}.gguf"
-            convert.convert_checkpoint(src, target, path, readings=given | readings, **options)
+            convert.convert_checkpoint(src, target, path, readings=known | readings, **options)
             measured.append(Measured(readings, expected_lengths(path, target, layers[index], texts)))
             path.unlink()
     return measured
 
 
 def own_texts(target: Path, layers: Sequence[int]) -> list[OwnText]:
-    """What the target answers to the built-in prompts, greedily, with its features. Raises EagleError."""
+    """Generates the target's greedy answers to the built-in prompts, with its hidden states. Raises
+    EagleError.
+    """
     from eaglecpp.engine.engine import Engine
 
     with Engine.open(target, strategy="off", n_ctx=_ROOM) as engine:
@@ -229,21 +231,21 @@ def own_texts(target: Path, layers: Sequence[int]) -> list[OwnText]:
     options.target_path, options.n_ctx = str(target), _ROOM
     runner = Target(options, layers)
     try:
-        found = []
+        texts = []
         for ids, tokens in written:
             features, _ = runner.forward(tokens, want_logits=False)
-            found.append(OwnText(tokens, len(ids), dict(zip(layers, features, strict=True))))
+            texts.append(OwnText(tokens, len(ids), dict(zip(layers, features, strict=True))))
     finally:
         drain()
-    return found
+    return texts
 
 
 _ROOM = 512
-"""Of the longest prompt and its answer, with a chat template around it."""
+"""Context length: holds the longest prompt and its answer, including the chat template."""
 
 
 def _prompt(engine: Any, text: str) -> list[int]:
-    """The question as the model is asked, or the text alone where it has no usable template."""
+    """Returns the question in the chat template, or the text alone if the model has no usable template."""
     try:
         ids: list[int] = engine.chat_prompt([{"role": "user", "content": text}])
     except EagleError:
@@ -254,7 +256,7 @@ def _prompt(engine: Any, text: str) -> list[int]:
 def expected_lengths(
     draft: Path, target: Path, layers: Sequence[int], texts: Sequence[OwnText]
 ) -> NDArray[np.float64]:
-    """`Measured.lengths` of a drafter. layers: the boundary ids that it reads, in their order."""
+    """Returns `Measured.lengths` of a drafter. layers: the boundary ids that it reads, in order."""
     file = DraftFile(str(draft))
     ids = file.d2t or list(range(file.info["n_draft_vocab"]))
     rank = {token: index for index, token in enumerate(ids)}
@@ -266,7 +268,7 @@ def expected_lengths(
         drafter.reset()
         features = np.stack([text.features[layer] for layer in layers])
         tokens, first = text.tokens, text.first
-        if first > 1:  # row p embeds the token behind it
+        if first > 1:  # the drafter pairs the hidden state at position p with token p + 1
             drafter.append(np.ascontiguousarray(features[:, : first - 1]), tokens[1:first])
         for row in range(first - 1, len(tokens) - DEPTH - STRIDE, STRIDE):
             rows = np.ascontiguousarray(features[:, row : row + STRIDE])
@@ -278,19 +280,19 @@ def expected_lengths(
 
 
 def _expected(drafter: Drafter, features: Array, tokens: Sequence[int], rank: Mapping[int, int]) -> float:
-    """Drafts in a row that can be expected behind some rows. tokens: those that the rows embed, then what the
-    drafts should be.
+    """Returns how many drafted tokens in a row can be expected after the given positions. tokens: one for
+    each position, then the ones that the drafts should match.
     """
     n_rows = features.shape[1]
     embedded, wanted = tokens[:n_rows], tokens[n_rows:]
-    n_slots = min(DEPTH, drafter.info["n_parallel"])
-    if n_slots and drafter.info["arch"].startswith("dflash"):  # a slot may depend on the token before it
-        slots = drafter.block(features, embedded, wanted[: n_slots - 1], _CANDIDATES)
-        found = [{token: math.exp(p) for token, p, _ in slot if math.isfinite(p)} for slot in slots]
+    n_block = min(DEPTH, drafter.info["n_parallel"])
+    if n_block and drafter.info["arch"].startswith("dflash"):  # a token may depend on the one before it
+        block = drafter.block(features, embedded, wanted[: n_block - 1], _CANDIDATES)
+        found = [{token: math.exp(p) for token, p, _ in top if math.isfinite(p)} for top in block]
         chances = [one.get(token, 0.0) for one, token in zip(found, wanted, strict=False)]
         return float(np.cumprod(chances).sum())
-    if n_slots:
-        rows = drafter.commit_ahead(features, embedded, n_slots - 1)
+    if n_block:
+        rows = drafter.commit_ahead(features, embedded, n_block - 1)
         chances = [_chance(row, rank.get(token)) for row, token in zip(rows, wanted, strict=False)]
         return float(np.cumprod(chances).sum())
     logits, state = drafter.commit(features, embedded)
@@ -310,14 +312,14 @@ def _chance(logits: Array, index: int | None) -> float:
         return 0.0
     weights = np.exp(logits.astype(np.float64) - logits.max())
     chance = float(weights[index] / weights.sum())
-    return chance if np.isfinite(chance) else 0.0  # a reading may be so wrong that nothing comes out
+    return chance if np.isfinite(chance) else 0.0  # a wrong reading can give NaN
 
 
 def _shared_tables(
     file: DraftFile, target: Path, texts: Sequence[OwnText]
 ) -> tuple[Array | None, Array | None]:
-    """The target's embeddings and head, where the drafter has none: of the embeddings the rows that occur, so
-    that the others cost no memory.
+    """Returns the target's embeddings and output head, each None if the drafter has its own. Only the rows of
+    embeddings that occur in the texts are read, which saves memory.
     """
     from eaglecpp.convert import read_gguf, read_rows, read_tensor
 
@@ -337,8 +339,8 @@ def _shared_tables(
 
 
 def _reasons(best: Measured, measured: Sequence[Measured], choices: Sequence[Choice]) -> dict[str, str]:
-    """For the file: why each choice has the value that it has."""
-    found = {}
+    """Returns, for each choice, the reason for its value; the reasons are written to the file."""
+    reasons = {}
     for choice in choices:
         others = [
             one
@@ -347,25 +349,25 @@ def _reasons(best: Measured, measured: Sequence[Measured], choices: Sequence[Cho
             and all(one.readings[c.name] == best.readings[c.name] for c in choices if c is not choice)
         ]
         if not others:
-            found[choice.name] = "the only one that can be converted"
+            reasons[choice.name] = "the only value that can be converted"
             continue
         other = max(others, key=lambda one: one.mean)
-        told = f"{best.mean:.2f} tokens in a row, {other.mean:.2f} with {other.readings[choice.name]}"
-        found[choice.name] = (
-            f"measured: {told}" if best.leads(other) else f"default, measured as no worse: {told}"
+        result = f"{best.mean:.2f} tokens in a row, {other.mean:.2f} with {other.readings[choice.name]}"
+        reasons[choice.name] = (
+            f"measured: {result}" if best.leads(other) else f"default, measured as no worse: {result}"
         )
-    return found
+    return reasons
 
 
 def _table(measured: Sequence[Measured], best: Measured | None) -> list[str]:
-    """For people."""
+    """Returns the results as lines for the user."""
     rows = [(", ".join(f"{k}={v}" for k, v in one.readings.items()), one) for one in measured]
     width = max(len(name) for name, _ in rows)
-    n_places = len(measured[0].lengths)
-    lines = [f"{'reading':<{width}}  tokens in a row, over {n_places} places"]
+    n_positions = len(measured[0].lengths)
+    lines = [f"{'reading':<{width}}  expected tokens in a row, over {n_positions} positions"]
     for name, one in rows:
-        mark = "  <- taken" if one is best else ""
+        mark = "  <- used" if one is best else ""
         lines.append(f"{name:<{width}}  {one.mean:.3f}{mark}")
     if best is None:
-        lines.append("no reading is better by more than chance, and there is no default")
+        lines.append("no reading is clearly better, and the checkpoint has no default; choose one yourself")
     return lines

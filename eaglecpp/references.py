@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""How a user names a model, a drafter, a checkpoint or a data set: one grammar for the command line, the
-Modelfile and Python. docs/models.md describes it for users.
+"""References to models, drafters, checkpoints and data sets: one grammar for the command line, the Modelfile
+and Python. docs/models.md describes it for users.
 
     hf.co/OWNER/NAME[:QUANT]              the Hugging Face Hub; also huggingface.co/ and hf://, or with -hf
-    PATH                                  what exists, begins with ./ ../ / or ~, or ends as weights do
+    PATH                                  exists, begins with ./ ../ / or ~, or has the suffix of a weight
+file
     [HOST/][NAMESPACE/]MODEL[:TAG]        a stored model, ours or Ollama's; else in Ollama's registry
 
 They are tried in this order, so a file or folder takes precedence over a name. `owner/name` alone is a name;
-a reference to the Hub says so. Names are Ollama's (ollama/ollama: types/model/name.go). Where a drafter is
-expected, the words `text` (drafts from the text itself) and `auto` (the one that fits) are read before these.
+a reference to the Hub needs its prefix. Names follow Ollama (ollama/ollama: types/model/name.go). For a
+drafter, the words `text` (drafts from the text itself) and `auto` (finds a fitting drafter) come first.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PARTS = {
 
 
 class ModelNameError(EagleError, ValueError):
-    """A text that cannot be a model name; the message says which part is wrong."""
+    """A text is not a valid model name; the message says which part is wrong."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ class ModelName:
 
     @classmethod
     def parse(cls, text: str) -> ModelName:
-        """Reads a name; a trailing `:local` is cut. Raises ModelNameError for a cloud model or a bad name."""
+        """Parses a name; a trailing `:local` is cut. Raises ModelNameError for a cloud model or an invalid
+        name.
+        """
         scheme, separator, rest = text.partition("://")
         if not separator:
             scheme, rest = cls.scheme, text
@@ -69,40 +72,40 @@ class ModelName:
         for part, pattern in _PARTS.items():
             if pattern.fullmatch(getattr(name, part)) is None:
                 wrong = f"{part} {_quoted(getattr(name, part))}"
-                expected = "at most 80 letters, digits, '_' and '-', the first no '-'"
+                expected = "at most 80 letters, digits, '_' and '-', not beginning with '-'"
                 raise ModelNameError(f"{_quoted(text)} is not a model name: its {wrong}: expected {expected}")
         return name
 
     @property
     def parts(self) -> tuple[str, str, str, str]:
-        """(host, namespace, model, tag): the path of its manifest below `manifests/`."""
+        """(host, namespace, model, tag): the path of the manifest below `manifests/`."""
         return (self.host, self.namespace, self.model, self.tag)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What is the same for all names of one model."""
+        """A key that is equal for all names of one model."""
         return tuple(part.lower() for part in self.parts)
 
     @property
     def is_hub(self) -> bool:
-        """Whether the host is the Hugging Face Hub."""
+        """True if the host is the Hugging Face Hub."""
         return self.host.lower() in HUB_HOSTS
 
     @property
     def repository(self) -> str:
-        """OWNER/NAME of a repository of the Hub."""
+        """OWNER/NAME of a repository on the Hub."""
         return f"{self.namespace}/{self.model}"
 
     def with_tag(self, tag: str) -> ModelName:
-        """The same with another tag."""
+        """Returns this name with another tag."""
         return replace(self, tag=tag)
 
     def same_as(self, other: ModelName) -> bool:
-        """Whether both name one model; case and scheme do not matter."""
+        """Returns whether both names refer to one model, ignoring case and scheme."""
         return self.key == other.key
 
     def __str__(self) -> str:
-        """The shortest text that reads back as this name; the tag is always there."""
+        """Returns the shortest text that parses to this name, always with the tag."""
         head = ""
         if self.host != REGISTRY_HOST:
             head = f"{self.host}/{self.namespace}/"
@@ -113,18 +116,18 @@ class ModelName:
 
 
 def _quoted(text: str) -> str:
-    """A text in quotes, of a long one the beginning."""
+    """Returns a text in quotes, shortened if it is long."""
     return f"'{text}'" if len(text) <= _MAX_QUOTED else f"'{text[:_MAX_QUOTED]}...'"
 
 
 def canonical(name: ModelName) -> ModelName:
-    """The name under which a model is kept: hosts that are two names of one server become one."""
+    """Returns the name under which a model is stored; aliases of a host are replaced."""
     host = name.host.lower()
     return replace(name, host=_ALIASES.get(host, name.host))
 
 
 def expand_path(value: str, directory: Path) -> Path:
-    """The absolute path a value stands for; `~` and `~user` are homes, the rest is relative to `directory`.
+    """Returns the absolute path of a text: `~` and `~user` are expanded, the rest is relative to `directory`.
 
     Raises InvalidValueError for an unknown user.
     """
@@ -135,9 +138,9 @@ _PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.IGNORECASE)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """The names of one split file in the order of the parts.
+    """Returns the names of one split file in the order of its parts.
 
-    Raises ValueError when they are not exactly the parts of one file.
+    Raises ValueError unless they are exactly the parts of one file.
     """
     matches = [_PART.fullmatch(name) for name in names]
     parts = sorted((m for m in matches if m is not None), key=lambda m: int(m[2]))
@@ -152,7 +155,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def all_parts(name: str) -> list[str]:
-    """The names of all parts of the split file that `name` is a part of; just `name` for a whole file."""
+    """Returns the names of all parts of the split file that contains `name`; just `name` for a whole file."""
     match = _PART.fullmatch(name)
     if match is None or int(match[3]) == 0:
         return [name]
@@ -160,19 +163,19 @@ def all_parts(name: str) -> list[str]:
 
 
 def part_paths(path: Path) -> list[Path]:
-    """The parts of a file on the disk that are there, next to it; just `path` when none is."""
+    """Returns the existing parts of a split file next to `path`; just `path` if no part exists."""
     parts = [path.with_name(name) for name in all_parts(path.name)]
     return [part for part in parts if part.is_file()] or [path]
 
 
 def first_part(path: Path) -> Path:
-    """The part of a split file by which llama.cpp opens the whole; `path` itself of any other file. Raises
-    ModelNotFoundError where it is missing.
+    """Returns the part by which llama.cpp opens a split file; `path` itself for any other file. Raises
+    ModelNotFoundError if that part is missing.
     """
     first = path.with_name(all_parts(path.name)[0])
     if first != path and not first.is_file():
         raise ModelNotFoundError(
-            f"{path}: a part of a split file, of which the first one, {first.name}, is not there"
+            f"{path} is part of a split file whose first part, {first.name}, is missing from this folder"
         )
     return first
 
@@ -184,11 +187,11 @@ _WEIGHT_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 
 
 def read_reference(text: str, directory: Path | None = None) -> ModelName | Path:
-    """Reads one reference: the absolute path of what exists, else a name. A relative path is below
-    `directory`, which is the current one by default.
+    """Resolves a reference: to an absolute path if it exists, else to a name. A relative path is below
+    `directory`, which defaults to the current one.
 
     Raises InvalidValueError or FileNotFoundError for a missing path, NotAFileError for a pipe or device,
-    ModelNameError for an impossible name.
+    ModelNameError for an invalid name.
     """
     if not is_hub_text(text):
         path = expand_path(text, directory or Path.cwd())
@@ -201,21 +204,21 @@ def read_reference(text: str, directory: Path | None = None) -> ModelName | Path
 
 
 def read_name(text: str) -> ModelName:
-    """The name that a text is, `hf://` and both hosts of the Hub understood; no path is looked for.
+    """Parses a model name, including `hf://` and both hosts of the Hub; never looks for a file.
 
     Raises ModelNameError.
     """
     if text.lower().startswith(_HUB_SCHEME):
         text = f"{HUB_HOSTS[0]}/{text[len(_HUB_SCHEME) :]}"
     if is_hub_text(text) and text.count("/") != 2:
-        raise ModelNameError(f"{text!r} names no repository: expected {HUB_HOSTS[0]}/USER/REPO[:QUANT]")
+        raise ModelNameError(f"{text!r} is not a Hub repository: expected {HUB_HOSTS[0]}/USER/REPO[:QUANT]")
     return canonical(ModelName.parse(text))
 
 
 def model_name(text: str) -> ModelName:
-    """The name that a reference is, when it is not a path.
+    """Returns the model name in a reference that is not an existing path.
 
-    Raises ModelNotFoundError, saying so, for a text that can only be meant as a path.
+    Raises ModelNotFoundError, with the message "no such file" if the text can only be a path.
     """
     if is_path_text(text):
         raise ModelNotFoundError(f"model {text!r}: no such file")
@@ -226,24 +229,24 @@ def model_name(text: str) -> ModelName:
 
 
 def hub_text(text: str) -> str:
-    """What `-hf` makes of a reference: `owner/name` with the Hub before it."""
+    """Expands an argument of `-hf`: prepends the Hub's host to `owner/name`."""
     return text if is_hub_text(text) else f"{HUB_HOSTS[0]}/{text}"
 
 
 def is_path_text(text: str) -> bool:
-    """Whether a text can only be meant as a path, by how it begins or ends."""
+    """Returns whether a text can only be a path, judged by its beginning and its suffix."""
     if is_hub_text(text):
         return False
     return not text or text.startswith(_PATH_STARTS) or text.lower().endswith(_WEIGHT_SUFFIXES)
 
 
 def is_hub_text(text: str) -> bool:
-    """Whether a text says that it is on the Hub."""
+    """Returns whether a text begins with a host or scheme of the Hub."""
     return text.lower().startswith(_HUB_STARTS)
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a file or folder is a checkpoint to convert, not a GGUF."""
+    """Returns whether a file or folder is a checkpoint to convert, not a GGUF."""
     if path.is_dir():
         return (path / "config.json").is_file() and not any(path.glob("*.gguf"))
     with open_regular(path) as stream:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What a generation returns: `Completion`, `Chunk` and their counters, as plain values.
+"""Results of a generation: `Completion`, `Chunk` and their counters, as plain values.
 
-`timings` uses llama.cpp's names where it has them. Definitions: acceptance length = tokens per verification
-round, including the bonus token (1.0 without drafting); acceptance rate = accepted / drafted; per-depth rates
-are conditional on that depth having been reached.
+`timings` uses llama.cpp's names where they exist. Definitions: acceptance length = tokens per verification
+round, including the bonus token (1.0 without drafting); acceptance rate = accepted / drafted; the rate at a
+depth is conditional on that depth having been reached.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 
 class PlanReason(StrEnum):
-    """Why the planner drafted or not, as `Timings.plan["reason"]` has it (native/algo/decision.h)."""
+    """The planner's reason for drafting or not, as in `Timings.plan["reason"]` (native/algo/decision.h)."""
 
     OFF = "off"
     ROOM = "room"
@@ -43,8 +43,8 @@ class PlanReason(StrEnum):
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """Log-probability of one generated token under the target, before sampling options; `top`: the
-    likeliest.
+    """Log-probability of one generated token under the target, before sampling options. `top`: the most
+    likely tokens.
     """
 
     token: int
@@ -53,12 +53,12 @@ class TokenLogprob:
 
 
 class LogprobLists:
-    """`logprobs` of a completion in OpenAI's form, for one part of it after another.
+    """Builds the `logprobs` of a completion in OpenAI's form, part by part.
 
-    name:   what a token is called; the chosen one is always among the likeliest
+    name:   display text of a token; the chosen one is always among the likeliest
     piece:  the bytes of a token in the completion's text
     offset: characters before the completion
-    errors: how that text was decoded
+    errors: error mode with which that text was decoded
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LogprobLists:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
 
     def of(self, entries: Sequence[TokenLogprob], n_top: int | None = None) -> dict[str, Any]:
-        """The lists of these tokens, which come next. n_top: of the likeliest to tell; None = all."""
+        """Returns the lists for the next tokens. n_top: likeliest tokens to include; None = all."""
         offsets = []
         for entry in entries:
             offsets.append(self._offset)
@@ -92,20 +92,19 @@ class Timings:
     """Counters of one generation (or a sum of several). Times in milliseconds.
 
     `rounds`: forward passes of the target after the prefill. `tried_per_depth[d]`: rounds whose draft was
-    checked at depth d + 1; `hits_per_depth[d]`: those accepted there. `reused_n`: prompt tokens taken from
-    the last conversation. `loops`: the answer ends in the same words again and again. `peak_memory`: the most
-    bytes that the process has had in memory until then. `text_draft_n`, `text_draft_n_accepted`: the drafted
-    tokens that came from the text itself and not from a drafter.
+    checked at depth d + 1; `hits_per_depth[d]`: rounds in which it was accepted there. `reused_n`: prompt
+    tokens taken from the previous conversation. `loops`: the answer ends in a repetition. `peak_memory`: peak
+    memory of the process so far, in bytes. `text_draft_n`, `text_draft_n_accepted`: the drafted tokens that
+    came from the text itself, not from a drafter.
 
-    `exact`: every row of this answer was computed as plain decoding computes it, bit for bit, so the text is
-    that of plain decoding. False also if that is not known.
+    `exact`: every token of this answer was computed bit for bit as in target-only decoding, so the text is
+    the same. False also if that is not known.
 
-    `plan`: `strategy` and `why`; with "auto" `reason`, a `PlanReason` where most rounds were undrafted, else
-    ""; if drafting was possible, also how the rounds went: `rounds`,
-    `drafted_rounds` (with a verified draft), `probes` (drafted, not verified); means over the drafted ones:
-    `nodes`, `depth`, `expected_tokens` (including the bonus token), `expected_cost` (in plain steps); and
-    `speedup`, tokens per plain step's time, without stalls. The last two are None until a plain step was
-    measured.
+    `plan`: `strategy` and `why`. With "auto", `reason` is a `PlanReason` if most rounds did not draft, else
+    "". If drafting was possible, `plan` also has `rounds`, `drafted_rounds` (with a verified draft) and
+    `probes` (drafted, not verified), and means over the drafted rounds: `nodes`, `depth`, `expected_tokens`
+    (including the bonus token), `expected_cost` (in target-only steps) and `speedup` (tokens per target-only
+    step's time, without stalls). The last two are None before the first target-only step is measured.
     """
 
     prompt_n: int = 0
@@ -130,7 +129,9 @@ class Timings:
 
     @classmethod
     def from_raw(cls, raw: Mapping[str, Any], **extra: Any) -> Timings:
-        """From the extension's counters, whose `accepted_per_depth` is a count; `extra` overrides."""
+        """Builds timings from the extension's counters, whose `accepted_per_depth` is a count; `extra`
+        overrides.
+        """
         known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
         known["tried_per_depth"] = tuple(raw.get("tried_per_depth", ()))
         known["hits_per_depth"] = tuple(raw.get("accepted_per_depth", ()))
@@ -146,7 +147,7 @@ class Timings:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens per round, 1.0 = as without drafting; 0.0 if no round has run."""
+        """Tokens per round; 1.0 without drafting, 0.0 if no round has run."""
         return 1.0 + self.draft_n_accepted / self.rounds if self.rounds else 0.0
 
     @property
@@ -164,11 +165,11 @@ class Timings:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """The `timings` object of the command line and the API; JSON-ready."""
+        """Returns the `timings` object of the command line and the API; JSON-ready."""
         return {name: getattr(self, name) for name in _REPORTED} | {"plan": dict(self.plan)}
 
     def __add__(self, other: Timings) -> Timings:
-        """Sums all counters; takes the later plan; exact if both are."""
+        """Sums all counters, keeps the later plan, and is exact if both are."""
         sums: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name)
             for name in self.__dataclass_fields__
@@ -192,7 +193,7 @@ _REPORTED = (
 
 @dataclass(frozen=True)
 class Piece:
-    """Text to show. is_thinking: it is not part of the answer; is_accepted: it was drafted and accepted."""
+    """Text to show. is_thinking: not part of the answer; is_accepted: drafted and accepted."""
 
     text: str
     is_thinking: bool
@@ -204,10 +205,10 @@ Part = tuple[Literal["thinking", "content"], str] | tuple[Literal["call"], "Tool
 
 @dataclass(frozen=True)
 class Event:
-    """A step of an answer, which is a list of blocks: a block begins, is added to, and ends as a whole.
+    """A step of an answer, which is a list of blocks. A block begins, grows and ends.
 
-    index: number of the block; part: its kind, and what was added or, at its end, all of it; is_last: end of
-    the last block
+    index: number of the block; part: its kind, and the added text or, at its end, the whole block; is_last:
+    end of the last block
     """
 
     step: Literal["begin", "add", "end"]
@@ -220,10 +221,10 @@ class Event:
 class Chunk:
     """The result of one round of a stream.
 
-    `text` is the text that became certain; it can be shorter or longer than that of `tokens`, because
+    `text` is the text that became final. It can be shorter or longer than the text of `tokens`, because
     incomplete characters and possible stop strings are held back. `accepted[i]`: `tokens[i]` was drafted. The
-    last chunk has `finish_reason` and `timings`. `pieces`: of a chat, the text as answer and thinking;
-    `events`: the same as blocks of thinking, content and tool calls.
+    last chunk has `finish_reason` and `timings`. In a chat, `pieces` is the text split into answer and
+    thinking; `events` is the same as blocks of thinking, content and tool calls.
     """
 
     text: str
@@ -237,7 +238,7 @@ class Chunk:
 
     @property
     def parts(self) -> list[Part]:
-        """What this round added to the blocks of a chat's answer."""
+        """Text and calls that this round added to the blocks of a chat's answer."""
         return [event.part for event in self.events if event.step == "add"]
 
 
@@ -245,11 +246,11 @@ class Chunk:
 class Completion:
     """A finished generation.
 
-    `tokens` are all generated tokens in order, including a final end-of-generation token; `text` includes
-    neither that nor a stop string. `finish_reason`: "stop" (the model or a stop string), "length"
-    (`max_tokens` or the context), "cancelled". `seed` is the one used, even if it was drawn at random.
-    `plan_log`: the decision of every round as a line, if requested. `stopped_by`: the stop string that ended
-    it.
+    `tokens` are all generated tokens in order, including a final end-of-generation token; `text` excludes
+    that token and any stop string. `finish_reason`: "stop" (the model or a stop string), "length"
+    (`max_tokens` or the context), "cancelled". `seed` is the seed used, even if it was drawn at random.
+    `plan_log`: one line per round with the planner's decision, if requested. `stopped_by`: the stop string
+    that ended the generation.
     """
 
     text: str
@@ -266,40 +267,42 @@ class Completion:
 
     @property
     def message(self) -> Message:
-        """Of a chat: the answer as a message for the next call. `content` is without the thinking and the
-        tool calls, which `text` has as the model wrote them. Raises InvalidStateError for a completion.
+        """The answer of a chat as a message for the next call. `content` excludes the thinking and the tool
+        calls; `text` has them as the model wrote them. Raises InvalidStateError for a completion.
         """
         if self._message is None:
-            raise InvalidStateError("this is a completion, which has only a text; chat() gives a message")
+            raise InvalidStateError("a completion has only text; use chat() to get a message")
         return self._message
 
     @property
     def thinking(self) -> str:
-        """What the model thought before its answer; "" if it did not."""
+        """The model's thinking before its answer, or ""."""
         return self._message.thinking if self._message is not None else ""
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tools that the model asks for, with arguments as JSON values."""
+        """The tool calls of the answer, with arguments as JSON values."""
         return self._message.tool_calls if self._message is not None else ()
 
 
 class AnswerStream(Iterator[Chunk]):
-    """A generation under way: iterate for chunks; leaving `with` ends it.
+    """A running generation: iterate for chunks; leaving `with` ends it.
 
-    on_end: called with the result, unless an error ended it; notices: of the prompt
+    on_end: called with the result, unless an error ended the generation; notices: notices about the prompt
     """
 
     on_end: Callable[[Completion], None] | None = None
     notices: tuple[str, ...] = ()
-    is_open = False  # whether it has neither ended nor been closed
+    is_open = False  # False once it has ended or been closed
 
     def completion(self) -> Completion:
-        """What was generated so far. "cancelled" is the reason of one closed early or still running."""
+        """Returns the result so far. `finish_reason` is "cancelled" if it is still running or was closed
+        early.
+        """
         raise NotImplementedError
 
     def close(self) -> Chunk:
-        """Ends it where it is; returns what was held back. Never raises."""
+        """Stops the generation and returns the text held back. Never raises."""
         raise NotImplementedError
 
     def __iter__(self) -> Self:
@@ -318,8 +321,8 @@ def _rate(n: int, ms: float) -> float:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Embedding:
-    """vector: [n_values], or without pooling [n_tokens, n_values]; n_tokens: that were read, the model's own
-    around the text included; is_truncated: the text had more
+    """vector: [n_values], or without pooling [n_tokens, n_values]; n_tokens: tokens read, including those
+    that the model adds; is_truncated: the text had more tokens
     """
 
     vector: NDArray[np.float32]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`Threads`: slow work beside an event loop, a few threads for each purpose. What shares one pool of threads
-waits for each other: six downloads from a host that says nothing would keep every prompt from being read.
+"""`Threads`: slow work next to an event loop, with a few threads for each purpose. A shared pool would let
+one purpose block another: six downloads from an unresponsive host would delay every prompt.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _is_cancelled: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextV
 
 
 def check_wanted() -> None:
-    """Raises CancelledError in a job of `Threads` whose caller was cancelled, or where a `cancel_when` holds;
-    a long job calls it between its steps.
+    """Raises CancelledError in a job of `Threads` whose caller was cancelled, or whose `cancel_when`
+    condition holds. A long job calls it between its steps.
     """
     is_cancelled = _is_cancelled.get(None)
     if is_cancelled is not None and is_cancelled():
@@ -26,15 +26,15 @@ def check_wanted() -> None:
 
 
 def cancel_when(holds: Callable[[], bool]) -> None:
-    """Lets `check_wanted` raise in this context also when `holds()`."""
+    """Makes `check_wanted` raise in this context also when `holds()`."""
     before = _is_cancelled.get(bool)  # bool() is False
     _is_cancelled.set(lambda: holds() or before())
 
 
 class Threads:
-    """purpose: what they do, for debuggers; n: jobs at a time. Further ones wait, in the order of asking.
+    """A limited number of daemon threads, so that the process can exit without waiting for a remote server.
 
-    They are daemons: no program waits for a server on the network to end.
+    purpose: thread name, for debuggers; n: concurrent jobs. Further jobs wait in order of arrival.
     """
 
     def __init__(self, purpose: str, n: int) -> None:
@@ -43,12 +43,12 @@ class Threads:
 
     @property
     def is_full(self) -> bool:
-        """Whether a further job would have to wait."""
+        """True if another job would have to wait."""
         return self._free.locked()
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
-        """What `work(*args)` returns or raises. Where the caller is cancelled, a job that waits is never
-        begun; one under way goes on, to the next `check_wanted`, and keeps its thread.
+        """Returns or raises what `work(*args)` does. If the caller is cancelled, a waiting job never starts;
+        a running one keeps its thread until the next `check_wanted`.
         """
         await self._free.acquire()
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
@@ -62,11 +62,11 @@ class Threads:
 
         def job() -> None:
             try:
-                told: tuple[Callable[[Any], None], Any] = done.set_result, context.run(work, *args)
+                outcome: tuple[Callable[[Any], None], Any] = done.set_result, context.run(work, *args)
             except BaseException as error:
-                told = done.set_exception, error
-            with suppress(RuntimeError):  # a closed loop: nobody listens any more
-                loop.call_soon_threadsafe(settle, *told)
+                outcome = done.set_exception, error
+            with suppress(RuntimeError):  # the loop is closed: no caller is waiting
+                loop.call_soon_threadsafe(settle, *outcome)
 
         try:
             threading.Thread(target=job, name=self._purpose, daemon=True).start()

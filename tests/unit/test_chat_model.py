@@ -87,7 +87,7 @@ def test_only_a_completion_of_a_chat_has_a_message(engine: Engine) -> None:
     assert made.message == Message("assistant", made.text)
     again = engine.chat([*HELLO, made.message, {"role": "user", "content": "more"}], **GREEDY)
     assert made.text in text_of(engine, again.prompt_tokens)
-    with pytest.raises(ValueError, match="only a text"):
+    with pytest.raises(ValueError, match="only text"):
         _ = engine.generate("hello", **GREEDY).message
 
 

@@ -95,7 +95,7 @@ def test_the_theta_of_the_training_is_found(write: Write, tmp_path: Path) -> Non
     assert report.spec.rope.theta == 10000.0
     (line,) = reading(report.out)
     assert line.startswith("rope_theta=10000 (measured: ") and "with 100000000" in line
-    assert next(one for one in said if "<- taken" in one).startswith("rope_theta=10000 ")
+    assert next(one for one in said if "<- used" in one).startswith("rope_theta=10000 ")
     assert [path.name for path in tmp_path.glob(".eaglecpp-readings-*")] == []
 
 
@@ -106,7 +106,7 @@ def test_the_command_finds_the_layers_of_the_training(write: Write, tmp_path: Pa
     result = CliRunner().invoke(command, args)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["spec"]["aux_layers"] == [2, 7, 11]
-    assert "layer_ids=post" in result.stderr and "<- taken" in result.stderr
+    assert "layer_ids=post" in result.stderr and "<- used" in result.stderr
     assert reading(out)[0].startswith("layer_ids=post (measured: ")
 
 
@@ -235,7 +235,7 @@ def test_a_target_that_fails_leaves_the_default_and_the_reason(tmp_path: Path) -
     checkpoint = write_checkpoint(tmp_path / "in", "eagle", edit={"rope_theta": 5e5})
     report = convert_checkpoint(checkpoint, target, tmp_path / "out.gguf", say=said.append)
     assert reading(report.out) == ["rope_theta=500000 (default, not measured)"]
-    assert any("could not be measured" in line and "lamma" in line for line in said), said
+    assert any("cannot measure" in line and "lamma" in line for line in said), said
 
 
 def test_an_undecided_choice_without_default_is_refused(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_an_undecided_choice_without_default_is_refused(tmp_path: Path) -> None:
     said: list[str] = []
     with pytest.raises(ConvertError, match="--reading layer_ids=boundary or --reading layer_ids=post"):
         convert_checkpoint(checkpoint, target.gguf, tmp_path / "out.gguf", say=said.append)
-    assert any("by more than chance" in line for line in said)
+    assert any("no reading is clearly better" in line for line in said)
 
 
 def test_a_target_of_another_width_is_the_error_and_not_the_layer_ids(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_any_part_of_a_split_file_names_the_whole(
     assert told(capsys, "generate", str(parts[1]), *options)[:2] == (0, out)
     parts[0].unlink()
     code, _, err = told(capsys, "generate", str(parts[1]), *options)
-    assert code == 1 and f"first one, {parts[0].name}, is not there" in err
+    assert code == 1 and f"first part, {parts[0].name}, is missing" in err
 
 
 # Disks
