@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Models by name: a store in Ollama's layout, downloads, and known drafters.
+"""Models by name: a store in Ollama's layout, downloads, and the table of known drafters.
 
-    stores = Stores.open()                         # ours, and Ollama's to read
+    stores = Stores.open()                         # ours, and Ollama's read-only
     model = stores.get(ModelName.parse("llama3.2:3b"))
     model.target_files()[0]                        # the GGUF to load
 
-Ours has Ollama's layout because Ollama's is read in place, anyway: one reader serves both, `cp` and `FROM`
-share blobs between them, and a model's digest is the one that a registry knows. `huggingface_hub`'s cache
-would save little of it, and checks no content (see `remote.download`).
+Our store has Ollama's layout because Ollama's own store is read too: one reader serves both, `cp` and `FROM`
+share blobs between them, and a model's digest is the registry's digest. `huggingface_hub`'s cache would
+replace little of this, and does not check contents (see `remote.download`).
 
-Reading is light. `create`, `pull` and what they need are imported from their modules where they are used.
+Importing this package is cheap. `create`, `pull` and their dependencies are imported where they are used.
 """
 
 from __future__ import annotations

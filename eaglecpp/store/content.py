@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Files of a store: known by their digest, shared with a user's file instead of copied, and locked.
+"""Files of a store: addressed by digest, linked to the user's files instead of copied, and locked.
 
-Locks are those of the operating system on files, so a killed process holds none. The store's lock is held for
-moments (renames and small files), a blob's for as long as its download takes. Nobody waits for a blob's lock
-while holding another one, so they cannot block each other forever.
+Locks are file locks of the operating system, so a killed process leaves none behind. The store's lock is held
+only briefly (renames and small files), a blob's lock for the whole download. No process waits for a blob's
+lock while it holds another one, so deadlocks cannot occur.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from eaglecpp.store.errors import Report, Status, StoreError, silent
 from eaglecpp.store.layout import LOCKS, blob_path
 
 FileState = tuple[int, int, int, int]
-"""Device, inode, size and mtime in ns: another content of a file has another one."""
+"""Device, inode, size and mtime in ns; changes whenever the content of a file changes."""
 _CHUNK = 4 << 20
 _SPARE = 64 << 20
-"""Bytes of the disk that are left alone."""
+"""Bytes of disk space that are never used."""
 MORE_ROOM = "free some space (eaglecpp rm), or set EAGLECPP_MODELS to another disk"
 _PATIENCE_S = 120.0
 
 
 def file_digest(path: Path, report: Report = silent, step: Status | None = None) -> str:
-    """`sha256:` and the hex digest of a file's content. step: what is reported, with the bytes filled in."""
+    """Returns `sha256:` and the hex digest of a file's content. step: the status to report, completed with
+    byte counts.
+    """
     sha, done, total = hashlib.sha256(), 0, path.stat().st_size
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
@@ -46,13 +48,13 @@ def file_digest(path: Path, report: Report = silent, step: Status | None = None)
 
 
 def file_state(path: Path) -> FileState:
-    """What tells that a file is still the one that was read. Raises OSError."""
+    """Returns the state of a file, to detect later changes. Raises OSError."""
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def known_digest(path: Path) -> str:
-    """As `file_digest`, computed once in this process for each state of a file."""
+    """Like `file_digest`, but cached in this process for each state of a file."""
     return _known_digest(path, file_state(path))
 
 
@@ -62,8 +64,8 @@ def _known_digest(path: Path, state: FileState) -> str:
 
 
 def same_content(one: Path, other: Path) -> bool:
-    """Whether two model files of one size are copies of each other, told by their beginnings and ends: to
-    read all of them takes seconds, and a fine-tune differs in its last weights, too.
+    """Returns whether two model files of equal size are copies of each other. Compares only the first and
+    last 4 MiB: reading all takes seconds, and a fine-tune differs in its last weights too.
     """
     ends = []
     for path in (one, other):
@@ -75,8 +77,8 @@ def same_content(one: Path, other: Path) -> bool:
 
 
 def is_sound(blob: Path, digest: str, size: int) -> bool:
-    """Whether a blob is there with this content. One that is a user's file as well may have been changed, so
-    it is read.
+    """Returns whether a blob exists with this content. A blob that is also a user's file may have been
+    changed, so its content is hashed.
     """
     try:
         stat = blob.stat()
@@ -86,17 +88,18 @@ def is_sound(blob: Path, digest: str, size: int) -> bool:
 
 
 def check_space(folder: Path, n_bytes: int, what: str) -> None:
-    """Raises StoreError when the disk of `folder` has no room for `n_bytes` more."""
+    """Raises StoreError if the disk of `folder` has no space for `n_bytes` more."""
     free = shutil.disk_usage(folder).free
     if n_bytes + _SPARE > free:
         needs, has = human_bytes(n_bytes), human_bytes(free)
-        raise StoreError(f"not enough room for {what}: it needs {needs}, {folder} has {has}; {MORE_ROOM}")
+        raise StoreError(f"not enough space for {what}: needs {needs}, {folder} has {has} free; {MORE_ROOM}")
 
 
 @contextlib.contextmanager
 def lock_store(root: Path, digest: str = "", report: Report = silent) -> Iterator[None]:
-    """Nobody else changes manifests and blobs inside the block; with a digest, nobody else writes to that
-    blob's partial file. Raises StoreError after two minutes; for a digest it waits on, and says so.
+    """Locks manifests and blobs for the block; with a digest, locks only that blob's partial file.
+
+    Raises StoreError after two minutes. With a digest it waits without a limit and reports that it waits.
     """
     path = root / LOCKS / (f"{blob_path(root, digest).name}.lock" if digest else "store.lock")
     try:
@@ -108,10 +111,10 @@ def lock_store(root: Path, digest: str = "", report: Report = silent) -> Iterato
             report(Status("waiting for another process that is downloading this file", digest))
         lock.acquire(timeout=-1 if digest else _PATIENCE_S)
     except Timeout:
-        busy = f"another process has been changing the store for {_PATIENCE_S:.0f} s; is it stuck?"
+        busy = f"another process has held the store's lock for {_PATIENCE_S:.0f} s; end it if it is stuck"
         raise StoreError(f"{root}: {busy}") from None
     except OSError as error:
-        raise StoreError(f"{path.parent}: cannot be written: {error.strerror or error}") from error
+        raise StoreError(f"cannot write to {path.parent}: {error.strerror or error}") from error
     try:
         yield
     finally:
@@ -119,7 +122,7 @@ def lock_store(root: Path, digest: str = "", report: Report = silent) -> Iterato
 
 
 def try_lock(folder: Path) -> BaseFileLock:
-    """The lock of a folder, which is ours now, until it is released. Raises Timeout where it is taken."""
+    """Takes and returns the lock of a folder. Raises Timeout if another process holds it."""
     lock = FileLock(folder / "lock", mode=0o644, is_singleton=False)
     lock.acquire(timeout=0)
     return lock

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""`create`: a Modelfile to a stored model.
+"""`create`: turns a Modelfile into a stored model.
 
     created = create_model(stores, ModelName.parse("mine"), Modelfile.load("Modelfile"), Path("."))
 
-Weights that are files stay where they are and are shared (see `files.share`); weights of a stored model are
-the same blobs. The drafter is checked against the target before anything is stored, and refused with the
-reason. Rules of inheritance are Ollama's (`Modelfile.over`).
+Weight files stay where they are and are linked (see `Transaction.add_file`); weights of a stored model share
+its blobs. The drafter is checked against the target before anything is stored; a mismatch is an error.
+Inheritance follows Ollama's rules (`Modelfile.over`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from eaglecpp.store.remote.pull import add_draft, draft_config, find_draft, pull
 from eaglecpp.store.store import Stores, read_again
 from eaglecpp.store.transaction import Transaction
 
-_FIELDS = (  # of the values that a Go template gets
+_FIELDS = (  # the fields of the values that a Go template receives
     "Messages System Prompt Response Suffix Tools Think ThinkLevel IsThinkSet Role Content Thinking Images "
     "ToolCalls ToolName ToolCallID ID Index Function Name Arguments Description Parameters Type Properties "
     "Required Items Enum AnyOf Defs"
@@ -51,11 +51,11 @@ def create_model(
     use_draft: bool = True,
     report: Report = silent,
 ) -> Made:
-    """Makes (or replaces) the model `name`; relative paths of the Modelfile are below `directory`.
+    """Creates (or replaces) the model `name`; relative paths of the Modelfile are below `directory`.
 
-    quantize:   type to bring an unquantised target to, "" to leave it
-    draft_type: type of a drafter that has to be converted, "" for the default
-    use_draft:  False leaves the drafter out, whatever the Modelfile says
+    quantize:   type for an unquantised target, "" to keep its type
+    draft_type: type for a drafter checkpoint that must be converted, "" for the default
+    use_draft:  False omits the drafter, even if the Modelfile has one
     Raises ModelfileError, ModelNotFoundError, MismatchError, UnsupportedError, StoreError, ConvertError,
     DownloadError, OSError.
     """
@@ -71,12 +71,12 @@ def create_model(
             job = _Job(transaction, modelfile, plan, base, directory, draft_type, use_draft)
             return job.run(canonical(name), quantize)
 
-    found = read_again(lambda: _base(stores, plan.target, report), make)
-    return make(None) if found is None else found
+    created = read_again(lambda: _base(stores, plan.target, report), make)
+    return make(None) if created is None else created
 
 
 def _base(stores: Stores, target: ModelName | tuple[Path, ...], report: Report) -> StoredModel | None:
-    """The model that FROM names, pulled where it is not stored; None when it names files."""
+    """Returns the model that FROM names, pulled if it is not stored; None if FROM names files."""
     if not isinstance(target, ModelName):
         return None
     return stores.find(target) or pull(target, report=report, stores=stores).model
@@ -103,7 +103,9 @@ class _Job:
         files = self._target_files()
         facts = read_facts(files)
         if facts.is_drafter:
-            raise UnsupportedError(f"FROM {files[0]}: a drafter ({facts.architecture}); name it in DRAFT")
+            raise UnsupportedError(
+                f"FROM {files[0]} is a drafter ({facts.architecture}), expected a model; name it in DRAFT"
+            )
         if quantize:
             out = transaction.directory / "quantized.gguf"
             transaction.report(Status(f"quantizing {facts.file_type} model to {quantize.upper()}"))
@@ -115,28 +117,34 @@ class _Job:
             layers = self._inherited("model")
         else:
             is_split = len(files) > 1
-            layers = [transaction.add_file("model", one, name=one.name if is_split else "") for one in files]
+            layers = [
+                transaction.add_file("model", file, name=file.name if is_split else "") for file in files
+            ]
         adapters = [transaction.add_file("adapter", file) for file in plan.adapters]
         layers += adapters or self._inherited("adapter")
         layers += self._inherited("projector")
         layers += [transaction.add_file("projector", file) for file in plan.projectors]
-        said = {key: getattr(whole, key) for key in ("renderer", "parser", "requires")}
-        config: dict[str, Any] = facts.config() | {key: text for key, text in said.items() if text}
+        words = {key: getattr(whole, key) for key in ("renderer", "parser", "requires")}
+        config: dict[str, Any] = facts.config() | {key: text for key, text in words.items() if text}
         if self.use_draft and (draft := self._draft(facts, self.draft_type)):
             layers.append(draft[0])
             config["draft"] = draft_config(draft[1])
-        said_nothing = plan.draft is None and not plan.draft_word
-        drafts_head = self.use_draft and (plan.draft_word == HEAD or (said_nothing and whole.drafts_head))
+        is_unset = plan.draft is None and not plan.draft_word
+        drafts_head = self.use_draft and (plan.draft_word == HEAD or (is_unset and whole.drafts_head))
         if drafts_head and not facts.has_head:
             what = f"{files[0]}, a '{facts.architecture}',"
-            raise MismatchError(f"DRAFT {HEAD}: {what} has no head for further tokens (MTP) that can draft")
+            raise MismatchError(
+                f"DRAFT {HEAD}: {what} has no multi-token prediction head (MTP) that can draft"
+            )
         layers += self._texts(whole, drafts_head)
         model = transaction.commit(name, layers, config, made_here=True)
         transaction.report(Status("success"))
         return Made(model, (*self.modelfile.notices, *misspelt, *plan.notices))
 
     def _check_template(self) -> list[Notice]:
-        """Renders the Modelfile's TEMPLATE; returns what looks misspelt in it. Raises ModelfileError."""
+        """Renders the Modelfile's TEMPLATE; returns notices about likely misspellings. Raises
+        ModelfileError.
+        """
         text, at = self.modelfile.template, self.modelfile.template_at
         if not text:
             return []
@@ -148,7 +156,7 @@ class _Job:
                 if template.language == "go" and name not in fields and (near := nearest(name, fields)):
                     found[name] = f"TEMPLATE: there is no .{name}; did you mean .{near}?"
             if not template.takes.text:
-                what = "the TEMPLATE prints nothing of what a user says"
+                what = "the TEMPLATE does not print the user's messages"
                 raise at.error(next(iter(found.values()), what), what if found else "")
         except TemplateError as error:
             raise at.error(f"TEMPLATE, line {error.line}: {error.message}", error.hint) from None
@@ -162,7 +170,7 @@ class _Job:
         return files if len(files) > 1 else tuple(map(files[0].with_name, all_parts(files[0].name)))
 
     def _draft(self, facts: Facts, as_type: str) -> tuple[Layer, Facts] | None:
-        """The drafter's layer: the Modelfile's, else the base's."""
+        """Returns the drafter's layer: the Modelfile's, else the base model's."""
         from eaglecpp.convert import errors
 
         transaction, plan, base = self.transaction, self.plan, self.base
@@ -177,7 +185,7 @@ class _Job:
             return add_draft(transaction, file, facts, type=as_type)
         except (MismatchError, errors.ConvertError, GgufError, UnsupportedError) as error:
             kind = MismatchError if isinstance(error, errors.TargetError) else type(error)
-            raise kind(f"{error}. `create --no-draft` makes the model without it") from None
+            raise kind(f"{error}. Use `create --no-draft` to omit the drafter") from None
 
     def _inherited(self, kind: str) -> list[Layer]:
         base = self.base
@@ -187,7 +195,7 @@ class _Job:
         return [self.transaction.add_layer(base, layer, origin=str(base.name)) for layer in layers]
 
     def _texts(self, whole: Modelfile, drafts_head: bool) -> list[Layer]:
-        """Layers of everything that is text, in Ollama's order."""
+        """Adds the layers of all texts, in Ollama's order."""
         add = self.transaction.add_bytes
         layers = [self._template(whole.template)] if whole.template else []
         if whole.system:
@@ -204,7 +212,9 @@ class _Job:
         return [*layers, add(PRAGMAS, msgspec.json.encode(pragmas))] if pragmas else layers
 
     def _template(self, text: str) -> Layer:
-        """A template of Ollama's own choosing is marked, because the one in the GGUF takes precedence."""
+        """Adds the template's layer. A template that Ollama chose is marked, because the GGUF's own one takes
+        precedence.
+        """
         base = self.base
         layer = self.transaction.add_bytes("template", text.encode())
         if self.modelfile.template or base is None:

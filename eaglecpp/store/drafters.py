@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The table of known target -> drafter pairs (`eaglecpp/drafters.toml`) and how a target is found in it.
+"""The table of known target-drafter pairs (`eaglecpp/drafters.toml`) and the search in it.
 
-A target goes by many names (its Hub id, a GGUF repository, Ollama's tag, what its metadata says), so names
-are compared after taking off what does not name the model: owner, quantisation, file format. Only whole names
-match, never parts. A model that goes by none of them may say what it was made from: then the drafter of that
-one is offered. Whether the drafter really fits is checked later, from the files.
+A target has many names (Hub id, GGUF repository, Ollama tag, metadata), so names are compared without owner,
+quantisation and file format. Only whole names match, never parts. If no name of a model matches, the drafters
+of its base model are offered. Whether a drafter really fits is checked later, from the files.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 _TABLE = Path(__file__).parents[1] / "drafters.toml"
 QUANT = r"(?:i?q[1-8](?:[_-][a-z0-9]+)*|bf16|fp16|f16|f32|fp8|mxfp4(?:_moe)?|nvfp4|tq[12]_0)"
-"""The type of a file as its name has it, in small letters."""
+"""Regular expression for the type in a file name, in lower case."""
 _TAIL = re.compile(
     rf"(?:[-._](?:gguf|hf|(?:u?d-)?{QUANT}|i1|[0-9]{{5}}-of-[0-9]{{5}}|imatrix|unsloth|bnb-4bit))+$",
     re.IGNORECASE,
@@ -37,16 +36,16 @@ class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of the table.
 
     repo:      Hub id of the drafter
-    targets:   Hub ids and Ollama names ("model:tag") of what it was trained for
-    family:    who wrote the checkpoint, in the converter's words, "" where it is not known
-    layer_ids: how explicit layer ids in it count: "boundary", "post", or "default" when it has none
-    feed:      state fed to the next step, "pre" or "post", where the config alone does not tell; else ""
-    folder:    where in the repository the checkpoint is, "" for its top
+    targets:   Hub ids and Ollama names ("model:tag") of the models it was trained for
+    family:    trainer of the checkpoint, in the converter's terms, "" if unknown
+    layer_ids: convention for explicit layer ids: "boundary", "post", or "default" if it has none
+    feed:      state fed to the next step, "pre" or "post", if the config alone does not decide it; else ""
+    folder:    folder of the checkpoint in the repository, "" for its top
     file:      its GGUF, if it comes with eaglecpp; `repo` is only a name then
-    source:    where this row is from
-    licence:   of the drafter, "" where it is not known
+    source:    source of this row
+    licence:   licence of the drafter, "" if unknown
     refused:   why it cannot run here, or its target cannot take drafts; listed, never offered
-    matched:   the name in `targets` by which it was found for a model
+    matched:   the name in `targets` that matched the model
     """
 
     repo: str
@@ -63,7 +62,7 @@ class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def why(self) -> str:
-        """In words: what it is, and for which model it was made."""
+        """A description: the drafter, and the model it was made for."""
         return f"{self.repo}, made for {self.matched}"
 
 
@@ -73,7 +72,7 @@ class _Table(msgspec.Struct):
 
 @cache
 def known_drafters() -> tuple[KnownDrafter, ...]:
-    """Every row, best drafter of a target first. Raises StoreError for a table that is not well-formed."""
+    """Returns every row, the best drafter of a target first. Raises StoreError for a malformed table."""
     try:
         return msgspec.toml.decode(_TABLE.read_bytes(), type=_Table).drafter
     except (OSError, msgspec.MsgspecError) as error:
@@ -81,33 +80,34 @@ def known_drafters() -> tuple[KnownDrafter, ...]:
 
 
 def first_runnable(matches: Iterable[KnownDrafter]) -> KnownDrafter | None:
-    """The first of them that can run here."""
+    """Returns the first match that can run here."""
     return next((match for match in matches if not match.refused), None)
 
 
 def find_drafters(names: Iterable[str], metadata: Mapping[str, Any] | None = None) -> list[KnownDrafter]:
-    """Every drafter known for a target, first those made for itself, then those for what it was made from.
+    """Returns every known drafter for a target: those made for the target itself or, without any, for its
+    base model.
 
-    names:    what the target is called: Hub id, stored name, file name
-    metadata: keys of its GGUF (`general.*` is looked at)
+    names:    names of the target: Hub id, stored name, file name
+    metadata: keys of its GGUF (`general.*` is used)
     """
     return _matches([*names, *_own_names(metadata or {})]) or _matches(_base_names(metadata or {}))
 
 
 def known_for(name: str, file: str, facts: Facts) -> tuple[list[KnownDrafter], str]:
-    """Returns the drafters for a model that can run here, best first, and why there is none.
+    """Returns the drafters for a model that can run here, best first; if there are none, the reason.
 
-    name: what the model is called; file: the name of its file
+    name: name of the model; file: name of its file
     """
     from eaglecpp.store.facts import metadata
 
     matches = find_drafters([name, file], metadata(facts.file))
-    found = [match for match in matches if not match.refused]
-    return found, "" if found else why_none(name or file, matches)
+    runnable = [match for match in matches if not match.refused]
+    return runnable, "" if runnable else why_none(name or file, matches)
 
 
 def why_none(name: str, matches: Iterable[KnownDrafter]) -> str:
-    """That no drafter is known for a model, or why the known ones cannot run."""
+    """Returns the reason why a model has no drafter: none is known, or the known ones cannot run."""
     reasons = [f"{match.repo}: {match.refused}" for match in matches]
     if not reasons:
         return f"no drafter is known for {name}"
@@ -115,21 +115,23 @@ def why_none(name: str, matches: Iterable[KnownDrafter]) -> str:
 
 
 def search_drafters(text: str) -> list[KnownDrafter]:
-    """Rows in which a target or the drafter has the text in its name, in any case."""
+    """Returns rows whose target or drafter contains the text, ignoring case."""
     wanted = text.lower()
     rows = known_drafters()
     return [row for row in rows if any(wanted in name.lower() for name in (row.repo, *row.targets))]
 
 
 def _matches(names: Sequence[str]) -> list[KnownDrafter]:
-    """Rows that have one of the names, or another name of the same model: those in one row are the same."""
+    """Returns rows that contain one of the names, or another name of the same model: names in one row are
+    equivalent.
+    """
     named = dict(_named(names))
     others = [name for row in named for name in row.targets]
     return [replace(row, matched=named.get(row, target)) for row, target in _named([*names, *others])]
 
 
 def _named(names: Sequence[str]) -> Iterator[tuple[KnownDrafter, str]]:
-    """Rows that have one of the names, and the name."""
+    """Yields rows that contain one of the names, with that name."""
     keys = {_key(name) for name in names} - {""}
     tags = {name.lower().rpartition("/")[2] for name in names}
     for row in known_drafters():
@@ -145,20 +147,22 @@ def _text(metadata: Mapping[str, Any], key: str) -> str:
 
 
 def _own_names(metadata: Mapping[str, Any]) -> list[str]:
-    """What the metadata calls the model."""
+    """Returns the model's names in its metadata."""
     base, tune, size = (_text(metadata, key) for key in ("basename", "finetune", "size_label"))
     joined = ["-".join(filter(None, parts)) for parts in ((base, size, tune), (base, tune, size))]
     return [name for name in (_text(metadata, "name"), *joined) if name]
 
 
 def _base_names(metadata: Mapping[str, Any]) -> list[str]:
-    """What it calls the models it was made from; of a quantised file often the model itself."""
+    """Returns the names of the base models in the metadata. In a quantised file this is often the model
+    itself.
+    """
     keys = [f"base_model.{i}.{part}" for i in range(4) for part in ("repo_url", "name")]
     return [name for key in keys if (name := _text(metadata, key))]
 
 
 def _key(name: str) -> str:
-    """What names of one model have in common: `bartowski/Qwen_Qwen3-8B-GGUF` and `Qwen3 8B` are qwen38b."""
+    """Reduces a name to its common form: `bartowski/Qwen_Qwen3-8B-GGUF` and `Qwen3 8B` become qwen38b."""
     base = name.rstrip("/").rpartition("/")[2].partition(":")[0].lower().removesuffix(".gguf")
     base = _TAIL.sub("", base)
     words = re.split(r"[^a-z0-9.]+", base)
@@ -170,7 +174,7 @@ def _key(name: str) -> str:
 
 
 def _is_ollama_name(name: str, target: str) -> bool:
-    """Whether a stored name is Ollama's `target` in any quantisation: qwen3:8b-q8_0 is qwen3:8b."""
+    """Returns whether a stored name is Ollama's `target` in any quantisation: qwen3:8b-q8_0 is qwen3:8b."""
     model, _, tag = target.lower().partition(":")
     their_model, _, their_tag = name.partition(":")
     if their_model != model or not their_tag.startswith(tag):

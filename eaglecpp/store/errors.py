@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What can go wrong with stored models and downloads, and how an operation reports its progress.
+"""Errors of stored models and downloads, and the progress reports of long operations.
 
 `Status` has the fields of Ollama's progress objects, so that a server can pass it on unchanged. Nothing here
 prints.
@@ -14,23 +14,23 @@ from eaglecpp.errors import EagleError
 
 
 class StoreError(EagleError):
-    """The store cannot be read or written, or holds something that contradicts itself."""
+    """The store cannot be read or written, or is inconsistent."""
 
 
 class DigestError(StoreError):
-    """Content whose SHA-256 is not the one that names it."""
+    """The SHA-256 of a content differs from its digest."""
 
 
 class DownloadError(EagleError):
-    """A server cannot be reached, refuses, or does not have what was asked for."""
+    """A server is unreachable, refuses, or does not have the file."""
 
 
 class HostRefusedError(DownloadError):
-    """A server that must not be asked: one that a request may not name, or in a network of this machine."""
+    """A server must not be contacted: a request may not name it, or it is in a network of this machine."""
 
 
 class OfflineError(DownloadError):
-    """A download was needed in offline mode, or no server answered at all."""
+    """A download was needed in offline mode, or no server answered."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Status:
     """One step of a long operation.
 
     status: in Ollama's words, such as "pulling manifest" or "success"
-    digest: of the blob in work, "" for a step that is about none
-    file:   what a person calls that blob
+    digest: digest of the current blob, "" for a step without one
+    file:   display name of that blob
     total, completed: bytes
     """
 
@@ -51,8 +51,8 @@ class Status:
 
 
 Report = Callable[[Status], None]
-"""Hears of every step; called from the thread that works."""
+"""Receives every step, on the working thread."""
 
 
 def silent(status: Status) -> None:
-    """The `Report` of someone who does not listen."""
+    """A `Report` that ignores every step."""

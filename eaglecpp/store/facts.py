@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Facts from the header of a GGUF, in the terms of stores: for config blobs and `show`, whether a drafter
-belongs to a target, and `create -q TYPE`.
+"""Facts from the header of a GGUF, for config blobs, `show`, drafter checks and `create -q TYPE`.
 
-Loads numpy and gguf (through `eaglecpp.convert`), so nothing that has to be fast imports this.
+Imports numpy and gguf (through `eaglecpp.convert`), so commands that must start fast do not import this.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from eaglecpp.errors import EagleError, InvalidValueError, MismatchError, Unsupp
 
 _NORMAL = 1
 
-FILE_TYPES = {one.name.removeprefix("MOSTLY_").removeprefix("ALL_"): one.value for one in LlamaFileType}
-"""llama.cpp's number of every type that a whole file can have, by name (Q4_K_M ...)."""
+FILE_TYPES = {type.name.removeprefix("MOSTLY_").removeprefix("ALL_"): type.value for type in LlamaFileType}
+"""llama.cpp's number for every type that a whole file can have, by name (Q4_K_M ...)."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The head of one GGUF; of a split file, of its first part, with the tensors of all parts counted.
+    """The header of one GGUF; for a split file, of its first part, with the tensors of all parts counted.
 
-    block_count: without prediction layers, which llama.cpp does not run as part of the target
+    block_count: layers without the prediction layers, which llama.cpp does not run as part of the target
     """
 
     file: GgufFile
@@ -42,20 +41,18 @@ class Facts:
 
     @property
     def is_drafter(self) -> bool:
-        """Whether it is a drafter that reads the target's features: EAGLE or a block drafter."""
+        """True for a drafter that reads the target's hidden states: EAGLE or a block drafter."""
         return self.architecture in of_convert.ALL
 
     @property
     def draft_kind(self) -> str:
-        """Of a block drafter DFlash, DSpark or DFlash2, which have one architecture; of others the
-        architecture.
-        """
+        """DFlash, DSpark or DFlash2 for a block drafter (one architecture), else the architecture."""
         block = inspection.block_of(self.file)
         return self.architecture if block is None else block["kind"]
 
     @property
     def has_head(self) -> bool:
-        """Whether the file brings a head for further tokens (MTP) that can draft for it."""
+        """True if the file has a multi-token prediction (MTP) head that can draft for it."""
         from eaglecpp._extension import core
 
         if self.architecture not in core.head_architectures() or self.block_count is None:
@@ -65,16 +62,16 @@ class Facts:
 
     @property
     def tokens(self) -> list[bytes]:
-        """Texts of the vocabulary; empty when the file has none."""
+        """Texts of the vocabulary; empty if the file has none."""
         return list(self.file.get("tokenizer.ggml.tokens") or [])
 
     @property
     def token_types(self) -> list[int]:
-        """Kinds of the tokens; 1 is a normal one. Empty when the file does not say."""
+        """Types of the tokens; 1 is a normal token. Empty if the file does not have them."""
         return list(self.file.get("tokenizer.ggml.token_type") or [])
 
     def config(self) -> dict[str, Any]:
-        """The config blob's part about the weights, with Ollama's keys."""
+        """Returns the config blob's entries about the weights, with Ollama's keys."""
         return {
             "model_format": "gguf",
             "model_family": self.architecture,
@@ -89,7 +86,7 @@ class Facts:
 
 
 def read_facts(files: Sequence[Path]) -> Facts:
-    """Reads the heads of a GGUF's parts, first part first. Raises `eaglecpp.convert.errors.GgufError`."""
+    """Reads the headers of a GGUF's parts, first part first. Raises `eaglecpp.convert.errors.GgufError`."""
     head = read_gguf(files[0])
     parts = (head, *map(read_gguf, files[1:]))
     n_parameters = sum(tensor.n_elements for file in parts for tensor in file.tensors.values())
@@ -102,14 +99,14 @@ def read_facts(files: Sequence[Path]) -> Facts:
 
 
 def metadata(file: GgufFile) -> dict[str, Any]:
-    """The keys of a GGUF, JSON-ready; arrays (vocabularies) are None, as in Ollama."""
+    """Returns the keys of a GGUF, JSON-ready; arrays (vocabularies) are None, as in Ollama."""
     known = {name: field.value for name, field in sorted(file.fields.items())}
-    texts = {key: one.decode("utf-8", "replace") for key, one in known.items() if isinstance(one, bytes)}
-    return known | texts | {key: None for key, one in known.items() if isinstance(one, list)}
+    texts = {key: v.decode("utf-8", "replace") for key, v in known.items() if isinstance(v, bytes)}
+    return known | texts | {key: None for key, v in known.items() if isinstance(v, list)}
 
 
 def human_number(number: int) -> str:
-    """3.2B, 137M, 12.50M, 40K: as Ollama writes parameter counts (ollama/ollama: format/format.go)."""
+    """Formats a parameter count as Ollama does (ollama/ollama: format/format.go): 3.2B, 137M, 12.50M, 40K."""
     for unit, size, digits in (("B", 10**9, 1), ("M", 10**6, 2)):
         if number >= size:
             return f"{number / size:.0f}{unit}" if number % size == 0 else f"{number / size:.{digits}f}{unit}"
@@ -117,22 +114,22 @@ def human_number(number: int) -> str:
 
 
 def _file_type(file: GgufFile) -> str:
-    """Q4_K_M and the like; without the key, the type of most bytes."""
+    """Returns the file type, such as Q4_K_M; without the key, the type with the most bytes."""
     names: dict[int, str] = {number: name for name, number in FILE_TYPES.items()}
     usual = next(iter(inspection.types_of(file)), "unknown")
     return names.get(file.integer("general.file_type") or -1, usual)
 
 
 def check_fit(draft: Path, target: Facts) -> Facts:
-    """The drafter's facts. Raises MismatchError naming both sides and everything that differs, GgufError (or
-    convert's) for a file that is no sound drafter. Whether a small model, or heads alone, can draft for the
-    target is said by the engine, which loads both. Source of the rules: native/engine/models.cpp.
+    """Returns the drafter's facts. Raises MismatchError naming both sides and every difference; GgufError (or
+    convert's) for an invalid file. The engine decides whether a small model or a bare head can draft for the
+    target, since it loads both. Source of the rules: native/engine/models.cpp.
     """
     from eaglecpp._extension import core
 
     facts, path = read_facts([draft]), target.file.path
     if draft.samefile(path):
-        raise MismatchError(f"{draft} is both target and drafter; give a smaller model, or an EAGLE drafter")
+        raise MismatchError(f"{draft} is both target and drafter; name a smaller model, or an EAGLE drafter")
     if not facts.is_drafter:
         return facts
     info, ours, theirs = core.DraftFile(str(draft)).info, facts.tokens, target.tokens
@@ -142,7 +139,7 @@ def check_fit(draft: Path, target: Facts) -> Facts:
         ("number of layers", info["n_layer_target"] or target.block_count, target.block_count),
     ]
     if len(ours) == len(theirs):
-        # control and added ones are renamed by fine-tunes, which does no harm
+        # fine-tunes rename control and added tokens, which is harmless
         normal = [i for i, kind in enumerate(facts.token_types) if kind == _NORMAL] or range(len(ours))
         compared += [(f"token {i}", ours[i], theirs[i]) for i in normal if ours[i] != theirs[i]][:1]
     if wrong := [f"{what}: drafter {one}, target {other}" for what, one, other in compared if one != other]:
@@ -154,31 +151,32 @@ def check_fit(draft: Path, target: Facts) -> Facts:
 
 
 def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -> None:
-    """Writes a target in F32, F16 or BF16 to `out` in another type, by llama.cpp's own quantiser.
+    """Writes an F32, F16 or BF16 target to `out` in another type, with llama.cpp's quantiser.
 
-    Raises ValueError for an unknown type, UnsupportedError for what is split or quantised already, OSError
-    when the disk is full, EagleError when llama.cpp fails.
+    Raises ValueError for an unknown type, UnsupportedError for a split or quantised file, OSError if the disk
+    is full, EagleError if llama.cpp fails.
     """
     import llama_cpp
 
-    import eaglecpp._extension  # noqa: F401 - installs the log sink, which llama.cpp's messages go to
+    import eaglecpp._extension  # noqa: F401 - installs the sink for llama.cpp's log
     from eaglecpp.log import drain
 
     source, number = files[0], FILE_TYPES.get(type.upper())
     if number is None:
         raise InvalidValueError(f"unknown type {type!r}; expected one of {', '.join(sorted(FILE_TYPES))}")
     if len(files) > 1:
-        raise UnsupportedError(f"{source}: a split GGUF; merge it first (llama-gguf-split --merge)")
+        raise UnsupportedError(f"{source} is a split GGUF; merge it first (llama-gguf-split --merge)")
     if facts.file_type not in ("F32", "F16", "BF16"):
-        raise UnsupportedError(f"{source}: already {facts.file_type}; start from F32 or F16")
+        raise UnsupportedError(f"{source} is already quantised to {facts.file_type}; start from F32 or F16")
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = number
-    out.touch(0o644)  # whatever the umask
+    out.touch(0o644)  # regardless of the umask
     try:
         failed = llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(params))
     finally:
         drain()
     if failed:
-        with out.open("ab") as stream:  # llama.cpp does not say whether it was the disk: the system does
+        with out.open("ab") as stream:  # llama.cpp does not report a full disk; this write raises it
             stream.write(bytes(1 << 20))
-        raise EagleError(f"{source}: llama.cpp cannot quantise it; why: `eaglecpp --log-level info create`")
+        how = "for the reason, run `eaglecpp --log-level info create`"
+        raise EagleError(f"llama.cpp could not quantise {source}; {how}")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Where stores are, and which file of a store is which: Ollama's layout, names to paths and back.
+"""Location and layout of stores, in Ollama's format: names to paths and back.
 
     <root>/manifests/<host>/<namespace>/<model>/<tag>     one manifest
     <root>/blobs/sha256-<64 hex>                          content
     <root>/blobs/sha256-<64 hex>-partial                  content that is still being downloaded
 
-Looks at names of files only. Sources: ollama/ollama: manifest/paths.go (also for `manifests-v2`, which newer
+Looks at file names only. Sources: ollama/ollama: manifest/paths.go (also for `manifests-v2`, which newer
 releases write), types/model/name.go.
 """
 
@@ -28,19 +28,19 @@ _NO_NAME = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]|[. ]$')
 _RESERVED = re.compile(
     r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(?: *\..*)?", re.IGNORECASE
 )
-_MAX_NAME_BYTES = 200  # file systems take 255; temporary names add to it
+_MAX_NAME_BYTES = 200  # file systems allow 255; temporary names are longer
 
 
 def default_root() -> Path:
-    """The folder of our own store: `EAGLECPP_MODELS`, or the platform's folder for data of programs."""
+    """Returns the folder of our store: `EAGLECPP_MODELS`, or a folder below `data_dir()`."""
     return folder_named("EAGLECPP_MODELS") or data_dir() / "models"
 
 
 def ollama_roots() -> list[Path]:
-    """Folders where Ollama keeps models, whether they exist or not; the first one with a name wins."""
-    given = folder_named("OLLAMA_MODELS")
-    folders = [] if given is None else [given]
-    with contextlib.suppress(RuntimeError):  # a user without a home
+    """Returns the folders where Ollama may keep models, existing or not; the first one with a name wins."""
+    chosen = folder_named("OLLAMA_MODELS")
+    folders = [] if chosen is None else [chosen]
+    with contextlib.suppress(RuntimeError):  # the user has no home
         folders.append(Path.home() / ".ollama" / "models")
     if os.name == "posix":
         folders += [Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/.ollama/models")]
@@ -48,8 +48,8 @@ def ollama_roots() -> list[Path]:
 
 
 def is_file_name(text: object) -> bool:
-    """Whether the text is the name of a file and nothing else, on every system: no separator, drive letter,
-    stream, reserved or hidden name. What untrusted names have to be before they touch a disk.
+    """Returns whether a text is a bare file name on every system: no separator, drive letter, stream,
+    reserved or hidden name. Untrusted names must pass this check before any disk access.
     """
     return (
         isinstance(text, str)
@@ -62,19 +62,19 @@ def is_file_name(text: object) -> bool:
 
 
 def child(folder: Path, name: str) -> Path:
-    """The file of that name in a folder, never anywhere else. Raises StoreError unless it is a bare name."""
+    """Returns the file of that name directly in a folder. Raises StoreError unless it is a bare file name."""
     if not is_file_name(name):
-        raise StoreError(f"{name!r}: expected the bare name of a file (no folders, drives, reserved names)")
+        raise StoreError(f"{name!r}: expected a bare file name (no folders, drives or reserved names)")
     return folder / name
 
 
 def is_digest(text: object) -> bool:
-    """Whether the text is `sha256:` (or `sha256-`) and 64 hex digits."""
+    """Returns whether the text is `sha256:` (or `sha256-`) and 64 hex digits."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def blob_path(root: Path, digest: str) -> Path:
-    """Where the content of a digest is. Raises StoreError for a text that is not a digest."""
+    """Returns the path of a digest's content. Raises StoreError for a text that is not a digest."""
     match = _DIGEST.fullmatch(digest)
     if match is None:
         raise StoreError(f"{digest!r} is not a digest: expected sha256: and 64 hex digits")
@@ -82,18 +82,18 @@ def blob_path(root: Path, digest: str) -> Path:
 
 
 def partial_path(root: Path, digest: str) -> Path:
-    """Where the content of a digest grows while it is downloaded; Ollama skips files of this name too."""
+    """Returns the path of a content during its download; Ollama ignores files of this name too."""
     path = blob_path(root, digest)
     return path.with_name(path.name + "-partial")
 
 
 def manifest_path(root: Path, name: ModelName) -> Path:
-    """Where our own store writes the manifest of a name."""
+    """Returns the path where our store writes the manifest of a name."""
     return root.joinpath("manifests", *canonical(name).parts)
 
 
 def find_manifest(root: Path, name: ModelName) -> Path | None:
-    """The manifest of a name, upper and lower case not told apart; None when there is none."""
+    """Returns the manifest of a name, ignoring case; None if it does not exist."""
     exact = manifest_path(root, name)
     if os.path.lexists(exact) and not exact.is_dir():
         return exact
@@ -101,8 +101,8 @@ def find_manifest(root: Path, name: ModelName) -> Path | None:
 
 
 def manifest_files(root: Path) -> Iterator[Path]:
-    """Every file that may be a manifest, also under a name that we do not read. Raises OSError for a folder
-    that cannot be looked into.
+    """Yields every file that may be a manifest, including names that we do not read. Raises OSError for an
+    unreadable folder.
     """
 
     def fail(error: OSError) -> None:
@@ -115,7 +115,7 @@ def manifest_files(root: Path) -> Iterator[Path]:
 
 
 def manifests(root: Path) -> Iterator[tuple[ModelName, Path]]:
-    """Every name in a store with its manifest, sorted; files that cannot be manifests are passed over."""
+    """Yields every name in a store with its manifest, sorted; skips files that cannot be manifests."""
     seen: set[tuple[str, ...]] = set()
     for folder in _FOLDERS:
         base = root / folder

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Manifests and config blobs: bytes to values and back, byte for byte as Ollama writes them.
 
-Checked on the way in, because a manifest may come from a server: every digest is a digest and every size a
-size. No file is opened here. Source of the format: ollama/ollama: manifest/manifest.go,
-types/model/config.go.
+Manifests may come from a server, so every digest and size is validated when read. No file is opened here.
+Source of the format: ollama/ollama: manifest/manifest.go, types/model/config.go.
 """
 
 from __future__ import annotations
@@ -20,28 +19,32 @@ from eaglecpp.store.layout import is_digest, is_file_name
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
 IMAGE = "application/vnd.ollama.image."
-"""Ollama's media types are this and a word: model, draft, template ..."""
+"""Prefix of Ollama's media types; a word follows: model, draft, template ..."""
 PRAGMAS = "application/vnd.eaglecpp.image.pragmas"
-"""The `#eaglecpp:` lines of a Modelfile, as a JSON list of [name, value]; Ollama passes over it."""
+"""The `#eaglecpp:` lines of a Modelfile, as a JSON list of [name, value]; Ollama ignores it."""
 MAX_JSON = 16 << 20
-"""Bytes of a manifest or config: more than any honest one has."""
+"""Maximum size of a manifest or config in bytes; valid ones are far smaller."""
 _DECIDED_HERE, _SETTINGS = "decidedHere", "settings"
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
-_RUNNERS = ("ollama", "llamacpp", "")  # of a manifest list, in Ollama's order of preference; never mlx
+_RUNNERS = (
+    "ollama",
+    "llamacpp",
+    "",
+)  # runners in a manifest list, in Ollama's order of preference; never mlx
 _NAMES = {"media_type": "mediaType", "origin": "from"}
 _T = TypeVar("_T")
 
 
 class _LayerError(StoreError, ValueError):
-    """A value that a layer cannot have."""
+    """A layer has an invalid value."""
 
 
 class Layer(msgspec.Struct, frozen=True, omit_defaults=True, rename=_NAMES):
     """One blob of a model.
 
-    origin: the name of the model it was taken over from ("from" in the file)
-    name:   what it is called among its kind; of a "model" the file name of a part of a split GGUF, which
-            becomes a file, so nothing but a bare file name is taken (Ollama names MLX's tensors by path)
+    origin: name of the model it was taken from ("from" in the file)
+    name:   its name within its kind. For a "model" layer it is the file name of a part of a split GGUF, so
+    only a bare file name is accepted (Ollama names MLX's tensors by path)
     """
 
     media_type: str
@@ -54,12 +57,12 @@ class Layer(msgspec.Struct, frozen=True, omit_defaults=True, rename=_NAMES):
         if not is_digest(self.digest):
             raise _LayerError(f"digest: expected sha256: and 64 hex digits, found {self.digest!r}")
         if self.kind == "model" and self.name and not is_file_name(self.name):
-            raise _LayerError(f"name: expected the bare name of a file, found {self.name!r}")
+            raise _LayerError(f"name: expected a bare file name, found {self.name!r}")
         msgspec.structs.force_setattr(self, "digest", self.digest.lower().replace("-", ":"))
 
     @property
     def kind(self) -> str:
-        """ "model", "draft", "template", ...; the whole media type when it is none of Ollama's."""
+        """ "model", "draft", "template", ...; the whole media type if it is not Ollama's."""
         return self.media_type.removeprefix(IMAGE)
 
 
@@ -67,9 +70,9 @@ class Layer(msgspec.Struct, frozen=True, omit_defaults=True, rename=_NAMES):
 class Manifest:
     """The blobs of one model.
 
-    config:    None in manifests that have none
-    made_here: whether this machine's user wrote the settings (`create`). It stands in the manifest, so that
-               it changes in one step with what it is about; a manifest of a registry loses it on its way in
+    config:    None in manifests without one
+    made_here: True if this machine's user wrote the settings (`create`). It is stored in the manifest, so
+    that both change atomically. It is removed from a registry's manifest
     """
 
     layers: tuple[Layer, ...]
@@ -82,15 +85,15 @@ class Manifest:
         return self.layers if self.config is None else (*self.layers, self.config)
 
     def n_bytes(self, without: str) -> int:
-        """Bytes of everything but one kind of layer, each content once."""
+        """Returns the bytes of all blobs except one kind of layer; each content counts once."""
         return sum({layer.digest: layer.size for layer in self.blobs if layer.kind != without}.values())
 
     def of_kind(self, *kinds: str) -> tuple[Layer, ...]:
-        """The layers of these kinds, in the manifest's order."""
+        """Returns the layers of these kinds, in the manifest's order."""
         return tuple(layer for layer in self.layers if layer.kind in kinds)
 
     def to_bytes(self) -> bytes:
-        """The file's content: compact JSON with the keys in Ollama's order, and a newline."""
+        """Returns the file's content: compact JSON with the keys in Ollama's order, and a newline."""
         value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST, "config": self.config}
         value |= {"layers": self.layers}
         value |= {_DECIDED_HERE: [_SETTINGS]} if self.made_here else {}
@@ -98,14 +101,14 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str, read_blob: Callable[[str], bytes] | None = None) -> Manifest:
-        """Reads a manifest; of a list of manifests the one that llama.cpp can run.
+        """Reads a manifest; from a list of manifests, the one that llama.cpp can run.
 
-        where:     its name, for messages. read_blob: content by digest, for lists that refer to blobs.
-        Raises StoreError.
+        where: name of the manifest, for messages. read_blob: returns content by digest, for lists that refer
+        to blobs. Raises StoreError.
         """
         value: Mapping[str, Any] = decoded(data, where, dict[str, Any])
-        said = value.get(_DECIDED_HERE)
-        made_here = isinstance(said, list) and _SETTINGS in said
+        decided = value.get(_DECIDED_HERE)
+        made_here = isinstance(decided, list) and _SETTINGS in decided
         if value.get("mediaType") == _LIST:
             value = _chosen(value, where, read_blob)
         config = value.get("config")
@@ -118,9 +121,9 @@ class Manifest:
 
 
 def decoded(data: bytes, where: str, type: type[_T]) -> _T:
-    """A JSON value of this type. Raises StoreError."""
+    """Decodes a JSON value of this type. Raises StoreError."""
     if len(data) > MAX_JSON:
-        raise StoreError(f"{where}: {len(data)} bytes; at most {MAX_JSON} are read")
+        raise StoreError(f"{where}: {len(data)} bytes, the maximum is {MAX_JSON}")
     try:
         return msgspec.json.decode(data, type=type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -130,14 +133,14 @@ def decoded(data: bytes, where: str, type: type[_T]) -> _T:
 def _chosen(
     value: Mapping[str, Any], where: str, read_blob: Callable[[str], bytes] | None
 ) -> Mapping[str, Any]:
-    """The entry of a manifest list that llama.cpp can run."""
+    """Returns the entry of a manifest list that llama.cpp can run."""
     listed = value.get("manifests")
-    found = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
-    entries = {str(entry.get("runner") or "").lower(): entry for entry in reversed(found)}
+    valid = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
+    entries = {str(entry.get("runner") or "").lower(): entry for entry in reversed(valid)}
     for entry in (entries[runner] for runner in _RUNNERS if runner in entries):
         if "layers" in entry:
             return entry
         if is_digest(entry.get("digest")) and read_blob is not None:
             return decoded(read_blob(str(entry["digest"])), f"{where}: {entry['digest']}", dict[str, Any])
     runners = ", ".join(entries) or "none"
-    raise StoreError(f"{where}: no variant for llama.cpp; the variants are for: {runners}")
+    raise StoreError(f"{where}: no variant for llama.cpp; its variants are for: {runners}")

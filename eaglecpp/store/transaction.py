@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Changes of our store: blobs first, each under the digest of its content, then the manifest, in one step.
+"""Changes of our store: first the blobs, each under the digest of its content, then the manifest, atomically.
 
     with Transaction(stores) as transaction:
         layer = transaction.add_file("model", Path("target.gguf"))
         transaction.commit(name, [layer], config)
 
-A blob appears whole or not at all, and so does a manifest, whose blobs are all there: a kill leaves the old
-model or the new one, and perhaps blobs that no manifest names. Blobs of a manifest that was removed or
-replaced go at once, unless a running process uses them; others wait `DAYS` for the command to be given again,
-as half a download does. While a manifest cannot be read, nothing is removed: it might be the one that needs
-it.
+Blobs and manifests appear whole or not at all, and all blobs of a manifest exist. A kill leaves the old model
+or the new one, and perhaps unused blobs. The blobs of a removed or replaced manifest are deleted at once,
+unless a running process uses them. Other unused blobs and partial downloads are kept for `DAYS`, so that the
+command can be repeated. While any manifest is unreadable, nothing is deleted, because it might need the blob.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from eaglecpp.store.model import VIEWS, StoredModel
 from eaglecpp.store.store import Store, Stores
 
 DAYS = 14
-"""How long what no model needs is kept."""
+"""Days for which unused files are kept."""
 _TEMPORARY = "tmp"
 _MARK = "eaglecpp.json"
 _LAYOUT = b'{"layout": 1}'
@@ -54,10 +53,10 @@ _log = logging.getLogger("eaglecpp.store")
 
 
 class Transaction:
-    """Content on its way to a manifest. Used once, by one thread.
+    """Collects content for a manifest. Used once, by one thread.
 
-    directory: where it is until then, locked as long as this process lives. A blob that is used has a second
-    name there: whoever removes it in the meantime takes away only the first
+    directory: holds the content until the commit, locked while this process lives. Blobs in use are
+    hard-linked there, so that another process can remove only their first name
     """
 
     def __init__(self, stores: Stores, report: Report = silent) -> None:
@@ -69,7 +68,7 @@ class Transaction:
         _prepare(self.root)
         for folder in (_TEMPORARY, "blobs"):
             make_folder(self.root / folder)
-        with lock_store(self.root):  # nobody takes it for a dead one's before it is locked
+        with lock_store(self.root):  # no process takes it for abandoned before it is locked
             self.directory = Path(tempfile.mkdtemp(dir=self.root / _TEMPORARY))
             self._lock = try_lock(self.directory)
         return self
@@ -81,37 +80,39 @@ class Transaction:
             raise StoreError(f"{self.root}: {os.strerror(error.errno)}; {MORE_ROOM}") from error
 
     def add_bytes(self, kind: str, data: bytes) -> Layer:
-        """A layer with this content. kind: a word of Ollama's, or a whole media type."""
+        """Adds a layer with this content. kind: a word of Ollama's, or a whole media type."""
         path = self.directory / uuid.uuid4().hex
-        path.touch(0o644)  # whatever the umask
+        path.touch(0o644)  # regardless of the umask
         path.write_bytes(data)
         sync(path)
         return self._add(kind, path, f"sha256:{hashlib.sha256(data).hexdigest()}")
 
     def add_file(self, kind: str, file: Path, *, name: str = "") -> Layer:
-        """A layer with the content of a file, which stays where it is and takes no second space where a disk
-        lets it have two names. name: of a part of a split GGUF
+        """Adds a layer with the content of a file. The file stays where it is and is hard-linked if the disk
+        allows it. name: of a part of a split GGUF
 
-        Raises OSError, and StoreError when it must be copied and the disk is too full.
+        Raises OSError; StoreError if it must be copied and the disk is too full.
         """
         path = self._take(file)
         step = Status("computing sha256 digest", file=file.name)
         return self._add(kind, path, file_digest(path, self.report, step), name)
 
     def add_layer(self, model: StoredModel, layer: Layer, *, origin: str = "") -> Layer:
-        """A layer of another model. A blob of Ollama's store that this one cannot have by a second name stays
-        there, and is found there.
+        """Adds a layer of another model. A blob of Ollama's store that cannot be linked stays there, and is
+        found there.
 
-        Raises StoreError when it is missing, was changed, or must be copied and the disk is too full.
+        Raises StoreError if it is missing, was changed, or must be copied and the disk is too full.
         """
         file = model.find_blob(layer)
         if model.owner == "pip" and known_digest(file) != layer.digest:
-            raise DigestError(f"{model.name}: {file}: its content is not {layer.digest}; install it again")
+            raise DigestError(
+                f"{model.name}: the content of {file} is not {layer.digest}; install the package again"
+            )
         self.add_shared(layer.digest, file)
         return msgspec.structs.replace(layer, origin=origin or layer.origin)
 
     def add_shared(self, digest: str, file: Path) -> None:
-        """Takes over a file with that content: a blob of any store, or what a package brings."""
+        """Adds a file with that digest: a blob of any store, or a file of a package."""
         with contextlib.suppress(OSError):
             os.link(os.path.realpath(file), self._staged(digest))
         if not self._staged(digest).exists() and self.stores.own.blob(digest) is None:
@@ -126,11 +127,11 @@ class Transaction:
         data: bytes | None = None,
         made_here: bool = False,
     ) -> StoredModel:
-        """Makes (or replaces) the model `name` of these layers.
+        """Creates (or replaces) the model `name` with these layers.
 
-        config:    what the model says of itself, or the layer that holds it
-        data:      the manifest's bytes, when they are to stay as they are
-        made_here: of `Manifest`
+        config:    the model's config, or its layer
+        data:      the manifest's bytes, if they must be kept as they are
+        made_here: as in `Manifest`
         Raises StoreError, OSError.
         """
         if not isinstance(config, Layer):
@@ -149,7 +150,7 @@ class Transaction:
         return found
 
     def _publish(self, layer: Layer) -> None:
-        """What is here becomes a blob, unless one is there already that nobody else can have changed."""
+        """Moves staged content to its blob, unless an unchanged blob exists already."""
         staged, blob = self._staged(layer.digest), blob_path(self.root, layer.digest)
         is_kept = blob.exists() and blob.stat().st_nlink == 1 and blob.stat().st_size == layer.size
         if staged.exists() and not is_kept:
@@ -162,13 +163,13 @@ class Transaction:
         return self.directory / blob_path(self.root, digest).name
 
     def _take(self, file: Path) -> Path:
-        """A second name of a file; a copy where the system cannot give it one."""
+        """Hard-links a file into the directory, or copies it if the system cannot link it."""
         path = self.directory / uuid.uuid4().hex
         try:
             os.link(os.path.realpath(file), path)
         except OSError:
             check_space(self.root, file.stat().st_size, f"a copy of {file}")
-            path.touch(0o644)  # whatever the umask
+            path.touch(0o644)  # regardless of the umask
             shutil.copyfile(file, path)
             sync(path)
         return path
@@ -180,9 +181,9 @@ class Transaction:
 
 
 def remove_model(store: Store, name: ModelName) -> None:
-    """Removes a model of our store, and the blobs no other one needs.
+    """Removes a model of our store, and the blobs that no other model needs.
 
-    Raises StoreError when there is no such model, or the store is not ours.
+    Raises StoreError if the model does not exist, or the store is not ours.
     """
     _prepare(store.root)
     with lock_store(store.root):
@@ -193,7 +194,7 @@ def remove_model(store: Store, name: ModelName) -> None:
 
 
 def copy_model(stores: Stores, model: StoredModel, name: ModelName, report: Report = silent) -> StoredModel:
-    """Makes `name` a second name of a model; blobs are shared. Raises StoreError."""
+    """Makes `name` a second name of a model; both share their blobs. Raises StoreError."""
     with Transaction(stores, report) as transaction:
         origin = "" if model.own else str(model.name)
         layers = [transaction.add_layer(model, layer, origin=origin) for layer in model.manifest.layers]
@@ -203,38 +204,40 @@ def copy_model(stores: Stores, model: StoredModel, name: ModelName, report: Repo
 
 
 def discard(root: Path, digests: Set[str]) -> None:
-    """Removes those of these blobs that no model needs."""
+    """Removes the given blobs that no model needs."""
     with lock_store(root):
         _collect(root, digests)
 
 
 def _prepare(root: Path) -> None:
-    """Makes a folder our store. Raises StoreError for a folder that holds someone else's, or is read-only."""
+    """Makes a folder our store. Raises StoreError for a folder of another program, or a read-only one."""
     mark = root / _MARK
     try:
-        # The mark is always made first: another process may be making ours.
+        # The mark is always written first: another process may be creating our store.
         if not (mark.exists() or (root / "manifests").exists() or (root / "blobs").exists()):
             replace_bytes(mark, _LAYOUT + b"\n")
         layout = read_limited(mark, 1000).strip()
     except FileNotFoundError:
-        theirs = f"{root} has another program's models, which are only read"
-        raise StoreError(f"{theirs}: set EAGLECPP_MODELS elsewhere") from None
+        reason = f"{root} belongs to another program, so eaglecpp only reads it"
+        raise StoreError(f"{reason}; set EAGLECPP_MODELS to another folder") from None
     except OSError as error:
         why = error.strerror or error
-        raise StoreError(f"{root}: cannot be written: {why}; set EAGLECPP_MODELS elsewhere") from error
+        raise StoreError(f"cannot write to {root}: {why}; set EAGLECPP_MODELS to another folder") from error
     if layout != _LAYOUT:
-        raise StoreError(f"{mark}: expected {_LAYOUT!r}, found {layout!r}; written by a newer eaglecpp?")
+        raise StoreError(
+            f"{mark}: expected {_LAYOUT!r}, found {layout!r}; upgrade eaglecpp if a newer version wrote it"
+        )
 
 
 def _digests(path: Path) -> set[str]:
-    """What a manifest names. Raises StoreError, OSError."""
+    """Returns the digests in a manifest. Raises StoreError, OSError."""
     return {layer.digest for layer in Manifest.from_bytes(read_limited(path, MAX_JSON), str(path)).blobs}
 
 
 def _change(root: Path, path: Path, data: bytes = b"") -> None:
-    """Writes a manifest, or removes it, with what it alone needed. The caller holds the lock."""
+    """Writes or removes a manifest, and removes the blobs that only it needed. The caller holds the lock."""
     dropped: set[str] = set()
-    with contextlib.suppress(StoreError, OSError):  # what is missing or damaged names nothing
+    with contextlib.suppress(StoreError, OSError):  # a missing or damaged manifest needs no blobs
         dropped = _digests(path)
     if data:
         replace_bytes(path, data)
@@ -244,9 +247,9 @@ def _change(root: Path, path: Path, data: bytes = b"") -> None:
 
 
 def _collect(root: Path, dropped: Set[str]) -> None:
-    """Removes what no model needs: `dropped` at once, the rest when it is old. The caller holds the lock."""
+    """Removes unneeded files: `dropped` at once, others when they are old. The caller holds the lock."""
     for folder in root.glob(f"{_TEMPORARY}/*"):
-        with contextlib.suppress(OSError):  # a Timeout is one: its process lives
+        with contextlib.suppress(OSError):  # includes Timeout: the process is alive
             lock = try_lock(folder)
             shutil.rmtree(folder, ignore_errors=True)
             lock.release()
@@ -255,11 +258,11 @@ def _collect(root: Path, dropped: Set[str]) -> None:
         for path in manifest_files(root):
             needed |= _digests(path)
     except (StoreError, OSError) as error:
-        _log.warning("nothing is removed, because a manifest cannot be read: %s", error)
+        _log.warning("no unused files are removed, because a manifest cannot be read: %s", error)
         return
     oldest = time.time() - DAYS * 86400
     for path in [entry for name in ("blobs", VIEWS, LOCKS) for entry in root.glob(f"{name}/*")]:
-        digest = f"sha256:{path.name[-64:]}"  # which half a download and a lock have not
+        digest = f"sha256:{path.name[-64:]}"  # partial downloads and locks have no digest here
         if digest in needed or path.name == "store.lock":
             continue
         with contextlib.suppress(FileNotFoundError):

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Downloads one blob, even across interruptions: ranged requests into a partial file that outlives us.
+"""Downloads one blob, resumable across processes: ranged requests extend a partial file.
 
-The partial file is named by the digest of the whole, so it can only ever be continued with the same content.
-When it is complete its SHA-256 is checked, and it becomes the blob; a wrong one is thrown away. Servers are
-expected to fail: cut connections are continued, 429 and 5xx are retried as the server says, and if a server
-ignores ranges the download starts again from the first byte. All that is bounded: five tries in all, each of
-which is said, for a file as long as was listed; a small answer has a time in which it must be whole.
+The partial file is named by the digest of the whole, so it can only be continued with the same content. When
+it is complete, its SHA-256 is checked and it becomes the blob; a wrong file is deleted. Servers are expected
+to fail: broken connections are continued, 429 and 5xx are retried after the delay that the server asks for,
+and a server that ignores ranges restarts the download from the first byte. All of this is bounded: five
+reported tries, no more bytes than listed, and a deadline for small answers.
 
-`huggingface_hub` could do none of it for us: killed, it begins again and leaves what came
-(huggingface/huggingface_hub#4196); it stores a changed byte under the digest of the right one; and its HTTP
-library, another one in every major version, would have to be kept from other networks, too.
+`huggingface_hub` is not used for downloads. After a kill it starts over and leaves its partial files behind
+(huggingface/huggingface_hub#4196). It stores corrupted bytes under the digest of the correct ones. Its HTTP
+library differs in every major version, and each would need our address checks.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from eaglecpp.store.remote.reach import HttpSession
 from eaglecpp.store.transaction import Transaction
 
 _T = TypeVar("_T")
-_LONGEST_WAIT_S = 60  # before another try, whatever the server asks for
+_LONGEST_WAIT_S = 60  # before another try, regardless of the server's wish
 MAX_SMALL = 16 << 20
-"""Bytes of a manifest, a config, a template: more than any honest one has."""
+"""Maximum size of a manifest, config or template in bytes; valid ones are far smaller."""
 _SMALL_S = 45.0
-"""In which such an answer must be whole, all tries together."""
+"""Deadline for such an answer, including all tries."""
 _MAX_TRIES = 5
-_BUSY = (408, 425, 429, 500, 502, 503, 504)  # statuses that a later request may not get
+_BUSY = (408, 425, 429, 500, 502, 503, 504)  # statuses that are worth a retry
 
 
 @dataclass(frozen=True)
 class Remote:
     """A file on a server.
 
-    path:   in a repository, or what it is in a model of a registry
+    path:   in a repository, or its kind in a model of a registry
     size:   bytes
-    digest: "sha256:" and hex; "" of a small file on the Hub, which may have `git` instead, git's hash
-    owner:  what it belongs to, for messages
-    help:   what to try when access is refused
-    cached: a local copy that may be used instead, once its digest is checked
+    digest: "sha256:" and hex; "" for a small file on the Hub, which may have git's hash in `git` instead
+    owner:  repository or model, for messages
+    help:   advice for when access is refused
+    cached: a local copy that may be used instead, after its digest is checked
     """
 
     path: str
@@ -77,20 +77,20 @@ class Remote:
 
     @property
     def label(self) -> str:
-        """What it is, for messages."""
+        """Owner and name, for messages."""
         return f"{self.owner}: {self.name}"
 
     def layer(self, kind: str, name: str = "") -> Layer:
-        """As a layer of a model. name: of a part of a split GGUF. Raises StoreError."""
+        """Returns the file as a layer of a model. name: of a part of a split GGUF. Raises StoreError."""
         return Layer(IMAGE + kind, self.digest, self.size, name=name)
 
     def progress(self, completed: int) -> Status:
-        """That so many bytes of it are here."""
+        """Returns the status after `completed` bytes."""
         return Status(f"pulling {self.digest[7:19]}", self.digest, self.size, completed, self.name)
 
 
 class _TryAgain(Exception):
-    """What a later request may not get. wait_s: what the server asks for"""
+    """The request failed but a retry may succeed. wait_s: delay that the server asks for"""
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -98,15 +98,15 @@ class _TryAgain(Exception):
 
 
 def require_online(what: str) -> None:
-    """Raises OfflineError where a variable of huggingface_hub or llama.cpp forbids the network."""
+    """Raises OfflineError if a variable of huggingface_hub or llama.cpp forbids network access."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "LLAMA_ARG_OFFLINE", "LLAMA_OFFLINE")
     for name in names:
         if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE"):
-            raise OfflineError(f"{what}: cannot be asked for or downloaded, offline mode is on ({name})")
+            raise OfflineError(f"{what}: cannot be downloaded, because offline mode is on; unset {name}")
 
 
 def get(session: HttpSession, url: str, owner: str, help: str, token: str = "", **headers: str) -> bytes:
-    """A small answer, whole. Raises DownloadError, also for one of more than `MAX_SMALL` bytes or `_SMALL_S`
+    """Downloads a small answer. Raises DownloadError, also if it exceeds `MAX_SMALL` bytes or `_SMALL_S`
     seconds.
     """
     require_online(owner)
@@ -121,11 +121,11 @@ def get(session: HttpSession, url: str, owner: str, help: str, token: str = "", 
 
 
 def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end: float = math.inf) -> _T:
-    """What `once` returns; it is tried again when a connection breaks or a server is busy, and `report` hears
-    of it before. failed: what is said of the last try; end: the time (monotonic) after which none follows,
-    and none but the second where nothing is connected to: whoever is offline need not wait to be told.
+    """Calls `once` and returns its result; retries if a connection breaks or a server is busy, and reports
+    each retry. failed: the message after the last try; end: monotonic deadline, after which no retry starts.
+    With a deadline, a refused connection is retried only once: an offline user need not wait.
 
-    Raises OfflineError, and DownloadError for what another try would not change.
+    Raises OfflineError; DownloadError for failures that a retry would not change.
     """
     for n_tries in range(1, _MAX_TRIES + 1):
         try:
@@ -144,9 +144,9 @@ def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end:
 
 
 def _pieces(response: httpx.Response, limit: int, owner: str) -> Iterator[bytes]:
-    """What the server sends, as it is sent, at most `limit` bytes. Raises DownloadError, httpx's errors."""
+    """Yields the body as it arrives, up to `limit` bytes. Raises DownloadError and httpx's errors."""
     coding = response.headers.get("Content-Encoding", "identity").lower()
-    if coding not in ("", "identity"):  # it was asked not to; what it packs may unpack to anything
+    if coding not in ("", "identity"):  # we asked for identity; compressed data may unpack to any size
         raise DownloadError(f"{owner}: the server sent {coding[:40]}, which was not requested")
     n_bytes = 0
     for piece in response.iter_raw():
@@ -157,13 +157,13 @@ def _pieces(response: httpx.Response, limit: int, owner: str) -> Iterator[bytes]
 
 
 def fetch(session: HttpSession, root: Path, remote: Remote, report: Report) -> Path:
-    """The blob with the content of `remote`, whose digest was checked.
+    """Returns the blob with the content of `remote`, downloaded if needed and verified.
 
-    Raises DownloadError, and DigestError for a server that sends something else.
+    Raises DownloadError; DigestError if the server sends a different content.
     """
     path, blob = partial_path(root, remote.digest), blob_path(root, remote.digest)
     make_folder(path.parent)
-    failed = f"given up after {_MAX_TRIES} tries (what came is kept: run the command again to continue)"
+    failed = f"gave up after {_MAX_TRIES} tries; run the command again to continue the download"
     with lock_store(root, remote.digest, report):
         if not is_sound(blob, remote.digest, remote.size):  # else another process has stored it
             require_online(remote.label)
@@ -174,8 +174,8 @@ def fetch(session: HttpSession, root: Path, remote: Remote, report: Report) -> P
 
 
 def fetch_layer(transaction: Transaction, session: HttpSession, layer: Layer, remote: Remote) -> Path:
-    """A file with the content of a layer, which the transaction has then, from where it is nearest: our
-    store, Ollama's, a local cache, the server. Raises DownloadError, DigestError, StoreError.
+    """Returns a file with the content of a layer and adds it to the transaction. Uses our store, Ollama's, a
+    local cache or the server, in this order. Raises DownloadError, DigestError, StoreError.
     """
     file = transaction.stores.own.blob(remote.digest)
     if file is not None and not is_sound(file, remote.digest, remote.size):
@@ -190,12 +190,12 @@ def fetch_layer(transaction: Transaction, session: HttpSession, layer: Layer, re
 
 
 def _receive(session: HttpSession, path: Path, remote: Remote, report: Report) -> None:
-    """One try to bring the partial file to its full size, and its check."""
+    """Makes one attempt to complete the partial file, then verifies it."""
     start = path.stat().st_size if path.exists() else 0
     check_space(path.parent, remote.size - start, "the download")
     if start < remote.size:
         _stream(session, path, remote, start, report)
-    path.touch(0o644)  # of no bytes, nothing came
+    path.touch(0o644)  # an empty file has no bytes to receive
     report(remote.progress(remote.size))
     step = Status("verifying sha256 digest", remote.digest, file=remote.name)
     if file_digest(path, report, step) == remote.digest:
@@ -203,26 +203,28 @@ def _receive(session: HttpSession, path: Path, remote: Remote, report: Report) -
         return
     path.unlink()
     if start > 0:
-        raise _TryAgain("what an earlier try had left is damaged; it starts again")
+        raise _TryAgain("the partial file is damaged; starting again")
     found = f"the server sent something other than {remote.digest}; nothing was stored"
     raise DigestError(f"{remote.label}: {found}. Try again later, or ask the repository's owner")
 
 
 def _stream(session: HttpSession, path: Path, remote: Remote, start: int, report: Report) -> None:
-    """One request: appends what the server sends, until its end or until it breaks off."""
+    """Sends one request and appends the body until it ends or the connection breaks."""
     with session.get(remote.url, {"Range": f"bytes={start}-"} if start else {}, remote.token) as response:
-        if start and response.status_code == 416:  # the server has less than we do: what we have is not it
+        if (
+            start and response.status_code == 416
+        ):  # the server's file is shorter than our partial file, so that is not from it
             path.unlink()
-            raise _TryAgain(f"the server refuses to continue at byte {start}; it starts again")
+            raise _TryAgain(f"the server cannot continue at byte {start}; starting again")
         _check_status(response, remote.owner, remote.url, remote.help)
         is_rest = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-        if not (response.status_code == 206 and is_rest):  # it is everything from the first byte
+        if not (response.status_code == 206 and is_rest):  # the body starts at the first byte
             start = 0
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and (whole := start + int(length[:20])) != remote.size:
             found = f"expected {remote.size} bytes, as listed, the server has {whole}"
             raise DownloadError(f"{remote.label}: {found}. Try again later, or ask the repository's owner")
-        path.touch(0o644)  # whatever the umask
+        path.touch(0o644)  # regardless of the umask
         with path.open("ab") as stream:
             stream.truncate(start)
             for piece in _pieces(response, remote.size - start, remote.label):
@@ -234,7 +236,7 @@ def _stream(session: HttpSession, path: Path, remote: Remote, start: int, report
 
 
 def _check_status(response: httpx.Response, owner: str, url: str, help: str) -> None:
-    status, address = response.status_code, url.partition("?")[0]  # the rest of a signed one is a secret
+    status, address = response.status_code, url.partition("?")[0]  # the query of a signed address is a secret
     if status < 400:
         return
     text = f"the server returned {status} {response.reason_phrase} for {address}"

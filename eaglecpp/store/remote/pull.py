@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""`pull`: a model by name into our store, from the Hub or an Ollama registry, with its drafter if wanted; and
-`find_draft`: the drafter that a reference names, for a target, on this machine or on the Hub.
+"""`pull`: downloads a model by name into our store, from the Hub or an Ollama registry, with its drafter if
+wanted. `find_draft`: resolves a reference to a drafter for a target, on this machine or on the Hub.
 
     result = pull("hf.co/user/repo:Q4_K_M", draft="auto", report=print)
 
-What was pulled before is not downloaded again, not even in part. A drafter that the model already has is kept
-when a pull brings a newer target and says nothing about drafters.
+Files that were pulled before are not downloaded again, not even in part. If a pull brings a newer target and
+does not mention drafters, the model keeps its drafter.
 
-A drafter from the Hub is downloaded, converted once, checked against its target and kept as
-`hf.co/<user>/<repo>:<TYPE>`, a model with nothing but a draft layer, so `list` shows it, `rm` removes it, and
-any number of targets share it. A drafter carries its target's tokenizer: for a target with another one the
-same checkpoint is converted again, in its place; models that were pulled with the first one keep it.
+A drafter from the Hub is downloaded, converted once, checked against its target and stored as
+`hf.co/<user>/<repo>:<TYPE>`, a model with only a draft layer. So `list` shows it, `rm` removes it, and any
+number of targets share it. A drafter contains its target's tokenizer. For a target with another tokenizer the
+same checkpoint is converted again and replaces the stored drafter; models pulled with the first one keep it.
 
 The registry's protocol is Docker's: `GET /v2/<namespace>/<model>/manifests/<tag>` and `.../blobs/<digest>`.
-Models that need a login are refused with advice on what to do. Source: ollama/ollama: server/images.go,
-server/download.go.
+Models that need a login are refused with advice. Source: ollama/ollama: server/images.go, server/download.go.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ from eaglecpp.store.transaction import Transaction, discard
 
 DEFAULT_TYPE = "Q8_0"
 _TEXTS = ("template", "system", "params")
-"""Small files with which a repository overrides what its GGUF says."""
+"""Small files of a repository that override the GGUF's own settings."""
 _MAX_LAYERS = 1000
-"""Of a model; a split GGUF has a layer for each part."""
+"""Maximum layers of a model; a split GGUF has one layer per part."""
 _MAX_TAG = 80
 
 
@@ -60,23 +59,23 @@ def pull(
     report: Report | None = None,
     stores: Stores | None = None,
 ) -> Made:
-    """Brings a model into our store, or up to date, and returns what was pulled.
+    """Downloads or updates a model in our store and returns it.
 
-    draft:    "auto" looks for one (in the repository, then in the table), "none" or "off" leaves or makes the
-              model without, anything else names one; None takes the publisher's, else keeps what is there
-    insecure: allow http, and TLS certificates that do not check out
-    report:   is told about each step, in place of bars on a terminal and in a notebook
-    stores:   None = those of this user
-    Raises ModelNotFoundError for what is no name, DownloadError (HostRefusedError where it must not be
-    asked), DigestError, StoreError, MismatchError, UnsupportedError, ConvertError.
+    draft:    "auto" searches for one (in the repository, then in the table), "none" or "off" removes it, any
+    other value names one; None uses the publisher's drafter, else keeps the stored one
+    insecure: allow http and invalid TLS certificates
+    report:   receives each step, instead of progress bars on a terminal or in a notebook
+    stores:   None = this user's stores
+    Raises ModelNotFoundError for an invalid name, DownloadError (HostRefusedError for a forbidden host),
+    DigestError, StoreError, MismatchError, UnsupportedError, ConvertError.
     """
     if report is None:
         with Bars() as bars:
             return pull(reference, draft=draft, insecure=insecure, report=bars, stores=stores)
     draft = "none" if Strategy.is_off(draft) else draft
-    asked = model_name(reference) if isinstance(reference, str) else reference
-    packaged = find_packaged(asked)
-    name = canonical(asked if packaged is None else packaged.hub)
+    requested = model_name(reference) if isinstance(reference, str) else reference
+    packaged = find_packaged(requested)
+    name = canonical(requested if packaged is None else packaged.hub)
     if not name.is_hub:
         require_allowed(name.host)  # before anything is reported
     stores = stores or Stores.open()
@@ -100,14 +99,14 @@ def pull(
         config = facts.config()
         if (layer := published.config) is not None:
             config = decoded(read_limited(files[layer], MAX_JSON), f"{name}: config", dict[str, Any])
-        found, notices = _drafter(transaction, session, name, draft, published, facts)
+        draft_file, notices = _drafter(transaction, session, name, draft, published, facts)
         kept = [layer for layer in layers if layer.kind != "draft"]
-        if found is None and (draft != "none" or kept == layers):
+        if draft_file is None and (draft != "none" or kept == layers):
             model = transaction.commit(name, layers, published.config or config, data=published.data)
         else:
             config.pop("draft", None)
-            if found is not None:
-                layer, of_draft = add_draft(transaction, found, facts)
+            if draft_file is not None:
+                layer, of_draft = add_draft(transaction, draft_file, facts)
                 kept, config["draft"] = [*kept, layer], draft_config(of_draft)
             model = transaction.commit(name, kept, config)
     report(Status("success"))
@@ -116,12 +115,12 @@ def pull(
 
 @dataclass(frozen=True)
 class _Published:
-    """What a name means on a server.
+    """A model as published on a server.
 
-    files:   where its layers and its config are
-    texts:   kind and content of what overrides the GGUF
-    drafter: beside the target in its repository
-    data:    of a registry's manifest, unless that may not stay as it came
+    files:   source of each layer and of the config
+    texts:   kind and content of the texts that override the GGUF
+    drafter: a drafter next to the target in its repository
+    data:    bytes of the registry's manifest; None if the manifest must be rewritten
     """
 
     files: list[tuple[Layer, Remote]]
@@ -141,9 +140,9 @@ def _packaged(transaction: Transaction, session: HttpSession, model: Packaged, r
     """
     try:
         published = _on_hub(session, model.hub, report)
-        if (found := published.layers[0].digest) == model.digest:
+        if (digest := published.layers[0].digest) == model.digest:
             return published
-        on_hub = f"{model.hub}: expected {model.digest}, the Hub has {found}"
+        on_hub = f"{model.hub}: expected {model.digest}, the Hub has {digest}"
     except DownloadError as error:
         on_hub = str(error)
     try:
@@ -160,7 +159,7 @@ def _on_hub(session: HttpSession, name: ModelName, report: Report) -> _Published
     parts = hub.choose_model(repository, name.tag)
     for part in parts:
         if not part.digest:
-            raise DownloadError(f"{id}: {part.path}: the Hub gives no digest for it")
+            raise DownloadError(f"{id}: the Hub has no digest for {part.path}")
     files = [(part.layer("model", part.name if len(parts) > 1 else ""), part) for part in parts]
     texts = [(kind, file) for kind in _TEXTS if (file := repository.file(kind)) is not None]
     read = tuple((kind, hub.read_small(session, file)) for kind, file in texts)
@@ -169,7 +168,9 @@ def _on_hub(session: HttpSession, name: ModelName, report: Report) -> _Published
 
 def _in_registry(session: HttpSession, name: ModelName, insecure: bool) -> _Published:
     if name.scheme != "https" and not (name.scheme == "http" and insecure):
-        raise DownloadError(f"{name}: not encrypted; add --insecure to `pull` or `run` to allow http")
+        raise DownloadError(
+            f"{name}: http is not encrypted; use https, or allow it with --insecure (`pull` or `run`)"
+        )
     help = f"Check the name, or try `ollama pull`; on the Hub: hf.co/USER/REPO:QUANT (asked: {name.host})"
     url = f"{name.scheme}://{name.host}/v2/{name.namespace}/{name.model}"
     data = get(session, f"{url}/manifests/{name.tag}", str(name), help, Accept=MANIFEST)
@@ -180,8 +181,10 @@ def _in_registry(session: HttpSession, name: ModelName, insecure: bool) -> _Publ
         what = "an MLX model" if manifest.of_kind("tensor") else "no GGUF model"
         raise DownloadError(f"{name}: this is {what}; eaglecpp runs GGUF models")
     digests = [layer.digest for layer in manifest.of_kind("model")]
-    if len(set(digests)) < len(digests):  # the head of each is read, 0.2 s for a large vocabulary
-        raise DownloadError(f"{name}: expected different parts of a model, found one content twice")
+    if len(set(digests)) < len(
+        digests
+    ):  # the header of each part is read, which takes 0.2 s with a large vocabulary
+        raise DownloadError(f"{name}: expected distinct parts of a model, found the same content twice")
     files = []
     for layer in manifest.blobs:
         kind = "config" if layer is manifest.config else layer.kind
@@ -198,8 +201,8 @@ def _drafter(
     published: _Published,
     target: Facts,
 ) -> tuple[Path | None, tuple[Notice, ...]]:
-    """A drafter for the target, as `draft` says; None for what is published, or for none. Where nothing was
-    said, the publisher's comes first, then the one that the model already has.
+    """Returns a drafter's file as `draft` asks; None for the published drafter or none. If `draft` is unset,
+    the publisher's comes first, then the model's current one.
     """
     stores, report = transaction.stores, transaction.report
     is_published = any(layer.kind == "draft" for layer in published.layers)
@@ -220,20 +223,20 @@ def _drafter(
         layer = published.drafter.layer("draft")
         return fetch_layer(transaction, session, layer, published.drafter), ()
     known, why = known_for(str(name), published.files[0][1].name, target)
-    found, failed = fetch_first(stores, known, target, report=report)
-    if found is None:
+    first, failed = fetch_first(stores, known, target, report=report)
+    if first is None:
         return None, (Notice(f"{failed or why}; make one with eaglecpp train"),)
-    match, file = found
-    return file, (Notice(f"{failed}; took {match.repo}"),) if failed else ()
+    match, file = first
+    return file, (Notice(f"{failed}; using {match.repo} instead"),) if failed else ()
 
 
 def add_draft(
     transaction: Transaction, file: Path, target: Facts, known: KnownDrafter | None = None, type: str = ""
 ) -> tuple[Layer, Facts]:
-    """A layer of the transaction with a drafter, and its facts.
+    """Adds a drafter's layer to the transaction; returns the layer and the drafter's facts.
 
-    file: its GGUF, or a checkpoint, which is converted; to `type`, and with what is `known` of it
-    Raises MismatchError when it does not fit the target, ConvertError when it cannot be converted.
+    file: a GGUF, or a checkpoint, which is converted to `type`, with the known facts in `known`. Raises
+    MismatchError if it does not fit the target, ConvertError if it cannot be converted.
     """
     if file.is_dir() or is_checkpoint(file):
         file = _converted(transaction, file, target, known, type or DEFAULT_TYPE)
@@ -249,10 +252,10 @@ def _converted(
     out, report = transaction.directory / "draft.gguf", transaction.report
     name = checkpoint.name if known is None else known.repo
 
-    def tell(progress: Progress) -> None:
+    def forward(progress: Progress) -> None:
         report(Status("converting the drafter", "", progress.total, progress.done, name))
 
-    options: dict[str, Any] = {"type": type, "progress": tell, "hub_id": known and known.repo}
+    options: dict[str, Any] = {"type": type, "progress": forward, "hub_id": known and known.repo}
     readings: dict[str, str] = {"feed": known.feed} if known is not None and known.feed else {}
     try:
         convert_checkpoint(checkpoint, target.file.path, out, readings=readings, **options)
@@ -273,11 +276,11 @@ def find_draft(
     type: str = "",
     report: Report,
 ) -> Path:
-    """The file that `text` names: a path, a checkpoint, the drafter of a stored model or drafter, or of a
-    repository of the Hub. A stored model without a drafter is itself one: a small model.
+    """Returns the file that `text` names: a path, a checkpoint, or the drafter of a stored model, a stored
+    drafter or a Hub repository. A stored model without a drafter is itself used, as a small model.
 
-    directory: relative paths are below it; type: of a checkpoint of the Hub.
-    Raises ModelNotFoundError, DownloadError, MismatchError, ConvertError.
+    directory: base of relative paths; type: for a checkpoint on the Hub. Raises ModelNotFoundError,
+    DownloadError, MismatchError, ConvertError.
     """
     if text == TEXT:
         how = "write `DRAFT text` in a Modelfile, or run with --draft text (a file of that name is ./text)"
@@ -291,7 +294,7 @@ def find_draft(
     if (model := stores.find(reference)) is not None:
         return model.draft_file() or model.target_files()[0]
     if not reference.is_hub:
-        how = "for a repository on the Hub write hf.co/USER/REPO; to list them: eaglecpp drafters MODEL"
+        how = "for a repository on the Hub write hf.co/USER/REPO; known drafters: eaglecpp drafters MODEL"
         raise ModelNotFoundError(f"drafter '{text}': no such file or stored model; {how}")
     repo, tag = reference.repository, reference.tag
     known = next((k for k in known_drafters() if k.repo.lower() == repo.lower()), KnownDrafter(repo))
@@ -302,8 +305,8 @@ def find_draft(
 def fetch_first(
     stores: Stores, known: Iterable[KnownDrafter], target: Facts, *, report: Report
 ) -> tuple[tuple[KnownDrafter, Path] | None, str]:
-    """Fetches the first of these drafters that can be downloaded and fits. Returns it with its file, and why
-    the ones before it failed, in one line.
+    """Fetches the first of these drafters that can be downloaded and fits. Returns the drafter and its file,
+    and the failures before it in one line.
     """
     from eaglecpp.convert import errors
 
@@ -320,11 +323,11 @@ def fetch_first(
 def fetch_drafter(
     stores: Stores, known: KnownDrafter, target: Facts, *, type: str = "", report: Report
 ) -> Path:
-    """The drafter of a Hub repository, ready for `target`; nothing is downloaded twice.
+    """Returns the drafter of a Hub repository, ready for `target`; downloads nothing twice.
 
-    known: the repository, and what is known of it beyond what the checkpoint says
-    type:  tensor type of a checkpoint that has to be converted, "" for the default
-    Raises DownloadError, MismatchError when it does not fit, ConvertError when it cannot be converted.
+    known: the repository, and facts about it that the checkpoint does not contain
+    type:  tensor type for a checkpoint that must be converted, "" for the default
+    Raises DownloadError, MismatchError if it does not fit, ConvertError if it cannot be converted.
     """
     if known.file:
         check_fit(shipped := FOLDER / known.file, target)
@@ -342,17 +345,17 @@ def fetch_drafter(
         if drafter is not None and drafter.digest:
             with HttpSession() as session:
                 file = fetch_layer(transaction, session, drafter.layer("draft"), drafter)
-            # never the name of a target in the same repository, which a quantisation alone may be
+            # the quantisation alone might be the name of a target in the same repository
             name = name if type else name.with_tag(drafter.name.removesuffix(".gguf")[:_MAX_TAG])
         else:
             into, name = transaction.directory / "hub", name.with_tag(type or DEFAULT_TYPE)
             file = hub.fetch_checkpoint(stores.own.root, repository, known.folder, into, report)
         layer, facts = add_draft(transaction, file, target, known, name.tag)
         model = transaction.commit(name, [layer], {**facts.config(), "draft": draft_config(facts)})
-    discard(stores.own.root, {file.digest for file in repository.files})  # a checkpoint, converted now
+    discard(stores.own.root, {file.digest for file in repository.files})  # the checkpoint has been converted
     return model.files("draft")[-1]
 
 
 def draft_config(facts: Facts) -> dict[str, str]:
-    """The config blob's `draft` entry; `kind` is ours, Ollama passes over it."""
+    """Returns the config blob's `draft` entry; Ollama ignores `kind`, which is ours."""
     return {"model_format": "gguf", "architecture": facts.architecture, "kind": facts.draft_kind}

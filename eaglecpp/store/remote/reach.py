@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""`HttpSession`: the HTTP client of downloads, and which servers it may reach, at which addresses.
+"""`HttpSession`: the HTTP client for downloads, with limits on the servers and addresses it may reach.
 
-A user may name any server. A request to `serve` may name only registries that are known or that the owner
-allows: otherwise it could have this machine ask others in its network. And no server on the Internet may
-redirect into that network, whoever asked. Addresses are checked where a connection is made, and connected to
-as they were checked, so that a second answer of a name server changes nothing. (Behind a proxy it is the
-proxy that resolves names; addresses that are written out are checked there, too.)
+A user may name any server. A request to `serve` may only name known registries and those that the operator
+allows; otherwise a client could make this machine query others in its network. No public server may redirect
+into that network, whoever made the request. Addresses are checked when a connection is opened, and exactly
+these addresses are used, so a second DNS answer changes nothing. (Behind a proxy, the proxy resolves names;
+literal addresses are still checked.)
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from eaglecpp.store.errors import DownloadError, HostRefusedError
 
 _KNOWN = (REGISTRY_HOST, *HUB_HOSTS)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_CONNECT_S, _SILENT_S = 15.0, 60.0  # to connect, between two packets
+_CONNECT_S, _SILENT_S = 15.0, 60.0  # to connect; between two packets
 _MAX_REDIRECTS = 5
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)
 
 
 @contextmanager
 def named_by_a_request(registries: Iterable[str]) -> Iterator[None]:
-    """What is downloaded inside was named by a request. registries: HOST or HOST:PORT, which the owner allows
-    besides the known ones, also in his own network.
+    """Restricts downloads in the block to servers that a request may name. registries: HOST or HOST:PORT that
+    the operator allows in addition to the known ones, even in the operator's own network.
     """
     allowed = {host.lower() for host in registries}
     if (endpoint := urlsplit(hub_endpoint()).netloc.lower()) not in _KNOWN:
-        allowed.add(endpoint)  # the owner's choice, too
+        allowed.add(endpoint)  # also the operator's choice
     token = _allowed.set(frozenset(allowed))
     try:
         yield
@@ -54,18 +54,20 @@ def require_allowed(host: str) -> None:
     """Raises HostRefusedError for a server (HOST or HOST:PORT) that a request may not name."""
     allowed = _allowed.get()
     if allowed is not None and host.lower() not in (*_KNOWN, *allowed):
-        raise HostRefusedError(f"this server does not download from {host} (--allow-registry {host})")
+        raise HostRefusedError(
+            f"this server does not download from {host}; the operator can allow it: --allow-registry {host}"
+        )
 
 
 def hub_endpoint() -> str:
-    """The address of the Hub: llama.cpp's variable, or huggingface_hub's (HF_ENDPOINT)."""
+    """Returns the Hub's address, from llama.cpp's variable or huggingface_hub's (HF_ENDPOINT)."""
     from huggingface_hub import constants
 
     return (os.environ.get("MODEL_ENDPOINT") or constants.ENDPOINT).rstrip("/")
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the Internet: not loopback, private, link-local or the like."""
+    """Returns whether an IP address is public: not loopback, private, link-local or the like."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
         ip = ip.ipv4_mapped or ip.sixtofour or ip
@@ -75,21 +77,24 @@ def is_public(address: str) -> bool:
 
 
 class HttpSession(httpcore.SyncBackend):
-    """One request with its redirects at a time; none of them leaves encryption or enters a network of this
-    machine unless the user named such a server. verify: check TLS certificates, and stay encrypted.
+    """Sends one request at a time and follows its redirects. A redirect may not leave encryption, nor enter a
+    network of this machine unless the user named such a server. verify: check TLS certificates and require
+    encryption.
     """
 
     def __init__(self, *, verify: bool = True) -> None:
         self._verify = verify
-        self._may_enter = False  # a network of this machine
-        self._is_inside = False  # the server of the last connection is in such a network
-        self._sender = ""  # who redirected us
-        self.end = math.inf  # when the answer must be whole
-        # Every request makes a connection, so that its address is checked for this request.
+        self._may_enter = False  # may connect to a network of this machine
+        self._is_inside = False  # the last connection was to such a network
+        self._sender = ""  # host of the last redirect
+        self.end = math.inf  # deadline of the whole answer
+        # Each request opens its own connection, so that its address is checked for that request.
         self._client = httpx.Client(verify=verify, limits=httpx.Limits(max_keepalive_connections=0))
         pool: Any = self._client._transport._pool  # type: ignore[attr-defined]
-        if not isinstance(pool._network_backend, httpcore.NetworkBackend):  # addresses would go unchecked
-            raise UnsupportedError(f"httpx {httpx.__version__} connects in an unknown way; install httpx<1")
+        if not isinstance(pool._network_backend, httpcore.NetworkBackend):
+            raise UnsupportedError(
+                f"httpx {httpx.__version__}: its addresses cannot be checked; install httpx<1"
+            )
         pool._network_backend = self
 
     def __enter__(self) -> Self:
@@ -108,11 +113,11 @@ class HttpSession(httpcore.SyncBackend):
         silent_s: float = _SILENT_S,
         end: float = math.inf,
     ) -> Iterator[httpx.Response]:
-        """The answer, its content not read yet.
+        """Yields the response; its body is not read yet.
 
-        token: for this server alone, not for those that it redirects to. silent_s: patience between two
-        packets; end: when the answer must be whole (monotonic). Raises HostRefusedError, DownloadError for a
-        bad redirect, and httpx's errors.
+        token: sent to this server only, not after a redirect to another. silent_s: timeout between two
+        packets; end: monotonic deadline of the whole answer. Raises HostRefusedError, DownloadError for a bad
+        redirect, and httpx's errors.
         """
         allowed, netloc = _allowed.get(), urlsplit(url).netloc.rpartition("@")[2].lower()
         require_allowed(netloc)
@@ -122,10 +127,10 @@ class HttpSession(httpcore.SyncBackend):
         timeout = httpx.Timeout(silent_s, connect=_CONNECT_S)
         request = self._client.build_request("GET", url, headers=headers, timeout=timeout)
         for _ in range(_MAX_REDIRECTS + 1):
-            with suppress(ValueError):  # a name is checked where it is connected to
+            with suppress(ValueError):  # a host name is checked when it is connected to
                 self._only_allowed(request.url.host, [str(ipaddress.ip_address(request.url.host))])
             self._is_inside = False
-            self.end = min(end, time.monotonic() + _SILENT_S)  # a head could trickle for ever
+            self.end = min(end, time.monotonic() + _SILENT_S)  # a server could send its headers endlessly
             response = self._client.send(request, stream=True)
             try:
                 if response.next_request is None:
@@ -133,20 +138,18 @@ class HttpSession(httpcore.SyncBackend):
                     yield response
                     return
             finally:
-                response.close()  # what comes with a redirect is not read: it need not end
+                response.close()  # the body of a redirect is not read: it may be endless
             followed, request = request.url, response.next_request
             if self._verify and followed.scheme == "https" and request.url.scheme != "https":
                 where = f"{request.url.scheme}://{request.url.host}"
-                raise DownloadError(
-                    f"{followed.host} redirects from https to {where}, not encrypted; refused"
-                )
+                raise DownloadError(f"{followed.host} redirects from https to unencrypted {where}; refused")
             self._may_enter, self._sender = self._is_inside, followed.host
         raise DownloadError(f"{netloc}: more than {_MAX_REDIRECTS} redirects")
 
     def connect_tcp(
         self, host: str, port: int, timeout: float | None = None, *args: Any, **options: Any
     ) -> httpcore.NetworkStream:
-        """Connects to the addresses that were checked, and to no others."""
+        """Connects to the checked addresses only."""
         name = host.strip("[]")
         try:
             found = socket.getaddrinfo(name, port, 0, socket.SOCK_STREAM)
@@ -164,17 +167,18 @@ class HttpSession(httpcore.SyncBackend):
         raise failure
 
     def _only_allowed(self, host: str, addresses: list[str]) -> list[str]:
-        chosen = addresses if self._may_enter else [one for one in addresses if is_public(one)]
+        chosen = addresses if self._may_enter else [a for a in addresses if is_public(a)]
         if not chosen:
             where = f"{host}, which is in a network of this machine ({addresses[0]})"
             if self._sender:
                 raise HostRefusedError(f"{self._sender} redirects to {where}; refused")
-            raise HostRefusedError(f"this server does not download from {where} (--allow-registry {host})")
+            how = f"the operator can allow it: --allow-registry {host}"
+            raise HostRefusedError(f"this server does not download from {where}; {how}")
         return chosen
 
 
 class _Stream:
-    """A connection whose reads end when the answer has to be whole."""
+    """A connection whose reads fail after the deadline of the answer."""
 
     def __init__(self, stream: httpcore.NetworkStream, session: HttpSession) -> None:
         self._stream, self._session = stream, session
@@ -182,7 +186,7 @@ class _Stream:
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         left = self._session.end - time.monotonic()
         if left <= 0:
-            raise httpcore.ReadTimeout("the answer took too long")
+            raise httpcore.ReadTimeout("the answer was not complete within its time limit")
         return self._stream.read(max_bytes, min(left, timeout or left))
 
     def start_tls(self, *args: Any, **options: Any) -> _Stream:

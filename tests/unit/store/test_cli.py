@@ -114,9 +114,9 @@ def test_create_reads_standard_input_and_reports_errors_by_line(
     for template, said in {
         "a\n{{ .Prompt } }": "TEMPLATE, line 2: unexpected '}' in an action",
         "{% for m in messages %}\n{{ m.x | no }}{% endfor %}": "TEMPLATE, line 2: No filter named 'no'.",
-        "{{ .Promt }}": "TEMPLATE: there is no .Promt; did you mean .Prompt? (the TEMPLATE prints nothing of "
-        "what a user says)",
-        "{% for m in mesages %}{{ m.x }}{% endfor %}": "the TEMPLATE prints nothing of what a user says",
+        "{{ .Promt }}": "TEMPLATE: there is no .Promt; did you mean .Prompt? (the TEMPLATE does not print "
+        "the user's messages)",
+        "{% for m in mesages %}{{ m.x }}{% endfor %}": "the TEMPLATE does not print the user's messages",
     }.items():
         (tmp_path / "bad").write_text(f'FROM {tiny.target}\nTEMPLATE """{template}"""\n')
         assert run("create", "b", "-f", "bad") == (1, "", f"error: bad:2: {said}\n")

@@ -83,7 +83,7 @@ def test_a_file_that_is_changed_in_place_is_noticed(tiny: Tiny, stores: Stores, 
     assert find_target("m").target.read_bytes() == data
     with target.open("r+b") as stream:
         stream.write(b"GGUX")
-    with pytest.raises(DigestError, match=r"was changed in place.*create m:latest again"):
+    with pytest.raises(DigestError, match=r"was changed together with.*create m:latest again"):
         find_target("m")
     target.write_bytes(data[:-1] + b"!")
     with pytest.raises(DigestError):
@@ -185,7 +185,7 @@ def test_another_users_store_is_not_written_to(
     stores = Stores.open()
     with pytest.raises(StoreError, match=r"another program.s models.*set EAGLECPP_MODELS"):
         make_model(stores, f"FROM {tiny.target}\n", "mine")
-    with pytest.raises(StoreError, match="another program's models"):
+    with pytest.raises(StoreError, match="belongs to another program"):
         remove_model(stores.own, ModelName.parse("m"))
     assert sorted(theirs.rglob("*")) == before
 
@@ -196,7 +196,7 @@ def test_a_full_disk_is_reported_before_the_copy(
     without_links(monkeypatch)
     free = tiny.target.stat().st_size + (1 << 20)  # the last bytes are reserved for the system
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
-    with pytest.raises(StoreError, match=r"not enough room for a copy of .*: it needs [\d.]+ [KM]?B"):
+    with pytest.raises(StoreError, match=r"not enough space for a copy of .*: needs [\d.]+ [KM]?B"):
         make_model(stores, f"FROM {tiny.target}\n")
     assert orphans(root) == []
 

@@ -39,7 +39,10 @@ def test_bytes_equal_ollamas() -> None:
         ({"layers": {}}, "Expected `array`, got `object`"),
         ({"layers": [{"mediaType": "m", "digest": "sha256:../x", "size": 1}]}, "digest: expected sha256:"),
         ({"layers": [{"mediaType": "m", "digest": A, "size": -1}]}, "Expected `int` >= 0"),
-        ({"layers": [{"mediaType": IMAGE + "model", "digest": A, "size": 1, "name": "../x"}]}, "bare name"),
+        (
+            {"layers": [{"mediaType": IMAGE + "model", "digest": A, "size": 1, "name": "../x"}]},
+            "bare file name",
+        ),
         ({"layers": [], "config": {"digest": "x"}}, "config"),
         ({"mediaType": "application/vnd.ollama.manifest.list.v2+json", "manifests": 7}, "no variant"),
     ],
@@ -63,5 +66,5 @@ def test_the_variant_for_llama_cpp_is_chosen_from_a_list() -> None:
     found = Manifest.from_bytes(json.dumps(referring).encode(), "x", {digest: stored}.__getitem__)
     assert found.layers[0].digest == A
     only_mlx = {"mediaType": kind, "manifests": [child("mlx", A)]}
-    with pytest.raises(StoreError, match=r"no variant for llama.cpp; the variants are for: mlx"):
+    with pytest.raises(StoreError, match=r"no variant for llama.cpp; its variants are for: mlx"):
         Manifest.from_bytes(json.dumps(only_mlx).encode(), "x")

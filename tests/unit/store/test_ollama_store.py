@@ -92,7 +92,7 @@ def test_a_missing_or_cut_blob_is_reported(ollama: OllamaModel, tiny: Tiny, home
     [
         ({"tensor": b"x"}, {"model_format": "safetensors"}, "MLX model"),
         ({"model": b"x"}, {"remote_host": "https://ollama.com"}, "runs on https://ollama"),
-        ({"system": b"x"}, {}, "without a model layer"),
+        ({"system": b"x"}, {}, "has no model layer"),
     ],
 )
 def test_models_that_cannot_run_here_are_refused(
