@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""Conversations: saved on disk, and together with their model."""
+"""Conversations on disk, and conversations together with their model."""

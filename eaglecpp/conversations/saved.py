@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Conversations on disk: one JSON file each, complete after every turn, whatever kills the process.
+"""Conversations on disk: one JSON file each, complete after every turn even if the process is killed.
 
-Two processes that continue one conversation do not overwrite each other: the second one gets a file of its
-own. Only their owner can read the files.
+If two processes continue the same conversation, they do not overwrite each other: the second one writes a new
+file. Only their owner can read the files.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class SavedChatError(EagleError):
 
 @dataclass(frozen=True)
 class SavedChat:
-    """One conversation. model, draft: the references it was opened with; examples: of the model when it
-    began, None where an earlier release saved it; parameters, strategy: as the user set them in the chat, by
+    """One conversation. model, draft: the references it was opened with; examples: the model's examples when
+    it began, None if an earlier release saved it; parameters, strategy: set by the user in the chat, by
     Modelfile name; created, updated: seconds since 1970.
     """
 
@@ -53,13 +53,13 @@ class SavedChat:
     stamp: tuple[int, int] | None = field(default=None, compare=False)
 
     def of(self, conversation: Conversation) -> SavedChat:
-        """The same chat with what was said by now."""
-        said = tuple(conversation.messages)
-        return replace(self, system=conversation.system, examples=conversation.examples, messages=said)
+        """Returns this chat with the current content of the conversation."""
+        messages = tuple(conversation.messages)
+        return replace(self, system=conversation.system, examples=conversation.examples, messages=messages)
 
     def continue_in(self, conversation: Conversation) -> None:
-        """Makes an empty conversation the saved one, whatever its model says by now: `/save` may have made
-        this very chat the model's examples.
+        """Loads the saved chat into an empty conversation. The model's current examples are replaced, since
+        `/save` may have turned this very chat into them.
         """
         conversation.system = self.system
         conversation.messages = list(self.messages)
@@ -68,21 +68,21 @@ class SavedChat:
 
 
 def new_chat(model: str, draft: str | None = None) -> SavedChat:
-    """An empty conversation with an id of its own; nothing is written yet."""
+    """Returns an empty conversation with a new id; writes nothing."""
     now = time.time()
     day = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return SavedChat(f"{day}-{secrets.token_hex(3)}", model, draft, created=now, updated=now)
 
 
 def write_chat(path: Path, chat: SavedChat) -> SavedChat:
-    """Writes a conversation in one step; returns it as saved. Raises SavedChatError, which names the file."""
+    """Writes a conversation atomically; returns it as saved. Raises SavedChatError, which names the file."""
     chat = replace(chat, updated=time.time())
     text = msgspec.json.format(msgspec.json.encode(replace(chat, stamp=None)), indent=1)
     try:
         replace_bytes(path, text + b"\n", mode=0o600)
     except OSError as error:
         reason = error.strerror or error
-        raise SavedChatError(f"{path}: the conversation cannot be saved: {reason}") from error
+        raise SavedChatError(f"cannot save the conversation to {path}: {reason}") from error
     return replace(chat, stamp=_stamp(path))
 
 
@@ -91,27 +91,30 @@ def read_chat(path: Path) -> SavedChat:
     stamp = _stamp(path)
     try:
         with open_regular(path) as file:
-            found = msgspec.json.decode(file.read(), type=SavedChat)
-        for message in (*found.messages, *(found.examples or ())):
+            chat = msgspec.json.decode(file.read(), type=SavedChat)
+        for message in (*chat.messages, *(chat.examples or ())):
             _check(message)
-        parameters = {name: from_json(name, value) for name, value in found.parameters.items()}
-        return replace(found, parameters=parameters, stamp=stamp)
+        parameters = {name: from_json(name, value) for name, value in chat.parameters.items()}
+        return replace(chat, parameters=parameters, stamp=stamp)
     except OSError as error:
-        raise SavedChatError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise SavedChatError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise SavedChatError(f"{path}: not a saved conversation ({error}); move it away") from error
+        raise SavedChatError(
+            f"{path} is not a saved conversation ({error}); remove it from the folder"
+        ) from error
 
 
 class ChatFolder:
-    """The folder of all saved conversations; it is made when the first one is saved."""
+    """The folder of all saved conversations, created with the first one."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def save(self, chat: SavedChat) -> SavedChat:
-        """Writes it; returns it as saved, under a new id if another process wrote to it meanwhile.
+        """Writes the chat; returns it as saved, under a new id if another process has written to its file
+        meanwhile.
 
-        Raises SavedChatError, which names the file, when the disk refuses.
+        Raises SavedChatError, which names the file, if it cannot be written.
         """
         path = self.path(chat)
         try:
@@ -122,28 +125,30 @@ class ChatFolder:
             make_private(self.directory)
         except OSError as error:
             reason = error.strerror or error
-            raise SavedChatError(f"{path}: the conversation cannot be saved: {reason}") from error
+            raise SavedChatError(f"cannot save the conversation to {path}: {reason}") from error
         return write_chat(path, chat)
 
     def remove(self, chat: SavedChat) -> None:
-        """Deletes its file, if there is one and nobody else wrote to it."""
+        """Deletes the file, unless another process has written to it."""
         path = self.path(chat)
         if chat.stamp is not None and chat.stamp == _stamp(path):
             with contextlib.suppress(OSError):
                 path.unlink()
 
     def latest(self, model: str | None = None) -> SavedChat | None:
-        """The conversation that was saved last, of any model or of one; None when there is none."""
+        """Returns the last saved conversation, of any model or of one; None if there is no such
+        conversation.
+        """
         return next((chat for chat in self.chats() if model is None or chat.model == model), None)
 
     def find(self, id: str) -> SavedChat | None:
-        """The conversation of that id; None where there is none. Raises SavedChatError."""
-        # names in the folder, not a path made of what somebody typed
+        """Returns the conversation with that id, or None. Raises SavedChatError."""
+        # lists the folder instead of building a path from user input
         return next((read_chat(path) for path in self.directory.glob("*.json") if path.stem == id), None)
 
     def chats(self, text: str = "") -> Iterator[SavedChat]:
-        """Those in which somebody said `text`, whatever its case, the last saved one first. A file that is
-        not a conversation is logged and left out.
+        """Yields conversations with `text` in any message (ignoring case), the last saved first. Invalid
+        files are logged and skipped.
         """
         stamped = [(_stamp(path), path) for path in self.directory.glob("*.json")]
         for _, path in sorted((pair for pair in stamped if pair[0] is not None), reverse=True):
@@ -156,12 +161,12 @@ class ChatFolder:
                 yield chat
 
     def path(self, chat: SavedChat) -> Path:
-        """Its file, written or not."""
+        """Returns the path of its file, which may not exist yet."""
         return self.directory / f"{chat.id}.json"
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """Changes whenever the file does; None for no file."""
+    """Returns a value that changes whenever the file does; None if the file does not exist."""
     try:
         status = path.stat()
     except FileNotFoundError:

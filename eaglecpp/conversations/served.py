@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`ServerAnswers`: answers of a `ChatSession` by a model in a server, which is asked through Ollama's
-`/api/chat` with our own fields.
+"""`ServerAnswers`: answers of a `ChatSession` from a model in a server, through Ollama's `/api/chat` with our
+extra fields.
 
     ChatSession(ServerAnswers("http://127.0.0.1:11434", "smollm2")).ask("Hi").text
 """
@@ -37,42 +37,44 @@ _FACTS_S = 30.0
 _TCP = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 _TCP_HERE = [(socket.IPPROTO_TCP, getattr(socket, n), i) for n, i in _TCP.items() if hasattr(socket, n)]
 _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *_TCP_HERE]
-_MAX_BYTES = 1 << 26  # of a line of an answer, or of what is said of a model
+_MAX_BYTES = 1 << 26  # of a line of an answer, or of a model's description
 _MALFORMED = (AttributeError, TypeError, ValueError, ArithmeticError, RecursionError)
 _NO_THINKING = "does not support thinking"
-_FIGURES = vars(Timings())  # as JSON has them, by name
-_SAMPLING = {one.name for one in describe(SamplingOptions)}
+_FIGURES = vars(Timings())  # as in JSON, by name
+_SAMPLING = {option.name for option in describe(SamplingOptions)}
 
 
 class ServerRefusedError(EagleError):
-    """The server did not do what it was asked for; the text says why."""
+    """The server refused the request; the message has its reason."""
 
 
 class NoServerError(ServerRefusedError):
-    """No server listens there."""
+    """No server listens at the address."""
 
 
 def address_of(text: str, port: int = 11434) -> str:
-    """The URL of a server that is named as in OLLAMA_HOST: [SCHEME://]HOST[:PORT][/PATH] (ollama/ollama:
-    envconfig/config.go). port: where neither scheme nor text names one. Raises InvalidValueError.
+    """Returns the URL of a server given as in OLLAMA_HOST: [SCHEME://]HOST[:PORT][/PATH] (ollama/ollama:
+    envconfig/config.go). port: the default if neither scheme nor text gives one. Raises InvalidValueError.
     """
     scheme, _, rest = text.strip().strip("\"'").rpartition("://")
-    place, slash, path = rest.partition("/")
-    place = f"[{place}]" if place.count(":") > 1 and not place.startswith("[") else place
+    netloc, slash, path = rest.partition("/")
+    netloc = f"[{netloc}]" if netloc.count(":") > 1 and not netloc.startswith("[") else netloc
     try:
-        parts = urlsplit(f"//{place}")
+        parts = urlsplit(f"//{netloc}")
         port = parts.port or {"http": 80, "https": 443}.get(scheme, port)
     except ValueError:
         port = -1
     if port < 0 or scheme not in ("", "http", "https"):
-        raise InvalidValueError(f"server {text!r}: expected HOST[:PORT], or http:// or https:// before it")
-    host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(found := parts.hostname or "", found)
+        raise InvalidValueError(f"server {text!r}: // or https:// before it")
+    host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(name := parts.hostname or "", name)
     host = f"[{host}]" if ":" in host else host
     return f"{scheme or 'http'}://{host}:{port}{slash}{path}".rstrip("/")
 
 
 def elsewhere(text: str) -> str | None:
-    """As `address_of`; None for a server on this machine, which is found without its address."""
+    """Returns the server's URL as `address_of` does; None for a server on this machine, which needs no
+    address.
+    """
     address = address_of(text)
     return None if _is_here(address) else address
 
@@ -89,16 +91,16 @@ def request(
     key: str | None = None,
     timeout: float | None = None,
 ) -> httpx.Response:
-    """Sends a request to a server and returns the response as a stream, to be closed. timeout: seconds
-    between two packets; None = loading and a long prompt take as long as they take, and a host that vanishes
-    is noticed within two minutes. Raises NoServerError where none listens, ServerRefusedError.
+    """Sends a request and returns the streaming response, which the caller closes. timeout: seconds between
+    two packets; None waits without a limit, since loading and long prompts take time. TCP keep-alive detects
+    a lost host within two minutes. Raises NoServerError if no server listens; ServerRefusedError.
     """
     import httpx
 
     url = urlsplit(address)
     proxies = {} if _is_here(address) or proxy_bypass(url.hostname or "") else getproxies()
     own = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    limits = httpx.Limits(max_keepalive_connections=0)  # the end of the response closes the connection
+    limits = httpx.Limits(max_keepalive_connections=0)  # closing the response closes the connection
     try:
         transport = httpx.HTTPTransport(
             verify=url.scheme == "https",
@@ -107,7 +109,7 @@ def request(
             proxy=proxies.get(url.scheme) or proxies.get("all"),
         )
     except (httpx.InvalidURL, ImportError, OSError, ValueError) as error:
-        why = f"a proxy or SSL_CERT_FILE of the environment cannot be used: {error}"
+        why = f"cannot use the proxy or SSL_CERT_FILE from the environment: {error}"
         raise ServerRefusedError(why) from None
     try:
         client = httpx.Client(transport=transport, timeout=httpx.Timeout(timeout, connect=_CONNECT_S))
@@ -120,7 +122,7 @@ def request(
         with contextlib.closing(response), contextlib.suppress(httpx.TransportError, KeyError, *_MALFORMED):
             reason = str(json.loads(_read(response))["error"])
         if response.status_code == 401:
-            reason += "; set EAGLECPP_API_KEY to one of its keys"
+            reason += "; set EAGLECPP_API_KEY to one of the server's keys"
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise _no_connection(address, error) from None
     except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
@@ -131,14 +133,16 @@ def request(
 def ask(
     address: str, method: str, path: str, body: Any = None, key: str = "", timeout: float | None = None
 ) -> Any:
-    """Returns the JSON of a response. Raises as `request`; ServerRefusedError for anything else than JSON."""
+    """Returns the JSON of a response. Raises as `request` does; ServerRefusedError for a response that is not
+    JSON.
+    """
     import httpx
 
     try:
         with contextlib.closing(request(address, method, path, body, key, timeout)) as response:
             return json.loads(_read(response))
     except (httpx.TransportError, *_MALFORMED) as error:
-        raise ServerRefusedError(f"{address} does not answer as eaglecpp serve does: {error}") from None
+        raise ServerRefusedError(f"expected an answer of `eaglecpp serve` from {address}: {error}") from None
 
 
 def _no_connection(address: str, error: Exception) -> ServerRefusedError:
@@ -151,12 +155,12 @@ def _no_connection(address: str, error: Exception) -> ServerRefusedError:
             "SSL_CERT_FILE to the file of its certificate authority"
         )
     if cause is not None:
-        return ServerRefusedError(f"{address} does not speak TLS: {cause}; try http:// in its place")
+        return ServerRefusedError(f"{address} does not use TLS: {cause}; try http:// instead")
     return NoServerError(str(error) or "it does not answer")
 
 
 def _lines(response: httpx.Response) -> Iterator[bytes]:
-    """Yields the lines of a response, which has at most _MAX_BYTES in one."""
+    """Yields the lines of a response, each with at most _MAX_BYTES."""
     held = b""
     for part in response.iter_raw():
         *lines, held = (held + part).split(b"\n")
@@ -167,19 +171,17 @@ def _lines(response: httpx.Response) -> Iterator[bytes]:
 
 
 def _read(response: httpx.Response) -> bytes:
-    found = bytearray()
+    data = bytearray()
     for part in response.iter_raw():
-        found += part
-        if len(found) > _MAX_BYTES:
+        data += part
+        if len(data) > _MAX_BYTES:
             raise ServerRefusedError(f"the answer has more than {_MAX_BYTES} bytes")
-    return bytes(found)
+    return bytes(data)
 
 
 @dataclass(frozen=True)
 class ServerAnswers:
-    """A model in the server at an address, which keeps it for keep_alive_s after an answer; None = as long as
-    it likes.
-    """
+    """A model in a server, loaded for keep_alive_s after an answer; None = the server's default."""
 
     address: str
     model: str
@@ -187,20 +189,20 @@ class ServerAnswers:
     api_key: str = ""
 
     def __call__(self, conversation: Conversation, options: Mapping[str, Any]) -> ServedAnswer:
-        """Begins an answer; options as `Session.chat`, those of a prompt that is read here without effect.
-        Raises ServerRefusedError before the first token; a conversation that does not fit is refused, too.
+        """Starts an answer; options as in `Session.chat`, except that prompt options have no effect. Raises
+        ServerRefusedError before the first token, also for a conversation that does not fit.
         """
         body = self._body(conversation, options)
         try:
             return ServedAnswer(request(self.address, "POST", "/api/chat", body, self.api_key))
         except ServerRefusedError as error:
-            if body["think"] and _NO_THINKING in str(error):  # as an engine answers
+            if body["think"] and _NO_THINKING in str(error):  # an engine ignores the option too
                 return self(conversation, {**options, "think": None})
             raise
 
     def facts(self) -> dict[str, Any]:
-        """What `/api/show` says of the model. Raises ServerRefusedError, also for a server that is not
-        eaglecpp's, which would not draft.
+        """Returns the model's `/api/show` entry. Raises ServerRefusedError, also for a server that is not
+        eaglecpp's and so would not draft.
         """
         found: dict[str, Any] = {}
         try:
@@ -208,23 +210,25 @@ class ServerAnswers:
                 found |= ask(self.address, method, f"/api/{path}", body, self.api_key, _FACTS_S)
                 if "eaglecpp" not in found:
                     raise ServerRefusedError(
-                        f"{self.address} is no `eaglecpp serve`; --no-server opens the model here"
+                        f"{self.address} is not `eaglecpp serve`; use --no-server to open the model here"
                     )
         except (NoServerError, TypeError) as error:
             raise ServerRefusedError(f"{self.address} does not answer: {error}") from None
         return found
 
     def found(self) -> tuple[ModelFiles, bool, bool]:
-        """The model as the server describes it, without files, whether it drafts, and whether it reads
-        pictures. Raises ServerRefusedError, ModelNameError.
+        """Returns the model as the server describes it (without files), whether it drafts, and whether it
+        accepts images. Raises ServerRefusedError, ModelNameError.
         """
         facts, name = self.facts(), read_name(self.model)
-        said = Modelfile(from_=(Command("model", str(name)),), system=str(facts.get("system") or "") or None)
-        found = ModelFiles("store", Path(str(name)), said, name=name)
-        return found, bool(facts.get("draft_info")), "vision" in (facts.get("capabilities") or ())
+        modelfile = Modelfile(
+            from_=(Command("model", str(name)),), system=str(facts.get("system") or "") or None
+        )
+        files = ModelFiles("store", Path(str(name)), modelfile, name=name)
+        return files, bool(facts.get("draft_info")), "vision" in (facts.get("capabilities") or ())
 
     def _body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:
-        # an empty one, too, in the place of the model's own
+        # sent even if empty, to override the model's own system prompt
         head = {"role": "system", "content": conversation.system}
         schema, strategy = options.get("json_schema", ""), options.get("strategy")
         return {
@@ -242,8 +246,8 @@ class ServerAnswers:
 
 
 class ServedAnswer(AnswerStream):
-    """An answer under way: iterate for chunks, which have texts and no tokens. Raises EagleError where the
-    server says so, or ends in the middle. load_ms: what the server took to load the model.
+    """A running answer: iterate for chunks, which have text but no tokens. Raises EagleError if the server
+    reports an error or ends early. load_ms: the server's time to load the model.
     """
 
     def __init__(self, response: httpx.Response) -> None:
@@ -263,11 +267,11 @@ class ServedAnswer(AnswerStream):
         try:
             chunk = self._chunk(json.loads(next(self._lines, b"")))
         except (TransportError, json.JSONDecodeError, UnicodeDecodeError):
-            why = "the server ended in the middle of the answer"
+            why = "the server closed the connection before the end of the answer; try again"
         except EagleError as error:
             why = str(error)
         except _MALFORMED as error:
-            why = f"the server's answer is none of `eaglecpp serve`: {error}"
+            why = f"expected an answer of `eaglecpp serve`: {error}"
         else:
             if chunk.finish_reason is not None:
                 self.close()
@@ -277,7 +281,7 @@ class ServedAnswer(AnswerStream):
         raise EagleError(why)
 
     def _chunk(self, part: dict[str, Any]) -> Chunk:
-        """Of a line of the answer. Raises EagleError that the line holds, any of _MALFORMED."""
+        """Parses a line of the answer. Raises EagleError for an error in the line, and any of _MALFORMED."""
         if "error" in part:
             raise EagleError(str(part["error"]))
         drafts = (part.get("drafts") or {}).get("pieces", ())
@@ -294,7 +298,7 @@ class ServedAnswer(AnswerStream):
         return Chunk(text, [], [], finish_reason=self._finish, timings=self._timings, pieces=pieces)
 
     def completion(self) -> Completion:
-        """What was said so far, without tokens."""
+        """Returns the answer so far, without tokens."""
         content = "".join(piece.text for piece in self._pieces if not piece.is_thinking)
         thinking = "".join(piece.text for piece in self._pieces if piece.is_thinking)
         message = Message(Role.ASSISTANT, content, thinking)

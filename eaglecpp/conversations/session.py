@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`ChatSession`: a conversation with a model, with history, undo, and saving and loading.
+"""`ChatSession`: a conversation with a model, with history, undo, saving and loading.
 
 with Engine.open("smollm2") as engine:
     chat = ChatSession(engine, system="Be brief.")
@@ -7,7 +7,8 @@ with Engine.open("smollm2") as engine:
     chat.undo()
     chat.save("talk.json")
 
-Who answers is a function: a place of an engine, or a model in a server (`eaglecpp.conversations.served`).
+A function provides the answers: a session of an engine, or a model in a server
+(`eaglecpp.conversations.served`).
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ if TYPE_CHECKING:
 
 
 Answers = Callable[[Conversation, Mapping[str, Any]], AnswerStream]
-"""Begins the answer to a conversation; options as `Session.chat`."""
+"""Starts the answer to a conversation; options as in `Session.chat`."""
 
 
 class ChatSession:
-    """A conversation with its own place in the engine's caches, or in the engine's default conversation.
+    """A conversation, in its own session of the engine or in the engine's default one.
 
-    engine:  that answers, or other `Answers`
+    engine:  the engine that answers, or other `Answers`
     system:  the system prompt; None for the model's own
-    session: a `Session` of the engine, which the caller closes; None for the engine's default conversation
-    conversation, saved: to go on with
+    session: a `Session` of the engine, which the caller closes; None for the engine's default one
+    conversation, saved: a conversation to continue
     If the conversation outgrows the context, whole exchanges are left out of the prompt, oldest first;
-    `left_out` says how many messages. They stay in `history`.
+    `left_out` counts these messages. They stay in `history`.
     """
 
     def __init__(
@@ -69,8 +70,8 @@ class ChatSession:
             saved.continue_in(self._conversation)
         if system is not None:
             self._conversation.system = system
-        # The stream of an answer that is not in the history yet, what the conversation was before its
-        # question, and the answer. A stream that nobody else holds ends.
+        # The stream of an answer that is not in the history yet, the conversation before its question, and
+        # the answer. A stream without other references ends.
         self._running: tuple[ref[AnswerStream], ConversationState] | None = None
         self._answer: Completion | None = None
 
@@ -79,8 +80,8 @@ class ChatSession:
 
     @property
     def conversation(self) -> Conversation:
-        """What was said, with an answer that has ended; after an error, or where it had not begun, its
-        question is gone, too.
+        """The conversation, including a finished answer. If the answer failed or produced no text, its
+        question is removed too.
         """
         if self._running is not None:
             stream, before = self._running[0](), self._running[1]
@@ -94,14 +95,12 @@ class ChatSession:
 
     @property
     def history(self) -> tuple[Message, ...]:
-        """The messages so far, oldest first, without the system prompt and the model's own examples."""
+        """The messages so far, oldest first, without the system prompt and the model's examples."""
         return tuple(self.conversation.messages)
 
     @property
     def system(self) -> str:
-        """The system prompt, "" for none. It applies to the whole conversation, including earlier
-        messages.
-        """
+        """The system prompt, or "". It applies to the whole conversation, including earlier messages."""
         return self._conversation.system
 
     @system.setter
@@ -110,12 +109,12 @@ class ChatSession:
 
     @property
     def left_out(self) -> int:
-        """How many of the oldest messages the model no longer sees."""
+        """Number of the oldest messages that the model no longer sees."""
         return self._conversation.n_left_out
 
     def ask(self, text: str, *, images: Sequence[bytes] = (), **options: Unpack[ChatKeywords]) -> Completion:
-        """Asks, and returns the answer; options as `Engine.chat`. images: PNG, JPEG, GIF or BMP files, for a
-        model that was opened with its projector. An error leaves the history unchanged.
+        """Asks a question and returns the answer; options as in `Engine.chat`. images: PNG, JPEG, GIF or BMP
+        files, for a model opened with its projector. An error leaves the history unchanged.
         """
         return _finished(self.stream(text, images=images, **options))
 
@@ -127,18 +126,18 @@ class ChatSession:
         files: Sequence[str] = (),
         **options: Unpack[ChatKeywords],
     ) -> AnswerStream:
-        """As `ask`, one chunk per round. What was generated until its end, or until it is closed or the next
-        question is asked, is the answer; a stream closed before its first token leaves the history unchanged.
-        files: texts that go before the question.
+        """Like `ask`, but yields one chunk per round. The text generated until the stream ends, is closed, or
+        the next question starts is the answer. A stream closed before its first token leaves the history
+        unchanged. files: texts placed before the question.
         """
-        return self._begin(lambda talk: talk.ask(text, images, files), options)
+        return self._begin(lambda conversation: conversation.ask(text, images, files), options)
 
     def retry(self, **options: Unpack[ChatKeywords]) -> Completion:
-        """Answers the last question once more. Raises InvalidStateError if there is none."""
+        """Answers the last question again. Raises InvalidStateError if there is none."""
         return _finished(self.stream_again(**options))
 
     def stream_again(self, **options: Unpack[ChatKeywords]) -> AnswerStream:
-        """As `retry`, one chunk per round."""
+        """Like `retry`, but yields one chunk per round."""
         return self._begin(Conversation.drop_answer, options)
 
     def edit(
@@ -149,17 +148,17 @@ class ChatSession:
         files: Sequence[str] = (),
         **options: Unpack[ChatKeywords],
     ) -> AnswerStream:
-        """Asks with another text in the place of the last question's; what is attached to it stays. As
-        `stream`. Raises InvalidStateError if there is none.
+        """Replaces the text of the last question and answers it, like `stream`; its attachments stay. Raises
+        InvalidStateError without a question.
         """
-        return self._begin(lambda talk: talk.edit(text, images, files), options)
+        return self._begin(lambda conversation: conversation.edit(text, images, files), options)
 
     def undo(self) -> str:
-        """Removes the last question and its answer; returns the question's text, "" if there is none."""
+        """Removes the last question and its answer; returns the question's text, or ""."""
         return self._settled().drop_question()
 
     def clear(self) -> None:
-        """Forgets all messages; the system prompt stays."""
+        """Removes all messages; the system prompt stays."""
         self._settled().clear()
         self.saved = None
 
@@ -175,13 +174,15 @@ class ChatSession:
 
     @classmethod
     def load(cls, engine: Engine, path: str | os.PathLike[str], *, session: Session | None = None) -> Self:
-        """Continues a saved conversation, with whichever model `engine` has. Raises
+        """Continues a saved conversation with the model of `engine`, which may be another one. Raises
         SavedChatError.
         """
         return cls(engine, session=session, saved=read_chat(Path(path)))
 
     def _begin(self, change: Callable[[Conversation], bool | None], options: Any) -> AnswerStream:
-        """Answers the question that `change` makes or finds; it returns False where there is none."""
+        """Answers the question that `change` adds or finds; `change` returns False if there is no
+        question.
+        """
         conversation = self._settled()
         before = conversation.state()
         try:
@@ -203,7 +204,7 @@ class ChatSession:
         return stream
 
     def _settled(self) -> Conversation:
-        """The conversation after the answer under way, which ends here."""
+        """Ends a running answer and returns the conversation with it."""
         stream = None if self._running is None else self._running[0]()
         if stream is not None:
             stream.close()
@@ -211,9 +212,9 @@ class ChatSession:
 
 
 def has_begun(answer: Completion) -> bool:
-    """Whether anything was said; False only for one that was ended before."""
-    said = answer.message.content + answer.message.thinking
-    return answer.finish_reason != "cancelled" or bool(said.strip())
+    """Returns whether the answer has any text; False only for one that was cancelled before."""
+    text = answer.message.content + answer.message.thinking
+    return answer.finish_reason != "cancelled" or bool(text.strip())
 
 
 def _finished(stream: AnswerStream) -> Completion:

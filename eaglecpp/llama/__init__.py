@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`Llama`: eaglecpp in the place of `llama_cpp.Llama`."""
+"""`Llama`: a drop-in replacement for `llama_cpp.Llama`."""
 
 from __future__ import annotations
 

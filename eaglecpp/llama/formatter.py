@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""llama_cpp's chat handlers, with our bounded templates where the model brings one."""
+"""llama_cpp's chat handlers, with our bounded templates for a model that has one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eaglecpp.errors import TemplateError
 
 
 class Formatter:
-    """llama_cpp's `Jinja2ChatFormatter`, with a template that cannot run away (see `chat.bounds`)."""
+    """llama_cpp's `Jinja2ChatFormatter`, with limits on the template (see `chat.bounds`)."""
 
     def __init__(self, template: str, bos_text: str, eos_text: str, eos: int) -> None:
         self._template = JinjaTemplate(template)
@@ -38,8 +38,8 @@ class Formatter:
 def find_handler(
     chat_format: str | None, metadata: Mapping[str, str], engine: Engine
 ) -> tuple[str, Callable[..., Any]]:
-    """llama_cpp's choice: the format asked for, else the file's template, else "llama-2"; its name and the
-    handler. Raises ValueError for a format that llama_cpp does not know.
+    """Returns name and handler of the chat format, chosen as in llama_cpp: the requested one, else the file's
+    template, else "llama-2". Raises ValueError for a format that llama_cpp does not know.
     """
     prefix = "tokenizer.chat_template"
     named = {k.removeprefix("tokenizer."): v for k, v in metadata.items() if k.startswith(f"{prefix}.")}

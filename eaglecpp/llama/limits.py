@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What `eaglecpp.Llama` cannot do of `llama_cpp.Llama`, and why.
+"""Features of `llama_cpp.Llama` that `eaglecpp.Llama` lacks, with the reasons.
 
-Every argument of llama_cpp's that would be ignored is refused instead with `UnsupportedError`; values that
-ask for nothing special pass, so that code which spells out llama_cpp's defaults works. What llama_cpp itself
-does not know is passed over with one warning, as llama_cpp passes over it silently: its server and LangChain
-give arguments that it dropped long ago.
+Arguments of llama_cpp that would have no effect raise `UnsupportedError`. llama_cpp's default values are
+accepted, so that code which spells them out works. Arguments that llama_cpp itself does not know are ignored
+with one warning (llama_cpp ignores them silently), since its server and LangChain pass arguments that it
+dropped long ago.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from eaglecpp.errors import UnsupportedError
 
 _log = logging.getLogger("eaglecpp.llama")
 
-# Arguments of llama_cpp.Llama that have no effect to give here: the values that ask for nothing special, and
-# why others are refused.
+# Arguments of llama_cpp.Llama without an effect here: the accepted values, and the reason for refusing
+# others.
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "split_mode": ((1,), "layers are split over GPUs by llama.cpp's default"),
     "tensor_split": ((None,), "layers are split over GPUs by llama.cpp's default"),
@@ -31,14 +31,14 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "yarn_beta_fast": ((32.0,), "the file's YaRN settings are used"),
     "yarn_beta_slow": ((1.0,), "the file's YaRN settings are used"),
     "yarn_orig_ctx": ((0,), "the file's YaRN settings are used"),
-    "embedding": ((False, True), ""),  # a context for it is opened when it is asked for
+    "embedding": ((False, True), ""),  # a context for embeddings is opened on first use
     "op_offload": ((None,), "llama.cpp decides"),
     "swa_full": ((None,), "the engine chooses the size of sliding-window caches for roll-back"),
     "lora_base": ((None,), "llama.cpp no longer has a base model for LoRA"),
     "numa": ((False, 0), "NUMA is process-wide; set it with numactl"),
     "tokenizer": ((None,), "the drafter was trained on the tokenizer in the target's file"),
     "spm_infill": ((False, True), ""),
-    "logits_all": ((False, True), ""),  # log-probabilities need no such switch here
+    "logits_all": ((False, True), ""),  # log-probabilities are always available
     "no_perf": ((False, True), ""),
     "vocab_only": ((False,), "a tokenizer drafts nothing; use llama_cpp.Llama"),
 }
@@ -58,5 +58,7 @@ def refuse_others(others: Mapping[str, Any]) -> None:
         if name not in _ONLY:
             continue
         allowed, why = _ONLY[name]
-        if not any(value is one or (value == one and type(value) is type(one)) for one in allowed):
+        if not any(
+            value is choice or (value == choice and type(value) is type(choice)) for choice in allowed
+        ):
             refuse(f"{name}={value!r}", why)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp.Llama`: `llama_cpp.Llama` for the uses most programs make of it, with a drafter.
+"""`eaglecpp.Llama`: `llama_cpp.Llama` with a drafter, for the uses of most programs.
 
     from eaglecpp import Llama            # was: from llama_cpp import Llama
     llm = Llama("target.gguf", draft_model="draft.gguf", n_ctx=4096)
     llm("def main():", max_tokens=64)["choices"][0]["text"]
 
-Same arguments, defaults and result dictionaries (plus `timings`), and an instance of `llama_cpp.Llama` for
-code that asks. Logits processors and llama_cpp's own state (`_ctx`, `scores`, `eval`) go to a plain twin
-(`llama_plain`), without drafts. What cannot work here is refused with the reason, never ignored:
-docs/python-api.md has the list. New code is better served by `eaglecpp.Engine`.
+Arguments, defaults and result dictionaries are the same (plus `timings`), and `isinstance` checks for
+`llama_cpp.Llama` pass. Logits processors and llama_cpp's own state (`_ctx`, `scores`, `eval`) go to a second
+instance without drafts, the plain twin (`llama.plain`). Unsupported arguments raise an error with the reason,
+never a silent fallback: docs/python-api.md lists them. New code should use `eaglecpp.Engine`.
 """
 
 from __future__ import annotations
@@ -43,22 +43,21 @@ if TYPE_CHECKING:
 
 Messages = Sequence[Mapping[str, object]]
 Vectors = list[float] | list[list[float]]
-"""The vector of a text; without pooling, one for each of its tokens."""
+"""The vector of a text; without pooling, one vector for each of its tokens."""
 _DEFAULT_SEED = 0xFFFFFFFF
 _NO_TFS = "llama.cpp no longer has tail-free sampling (llama_cpp ignores it)"
 _POOLINGS = ("none", "mean", "cls", "last", "rank")
 
 
 class Llama(Mirror):
-    """A model with the interface of `llama_cpp.Llama`; `engine` is the `eaglecpp.Engine` behind it.
+    """A model with the interface of `llama_cpp.Llama`; `engine` is its `eaglecpp.Engine`.
 
-    `draft_model`: path of a drafter GGUF, or "text" for drafts from the text itself; `strategy`: how it is
-    used (see `eaglecpp.Strategy`). `n_ctx=0`: the model's own context. `verbose` is accepted; llama.cpp's log
-    goes to `logging` ("eaglecpp.native") either way. `rng`: who draws sampled tokens; "coupled", the default,
-    lets drafts agree with sampled text and gives other texts for a seed than llama_cpp, "llama" gives
-    llama.cpp's own draws. Raises `ValueError` for a missing file, `UnsupportedError` for arguments that
-    cannot be honoured, and what `Engine.open`
-    raises.
+    `draft_model`: path of a drafter GGUF, or "text" for drafts from the text itself. `strategy`: see
+    `eaglecpp.Strategy`. `n_ctx=0`: the model's own context length. `verbose` has no effect; llama.cpp's log
+    always goes to `logging` ("eaglecpp.native"). `rng`: source of sampled tokens. "coupled", the default,
+    lets drafts agree with sampled text, and a seed gives another text than in llama_cpp; "llama" gives
+    llama.cpp's own draws. Raises `ValueError` for a missing file, `UnsupportedError` for unsupported
+    arguments, and the errors of `Engine.open`.
     """
 
     def __init__(
@@ -96,10 +95,10 @@ class Llama(Mirror):
         if draft_model not in (None, False) and not isinstance(draft_model, str | os.PathLike):
             refuse(
                 f"draft_model={type(draft_model).__name__}",
-                "give the path of a drafter GGUF; llama_cpp's draft model objects propose tokens "
+                "pass the path of a drafter GGUF; llama_cpp's draft model objects propose tokens "
                 "without the target's features",
             )
-        # one that turns messages into a prompt will do; one for images works on llama_cpp's own context
+        # Handlers that turn messages into a prompt work; image handlers need llama_cpp's own context.
         if hasattr(chat_handler, "clip_model_path") or not (chat_handler is None or callable(chat_handler)):
             refuse(
                 f"chat_handler={type(chat_handler).__name__}",
@@ -159,14 +158,14 @@ class Llama(Mirror):
         cache_dir: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> Self:
-        """Downloads a GGUF from the Hugging Face hub and opens it. `filename` and `additional_files` (further
+        """Downloads a GGUF from the Hugging Face Hub and opens it. `filename` and `additional_files` (further
         shards) are names or glob patterns that match one file each; `**options` are the constructor's.
         """
         from huggingface_hub import hf_hub_download, list_repo_files
 
         folder = None if local_dir is None else os.fspath(local_dir)
         cache = None if cache_dir is None else os.fspath(cache_dir)
-        options.pop("local_dir_use_symlinks", None)  # the hub client itself ignores it since 0.23
+        options.pop("local_dir_use_symlinks", None)  # ignored by the hub client since 0.23
         names = list_repo_files(repo_id)
         paths = [
             hf_hub_download(repo_id, _one_match(names, pattern, repo_id), local_dir=folder, cache_dir=cache)
@@ -203,14 +202,14 @@ class Llama(Mirror):
         grammar: Any = None,
         logit_bias: Mapping[int, float] | None = None,
     ) -> Any:
-        """Completes `prompt` (text, or token ids taken as they are): a dict, or with `stream` an iterator of
-        dicts.
+        """Completes `prompt` (text, or token ids used unchanged). Returns a dict, or with `stream` an
+        iterator of dicts.
 
         Arguments and defaults are llama_cpp's. `max_tokens` None or <= 0: until the context is full.
-        `stopping_criteria(input_ids, logits)` is called after each token with an empty `logits`, which stay
-        in native code. `logits_processor` sees every logit: then decoding is plain, by the twin. Raises
-        `ContextFullError` (a `ValueError`) when the prompt does not fit, `UnsupportedError` for `suffix`
-        where the file has no tokens for infilling, for `tfs_z` and for `echo` with `logprobs`.
+        `stopping_criteria(input_ids, logits)` is called after each token with empty `logits`, which stay in
+        native code. `logits_processor` needs every logit, so the twin decodes without drafts. Raises
+        `ContextFullError` (a `ValueError`) if the prompt does not fit; `UnsupportedError` for `suffix` if the
+        file has no infill tokens, for `tfs_z`, and for `echo` with `logprobs`.
         """
         given = {name: value for name, value in locals().items() if name != "self"}
         if logits_processor:
@@ -231,14 +230,14 @@ class Llama(Mirror):
             "mirostat": mirostat_mode,
             "logit_bias": tuple((int(token), bias) for token, bias in (logit_bias or {}).items()),
             "n_probs": logprobs or 0,
-            "grammar": "",  # given to the generation, in any form
+            "grammar": "",  # passed to the generation, in any form
         }
         text = prompt if isinstance(prompt, str) else self.engine.detokenize(prompt)
         if suffix is None:
             tokens = self.engine.prompt_tokens(prompt)
         else:
             tokens = Infill(text, suffix, suffix_first=self.spm_infill).tokens(self.engine.vocabulary)
-        if len(tokens) >= self.engine.n_ctx:  # in llama_cpp's words, which programs look for
+        if len(tokens) >= self.engine.n_ctx:  # llama_cpp's wording, which programs search for
             raise ContextFullError(
                 f"Requested tokens ({len(tokens)}) exceed context window of {self.engine.n_ctx}"
             )
@@ -260,11 +259,11 @@ class Llama(Mirror):
                 pass
             return self._result(running.completion(), reply, shown, lists)
 
-    # without its type checkers take the one that llama_cpp declares
+    # Without the annotation, type checkers use llama_cpp's declaration.
     __call__: Completes = create_completion
 
     def _create_completion(self, *args: Any, **options: Any) -> Iterator[Any]:
-        """As llama_cpp has it: an iterator in either case."""
+        """Returns an iterator in either case, as in llama_cpp."""
         result = self.create_completion(*args, **options)
         if isinstance(result, dict):
             yield result
@@ -293,10 +292,10 @@ class Llama(Mirror):
         tfs_z: float = 1.0,
         **options: Any,
     ) -> Any:
-        """Answers `messages` through the chat format: a dict, or with `stream` an iterator of dicts.
+        """Answers `messages` through the chat format. Returns a dict, or with `stream` an iterator of dicts.
 
         Formatting, tools and functions are llama_cpp's own handlers, so all its arguments and defaults apply
-        (temperature 0.2 here). `response_format`: json_object and, unlike llama_cpp, json_schema as well.
+        (temperature 0.2 here). `response_format`: json_object and, unlike llama_cpp, also json_schema.
         """
         if tfs_z != 1.0:
             refuse("tfs_z", _NO_TFS)
@@ -310,7 +309,7 @@ class Llama(Mirror):
             grammar=resolve_grammar(grammar, None, response_format),
             **{"repeat_penalty": 1.0, **options},
         )
-        if options.get("logits_processor"):  # the twin's, which keeps no such figures
+        if options.get("logits_processor"):  # the twin keeps no timings
             return result
         if stream:
             return self._with_timings(result)
@@ -328,9 +327,9 @@ class Llama(Mirror):
         reset: bool = True,
         **options: Any,
     ) -> Iterator[int]:
-        """Yields token ids that continue `tokens`, the end-of-generation token last; then it ends."""
+        """Yields token ids that continue `tokens`, and ends after the end-of-generation token."""
         if not reset:
-            refuse("generate(reset=False)", "prefixes are reused without it; pass all tokens")
+            refuse("generate(reset=False)", "pass all tokens; a common prefix is reused automatically")
         given = {name: value for name, value in locals().items() if name not in ("self", "options")}
         if options.get("logits_processor"):
             self._twin_is_ahead = True
@@ -357,7 +356,7 @@ class Llama(Mirror):
     # State
 
     def reset(self) -> None:
-        """Forgets the last prompt; nothing is reused by the next."""
+        """Forgets the last prompt, so that the next one reuses nothing."""
         self._twin_is_ahead = False
         self.engine.clear()
         if "_plain" in self.__dict__:
@@ -370,32 +369,33 @@ class Llama(Mirror):
         """Frees the model."""
         if "_plain" in self.__dict__:
             self._plain.close()
-        if "engine" in self.__dict__:  # it could be opened
+        if "engine" in self.__dict__:  # set only if opening succeeded
             self.engine.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return self._given
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc] # as llama_cpp unpickles
+        self.__init__(**state)  # type: ignore[misc] # like llama_cpp's own unpickling
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the interpreter may be on its way out
+        with contextlib.suppress(Exception):  # the interpreter may be shutting down
             self.close()
 
     def set_cache(self, cache: Any) -> None:
-        """Only None: the last conversation is reused without a cache object."""
+        """Accepts only None: the last conversation is reused without a cache object."""
         if cache is not None:
             refuse("set_cache", "the prefix of the last conversation is reused automatically")
 
     def save_state(self) -> NoReturn:
-        """Refused."""
+        """Raises UnsupportedError."""
         refuse(
-            "save_state", "target and drafter caches are not saved together; the last prefix is reused anyway"
+            "save_state",
+            "target and drafter caches are not saved together; the last prefix is reused automatically",
         )
 
     def load_state(self, state: Any) -> NoReturn:
-        """Refused."""
+        """Raises UnsupportedError."""
         refuse("load_state", "see save_state")
 
     # Embeddings
@@ -428,10 +428,10 @@ class Llama(Mirror):
         truncate: bool = True,
         return_count: bool = False,
     ) -> Any:
-        """The vector of a text, or those of a list; without pooling, which is llama_cpp's default for a model
-        that generates, a vector for each token. return_count: a pair, with the number of tokens.
+        """Returns the vector of a text, or the vectors of a list. Without pooling, llama_cpp's default for a
+        generative model, each token has a vector. return_count: return a pair with the number of tokens.
         """
-        found = self.engine.embedder.embed(
+        embeddings = self.engine.embedder.embed(
             [input] if isinstance(input, str) else input,
             pooling=self._pooling,
             normalize=normalize,
@@ -439,25 +439,27 @@ class Llama(Mirror):
             n_ctx=self.n_batch,
             special=False,
         )
-        vectors = [one.vector.tolist() for one in found]
+        vectors = [embedding.vector.tolist() for embedding in embeddings]
         out = vectors[0] if isinstance(input, str) else vectors
-        return (out, sum(one.n_tokens for one in found)) if return_count else out
+        return (out, sum(embedding.n_tokens for embedding in embeddings)) if return_count else out
 
     @property
     def _pooling(self) -> str:
-        asked = int(self._given.get("pooling_type", -1))
-        if asked < 0:
-            asked = int(self.metadata.get(f"{self.metadata['general.architecture']}.pooling_type", 0))
-        return _POOLINGS[asked] if asked < len(_POOLINGS) else ""  # which the engine refuses
+        number = int(self._given.get("pooling_type", -1))
+        if number < 0:
+            number = int(self.metadata.get(f"{self.metadata['general.architecture']}.pooling_type", 0))
+        return _POOLINGS[number] if number < len(_POOLINGS) else ""  # the engine refuses ""
 
     def pooling_type(self) -> int:
-        """llama.cpp's number of how token vectors become one."""
+        """Returns llama.cpp's number of the pooling type."""
         return _POOLINGS.index(self._pooling)
 
-    # Inside
+    # Internals
 
     def _next_seed(self, seed: int | None) -> int:
-        """Derives a call's seed as llama_cpp does: without one, from the last. -1 draws one for each call."""
+        """Returns a call's seed, derived as in llama_cpp: without one, from the previous. -1 draws a new one
+        each time.
+        """
         if seed in (-1, _DEFAULT_SEED) or (seed is None and self._seed == -1):
             return -1
         self._seed = seed if seed is not None else random.Random(self._seed).randint(0, 2**32)
@@ -502,8 +504,8 @@ class Llama(Mirror):
 
 
 def _same_names(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the given arguments that are options under llama_cpp's own names."""
-    return {one.name: given[one.name] for one in describe(options) if one.name in given}
+    """Returns the given arguments that are options under llama_cpp's own names."""
+    return {option.name: given[option.name] for option in describe(options) if option.name in given}
 
 
 _CHAT_ARGUMENTS = frozenset(inspect.signature(TheirLlama.create_chat_completion).parameters)
@@ -512,7 +514,7 @@ _CHAT_ARGUMENTS = frozenset(inspect.signature(TheirLlama.create_chat_completion)
 def _criterion(
     criteria: Callable[..., bool] | None, prompt: Sequence[int]
 ) -> Callable[[list[int]], bool] | None:
-    """llama_cpp's `stopping_criteria(input_ids, logits)` as a test of the generated tokens."""
+    """Adapts llama_cpp's `stopping_criteria(input_ids, logits)` to a test of the generated tokens."""
     if not criteria:
         return None
     no_logits = np.empty(0, dtype=np.single)
@@ -530,7 +532,7 @@ def _one_match(names: Sequence[str], pattern: str, repo_id: str) -> str:
 
 
 def _type_number(kind: int | str | None) -> int | None:
-    """ggml's number of a tensor type."""
+    """Returns ggml's number of a tensor type."""
     if isinstance(kind, str) and kind != "auto":
         from gguf import GGMLQuantizationType
 
@@ -539,7 +541,7 @@ def _type_number(kind: int | str | None) -> int | None:
 
 
 def _type_name(kind: int | str | None) -> str:
-    """ggml's name of a tensor type given as ggml's number, as a name, or as None (the default)."""
+    """Returns ggml's name of a tensor type, given as a number, a name, or None (the default)."""
     if isinstance(kind, int):
         from gguf import GGMLQuantizationType
 

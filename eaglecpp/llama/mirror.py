@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`Mirror`: what programs read of a `llama_cpp.Llama` beyond what it generates. The engine answers, or the
-plain twin where only llama_cpp has such a thing.
+"""`Mirror`: the attributes and methods of a `llama_cpp.Llama` besides generation. They use the engine, or the
+plain twin for what only llama_cpp has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _log = logging.getLogger("eaglecpp.llama")
 
 
 def _fact(read: Callable[[Engine], int], text: str) -> Callable[[Any], int]:
-    """A method of llama_cpp's that tells a number."""
+    """Returns a method of llama_cpp's interface that reads a number from the engine."""
 
     def fact(self: Mirror) -> int:
         return read(self.engine)
@@ -27,7 +27,7 @@ def _fact(read: Callable[[Engine], int], text: str) -> Callable[[Any], int]:
 
 
 class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
-    """The engine and the twin are opened by `Llama`."""
+    """Base of `Llama`, which opens the engine and the twin."""
 
     engine: Engine
     metadata: dict[str, str]
@@ -37,14 +37,14 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     # Text, tokens, facts
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """Token ids of UTF-8 bytes; `special`: the text of a special token becomes that token."""
+        """Returns token ids of UTF-8 bytes; `special`: parse the text of special tokens."""
         return self.engine.native.tokenize(text, add_bos, special)
 
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
     ) -> bytes:
-        """Bytes of token ids, without the space some tokenizers put after a BOS token. `prev_tokens` is not
-        needed.
+        """Returns the bytes of token ids, without the space that some tokenizers put after a BOS token.
+        `prev_tokens` is ignored.
         """
         text = b"".join(self.engine.token_to_piece(token, special=special) for token in tokens)
         begins = len(tokens) > 0 and tokens[0] == self.token_bos()
@@ -59,17 +59,17 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     _n_ctx, _n_vocab = property(n_ctx), property(n_vocab)
     _token_eos, _token_nl = property(token_eos), property(token_nl)
 
-    # State, by the twin
+    # State, from the twin
 
     def eval(self, tokens: Sequence[int]) -> None:
-        """Runs tokens, by the twin; with `logits_all`, logits are in `scores`."""
+        """Runs tokens in the twin; with `logits_all`, their logits are in `scores`."""
         self._caught_up().eval(tokens)
 
     def sample(self, *args: Any, **options: Any) -> int:
-        """Chooses a token from the logits of the last `eval`, by the twin."""
+        """Samples a token from the logits of the last `eval`, in the twin."""
         return int(self._caught_up().sample(*args, **options))
 
-    # What frameworks read
+    # Attributes that frameworks read
 
     def __getattr__(self, name: str) -> Any:
         if name in TWIN:
@@ -80,7 +80,7 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that the model has run in the last conversation: all but the last generated one."""
+        """Number of tokens evaluated in the last conversation: all but the last generated one."""
         if self._twin_is_ahead:
             return int(self._plain.n_tokens)
         return max(len(self.engine.tokens) - 1, 0)
@@ -91,12 +91,12 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     @property
     def input_ids(self) -> Any:
-        """The tokens that the model has run, `n_tokens` of them, in an array as long as the context."""
+        """The `n_tokens` evaluated tokens, in an array as long as the context."""
         return self._caught_up().input_ids
 
     @property
     def scores(self) -> Any:
-        """Logits, by the twin: with `logits_all` a row for each token that ran."""
+        """The twin's logits; with `logits_all`, a row for each evaluated token."""
         return self._caught_up().scores
 
     @property
@@ -106,24 +106,24 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     @property
     def n_threads(self) -> int:
-        """Threads of decoding."""
+        """Threads for decoding."""
         return int(self.engine.device_info["n_threads"])
 
     @property
     def n_threads_batch(self) -> int:
-        """Threads of reading prompts."""
+        """Threads for prompt processing."""
         return int(self._arguments["n_threads_batch"] or self.n_threads)
 
-    # Inside
+    # Internals
 
     @cached_property
     def _plain(self) -> Any:
-        """The twin: the model opened a second time, once."""
-        _log.info("%s: opened a second time, for plain decoding", self._arguments["model_path"])
+        """The twin: a second instance of the model, opened on first use."""
+        _log.info("opening %s a second time, for decoding without drafts", self._arguments["model_path"])
         return TheirLlama(**self._arguments)
 
     def _caught_up(self) -> Any:
-        """The twin, with the conversation that ran last: what the engine ran since is run again."""
+        """Returns the twin, after evaluating the tokens that the engine has evaluated since."""
         plain = self._plain
         if not self._twin_is_ahead:
             plain.reset()

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""The plain twin of `eaglecpp.Llama`: a `llama_cpp.Llama` of the same file, opened when something needs it.
+"""The plain twin of `eaglecpp.Llama`: a `llama_cpp.Llama` of the same file, opened on first use.
 
-A logits processor has to see every logit, and frameworks reach into `_ctx`, `_model`, `scores`: drafting has
-no place there. Such calls go to the twin, which decodes token by token, exactly as llama_cpp does; with
-memory-mapped weights both share them. Code that never asks for any of this never pays for it.
+A logits processor must see every logit, and frameworks use `_ctx`, `_model` and `scores`, which drafting
+cannot provide. Such calls go to the twin, which decodes token by token like llama_cpp. Memory-mapped weights
+are shared with it. Code that needs none of this pays nothing for it.
 """
 
 from __future__ import annotations
 
-from llama_cpp.llama import Llama as TheirLlama  # whoever puts ours in its place writes to `llama_cpp.Llama`
+from llama_cpp.llama import Llama as TheirLlama  # a replacement of `llama_cpp.Llama` is not seen here
 
 __all__ = ["ARGUMENTS", "TWIN", "TheirLlama"]
 
@@ -17,7 +17,7 @@ TWIN = (
     "_stack", "context_params", "model_params", "_is_recurrent", "_is_hybrid", "_logits_all",
     "_c_tensor_split", "tokenizer_",
 )  # fmt: skip
-"""Attributes of llama_cpp's own; `Llama` has them from its twin."""
+"""llama_cpp's own attributes, which `Llama` takes from its twin."""
 
 ARGUMENTS = ("kv_overrides", "lora_base", "lora_path", "lora_scale", "numa", "spm_infill", "tensor_split")
-"""Attributes of llama_cpp's that are arguments of its constructor."""
+"""llama_cpp's attributes that are arguments of its constructor."""

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Result dictionaries in the shape of `llama_cpp.Llama`, for `eaglecpp.llama`.
 
-Plain functions from results to dicts; key names and quirks follow abetlen/llama-cpp-python:
-llama_cpp/llama.py (0.3.36). Ours is one key more: `timings`, in a completion and in the last chunk of a
-stream.
+Plain functions from results to dicts. Key names and quirks follow abetlen/llama-cpp-python:
+llama_cpp/llama.py (0.3.36). We add one key, `timings`, to a completion and to the last chunk of a stream.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from eaglecpp.results import FinishReason
 
-if TYPE_CHECKING:  # what type checkers know of results
+if TYPE_CHECKING:  # result types for type checkers
     from collections.abc import Callable, Iterator, Mapping
     from typing import Literal, NotRequired, Protocol, Unpack, overload
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:  # what type checkers know of results
         timings: dict[str, Any]
 
     class CompletionPart(llama_types.CreateCompletionResponse, total=False):  # type: ignore[misc, call-arg]
-        """One of a stream; the last has `timings`."""
+        """A chunk of a stream; the last one has `timings`."""
 
         timings: dict[str, Any]
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:  # what type checkers know of results
         timings: dict[str, Any]
 
     class ChatPartChoice(TypedDict):
-        """What is new of an answer; llama_cpp's own type leaves out that `delta` may be empty at any key."""
+        """The new part of an answer; llama_cpp's own type does not allow an empty `delta`."""
 
         index: int
         delta: llama_types.ChatCompletionStreamResponseDelta
@@ -42,7 +41,7 @@ if TYPE_CHECKING:  # what type checkers know of results
         finish_reason: Literal["stop", "length", "tool_calls", "function_call"] | None
 
     class ChatPart(TypedDict):
-        """One of a stream; the last has `timings`."""
+        """A chunk of a stream; the last one has `timings`."""
 
         id: str
         model: str
@@ -52,7 +51,7 @@ if TYPE_CHECKING:  # what type checkers know of results
         timings: NotRequired[dict[str, Any]]
 
     class Completes(Protocol):
-        """`create_completion` of an instance, and the instance itself."""
+        """The type of `create_completion` and of calling the instance."""
 
         @overload
         def __call__(
@@ -90,7 +89,7 @@ if TYPE_CHECKING:  # what type checkers know of results
 
 
 class CompletionKeywords(TypedDict, total=False):
-    """Arguments of `Llama.create_completion` that are given by name."""
+    """Keyword arguments of `Llama.create_completion`."""
 
     top_p: float
     min_p: float
@@ -115,7 +114,7 @@ class CompletionKeywords(TypedDict, total=False):
 
 
 def completes(function: Callable[..., Any]) -> Completes:
-    """The same function, as type checkers are to see it."""
+    """Gives the function the overloaded type `Completes`."""
     return function
 
 
@@ -125,6 +124,6 @@ def part_of(
     logprobs: dict[str, Any] | None = None,
     finish_reason: FinishReason | None = None,
 ) -> dict[str, Any]:
-    """One dictionary of a stream. head: what all dictionaries of one completion share."""
+    """Returns one dictionary of a stream. head: the keys shared by all dictionaries of one completion."""
     choice = {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}
     return {**head, "choices": [choice]}

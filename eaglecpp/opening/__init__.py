@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The one way to open a model: from what a user names to everything that opening it needs.
+"""Opens a model: turns the user's reference into everything that the engine needs.
 
-`find` looks on this machine, `fetch` may download as well; both return a `ModelFiles`. `plan` adds options,
-strategy and where each of them came from, and returns an `OpeningPlan`, which `Engine` opens and
-`show` and `--verbose` print. `context` chooses a length for the context.
+`find` searches this machine, `fetch` may also download; both return a `ModelFiles`. `plan` adds options and
+strategy with the origin of each, and returns an `OpeningPlan`, which `Engine` opens and `show` and
+`--verbose` print. `context` chooses the context length.
 """

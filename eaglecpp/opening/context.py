@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""How long a context to open by default: depends on the model's own length and the free memory.
+"""The default context length, chosen from the model's trained length and the free memory.
 
-Takes the headers of the GGUF files and a number of bytes, returns a length and the reason in words. The rule:
+Takes the headers of the GGUF files and a number of bytes; returns a length and the reason in words. The
+rules:
 
-- never longer than the model was trained for, never shorter than 4096 where the model allows that much;
-- what a context takes (keys and values of target and drafter, the mask or the scores of one batch) may be a
-  quarter of the memory that the weights leave free: it is allocated in full when the model is opened, and
-  other programs need memory as well;
-- all that the model was trained for if that fits, else the longest power of two that does.
+- never longer than the trained length, and never shorter than 4096 if that is trained;
+- the context (keys and values of target and drafter, the mask or the scores of one batch) may take a quarter
+  of the memory that the weights leave free: it is allocated in full at opening, and other programs need
+  memory as well;
+- the full trained length if that fits, else the longest power of two that fits.
 
-If a file does not say, the answer is 4096; a file that is not a GGUF gets the same answer here, and its error
-when it is opened.
+Without the needed keys the answer is 4096. A file that is not a GGUF also gets 4096 here, and fails when it
+is opened.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 SAFE_N_CTX = 4096
 _AT_ONCE = 32768
-"""A text that is read at once needs scores of every token with every other."""
+"""Maximum length for models that read a text at once: they need scores of every token with every other."""
 _SHARE = 4
 _ENGINE_BYTES = 100 << 20
 _TYPE_BYTES = {"auto": 2.0, "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625, "q5_1": 0.75,
@@ -38,29 +39,29 @@ _TYPE_BYTES = {"auto": 2.0, "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625,
 def choose_n_ctx(
     target: Path, draft: Path | None, options: Mapping[str, Any], n_weights: int, n_free: int
 ) -> tuple[int, str]:
-    """The context length of one conversation with a target GGUF in tokens, and why it is that.
+    """Returns the context length of one conversation in tokens, and the reason.
 
-    draft: the drafter's GGUF, whose cache is as long; options: of the model, by field name; n_weights: bytes
-    of all that is loaded; n_free: bytes of free memory where the cache goes
+    draft: the drafter's GGUF, whose cache has the same length; options: model options by field name;
+    n_weights: bytes of all loaded files; n_free: bytes of free memory on the cache's device
     """
     keys = head_keys(target)
     n_train = _count(keys, "context_length")
     whole = n_train, "everything the model was trained for"
     if not n_train:
-        return SAFE_N_CTX, "the model does not say what context length it was trained for"
+        return SAFE_N_CTX, "the model's file has no trained context length"
     if n_train <= SAFE_N_CTX:
         return whole
     if _reads_at_once(keys):
-        return min(n_train, _AT_ONCE), "a text is read at once, and nothing of it is kept"
+        return min(n_train, _AT_ONCE), "the model reads a text at once and keeps no cache"
     is_fused = options.get("flash_attn") != "off"
     usual = "f16" if is_fused else "f32"
     types = [usual if options.get(name, "auto") == "auto" else options[name] for name in ("type_k", "type_v")]
     n_token = kv_bytes_per_token(keys, *types)
     if not n_token:
-        return SAFE_N_CTX, "the model does not say how much memory its context takes"
+        return SAFE_N_CTX, "the model's file does not allow to compute its memory per token"
     if draft is not None:
         n_token += kv_bytes_per_token(head_keys(draft), "f16", "f16")
-    # and a column of the mask in F16, or of the attention scores in F32, one layer at a time
+    # plus a column of the mask in F16, or of the attention scores in F32, one layer at a time
     n_column = 2.0 if is_fused else 4.0 * max(_per_layer(keys, "attention.head_count"))
     n_token += n_column * options.get("n_ubatch", 512)
     budget = max(n_free - n_weights, 0) // options.get("n_sequences", 1) // _SHARE
@@ -68,25 +69,25 @@ def choose_n_ctx(
         return whole
     n_ctx = max(SAFE_N_CTX, 1 << int(budget / n_token).bit_length() >> 1)
     sizes = f"{human_bytes(n_ctx * n_token)} of {human_bytes(n_free)} free memory"
-    return n_ctx, f"of {n_train} that the model was trained for; it takes {sizes}, -c asks for more"
+    return n_ctx, f"of {n_train} that the model was trained for; it takes {sizes}; use -c for more"
 
 
 def beyond_training(target: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """What to say of a context that was asked for and is longer than what a target GGUF was trained for,
-    unless options stretch its positions.
+    """Returns a notice if the requested context is longer than the target's trained length, unless options
+    stretch its positions.
     """
     n_ctx, n_train = options.get("n_ctx") or 0, _count(head_keys(target), "context_length")
     if not 0 < n_train < n_ctx or options.get("rope_freq_base") or options.get("rope_freq_scale"):
         return ()
     return (
-        f"n_ctx {n_ctx}: the model was trained for {n_train} tokens, and what it writes further on is mostly "
+        f"n_ctx {n_ctx}: the model was trained for {n_train} tokens, and its output beyond them is mostly "
         "nonsense; leave out n_ctx, or stretch its positions with rope_freq_scale or rope_freq_base",
     )
 
 
 def memory_needed(target: Path, options: ModelOptions, n_weights: int) -> int:
-    """Bytes that a model takes once it is open: its files, the caches of all conversations, and what every
-    engine has.
+    """Returns the bytes that a model takes once it is open: its files, the caches of all conversations, and a
+    fixed amount per engine.
     """
     keys = head_keys(target)
     n_ctx = options.n_ctx if options.n_ctx > 0 else _count(keys, "context_length") or SAFE_N_CTX
@@ -95,13 +96,17 @@ def memory_needed(target: Path, options: ModelOptions, n_weights: int) -> int:
 
 
 def free_for_cache(options: Mapping[str, Any]) -> int:
-    """Free memory where the KV cache goes: the first GPU's, if layers go there, else the machine's."""
-    found = _gpus_for_cache(options)
-    return int(found[options.get("main_gpu", 0) % len(found)]["memory_free"]) if found else free_memory()
+    """Returns the free memory for the KV cache: the first GPU's if layers are placed there, else the
+    machine's.
+    """
+    devices = _gpus_for_cache(options)
+    return (
+        int(devices[options.get("main_gpu", 0) % len(devices)]["memory_free"]) if devices else free_memory()
+    )
 
 
 def fuses_attention(options: Mapping[str, Any]) -> bool:
-    """Whether attention needs no memory for its scores: on a GPU, and with our kernels on the CPU."""
+    """Returns whether attention needs no memory for its scores: on a GPU, and with our kernels on the CPU."""
     from eaglecpp.lowlevel import system_info
 
     if options.get("flash_attn", "auto") != "auto":
@@ -116,8 +121,8 @@ def _gpus_for_cache(options: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def free_memory() -> int:
-    """Returns the bytes of memory that can be had without swapping and within a container's limit; 0 when the
-    system does not say.
+    """Returns the bytes of memory available without swapping and within a container's limit; 0 if the system
+    does not report it.
     """
     from eaglecpp._extension import core
 
@@ -135,15 +140,15 @@ def head_keys(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _head_keys(path: Path, *_version: int) -> dict[str, Any]:
-    """Reads a file once: the tokens of a vocabulary are passed over one by one, which takes 0.1 s."""
+    """Reads a file once: skipping the tokens of a vocabulary takes 0.1 s."""
     from eaglecpp.convert import read_keys
 
     return read_keys(path)
 
 
 def unknown_keys(draft: Path) -> tuple[str, ...]:
-    """Returns a notice for the keys of a drafter's file that nothing here computes with. A key without a
-    value (false, 0) asks for nothing.
+    """Returns a notice about keys in the drafter's file that nothing here uses. A key without a value (false,
+    0) is ignored.
     """
     from eaglecpp.convert import keys
 
@@ -151,16 +156,16 @@ def unknown_keys(draft: Path) -> tuple[str, ...]:
     arch = str(entries.get("general.architecture", ""))
     if arch not in keys.ALL:
         return ()
-    known = {one.name.replace("{arch}", arch) for one in keys.KEYS} | {f"{arch}.rope.scaling.finetuned"}
+    known = {key.name.replace("{arch}", arch) for key in keys.KEYS} | {f"{arch}.rope.scaling.finetuned"}
     unknown = [name for name, value in entries.items() if name.startswith(f"{arch}.") and value]
-    found = ", ".join(f"{name} = {entries[name]}"[:80] for name in sorted({*unknown} - known)[:8])
+    pairs = ", ".join(f"{name} = {entries[name]}"[:80] for name in sorted({*unknown} - known)[:8])
     why = "if they change what the drafter computes, its drafts are wrong; convert the checkpoint again"
-    return (f"{draft.name}: unknown keys {found}: {why}",) if found else ()
+    return (f"{draft.name}: unknown keys {pairs}: {why}",) if pairs else ()
 
 
 def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> float:
-    """What keys and values of one position take in all layers, 0 when the file does not say. Too much for
-    some models with recurrent layers.
+    """Returns the bytes that keys and values of one position take in all layers, 0 if the file lacks the
+    keys. An overestimate for some models with recurrent layers.
     """
     if _reads_at_once(keys):
         return 0.0
@@ -172,14 +177,14 @@ def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> flo
     n_k = _count(keys, "attention.key_length") or head_dim
     n_v = _count(keys, "attention.value_length") or head_dim
     if _count(keys, "attention.key_length_mla") and _count(keys, "attention.value_length_mla"):
-        n_v = 0  # latent attention: values are a part of what is kept as keys
-    # of Qwen 3.5's layers only every fourth keeps keys; the others have a state
+        n_v = 0  # latent attention: values are part of the stored keys
+    # Only every fourth layer of Qwen 3.5 stores keys; the others have a recurrent state.
     share = 1 / max(_count(keys, "full_attention_interval"), 1)
     return share * sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
 
 
 def _reads_at_once(keys: Mapping[str, Any]) -> bool:
-    """An embedding model such as BERT, which keeps no cache."""
+    """Returns whether the model is an embedding model such as BERT, which keeps no cache."""
     return _key(keys, "attention.causal") is False
 
 
@@ -193,7 +198,7 @@ def _count(keys: Mapping[str, Any], name: str) -> int:
 
 
 def _per_layer(keys: Mapping[str, Any], name: str) -> Sequence[int]:
-    """One value per layer, whether the file has one or a list."""
+    """Returns one value per layer, from a single value or a list."""
     value = _key(keys, name)
     if isinstance(value, list):
         return [entry for entry in value if isinstance(entry, int)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""As `find`, but may use the network: a missing model is pulled, `auto` finds a drafter, and a drafter
-checkpoint on the Hub is converted once.
+"""Like `find`, but may use the network: pulls a missing model, resolves the drafter `auto`, and converts a
+drafter checkpoint from the Hub once.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def fetch(
     insecure: bool = False,
     report: Report = silent,
 ) -> ModelFiles:
-    """Looks model and drafter up, and fetches what is missing.
+    """Finds model and drafter, and downloads missing files.
 
-    draft:       a reference; "auto" is the model's own, the one in its repository, or the one the table
-                 knows; where none of them can be had, a notice says so, and the model runs without. "text" is
-                 none, for drafts from the text itself
-    wants_draft: False when nothing will be drafted for now, so none is fetched
-    insecure:    the model may come by http, or from a server whose certificate does not check out
+    draft:       a reference; "auto" is the model's own drafter, the one in its repository, or one from the
+    table. If none can be had, a notice gives the reason and the model runs without. "text" uses drafts from
+    the text itself instead
+    wants_draft: False if drafting is off for now, so that no drafter is fetched
+    insecure:    allow http and invalid TLS certificates for the model
     Raises ModelNotFoundError, DownloadError, StoreError, MismatchError, ConvertError.
     """
     stores = Stores.open()
@@ -51,7 +51,7 @@ def fetch(
     except ModelNotFoundError:
         if not wants_draft or draft is None:
             return model.using()
-        find_path(draft, "drafter")  # what can only be a path: say so, with what is next to it
+        find_path(draft, "drafter")  # raises for a text that can only be a path, listing nearby files
         from eaglecpp.store.facts import read_facts
         from eaglecpp.store.remote.pull import find_draft
 
@@ -63,31 +63,31 @@ def fetch(
 
 
 def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ModelFiles:
-    find_path(reference, "target")  # what can only be a path and is none
+    find_path(reference, "target")  # raises for a text that can only be a path
     try:
         return find_target(reference, stores)
     except ModelNotFoundError:
         pass
-    from eaglecpp.store.remote.pull import pull  # slow to load, as is all that fetches
+    from eaglecpp.store.remote.pull import pull  # slow to import
 
     try:
         pull(reference, insecure=insecure, report=report, stores=stores)
     except DownloadError as error:
-        why = f"is not on this machine, and cannot be downloaded: {error}{stores.near(reference)}"
+        why = f"is not on this machine and cannot be downloaded: {error}{stores.near(reference)}"
         raise ModelNotFoundError(f"model {reference!r} {why}") from error
     return find_target(reference, stores)
 
 
 def _automatic(stores: Stores, model: ModelFiles, report: Report) -> ModelFiles:
-    """Finds a drafter: that of the model that a file is a copy of, of the model's repository, or of the
-    table; else the model's own head, else the text itself. A notice says why it is not the first of these.
+    """Finds a drafter: from the model that the file is a copy of, from the model's repository, or from the
+    table; else the model's own head, else the text itself. A notice gives the reason for a fallback.
     """
     from eaglecpp.store.drafters import known_for
     from eaglecpp.store.facts import read_facts
     from eaglecpp.store.remote.pull import fetch_first
 
     if (original := stores.original_of(model.target)) is not None:
-        why = f"auto: that of {original.short_name}, of which this is a copy"
+        why = f"auto: the drafter of {original.short_name}, since this is a copy of it"
         return model.using(original.draft_file(), why, draft_asked=True)
     try:
         facts = read_facts([model.target])
@@ -99,7 +99,7 @@ def _automatic(stores: Stores, model: ModelFiles, report: Report) -> ModelFiles:
     found, failed = fetch_first(stores, known, facts, report=report)
     if found is not None:
         match, file = found
-        notices = (f"{failed}; taking {match.repo}",) if failed else ()
+        notices = (f"{failed}; using {match.repo} instead",) if failed else ()
         return model.using(file, f"auto: {match.why}", draft_asked=True, notices=notices)
     if facts.has_head:
         origin = f"auto: its own head, because {failed or why}"
@@ -108,8 +108,8 @@ def _automatic(stores: Stores, model: ModelFiles, report: Report) -> ModelFiles:
 
 
 def _drafter_of_repository(stores: Stores, model: ModelFiles) -> KnownDrafter | None:
-    """The drafter in the repository that the target is from, if there is one. Asks the Hub only where no
-    earlier run has fetched it.
+    """Returns the drafter in the target's own repository, if there is one. Queries the Hub only if no earlier
+    run has fetched it.
     """
     from eaglecpp.store.drafters import KnownDrafter
     from eaglecpp.store.remote import hub
@@ -118,19 +118,19 @@ def _drafter_of_repository(stores: Stores, model: ModelFiles) -> KnownDrafter | 
     if name is None or not name.is_hub:
         return None
     here = KnownDrafter(name.repository, matched="the same repository")
-    if any(one.is_drafter and one.name.with_tag(name.tag).same_as(name) for one in stores.models()):
+    if any(stored.is_drafter and stored.name.with_tag(name.tag).same_as(name) for stored in stores.models()):
         return here
     try:
         repository = hub.find_repository(here.repo)
         target = hub.choose_model(repository, name.tag)[0]
-    except DownloadError:  # not the drafter's fault: the table may know one that is here already
+    except DownloadError:  # the table may have a drafter that is already on this machine
         return None
     return None if hub.choose_drafter(repository, target) is None else here
 
 
 def _offer(stores: Stores, model: ModelFiles) -> str:
-    """A drafter that someone could have, or where to look for one, in words. A model is known by its content,
-    its name and its metadata, so that a copy under another name, also in Ollama's store, is known too.
+    """Returns advice on a drafter the user could get, or where to search. Models are recognised by content,
+    name and metadata, so a copy under another name, or in Ollama's store, is recognised too.
     """
     from eaglecpp.store.drafters import known_for
     from eaglecpp.store.facts import read_facts
@@ -138,18 +138,18 @@ def _offer(stores: Stores, model: ModelFiles) -> str:
     if (original := stores.original_of(model.target)) is not None:
         return f"this is a copy of {original.short_name}: --draft {original.short_name} uses its drafter"
     known: list[KnownDrafter] = []
-    with contextlib.suppress(EagleError):  # opening the model says what is wrong with its file
+    with contextlib.suppress(EagleError):  # opening the model reports the problem with its file
         known, _ = known_for(str(model.name or ""), model.target.name, read_facts([model.target]))
     if not known:
-        return f"`eaglecpp drafters {shlex.quote(model.reference)}` shows what could draft"
+        return f"`eaglecpp drafters {shlex.quote(model.reference)}` lists drafters that could fit"
     how = "uses it" if known[0].file else "downloads and uses it"
-    return f"one is known for this model ({known[0].why}): --draft auto {how}"
+    return f"a drafter is known for this model ({known[0].why}): --draft auto {how}"
 
 
 @contextlib.contextmanager
 def local_checkpoint(text: str, report: Report = silent) -> Iterator[tuple[Path, str | None]]:
-    """A drafter checkpoint's file or folder, as long as the block lasts, and OWNER/NAME of the repository
-    it is from. Raises ModelNotFoundError, DownloadError.
+    """Yields a drafter checkpoint's file or folder, which may be deleted after the block, and the OWNER/NAME
+    of its repository. Raises ModelNotFoundError, DownloadError.
     """
     try:
         reference = read_reference(text)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Finds the files that a reference names on this machine, and never uses the network: `eaglecpp pull`, or
-`fetch`, downloads what is missing.
+"""Finds the files of a reference on this machine. Never uses the network: `eaglecpp pull` and `fetch` do.
 
-    find_target("llama3.2:3b")        # a path, a stored name, Ollama's, the Hub's, "smollm2"
-    find_here("llama3.2:3b").draft    # with its drafter
+find_target("llama3.2:3b")        # a path, a stored name, Ollama's, the Hub's, "smollm2"
+find_here("llama3.2:3b").draft    # with its drafter
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ _STORES = {"path": "a file", "store": "stored", "ollama": "Ollama's store", "pac
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What a reference stands for: the files of a model and what its author wrote.
+    """The files and the Modelfile settings of a model.
 
     kind:     "path", "store" (ours), "ollama", or "package" (of PyPI, see `packaged`)
-    target:   the GGUF, of a split one the first part
+    target:   the GGUF; for a split one, the first part
     modelfile: template (only one that an author wrote), system prompt ...; for a file, FROM alone
     draft:    the drafter's file or None: the model's own from `find_target`, the chosen one from `with_draft`
     name:     None for a path
     stored_template: a chat template that Ollama chose
-    asked_template: overrides all others: a text, or a name of the pragma `chat_template`
-    draft_origin: where the drafter is from, "" without one
+    asked_template: overrides all others: a template text, or a name from the pragma `chat_template`
+    draft_origin: source of the drafter, "" without one
     drafts_text: drafts from the text itself were requested, instead of a drafter
-    draft_asked: a drafter was named, and does not just come with the model
-    notices:  what looking for the files brought up
-    offer:    which drafter is available for a model without one, or where to look, in words
+    draft_asked: a drafter was requested by name, not just the one that comes with the model
+    notices:  notices from the search for the files
+    offer:    advice on a drafter for a model without one
     """
 
     kind: Literal["path", "store", "ollama", "package"]
@@ -69,24 +68,24 @@ class ModelFiles:
 
     @property
     def reference(self) -> str:
-        """What finds it again: its name, or the path of the target."""
+        """A reference that finds the model again: its name, or the path of the target."""
         return str(self.name or self.target)
 
     @property
     def label(self) -> str:
-        """What to call the model in one word."""
+        """A short name for the model."""
         return self.target.stem if self.name is None else self.reference
 
     @property
     def n_weight_bytes(self) -> int:
-        """Bytes of all that is loaded: target in all its parts, drafter, adapters, projector."""
+        """Bytes of all loaded files: target in all its parts, drafter, adapters, projector."""
         others = (self.draft, *self.adapters, *self.projectors)
         files = (*part_paths(self.target), *(path for path in others if path is not None))
         return sum(path.stat().st_size for path in files if path.is_file())
 
     @property
     def target_origin(self) -> str:
-        """Where the target is from."""
+        """Source of the target."""
         return _STORES[self.kind] if self.name is None else f"{_STORES[self.kind]}: {self.name}"
 
     def using(self, draft: Path | None = None, origin: str = "", **more: Any) -> ModelFiles:
@@ -94,8 +93,8 @@ class ModelFiles:
         return replace(self, draft=draft, draft_origin=origin, **more)
 
     def chat_template(self, **of_the_file: Any) -> ChatTemplate:
-        """The chat template, and why it is this one. of_the_file: `gguf`, `has_token`, `bos_text` and
-        `eos_text` of `ChatTemplate.choose`. Raises ValueError for a `chat_template` pragma that names no
+        """Returns the chat template in use, with the reason. of_the_file: `gguf`, `has_token`, `bos_text` and
+        `eos_text` of `ChatTemplate.choose`. Raises ValueError for a `chat_template` pragma with an unknown
         template.
         """
         asked = self.asked_template if "{" in self.asked_template else None
@@ -114,29 +113,31 @@ def find_here(
     *,
     wants_draft: bool = True,
 ) -> ModelFiles:
-    """The files of a model and of its drafter, which is the model's own unless `draft` names another.
+    """Returns the files of a model and of its drafter, which is the model's own unless `draft` names another.
 
-    wants_draft: False when nothing will be drafted, so that none is needed
-    Raises `ModelNotFoundError` when one of them is not on this machine.
+    wants_draft: False if nothing will be drafted, so that no drafter is needed
+    Raises `ModelNotFoundError` if one of them is not on this machine.
     """
     model = find_target(reference)
     if draft == "auto" and wants_draft and model.draft is None:
         how = f"eaglecpp pull {model.reference} --draft auto"
-        raise ModelNotFoundError(f"drafter 'auto': there is none on this machine; to get one: {how}")
+        raise ModelNotFoundError(
+            f"drafter 'auto': no drafter for this model on this machine; to get one: {how}"
+        )
     return with_draft(model, draft)
 
 
 def with_draft(
     model: ModelFiles, draft: str | os.PathLike[str] | None = None, stores: Stores | None = None
 ) -> ModelFiles:
-    """A model with a drafter on this machine: the one it brings, if it brings one, for None and "auto".
-    Raises as `find_drafter`.
+    """Returns a model with a drafter on this machine. None and "auto" stand for the drafter that comes with
+    the model, if any. Raises as `find_drafter` does.
     """
     if Strategy.is_off(draft):
         return model.using()
     if draft == TEXT:
         return model.using(drafts_text=True)
-    if draft == HEAD:  # which is part of its file
+    if draft == HEAD:  # part of the target's file
         return model.using(model.target, "its own multi-token prediction head", draft_asked=True)
     if draft is not None and draft != "auto":
         return model.using(find_drafter(draft, stores), "asked for", draft_asked=True)
@@ -145,20 +146,21 @@ def with_draft(
 
 
 def with_learned(model: ModelFiles, *, learns: bool) -> ModelFiles:
-    """With the drafter that learnt on this machine instead of the one it began with; a file that was
-    requested stays, unless it `learns` on.
+    """Returns the model with the drafter trained on this machine instead of its original one. A drafter
+    requested as a file is kept, unless learning is on.
     """
     if model.draft is None or not (learns or model.draft_origin.startswith(("comes with", "auto"))):
         return model
     learnt = Learning.of(model.target).drafter(model.draft) if (data_dir() / "learning").is_dir() else None
-    origin = f"learnt here; the first one: {model.draft_origin}"
+    origin = f"trained on this machine; originally: {model.draft_origin}"
     return model if learnt is None else model.using(learnt, origin)
 
 
 def find_target(reference: str | os.PathLike[str], stores: Stores | None = None) -> ModelFiles:
-    """The model of a path or a name.
+    """Returns the model of a path or a name.
 
-    Raises ModelNotFoundError, StoreError for a damaged store, UnsupportedError for what is not a GGUF.
+    Raises ModelNotFoundError, StoreError for a damaged store, UnsupportedError for a model that is not a
+    GGUF.
     """
     path = find_path(reference, "target")
     if path is not None:
@@ -168,14 +170,14 @@ def find_target(reference: str | os.PathLike[str], stores: Stores | None = None)
 
 
 def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> ModelFiles:
-    """As `find_target`, for what is known to be a name: a file that is called so is not looked at. text: how
-    it was asked for
+    """Like `find_target`, for a text that is known to be a name, so that a file of that name is ignored.
+    text: the user's spelling
     """
     text = text or str(name)
     stores = stores or Stores.open()
-    found = read_again(partial(stores.find, name), resolved)
-    if found is not None:
-        return found
+    files = read_again(partial(stores.find, name), resolved)
+    if files is not None:
+        return files
     packaged = find_packaged(name)
     how = f"eaglecpp pull {text}" if packaged is None else packaged.how_to_get
     problems = "".join(f". {problem}" for problem in stores.problems)
@@ -185,9 +187,8 @@ def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> 
 
 
 def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None) -> Path:
-    """The GGUF of a drafter: a path, a stored drafter, a stored model's drafter, or a stored model without
-    one, which is then a small model that drafts. Raises ModelNotFoundError, saying what was looked for and
-    what would do.
+    """Returns the GGUF of a drafter: a path, a stored drafter, a stored model's drafter, or a stored model
+    without one, which then drafts as a small model. Raises ModelNotFoundError with advice.
     """
     text = os.fspath(reference)
     path = find_path(reference, "drafter")
@@ -196,30 +197,30 @@ def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None
     name, stores = model_name(text), stores or Stores.open()
     file = read_again(partial(stores.find, name), lambda model: model.draft_file() or model.target_files()[0])
     if file is None:
-        how = "give a GGUF, or download one: eaglecpp pull TARGET --draft auto"
+        how = "pass a GGUF file, or download a drafter: eaglecpp pull TARGET --draft auto"
         raise ModelNotFoundError(f"drafter {text!r}: not on this machine; {how}")
     return file
 
 
 def resolved(model: StoredModel) -> ModelFiles:
-    """What a stored model is made of. Raises StoreError, UnsupportedError."""
+    """Returns the files of a stored model. Raises StoreError, UnsupportedError."""
     files = model.target_files()
     modelfile = model.modelfile()
-    is_theirs = not model.own or bool(model.template_origin)  # Ollama's choice, not an author's
+    is_ollamas = not model.own or bool(model.template_origin)  # Ollama's choice, not an author's
     return ModelFiles(
         kind="store" if model.own else "package" if model.owner == "pip" else "ollama",
         target=files[0],
-        modelfile=replace(modelfile, template=None) if is_theirs else modelfile,
+        modelfile=replace(modelfile, template=None) if is_ollamas else modelfile,
         draft=model.draft_file() or (files[0] if modelfile.drafts_head else None),
         adapters=model.files("adapter"),
         projectors=model.files("projector"),
         name=model.name,
-        stored_template=modelfile.template if is_theirs else None,
+        stored_template=modelfile.template if is_ollamas else None,
     )
 
 
 def template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | None:
-    """The template that `run` would use; None for a drafter stored by itself."""
+    """Returns the template that `run` would use; None for a drafter stored without a target."""
     if facts is None:
         return None
     tokens = set(facts.tokens)
@@ -228,9 +229,9 @@ def template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | N
 
 
 def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | None:
-    """The file at that path, of a split one the first part; None for a reference that may be a name.
+    """Returns the file at that path (the first part of a split one); None for a reference that may be a name.
 
-    Raises `ModelNotFoundError` for what can only be meant as a path and is not a file.
+    Raises `ModelNotFoundError` for a text that can only be a path but is not a file.
     """
     text = os.fspath(reference)
     if not text:
@@ -254,7 +255,7 @@ def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | 
 
 
 def _is_stored(text: str) -> bool:
-    """Whether a word that happens to be the name of a folder as well is the name of a model."""
+    """Returns whether a word that is also the name of a folder is the name of a model."""
     try:
         return bool(find_name(model_name(text)))
     except EagleError:

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""`OpeningPlan`: target, drafter, adapters, strategy and options of a model that is about to be opened, each
-with where it came from.
+"""`OpeningPlan`: target, drafter, adapters, strategy and options for opening a model, each with its origin.
 
     plan = plan_opening("smollm2", options={"n_ctx": 2048})
     with Engine(plan) as engine: ...
 
-Later layers override earlier ones: a command's own defaults, Ollama's defaults (of a
-model by name), its PARAMETERs, its `#eaglecpp:` pragmas, its adapters, option objects, single options, what
-was set in a chat. An option object replaces all of the model's options of its kind but adapters, which are
-weights.
+Later layers override earlier ones: a command's own defaults, Ollama's defaults (for a model by name), its
+PARAMETERs, its `#eaglecpp:` pragmas, its adapters, option objects, single options, changes in a chat. An
+option object replaces all of the model's options of its kind except adapters, which are weights.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ _USUAL = "Ollama's default"
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and where it came from, in words."""
+    """A value and its origin, in words."""
 
     value: Any
     origin: str
@@ -54,12 +52,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class OpeningPlan:
-    """What opening a model means.
+    """Everything needed to open a model.
 
     files:    the files, and the model they belong to
-    strategy: how the drafter is used
-    settings: options by "group.field", as far as anybody set them
-    context:  the length of the context and why it is that
+    strategy: the use of the drafter
+    settings: the options that are set, by "group.field"
+    context:  the context length and its reason
     """
 
     files: ModelFiles
@@ -69,7 +67,7 @@ class OpeningPlan:
 
     @property
     def target(self) -> Path:
-        """The target's GGUF, of a split one the first part."""
+        """The target's GGUF; for a split one, the first part."""
         return self.files.target
 
     @property
@@ -79,36 +77,38 @@ class OpeningPlan:
 
     @property
     def can_draft(self) -> bool:
-        """Whether there is anything to draft from: a drafter, or the text itself."""
+        """True if there is a source of drafts: a drafter, or the text itself."""
         return self.draft is not None or self.drafts_text_alone
 
     @property
     def drafts_text_alone(self) -> bool:
-        """Whether drafts come from the text itself, without a drafter."""
+        """True if drafts come from the text itself, without a drafter."""
         return self.draft is None and self.draft_options().text_drafts == "on"
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the user should know."""
+        """Notices for the user."""
         of_context = beyond_training(self.target, _values(self.settings, "model"))
         of_draft = () if self.draft is None else unknown_keys(self.draft)
         return (*map(str, self.files.modelfile.notices), *self.files.notices, *of_context, *of_draft)
 
     def model_options(self) -> ModelOptions:
-        """How the target is loaded. Raises TypeError or ValueError for a wrong value, as the others do."""
+        """Returns the options for loading the target. Raises TypeError or ValueError for a wrong value, like
+        the methods below.
+        """
         return ModelOptions(**_values(self.settings, "model"))
 
     def draft_options(self) -> DraftOptions:
-        """What is drafted from, where, and how much at most."""
+        """Returns the options for drafting."""
         return DraftOptions(**_values(self.settings, "draft"))
 
     def sampling_options(self) -> SamplingOptions:
-        """The options of a generation that says nothing else."""
+        """Returns the default options of a generation."""
         return SamplingOptions(**_values(self.settings, "sampling"))
 
     def with_context(self) -> OpeningPlan:
-        """The same with the length of its context chosen once more, for the memory that is free now; a length
-        that was given stays.
+        """Returns the plan with its context length chosen again, for the memory that is free now; a requested
+        length is kept.
         """
         if self.context.origin == _ASKED:
             return self
@@ -116,13 +116,15 @@ class OpeningPlan:
         return replace(self, settings={**self.settings, "model.n_ctx": context}, context=context)
 
     def without_drafts(self) -> OpeningPlan:
-        """The same model for plain decoding, its drafter not loaded."""
+        """Returns the same plan without drafting; its drafter is not loaded."""
         return replace(
             self, files=self.files.using(), strategy=Setting(Strategy("off"), self.strategy.origin)
         )
 
     def rows(self, template: str = "") -> list[tuple[str, str]]:
-        """The plan for a reader, in two columns. template: which chat template is used, and why."""
+        """Returns the plan in two columns, for the user. template: the chat template in use, with the
+        reason.
+        """
         drafter = f"{self.draft} ({self.files.draft_origin})" if self.draft is not None else "none"
         rows = [
             ("target", f"{self.target} ({self.files.target_origin})"),
@@ -134,7 +136,7 @@ class OpeningPlan:
         return [*rows, *self._option_rows()]
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as JSON."""
+        """Returns the plan as JSON values."""
         return {
             "reference": self.files.reference,
             "target": str(self.target),
@@ -146,7 +148,7 @@ class OpeningPlan:
         }
 
     def _option_rows(self) -> Iterator[tuple[str, str]]:
-        """Options that differ from the engine's own defaults, or that somebody asked for."""
+        """Yields the options that differ from the engine's defaults or were requested."""
         usual = {o.key: o.default for cls in GROUPS.values() for o in describe(cls)}
         for key, setting in sorted(self.settings.items()):
             if key != "model.lora" and (setting.origin != _USUAL or setting.value != usual[key]):
@@ -161,20 +163,22 @@ def plan_opening(
     find: Callable[..., ModelFiles] = find_here,
     **rest: Any,
 ) -> OpeningPlan:
-    """The plan for a model that `reference` names; `rest` as `make_plan`.
+    """Returns the plan for a model named by `reference`; `rest` as in `make_plan`.
 
     draft:    a drafter's reference, "text" for drafts from the text itself, None for the model's own; False,
-              "off" and "none" are strategy "off"
-    strategy: None for the model's own; with "off" its own drafter is left out
+    "off" and "none" mean strategy "off"
+    strategy: None for the model's own; "off" omits the model's own drafter
     find:     `find_here`, or a `fetch` with its own arguments bound
     """
-    asked = None if strategy is None else Strategy.parse(strategy)
+    requested = None if strategy is None else Strategy.parse(strategy)
     if Strategy.is_off(draft):
-        if asked is not None and asked.kind != "off":
-            raise InvalidValueError(f"draft {draft!r} contradicts strategy {asked}; leave out one of the two")
-        draft, asked = None, Strategy("off")
-    is_off = asked is not None and asked.kind == "off"
-    plan = make_plan(find(reference, draft, wants_draft=not is_off), strategy=asked, **rest)
+        if requested is not None and requested.kind != "off":
+            raise InvalidValueError(
+                f"draft {draft!r} contradicts strategy {requested}; leave out one of them"
+            )
+        draft, requested = None, Strategy("off")
+    is_off = requested is not None and requested.kind == "off"
+    plan = make_plan(find(reference, draft, wants_draft=not is_off), strategy=requested, **rest)
     return plan.without_drafts() if is_off and draft is None else plan
 
 
@@ -188,14 +192,14 @@ def make_plan(
     later: Mapping[str, Any] | None = None,
     choose_context: bool = False,
 ) -> OpeningPlan:
-    """The plan for files that were found.
+    """Returns the plan for the given files.
 
     options:        single options by field name
     objects:        ModelOptions, DraftOptions and SamplingOptions, or None
-    defaults:       by "group.field": what a command takes when neither model nor user says
-    later:          by "group.field": what was set in a chat
-    choose_context: with no length given, take what the model and the free memory allow
-    Raises TypeError for an option that nobody knows, ValueError for options that contradict each other.
+    defaults:       a command's defaults by "group.field", used if neither model nor user sets the option
+    later:          changes made in a chat, by "group.field"
+    choose_context: without a requested length, choose one for the model and the free memory
+    Raises TypeError for an unknown option, ValueError for options that contradict each other.
     """
     settings = _of_model(files, defaults or {})
     of_model = settings.pop("strategy", None)
@@ -205,15 +209,15 @@ def make_plan(
     settings |= {key: Setting(value, "set in this chat") for key, value in (later or {}).items()}
     files = with_learned(files, learns=bool(_value(settings, "draft.learn")))
     if files.drafts_text:
-        DraftOptions(**_values(settings, "draft"))  # what is wrong by itself comes before what contradicts
+        DraftOptions(**_values(settings, "draft"))  # report invalid values before contradictions
         _ask_for_text(settings)
-    context = Setting(_value(settings, "model.n_ctx"), _ASKED)  # whatever it is: the options check it
+    context = Setting(_value(settings, "model.n_ctx"), _ASKED)  # any value: the options validate it
     if choose_context and context.value in (None, 0):
         context = settings["model.n_ctx"] = _choose_context(files, settings)
     can_draft = files.draft is not None or _value(settings, "draft.text_drafts") == "on"
     if strategy is not None:
         chosen = Setting(strategy, _ASKED)
-    elif of_model is not None and can_draft:  # a model may keep a strategy without the drafter it was for
+    elif of_model is not None and can_draft:  # a model may keep a strategy without its drafter
         chosen = Setting(Strategy.parse(of_model.value), of_model.origin)
     else:
         chosen = Setting(Strategy(), "the default")
@@ -228,7 +232,7 @@ def _choose_context(files: ModelFiles, settings: Mapping[str, Setting]) -> Setti
 
 
 def _of_model(model: ModelFiles, defaults: Mapping[str, Any]) -> dict[str, Setting]:
-    """What a command's defaults and a model by name say, the model's word last."""
+    """Returns the settings from a command's defaults and from a stored model, which takes precedence."""
     usual = params.engine_options({})
     settings = {
         key: Setting(value, _USUAL if usual.get(key) == value else "the command's default")
@@ -238,7 +242,7 @@ def _of_model(model: ModelFiles, defaults: Mapping[str, Any]) -> dict[str, Setti
         return settings
     name, modelfile = model.reference, model.modelfile
     settings |= {key: Setting(value, _USUAL) for key, value in usual.items()}
-    own = {params.PARAMETERS[one].key for one in modelfile.parameters}
+    own = {params.PARAMETERS[parameter].key for parameter in modelfile.parameters}
     for key, value in params.engine_options(modelfile.parameters).items():
         if key in own:
             settings[key] = Setting(value, f"PARAMETER of {name}")
@@ -253,27 +257,27 @@ def _of_model(model: ModelFiles, defaults: Mapping[str, Any]) -> dict[str, Setti
 
 
 def _apply_objects(settings: dict[str, Setting], objects: Sequence[Any]) -> None:
-    for group, one in zip(GROUPS, objects, strict=True):
-        if one is None:
+    for group, options in zip(GROUPS, objects, strict=True):
+        if options is None:
             continue
         for key in [key for key in settings if key.startswith(f"{group}.")]:
-            if key not in ("model.lora", "model.mmproj") or getattr(one, key.removeprefix("model.")):
+            if key not in ("model.lora", "model.mmproj") or getattr(options, key.removeprefix("model.")):
                 del settings[key]
-        for option in describe(one):
-            if (value := getattr(one, option.name)) != option.default:
+        for option in describe(options):
+            if (value := getattr(options, option.name)) != option.default:
                 settings[f"{group}.{option.name}"] = Setting(value, _ASKED)
 
 
 def _ask_for_text(settings: dict[str, Setting]) -> None:
-    """What naming the text in place of a drafter stands for."""
+    """Turns text drafts on, for the drafter "text"."""
     wanted = settings.get("draft.text_drafts")
     if wanted is not None and wanted.value == "off" and wanted.origin == _ASKED:
-        raise InvalidValueError(f"draft '{TEXT}' contradicts text_drafts 'off'; leave out one of the two")
+        raise InvalidValueError(f"draft '{TEXT}' contradicts text_drafts 'off'; leave out one of them")
     settings["draft.text_drafts"] = Setting("on", _ASKED)
 
 
 def _values(settings: Mapping[str, Setting], group: str) -> dict[str, Any]:
-    """The options of a group by field name."""
+    """Returns the options of a group by field name."""
     prefix = f"{group}."
     return {k.removeprefix(prefix): setting.value for k, setting in settings.items() if k.startswith(prefix)}
 

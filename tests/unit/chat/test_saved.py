@@ -90,9 +90,9 @@ def test_an_invalid_file_is_named_and_left_out(
     if isinstance(content, dict):
         content = json.dumps(json.loads(path.read_text(encoding="utf-8")) | content)
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(SavedChatError, match=rf"{path.name}: not a saved conversation"):
+    with pytest.raises(SavedChatError, match=rf"{path.name} is not a saved conversation"):
         read_chat(path)
-    assert folder.latest() is None and f"{path.name}: not a saved conversation" in caplog.text
+    assert folder.latest() is None and f"{path.name} is not a saved conversation" in caplog.text
 
 
 def test_a_pipe_among_the_conversations_is_named(

@@ -104,7 +104,7 @@ def test_an_agent_gets_one_key_of_its_server(
         store("stored")
         code = main(["launch", agent, "stored", "--", json.dumps(BODY)])
     said = capfd.readouterr()
-    assert code == 3 if keys else "set EAGLECPP_API_KEY to one of its keys" in said.err, said
+    assert code == 3 if keys else "set EAGLECPP_API_KEY to one of the server's keys" in said.err, said
 
 
 # Reacts late to a signal, after a request to its server.

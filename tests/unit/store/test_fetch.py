@@ -79,7 +79,7 @@ def test_the_next_known_drafter_is_taken_if_the_first_is_gated(
     known.add("maker/gated", {"eagle3-Q8_0.gguf": b"x"}, gated=True)
     found = fetch(REPO, "auto")
     assert found.draft is not None
-    assert re.fullmatch(r"maker/gated: .*; taking maker/eagle3", found.notices[0])
+    assert re.fullmatch(r"maker/gated: .*; using maker/eagle3 instead", found.notices[0])
     assert main(["pull", REPO, "--draft", "auto"]) == 0
     assert "using maker/eagle3 instead" in capsys.readouterr().err
 
