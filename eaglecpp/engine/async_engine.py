@@ -6,9 +6,9 @@
         async for chunk in stream:
             ...
 
-Everything native happens in the engine's own thread, which runs a `Scheduler` and, between two rounds, the
-calls of others. A request gets the free slot whose cached text its prompt continues; a prefix that it shares
-with any other slot is copied from there.
+All native calls run in the engine's own thread, which runs a `Scheduler` and, between two rounds, queued
+calls. A request gets the free slot with the longest common prefix; a longer prefix in another slot is copied
+from there.
 
 An error belongs to the request that caused it. An error inside a batch ends all requests in that batch,
 because it cannot be assigned to one of them.
@@ -67,17 +67,17 @@ T = TypeVar("T")
 Lane = Literal["short", "long", "images"]
 """Kind of a request's preparation, which waits only for others of its kind."""
 _N_PREPARED: Mapping[Lane, int] = {"short": 2, "long": 1, "images": 1}
-_EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13  # in one turn of a request for vectors
+_EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13  # per turn of an embeddings request
 _log = logging.getLogger("eaglecpp.async")
 
 
 class Serving(TypedDict, total=False):
-    """How requests are served.
+    """Options for serving requests.
 
-    n_queue:     requests that may wait for a slot, and others that may wait for embeddings; 512
+    n_queue:     requests that may wait for a slot, and as many that may wait for embeddings; 512
     host_cache_bytes: host memory for conversations that are swapped out; 0
-    slot_time_s: seconds for which a generation may hold its slot while others wait, and a request for
-                 embeddings take its turns; 0 = no limit
+    slot_time_s: maximum seconds for which a generation holds its slot, or an embeddings request takes turns,
+    while other requests wait; 0 = no limit
     n_unread:    unread chunks of a stream after which its generation is cancelled; 0 = no limit
     turns:       a lock shared with other engines in this process, see `FairLock`
     """
@@ -117,7 +117,7 @@ class AsyncEngine:
         self._scheduler = Scheduler(HostCache(serving.get("host_cache_bytes", 0)), self._turns, reads=False)
         self._changed = self._scheduler.changed
         self._calls: deque[Callable[[], None]] = deque()
-        self._slot_turns = asyncio.Lock()  # one slot at a time is in memory beside the caches
+        self._slot_turns = asyncio.Lock()  # a slot is copied to host memory: one copy at a time
         self._closing: Literal["no", "when idle", "now"] = "no"
         self._opened: Future[None] = Future()
         self._engine: Engine | None = None
@@ -135,12 +135,12 @@ class AsyncEngine:
         n_parallel: int = 4,
         **options: Unpack[OpenServing],
     ) -> Self:
-        """Opens an engine as `Engine.open` does, with room for `n_parallel` conversations at a time. A task
-        that is cancelled meanwhile does not wait; what it asked for is closed once it is loaded.
+        """Opens an engine as `Engine.open` does, with slots for `n_parallel` conversations at a time. A
+        cancelled task returns at once; the engine is then closed as soon as it is loaded.
         """
-        given: dict[str, Any] = {**options, "n_sequences": n_parallel}
-        serving = {name: given.pop(name) for name in options if name in Serving.__annotations__ | RENAMED}
-        own = cls(partial(Engine.open, target, draft, **given), **serving)
+        opening: dict[str, Any] = {**options, "n_sequences": n_parallel}
+        serving = {name: opening.pop(name) for name in options if name in Serving.__annotations__ | RENAMED}
+        own = cls(partial(Engine.open, target, draft, **opening), **serving)
         try:
             await asyncio.to_thread(own.wait_opened)
             return own
@@ -149,14 +149,14 @@ class AsyncEngine:
             raise
 
     def wait_opened(self) -> None:
-        """Waits, blocking, until the engine is open; raises the error if it could not be opened."""
+        """Blocks until the engine is open. Raises the error if it could not be opened."""
         self._opened.result()
 
     @property
     def engine(self) -> Engine:
-        """The engine itself, for facts and the tokenizer. To generate, use the methods here; `call` for what
-        else uses the model. Called from another thread, that waits for the round that runs,
-        and the next round waits for it.
+        """The engine itself, for facts and the tokenizer. Generate with the methods here, and use `call` for
+        anything else that runs the model. A native call from another thread waits for the running round and
+        delays the next one.
         """
         if self._engine is None:
             raise InvalidStateError("this engine is closed")
@@ -168,7 +168,7 @@ class AsyncEngine:
 
     @property
     def running_slots(self) -> set[int]:
-        """The numbers of the slots in which generations run."""
+        """The numbers of the slots with a running generation."""
         return {task.slot_number for task in list(self._scheduler.running)}
 
     @property
@@ -177,12 +177,12 @@ class AsyncEngine:
 
     @property
     def host_cached(self) -> tuple[int, int]:
-        """The number of conversations in host memory, and their bytes."""
+        """Number of conversations in host memory, and their bytes."""
         return len(self._scheduler.cache), self._scheduler.cache.n_bytes
 
     @property
     def n_slots(self) -> int:
-        """How many generations run at a time."""
+        """Number of generations that can run at a time."""
         return len(self._scheduler.slots)
 
     @property
@@ -191,14 +191,14 @@ class AsyncEngine:
 
     @property
     def broken(self) -> BaseException | None:
-        """Why this engine has failed; None if it has not."""
+        """The error that broke this engine; None if it works."""
         return self._scheduler.broken
 
     # Generating
 
     def resolve(self, request: GenerationRequest) -> ResolvedRequest:
-        """Checks a request and does what takes time before its generation begins: prompt, grammar, sampler.
-        Errors as `stream`, and GrammarError. Blocks: call it in `run_in_lane`.
+        """Checks a request and does the slow part of its preparation: prompt, grammar, sampler. Raises the
+        errors of `stream`, and GrammarError. Blocks, so call it in `run_in_lane`.
         """
         resolved = self.engine.shared.resolve(request)
         with checks_arguments():
@@ -206,7 +206,7 @@ class AsyncEngine:
         return replace(resolved, sampler=sampler)
 
     async def run_in_lane(self, work: Callable[..., T], *args: Any, lane: Lane = "short") -> T:
-        """Runs in a thread what a request needs before its generation. A cancelled caller's queued work is
+        """Runs the preparation of a request in a thread. If the caller is cancelled, queued work is
         dropped.
         """
         return await self._preparing[lane].run(work, *args)
@@ -214,11 +214,12 @@ class AsyncEngine:
     def stream(
         self, prompt: Prompt | ResolvedRequest, *, watch: bool = False, **options: Unpack[GenerateKeywords]
     ) -> AsyncStream:
-        """Queues a generation; arguments as `Session.stream`, or what `resolve` made.
-        Wrong ones raise here. `watch`: keep counters up to date after every chunk, see `AsyncStream.live`.
+        """Queues a generation; arguments as in `Session.stream`, or a request from `resolve`. `watch`: keep
+        counters up to date after every chunk, see `AsyncStream.live`.
 
-        Raises QueueFullError, ContextFullError, EngineBrokenError, TypeError, ValueError. A grammar is parsed
-        when the generation begins, in the engine's thread; `resolve` does that before.
+        Raises QueueFullError, ContextFullError, EngineBrokenError, TypeError, ValueError, all before
+        queueing. A grammar is parsed in the engine's thread when the generation starts, unless `resolve` has
+        parsed it.
         """
         engine = self.engine
         if not isinstance(prompt, ResolvedRequest):
@@ -237,8 +238,8 @@ class AsyncEngine:
         return AsyncStream(task, self._scheduler.cancel)
 
     async def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
-        """Completes `prompt` and returns the whole result; arguments as `Session.stream`. The prompt and a
-        grammar are made in a thread next to the loop.
+        """Completes `prompt` and returns the whole result; arguments as in `Session.stream`. The prompt and a
+        grammar are prepared in a thread, not on the event loop.
         """
         request = GenerationRequest.of(options, prompt=prompt)
         return await self.stream(await self.run_in_lane(self.resolve, request, lane="long")).finish()
@@ -254,8 +255,8 @@ class AsyncEngine:
     async def chat(
         self, messages: MessageList, *, stream: bool = False, **options: Unpack[ChatKeywords]
     ) -> Completion | AsyncStream:
-        """Answers a conversation; arguments and errors as `Session.chat`. The prompt and a grammar are made
-        in a thread next to the loop.
+        """Answers a conversation; arguments and errors as in `Session.chat`. The prompt and a grammar are
+        prepared in a thread, not on the event loop.
         """
         request = GenerationRequest.of(options, messages=messages)
         running = self.stream(await self.run_in_lane(self.resolve, request))
@@ -269,50 +270,55 @@ class AsyncEngine:
         n_values_most: int = 0,
         **options: Unpack[EmbedKeywords],
     ) -> list[Embedding]:
-        """As `Engine.embed`, of a list of texts, between the rounds of conversations, and in turns with other
-        requests for embeddings. n_ctx: tokens of a text, where that is less than the engine's; n_values_most:
-        in all vectors, 0 = any number. Raises QueueFullError and PreemptedError, too.
+        """Like `Engine.embed` for a list of texts, computed between the rounds of conversations and in turns
+        with other embeddings requests. n_ctx: maximum tokens of a text, if less than the engine's;
+        n_values_most: maximum values in all vectors, 0 = no limit. Also raises QueueFullError and
+        PreemptedError.
         """
         if self._n_embedding > self._n_queue:
             n_waiting = self._n_embedding - 1
             raise QueueFullError(f"the queue is full: {counted(n_waiting, 'request')} waiting for embeddings")
-        found: list[Embedding] = []
-        begun, gone = time.perf_counter(), threading.Event()
-        read = partial(self.engine.embedder.embed, n_ctx=n_ctx, lock=self._turns, is_over=gone.is_set)
+        vectors: list[Embedding] = []
+        begun, finished = time.perf_counter(), threading.Event()
+        read = partial(self.engine.embedder.embed, n_ctx=n_ctx, lock=self._turns, is_over=finished.is_set)
         self._n_embedding += 1
         try:
             for first, part in _parts(texts):
-                found += await self._embedding.run(partial(read, part, n_before=first, **options))
+                vectors += await self._embedding.run(partial(read, part, n_before=first, **options))
                 if self._n_embedding > 1 and 0 < self._slot_time_s < time.perf_counter() - begun:
                     raise PreemptedError(
-                        f"the request ended after {self._slot_time_s:g} s: others wait for their turn"
+                        f"the request was stopped after {self._slot_time_s:g} s, because other requests wait"
                     )
-                n_values = sum(one.vector.size for one in found)
-                if n_values_most and n_values * len(texts) > n_values_most * len(found):
+                n_values = sum(embedding.vector.size for embedding in vectors)
+                if n_values_most and n_values * len(texts) > n_values_most * len(vectors):
                     raise InvalidValueError(
-                        f"{len(texts)} inputs of {n_values // len(found)} values each: expected at most "
+                        f"{len(texts)} inputs of {n_values // len(vectors)} values each: expected at most "
                         f"{n_values_most} values in all; send fewer at a time"
                     )
         finally:
-            gone.set()  # ends the work of a cancelled caller at its next step
+            finished.set()  # stops the work of a cancelled caller at its next step
             self._n_embedding -= 1
-        return found
+        return vectors
 
     async def save_slot(self, number: int, name: str) -> tuple[int, int]:
-        """Writes a slot to a file. Returns its tokens and bytes. Like the other two, raises UnsupportedError
-        without a prompt cache, InvalidValueError for an invalid slot or name, EngineBusyError while the slot
-        is used, and EagleError if the file cannot be written.
+        """Writes a slot to a file. Returns its tokens and bytes. All three slot methods raise
+        UnsupportedError without a prompt cache, InvalidValueError for an invalid slot or name,
+        EngineBusyError while the slot is in use, and EagleError if the file cannot be written.
         """
         prompts, n_bytes = self._files(), 0
         prompts.slot_file(name)
         async with self._slot_turns:
             state = await self.call(lambda engine: self._scheduler.slots.free(number).sequence.offload())
             if state is not None and min(state.tokens, default=0) < 0:
-                raise InvalidValueError(f"slot {number}: its text has images, which only this process knows")
+                raise InvalidValueError(
+                    f"slot {number} cannot be saved: its text has images, which only this process knows"
+                )
             if state is not None and state.n_past > 0:
                 n_bytes = await asyncio.wrap_future(prompts.write(state, name))
         if state is None or n_bytes == 0:
-            raise InvalidValueError(f"slot {number}: it is empty, or writing failed (see the log)")
+            raise InvalidValueError(
+                f"slot {number} cannot be saved: it is empty, or writing failed (see the log)"
+            )
         return len(state.tokens), n_bytes
 
     async def restore_slot(self, number: int, name: str) -> tuple[int, int]:
@@ -330,8 +336,8 @@ class AsyncEngine:
             is_restored = await self.call(restore)
         if not is_restored or state is None:
             raise InvalidValueError(
-                f"{name}: cannot be restored: missing, damaged, made for another model or other options, or "
-                "too large for the context"
+                f"{name} cannot be restored: it is missing, damaged, made for another model or other "
+                "options, or too large for the context"
             )
         return len(state.tokens), state.n_bytes
 
@@ -347,8 +353,8 @@ class AsyncEngine:
         return prompts
 
     async def call(self, function: Callable[[Engine], T]) -> T:
-        """Runs `function(engine)` in the engine's thread, between two rounds. Cancelling the caller before
-        drops it.
+        """Runs `function(engine)` in the engine's thread, between two rounds. If the caller is cancelled
+        first, the call is dropped.
         """
         future: Future[T] = Future()
 
@@ -367,7 +373,7 @@ class AsyncEngine:
         return await asyncio.wrap_future(future)
 
     async def close(self, *, grace_s: float = 0.0) -> None:
-        """Accepts nothing new, lets running generations finish for `grace_s` seconds, and frees the
+        """Stops accepting requests, lets running generations finish for `grace_s` seconds, and frees the
         engine.
         """
         self._closing = "when idle"
@@ -383,7 +389,7 @@ class AsyncEngine:
         await self.close()
 
     def _stop(self) -> None:
-        """Ends everything after the round under way; the thread frees the engine."""
+        """Ends everything after the current round; the engine's thread then frees the engine."""
         self._closing = "now"
         self._scheduler.wake()
 
@@ -394,7 +400,7 @@ class AsyncEngine:
         try:
             self._engine = engine if isinstance(engine, Engine) else engine()
             shared = self._engine.shared
-            shared.native.waits = True  # a call of another thread must not make a round fail
+            shared.native.waits = True  # a call from another thread must wait, not make a round fail
             sequences = [NativeSequence(shared.native) for _ in range(self._engine.n_free)]
             self._engine.sequences.update(sequences)
             self._scheduler.open(shared, sequences)
@@ -403,20 +409,20 @@ class AsyncEngine:
             is_cancelled = isinstance(error, asyncio.CancelledError)
             closed = InvalidStateError("this engine was closed while it was loading")
             self._opened.set_exception(closed if is_cancelled else error)
-            self._end_all()  # calls that wait for the engine find it closed
+            self._end_all()  # queued calls find the engine closed
             return
         self._opened.set_result(None)
         try:
             while self._turn():
                 pass
-        except BaseException as error:  # a fault of this module: no caller may wait for ever
-            _log.exception("the engine's thread ends")
+        except BaseException as error:  # a bug in this module: callers must not wait forever
+            _log.exception("the engine's thread failed")
             self._scheduler.broken = EngineBrokenError(f"the engine has failed: {error!r}")
         finally:
             self._end_all()
 
     def _turn(self) -> bool:
-        """Runs the calls of others, and a round. Returns False at the end."""
+        """Runs queued calls, then one round. Returns False when the engine is to end."""
         scheduler = self._scheduler
         with self._changed:
             while not (self._calls or scheduler.may_admit or scheduler.running or self._is_over):
@@ -433,11 +439,11 @@ class AsyncEngine:
         return True
 
     def _end_unread(self) -> Updates:
-        """Ends generations of which too many chunks wait to be taken."""
-        tasks = [one for one in self._scheduler.running if isinstance(one, AsyncGeneration)]
-        unread = [one for one in tasks if 0 < self._n_unread < one.events.qsize()]
+        """Ends generations with too many unread chunks."""
+        tasks = [task for task in self._scheduler.running if isinstance(task, AsyncGeneration)]
+        unread = [task for task in tasks if 0 < self._n_unread < task.events.qsize()]
         for task in unread:
-            _log.warning("a generation ends: %d of its chunks are unread", task.events.qsize())
+            _log.warning("a generation was cancelled: %d of its chunks are unread", task.events.qsize())
         return self._scheduler.end(unread, CancelledGenerationError())
 
     @property
@@ -452,16 +458,16 @@ class AsyncEngine:
             calls, self._calls = list(self._calls), deque()
         send(self._scheduler.end(rest, self._scheduler.broken or CancelledGenerationError()))
         engine, self._engine = self._engine, None
-        for call in calls:  # each finds a closed engine and reports that to its caller
+        for call in calls:  # each finds a closed engine and raises to its caller
             call()
         if engine is not None:
             with contextlib.suppress(EagleError):
                 engine.close()
 
 
-_EXIT_S = 120.0  # that the end of the process waits for rounds under way
+_EXIT_S = 120.0  # how long the exit waits for running rounds
 
-# Engines that are left open are closed at exit, which keeps what their planners have learned.
+# Engines that are left open are closed at exit, which saves their planners' measurements.
 _started: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
 
 
@@ -474,12 +480,12 @@ def _stop_all() -> None:
     for engine in engines:
         engine._thread.join(max(0.0, end - time.monotonic()))
     if n_stuck := sum(engine._thread.is_alive() for engine in engines):
-        _log.warning("%s left in a call that does not end", counted(n_stuck, "engine"))
+        _log.warning("%s did not stop: a call does not return", counted(n_stuck, "engine"))
 
 
 def _parts(texts: Any) -> Iterator[tuple[int, Any]]:
-    """Splits a list into parts for one turn each, with the number of their first entry. Anything but a list
-    is one part: `Embedder.embed` refuses it.
+    """Splits a list into parts for one turn each, with the index of their first entry. Anything but a list is
+    one part, which `Embedder.embed` refuses.
     """
     if not isinstance(texts, Sequence) or isinstance(texts, str | bytes):
         yield 0, texts

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`AsyncStream`: one generation of an `AsyncEngine`, as seen by the asyncio task that waits for its text. In
-the engine's thread it is a `AsyncGeneration` of the scheduler, which sends it events.
+"""`AsyncStream`: one generation of an `AsyncEngine`, as seen by the asyncio task that reads it. The engine's
+thread runs it as an `AsyncGeneration`, which sends events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, kw_only=True)
 class AsyncGeneration(Generation):
-    """A generation for a task of an event loop. taken_up: it has begun, or never will"""
+    """A generation for a task of an event loop. taken_up: set when it has a slot, or has ended without
+    one.
+    """
 
     loop: asyncio.AbstractEventLoop
     events: asyncio.Queue[Chunk | BaseException] = field(default_factory=asyncio.Queue)
@@ -30,7 +32,7 @@ class AsyncGeneration(Generation):
 
 
 class AsyncStream(AsyncIterator[Chunk]):
-    """A running or waiting generation: `async for` gives chunks, `completion()` the result so far.
+    """A running or queued generation: `async for` yields chunks, `completion()` returns the result so far.
 
     Leaving `async with`, or `cancel()`, frees its slot before the next round.
     """
@@ -48,16 +50,16 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     @property
     def queue_ms(self) -> float:
-        """Milliseconds of waiting for a slot, so far."""
+        """Time in the queue so far, in milliseconds."""
         return 1000 * ((self._task.begun or time.perf_counter()) - self._task.submitted)
 
     async def started(self, timeout: float | None = None) -> bool:
-        """Waits until the engine has taken the request up, and raises what kept it from doing so. False when
-        `timeout` seconds were not enough.
+        """Waits until the generation has a slot. Raises the error if it failed before. Returns False after
+        `timeout` seconds.
         """
         if not self._is_over:
             try:
-                async with asyncio.timeout(timeout):  # wait_for may lose a cancellation until Python 3.12
+                async with asyncio.timeout(timeout):  # before Python 3.12, wait_for may lose a cancellation
                     await self._task.taken_up.wait()
             except TimeoutError:
                 return False
@@ -79,14 +81,14 @@ class AsyncStream(AsyncIterator[Chunk]):
         raise StopAsyncIteration if isinstance(event, CancelledGenerationError) else event
 
     async def finish(self) -> Completion:
-        """Waits for the end; returns the whole result. Frees the slot if this task is cancelled."""
+        """Waits for the end and returns the whole result. Frees the slot if this task is cancelled."""
         async with self:
             async for _ in self:
                 pass
             return self.completion()
 
     def completion(self) -> Completion:
-        """Everything generated so far. Before the first chunk there is nothing: InvalidStateError."""
+        """Returns the result so far. Raises InvalidStateError before the generation has started."""
         if self._task.stream is None:
             raise InvalidStateError("this generation has not started")
         reader = self._task.request.reader
@@ -103,8 +105,8 @@ class AsyncStream(AsyncIterator[Chunk]):
         self._cancel(self._task)
 
     def end_late(self, max_s: float) -> None:
-        """Ends a generation that had its slot for longer, with all that is unread: others wait for the model.
-        Reading on raises PreemptedError.
+        """Ends a generation that has held its slot for longer, including its unread chunks, because other
+        requests wait. Further reading raises PreemptedError.
         """
         if self._lost is None and self._task.begun and time.perf_counter() - self._task.begun > max_s:
             self._lost = preempted(max_s)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`Embedder`: texts to vectors, on the weights of an engine.
+"""`Embedder`: turns texts into vectors with the weights of an engine.
 
-It has a context of its own (native/target/embedder.h), so that conversations keep theirs, and computes in
-steps between which others can compute. What is asked for is checked and tokenised first.
+It has its own context (native/target/embedder.h), so conversations keep theirs. It computes in steps, between
+which conversations can run. All input is checked and tokenized first.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_CHARS_PER_TOKEN = 16  # of which a long text is read first; more where that is too little
-_SPARE_TOKENS = 64  # at whose end a text that was cut has other tokens than the whole one
-_COUNTED_CHARS = 1 << 20  # a longer text that does not fit is refused uncounted
+_CHARS_PER_TOKEN = 16  # characters read first of a long text; more if those are too few tokens
+_SPARE_TOKENS = 64  # tokens at a cut that may differ from those of the whole text
+_COUNTED_CHARS = 1 << 20  # a longer text that does not fit is refused without an exact count
 _NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
 
 
@@ -41,14 +41,14 @@ class EmbedKeywords(TypedDict, total=False):
 
 
 class Embedder:
-    """Threads wait for each other."""
+    """Thread-safe: calls wait for each other."""
 
     def __init__(self, native: NativeEngine, vocabulary: Vocabulary) -> None:
         self._native = native
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._embedder: core.Embedder | None = None
-        self._asked = ""  # the pooling it was made for
+        self._asked = ""  # the requested pooling of the open embedder
 
     def close(self) -> None:
         """Frees its context."""
@@ -69,11 +69,11 @@ class Embedder:
         lock: AbstractContextManager[Any] = _NO_LOCK,
         is_over: Callable[[], bool] = lambda: False,
     ) -> list[Embedding]:
-        """As `Engine.embed`, of a list. n_ctx: tokens of a text, where that is less than the engine's;
-        special: the text of a special token becomes that token; n_before: inputs that errors count before
-        these; lock: held for each step; is_over: true = nobody waits for the rest.
+        """Like `Engine.embed` for a list. n_ctx: maximum tokens of a text, if less than the engine's;
+        special: parse the text of special tokens; n_before: number of inputs before these, for error
+        messages; lock: held for each step; is_over: returns True if the rest is no longer needed.
         """
-        import numpy as np  # here: it takes 0.1 s, and `eaglecpp run` needs none of it
+        import numpy as np  # not at the top: the import takes 0.1 s, and `eaglecpp run` does not need it
 
         if isinstance(texts, str | bytes) or not isinstance(texts, Sequence):
             raise InvalidTypeError(f"expected a list of texts, found {type(texts).__name__}")
@@ -81,24 +81,26 @@ class Embedder:
             native = self._open(pooling or "")
             if dimensions is not None and not 1 <= dimensions <= native.n_values:
                 raise InvalidValueError(
-                    f"dimensions: expected 1 to {native.n_values}, which this model's vectors have; "
-                    f"found {dimensions}"
+                    f"dimensions: expected 1 to {native.n_values} (this model's vectors have "
+                    f"{native.n_values}), found {dimensions}"
                 )
             n_max = min(n_ctx or native.n_most, native.n_most)
             read = [self._read(text, i, n_max, truncate, special) for i, text in enumerate(texts, n_before)]
             try:
                 with checks_arguments():
                     native.begin([tokens for tokens, _ in read])
-                goes_on = bool(read)
-                while goes_on and not is_over():
+                has_more = bool(read)
+                while has_more and not is_over():
                     with lock:
-                        goes_on = native.step(self._native.get().n_threads_now)
+                        has_more = native.step(self._native.get().n_threads_now)
                 rows = native.take()
             finally:
                 drain()
         rows = rows[:, :dimensions]
         if not np.isfinite(rows).all():
-            raise EagleError("the model's vectors are not finite numbers; its file may be damaged")
+            raise EagleError(
+                "the model's vectors have NaN or infinity, expected numbers; its file may be damaged"
+            )
         if normalize:
             rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         parts: Sequence[NDArray[np.float32]] = list(rows)
@@ -117,7 +119,7 @@ class Embedder:
     def _read(
         self, text: Prompt, index: int, n_max: int, truncate: bool, special: bool
     ) -> tuple[list[int], bool]:
-        """Its tokens, and whether it was cut."""
+        """Returns the tokens of a text, and whether it was truncated."""
         if isinstance(text, str | bytes):
             n_chars = max(_CHARS_PER_TOKEN * n_max, 0 if truncate else _COUNTED_CHARS)
             tokens, is_whole = self._tokens(text, n_max, n_chars, special)
@@ -125,7 +127,7 @@ class Embedder:
         else:
             tokens, is_whole, n_tail = self._vocabulary.prompt_tokens(text), True, 0
         if not tokens:
-            raise InvalidValueError(f"input {index} is empty, and the model has no token to begin with")
+            raise InvalidValueError(f"input {index} is empty, and the model has no BOS token; send some text")
         if len(tokens) <= n_max:
             return tokens, False
         if not truncate:
@@ -137,8 +139,8 @@ class Embedder:
         return [*tokens[: n_max - n_tail], *(tokens[-n_tail:] if n_tail else [])], True
 
     def _tokens(self, text: str | bytes, n_max: int, n_chars: int, special: bool) -> tuple[list[int], bool]:
-        """The tokens of a text, or of its beginning where that has more than fit; and whether they are all.
-        n_chars: that are read first
+        """Returns the tokens of a text and whether it was read to its end; a long text is read only until it
+        has more than `n_max` tokens. n_chars: characters to read first
         """
         whole = text if isinstance(text, str) else text.decode("utf-8", "replace")
         while True:
@@ -150,7 +152,7 @@ class Embedder:
 
     @cached_property
     def _n_tail(self) -> int:
-        """Tokens that the model has at the end of every text."""
+        """Number of tokens that the model appends to every text."""
         whole, bare = (self._native.get().tokenize(b"a", special, False) for special in (True, False))
         starts = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
         return len(whole) - starts[0] - len(bare) if bare and starts else 0

@@ -47,7 +47,7 @@ _log = logging.getLogger("eaglecpp.engine")
 class Engine(Talking):
     """A loaded target with an optional drafter, made by `open`. Release it with `close` or `with`.
 
-    plan: what to open, see `eaglecpp.opening`; its maker shows the notices.
+    plan: the models and options to open, see `eaglecpp.opening`; its notices are left to the caller.
     """
 
     def __init__(self, plan: OpeningPlan) -> None:
@@ -61,9 +61,11 @@ class Engine(Talking):
         self.model, self.sampling = plan.model_options(), plan.sampling_options()
         self.strategy: Strategy = plan.strategy.value
         self.timings = Timings()
-        self.sequences: WeakSet[NativeSequence] = WeakSet()  # a session that is gone was never opened
+        self.sequences: WeakSet[NativeSequence] = (
+            WeakSet()
+        )  # weak: a session that was dropped counts as closed
         self._main: Session | None = None
-        self._opening = threading.Lock()  # of it, for which several threads may ask at once
+        self._opening = threading.Lock()  # guards `default_session` against concurrent callers
         self._cache: PlannerCache | None = None
         self.gains = Gains()
         self._native, self.shared = load(plan, count=self._count, keep=self._keep)
@@ -83,12 +85,11 @@ class Engine(Talking):
     ) -> Self:
         """Loads a target and, if there is one, its drafter.
 
-        target, draft: paths of GGUF files, or references of models on this machine. `draft="text"`: no
-        drafter, drafts from the text itself (for a file of that name write `./text`); False, "off" or "none":
-        no drafts, as with strategy "off". strategy: "auto" (the
-        default), "off", "chain:5", "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`,
-        `DraftOptions` or `SamplingOptions` (the last are defaults for each generation); option objects may be
-        given instead or in addition.
+        target, draft: paths of GGUF files, or references to models on this machine. `draft="text"` drafts
+        from the text itself, without a drafter (for a file of that name write `./text`). False, "off" or
+        "none" disable drafting, as strategy "off" does. strategy: "auto" (the default), "off", "chain:5",
+        "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`, `DraftOptions` or `SamplingOptions`
+        (the last are defaults for each generation), instead of or in addition to option objects.
 
         A model given by name brings its drafter (unless `strategy` is "off"), its adapters, its parameters
         and strategy as defaults, and for `chat` its template, system prompt and messages. Arguments override
@@ -103,16 +104,16 @@ class Engine(Talking):
             _log.warning("%s", notice)
         return cls(plan)
 
-    # Generating: the default conversation, see `Talking`
+    # Generating in the default conversation, see `Talking`
 
     def generate_many(
         self, prompts: Sequence[Prompt | MessageList], **options: Unpack[ChatKeywords]
     ) -> list[Completion]:
-        """Completes prompts, and answers conversations (lists of messages), side by side: as many at a time
-        as conversations are free, see `n_sequences`. The results are in the order of the prompts, each what
-        the same call alone would give; options as of `generate` and `chat`.
+        """Completes prompts and answers conversations (lists of messages) concurrently, as many at a time as
+        conversations are free (`n_sequences`). Results are in the order of the prompts, each the same as from
+        a single call; options as in `generate` and `chat`.
 
-        All are checked before the first one runs, and an error of the check names the index of its prompt.
+        All prompts are checked before the first one runs; an error of the check names the prompt's index.
         """
         requests = [self._resolved(index, prompt, options) for index, prompt in enumerate(prompts)]
         sessions, scheduler = [self.default_session], Scheduler(is_watched=False)
@@ -126,7 +127,7 @@ class Engine(Talking):
                 session.close()
 
     @overload
-    def embed(  # type: ignore[overload-overlap] # a str is a sequence of str, too: the first one counts
+    def embed(  # type: ignore[overload-overlap] # a str is also a sequence of str: the first overload wins
         self, texts: Prompt, **options: Unpack[EmbedKeywords]
     ) -> Embedding: ...
     @overload
@@ -134,19 +135,19 @@ class Engine(Talking):
     def embed(
         self, texts: Prompt | Sequence[Prompt], **options: Unpack[EmbedKeywords]
     ) -> Embedding | list[Embedding]:
-        """The vector of a text (str, bytes or token ids), or those of a list of texts, with any model: one
-        that is made for it, which does nothing else, or one that generates. Uses the loaded weights and a
-        context of its own, so that conversations keep theirs.
+        """Returns the vector of a text (str, bytes or token ids), or the vectors of a list of texts. Works
+        with embedding models and with generative ones. Uses the loaded weights and a separate context, so
+        conversations keep theirs.
 
-        dimensions: only so many values, for models that were trained for it. truncate: a text that is
-        longer than the context is cut; False raises `ContextFullError`. normalize: to a length of 1.
-        pooling: how the vectors of a text's tokens become one: "mean", "cls" (the first), "last", or "none"
-        for all of them; the default is the file's, or the mean.
+        dimensions: number of values to keep, for models trained for truncated vectors. truncate: cut a text
+        that exceeds the context; False raises `ContextFullError`. normalize: scale to length 1. pooling: how
+        the vectors of a text's tokens are combined: "mean", "cls" (the first), "last", or "none" to return
+        all of them; the default is the file's, or the mean.
 
-        Raises `UnsupportedError` for a reranker, `ValueError` for an empty text or other dimensions,
+        Raises `UnsupportedError` for a reranker, `ValueError` for an empty text or invalid dimensions,
         `OutOfMemoryError`.
         """
-        # a list of texts, not one text as a list of token ids; an empty list is one of no texts
+        # a list of integers is one text as token ids; an empty list has no texts
         if isinstance(texts, list | tuple) and not (texts and hasattr(texts[0], "__index__")):
             return self.embedder.embed(texts, **options)
         return self.embedder.embed([cast("Prompt", texts)], **options)[0]
@@ -159,7 +160,7 @@ class Engine(Talking):
         if self._n_open >= self.model.n_sequences:
             raise EngineBusyError(
                 f"all conversations of this engine ({self.model.n_sequences}) are open; close one, or open "
-                f"it with n_sequences={self._n_open + 1}"
+                f"the engine with n_sequences={self._n_open + 1}"
             )
         session = Session(self.shared)
         self.sequences.add(session.slot)
@@ -168,21 +169,23 @@ class Engine(Talking):
     # Text and tokens
 
     def tokenize(self, text: str | bytes, *, add_bos: bool = True, special: bool = True) -> list[int]:
-        """Token ids of `text`. `add_bos`: begin with BOS if the model wants it and the text does not already
-        begin with it. `special`: the text of a special token becomes that token.
+        """Returns the token ids of `text`. `add_bos`: add BOS if the model wants it and the text does not
+        already begin with it. `special`: parse the text of special tokens.
         """
         return self.shared.vocabulary.tokenize(text, add_bos=add_bos, special=special)
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """Text of token ids; `special`: show special tokens. Bytes that are not UTF-8 become U+FFFD."""
+        """Returns the text of token ids; `special`: show special tokens. Bytes that are not UTF-8 become
+        U+FFFD.
+        """
         return self.shared.vocabulary.detokenize(tokens, special=special)
 
     def token_to_piece(self, token: int, *, special: bool = False) -> bytes:
-        """Bytes of one token; empty for a special token unless `special`."""
+        """Returns the bytes of one token; empty for a special token unless `special`."""
         return self.shared.vocabulary.token_to_piece(token, special=special)
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
-        """The token ids of a prompt, see `Session.stream`. Raises `ValueError` for an empty one."""
+        """Returns the token ids of a prompt, see `Session.stream`. Raises `ValueError` for an empty one."""
         return self.shared.vocabulary.prompt_tokens(prompt)
 
     def chat_prompt(
@@ -193,12 +196,12 @@ class Engine(Talking):
         tools: Sequence[Mapping[str, Any]] = (),
         think: bool | str | None = None,
     ) -> list[int]:
-        """The token ids of a rendered conversation, ready for `generate`.
+        """Returns the token ids of a rendered conversation, ready for `generate`.
 
-        `messages`: {"role", "content"} dicts or `eaglecpp.chat.message.Message`; those of a stored model go
-        before them, and so does its system prompt, unless they begin with one; what the template does not
-        take goes where it prints something (docs/templates.md). `template`: text in Jinja or Go, or a
-        `ChatTemplate`, instead of the model's; `tools` and `think` are passed to it. Raises
+        `messages`: {"role", "content"} dicts or `eaglecpp.chat.message.Message`. The messages of a stored
+        model come first, and its system prompt too unless they begin with one. Parts that the template
+        ignores are placed in a field that it prints (docs/templates.md). `template`: text in Jinja or Go, or
+        a `ChatTemplate`, instead of the model's; `tools` and `think` are passed to it. Raises
         `UnsupportedError` without any template, `TemplateError` if it fails.
         """
         options = {"template": template, "tools": tools, "think": think}
@@ -216,7 +219,7 @@ class Engine(Talking):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True after `close`."""
         return self._native.closed
 
     @property
@@ -225,22 +228,22 @@ class Engine(Talking):
 
     @property
     def n_free(self) -> int:
-        """How many conversations can still be opened."""
+        """Number of conversations that can still be opened."""
         return 0 if self.only_embeds else self.model.n_sequences - self._n_open
 
     @property
     def only_embeds(self) -> bool:
-        """Whether this is an embedding model, which generates nothing."""
+        """True for an embedding model, which generates nothing."""
         return self.native.only_embeds
 
     @property
     def has_draft(self) -> bool:
-        """Whether drafting is possible: with a drafter, or from the text itself."""
+        """True if drafting is possible: with a drafter, or from the text itself."""
         return self.shared.drafting.has_draft
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the target's file has a chat template."""
+        """True if the target's file has a chat template."""
         return bool(self.native.chat_template())
 
     @property
@@ -250,7 +253,9 @@ class Engine(Talking):
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The template that `chat` uses; its `describe()` says why. The bare prompt if there is none."""
+        """The template that `chat` uses; its `describe()` gives the reason. The bare prompt if there is no
+        template.
+        """
         return self.shared.chat.template
 
     @property
@@ -275,23 +280,23 @@ class Engine(Talking):
 
     @property
     def chains_only(self) -> str:
-        """Why this target supports only chains; "" if it supports trees, or is not loaded yet."""
+        """Reason why this target supports only chains; "" if it supports trees, or is not loaded yet."""
         return self._native.chains_only
 
     @property
     def exactness(self) -> Exactness:
-        """Which batches give the same bits as plain decoding; measured only with a drafter."""
+        """The batch sizes with the same bits as target-only decoding; measured only with a drafter."""
         return self.shared.drafting.exactness
 
     @property
     def device_info(self) -> dict[str, Any]:
-        """Where target and drafter run and how features are tapped."""
+        """Devices of target and drafter, and how hidden states are extracted."""
         return self.native.device_info()
 
     @property
     def memory_plan(self) -> list[dict[str, Any]]:
         """Bytes that target and drafter use on each device: `target_weights`, `target_cache`,
-        `target_compute`, the same with `draft_`, and how much of `total` is `free` now.
+        `target_compute`, the same with `draft_`, and the device's `total` and `free` memory.
         """
         return self.native.memory_plan()
 
@@ -310,7 +315,7 @@ class Engine(Talking):
         """
         prompts = self.shared.prompts
         if prompts is not None and not self.closed:
-            for sequence in [one for one in self.sequences if not one.closed]:
+            for sequence in [sequence for sequence in self.sequences if not sequence.closed]:
                 prompts.flush()
                 prompts.keep(sequence, at_last=True)
         self._native.close(lambda native: self._cache.save(native, is_last=True) if self._cache else None)
@@ -321,29 +326,29 @@ class Engine(Talking):
         self._main = None
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # an engine that failed to open, too
+        with contextlib.suppress(Exception):  # the engine may have failed to open
             self.close()
 
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
-        """The strategy that will run, and why. A tree becomes a chain of the same depth on a target that
-        cannot verify trees; without a drafter a fixed strategy raises `ValueError`.
+        """Returns the strategy that will run, and the reason. A tree becomes a chain of the same depth on a
+        target that cannot verify trees. Without a drafter, a fixed strategy raises `ValueError`.
         """
         return self.shared.drafting.resolve(strategy)
 
     def _resolved(self, index: int, prompt: Any, options: Mapping[str, Any]) -> ResolvedRequest:
-        """Resolves one of many requests. Raises what beginning it would."""
+        """Resolves one of many requests. Raises what starting it would raise."""
         try:
             is_chat = isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping | Message)
             what = {"messages" if is_chat else "prompt": prompt}
             return self.shared.resolve(GenerationRequest.of(options, **what))
         except InvalidArgumentError as error:
-            raise type(error)(f"number {index} of the list: {error}") from None
+            raise type(error)(f"prompt {index} of the list: {error}") from None
 
     def _keep(self, cache: PlannerCache) -> None:
         self._cache, self.gains = cache, cache.gains
 
     def _count(self, timings: Timings, temperature: float) -> None:
-        """Adds the counters of a generation that has ended."""
+        """Adds the counters of a finished generation."""
         self.timings = self.timings + timings
         self.gains.add(timings, temperature)
         if self._cache is not None:
@@ -360,8 +365,8 @@ class Engine(Talking):
 
 
 def open_fitting(plan: OpeningPlan) -> tuple[Engine, str]:
-    """Opens a plan, without its drafter if that came with the model and does not fit. Returns the engine and
-    the notice about the drafter, if any. Raises what opening raises.
+    """Opens a plan; omits a drafter that came with the model and does not fit. Returns the engine and a
+    notice about the drafter, or "". Raises what opening raises.
     """
     try:
         return Engine(plan), ""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What the last answers of a target and its drafter gave, in times of plain decoding; kept between processes.
+"""Speed-ups of the last answers of a target and its drafter, relative to target-only decoding; saved between
+processes.
 
-Whoever says how much drafting gives reads it here, so that all say the same. `bench` and `doctor --measure`,
-which compare with plain steps that ran beside the answers, replace what is here; every other answer of `auto`
-adds the planner's own count.
+All reports of the speed-up read it here, so they agree. `bench` and `doctor --measure`, which alternate with
+target-only steps, replace the saved answers. Every other answer of `auto` adds the planner's own estimate.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from msgspec import Meta
 
 from eaglecpp.results import Timings
 
-_N_MAX = 64  # answers; older ones tell of other texts
-_N_ENOUGH = 32  # tokens; fewer say little about the drafter
+_N_MAX = 64  # answers; older ones had other texts
+_N_ENOUGH = 32  # tokens; fewer are no evidence about the drafter
 
 
 @dataclass(frozen=True)
 class Answered:
-    """One answer. n_steps: plain steps that would have taken as long, as a fraction."""
+    """One answer. n_steps: its duration in target-only steps, as a fraction."""
 
     n_tokens: Annotated[int, Meta(gt=0)]
     n_rounds: Annotated[int, Meta(gt=0)]
@@ -32,7 +32,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Gain:
-    """Of answers of one kind: speed in times of plain decoding, tokens per round."""
+    """Average over answers of one kind. speed: relative to target-only decoding; tokens: per round."""
 
     n_answers: int
     speed: float
@@ -40,33 +40,33 @@ class Gain:
 
 
 class Gains:
-    """The last answers, oldest first. kernels: plain decoding with eaglecpp's kernels in times of llama.cpp's
-    own, where that was measured.
+    """The last answers, oldest first. kernels: speed of target-only decoding with eaglecpp's kernels relative
+    to llama.cpp's, if measured.
     """
 
     def __init__(self, answers: Iterable[Answered] = (), kernels: float | None = None) -> None:
         self.answers, self.kernels = list(answers), kernels
 
     def add(self, timings: Timings, temperature: float) -> None:
-        """Takes the counters of an answer, if they tell what `auto` gave."""
+        """Adds the counters of an answer, if they show the speed-up of `auto`."""
         speed = timings.plan.get("speedup")
         if timings.plan.get("strategy") == "auto" and speed and timings.rounds:
             n_steps = max(timings.predicted_n / speed, timings.rounds)
-            one = Answered(timings.predicted_n, timings.rounds, n_steps, temperature <= 0.0)
-            self.answers = [*self.answers, one][-_N_MAX:]
+            answer = Answered(timings.predicted_n, timings.rounds, n_steps, temperature <= 0.0)
+            self.answers = [*self.answers, answer][-_N_MAX:]
 
     def replace(self, answers: Iterable[Answered], kernels: float | None = None) -> None:
-        """What was measured beside plain decoding takes the place of what was counted before."""
+        """Replaces the saved answers by ones that were measured against target-only decoding."""
         self.answers = list(answers)[-_N_MAX:]
         self.kernels = kernels or self.kernels
 
     def gain(self, *, greedy: bool | None = None) -> Gain | None:
-        """Of the greedy or the sampled answers, or of all; None of too few tokens. No speed is above the
-        tokens of a round: a round takes at least a plain step.
+        """Returns the average of the greedy or the sampled answers, or of all; None with too few tokens. The
+        speed is capped at the tokens per round, since a round takes at least one target-only step.
         """
-        found = [one for one in self.answers if greedy in (None, one.is_greedy)]
-        n_tokens = sum(one.n_tokens for one in found)
+        answers = [answer for answer in self.answers if greedy in (None, answer.is_greedy)]
+        n_tokens = sum(answer.n_tokens for answer in answers)
         if n_tokens < _N_ENOUGH:
             return None
-        tokens = n_tokens / max(sum(one.n_rounds for one in found), 1)
-        return Gain(len(found), min(n_tokens / sum(one.n_steps for one in found), tokens), tokens)
+        tokens = n_tokens / max(sum(answer.n_rounds for answer in answers), 1)
+        return Gain(len(answers), min(n_tokens / sum(answer.n_steps for answer in answers), tokens), tokens)

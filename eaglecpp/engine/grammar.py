@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Grammars of answers, from GBNF, a JSON schema or OpenAI's `response_format`, for llguidance.
 
-`llguidance` is imported when the first grammar is made. Grammars come from clients: their size, depth and
-number of parts are checked here, because llguidance's converters recurse, and take time that grows with the
-square of that number.
+`llguidance` is imported with the first grammar. Grammars come from clients. Their size, depth and number of
+parts are checked here, because llguidance's converters recurse and take quadratic time.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from eaglecpp.limits import (
 
 
 class Lark(str):
-    """A grammar in llguidance's variant of Lark, which the engine takes."""
+    """A grammar in llguidance's variant of Lark, the format that the engine accepts."""
 
 
 def resolve_grammar(
@@ -42,16 +41,16 @@ def resolve_grammar(
     json_schema: str | Mapping[str, Any] | None = None,
     response_format: Mapping[str, Any] | None = None,
 ) -> Lark | None:
-    """Returns the grammar of these, or None when nothing constrains the text.
+    """Returns the grammar for these arguments, or None for unconstrained text.
 
     `grammar`: GBNF text or a `llama_cpp.LlamaGrammar`; `json_schema`: a schema as dict or JSON text;
     `response_format`: {"type": "text" | "json_object" | "json_schema", ...} as in the OpenAI API (and with
-    llama_cpp's "schema" key). With `strict` in it, a schema with parts that are not enforced is refused.
-    Raises `ValueError` when more than one is given, `GrammarError` for a grammar that does not parse. A
-    schema is compiled when the generation starts.
+    llama_cpp's "schema" key). With `strict`, a schema with parts that cannot be enforced is refused. Raises
+    `ValueError` for more than one argument, `GrammarError` for a grammar that does not parse. A schema is
+    compiled when the generation starts.
     """
-    given = {"grammar": grammar, "json_schema": json_schema, "response_format": response_format}
-    names = [name for name, value in given.items() if value]
+    sources = {"grammar": grammar, "json_schema": json_schema, "response_format": response_format}
+    names = [name for name, value in sources.items() if value]
     if len(names) > 1:
         raise InvalidValueError(
             f"give one of grammar, json_schema and response_format, not {' and '.join(names)}"
@@ -77,14 +76,14 @@ def _load() -> None:
     core.load_llguidance(str(path))
 
 
-def _check(what: str, of: str, found: int, most: int) -> None:
-    if found > most:
-        raise GrammarError(f"the {of}: at most {most} {what}, found {found}")
+def _check(what: str, of: str, found: int, n_max: int) -> None:
+    if found > n_max:
+        raise GrammarError(f"the {of}: at most {n_max} {what}, found {found}")
 
 
 # --- JSON schemas ---------------------------------------------------------------------------------------
 
-_OF_TYPE = {  # what a schema without a type means by these keys, as in llama.cpp
+_OF_TYPE = {  # types implied by these keys in a schema without a type, as in llama.cpp
     "object": {"properties", "additionalProperties", "required"},
     "array": {"items", "prefixItems", "minItems", "maxItems"},
     "string": {"pattern", "format", "minLength", "maxLength"},
@@ -99,27 +98,28 @@ _WHITESPACE = {"whitespace_flexible": False, "item_separator": ", ", "key_separa
 
 
 def _from_schema(schema: str | Mapping[str, Any], strict: bool) -> Lark:
-    """A grammar for values of a schema. strict: enforces all of it, or raises GrammarError."""
+    """Builds a grammar for values of a schema. strict: raises GrammarError unless all of it can be
+    enforced.
+    """
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         _check("bytes", "JSON schema", len(text.encode("utf-8", "surrogatepass")), SCHEMA_BYTES)
-        found = json.loads(text)
+        root = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise GrammarError(f"the JSON schema cannot be read: {error}") from None
     _load()
-    found = {} if found is True else found
-    if not isinstance(found, dict):
-        raise GrammarError(f"the JSON schema: expected an object or true, found {text[:80]}")
-    _Schema(found, strict).prepare()
-    found["x-guidance"] = {"lenient": not strict, **_WHITESPACE}
-    return Lark(f"%llguidance {{}}\nstart: %json {json.dumps(found)}\n")
+    root = {} if root is True else root
+    if not isinstance(root, dict):
+        raise GrammarError(f"the JSON schema: expected an object or true, root {text[:80]}")
+    _Schema(root, strict).prepare()
+    root["x-guidance"] = {"lenient": not strict, **_WHITESPACE}
+    return Lark(f"%llguidance {{}}\nstart: %json {json.dumps(root)}\n")
 
 
 class _Schema:
-    """Checks the limits of a schema and writes out what llama.cpp takes for granted: a type where the other
-    keys tell it, and that an object has no other properties than those it lists. Where schemas are joined
-    (`allOf`, or keys next to `anyOf` or `$ref`) the parts stay open, or none would have the others'
-    properties.
+    """Checks the limits of a schema and adds what llama.cpp implies: the type that follows from other keys,
+    and `additionalProperties: false`. Parts of a joined schema (`allOf`, or keys next to `anyOf` or `$ref`)
+    stay open; otherwise each part would forbid the others' properties.
     """
 
     def __init__(self, root: dict[str, Any], strict: bool) -> None:
@@ -134,23 +134,25 @@ class _Schema:
         schemas = list(self._all())
         _check("characters in all patterns", "JSON schema", self._n_pattern_chars, PATTERN_CHARS)
         _check("patterns of properties", "JSON schema", self._n_pattern_keys, SCHEMA_PATTERN_KEYS)
-        for one in schemas:
-            if "allOf" in one or (one.keys() & {"$ref", *_COMBINED} and "properties" in one):
-                self._join(one)
+        for schema in schemas:
+            if "allOf" in schema or (schema.keys() & {"$ref", *_COMBINED} and "properties" in schema):
+                self._join(schema)
         try:
-            n_ways = max(self._ways(one) for one in schemas)
+            n_ways = max(self._ways(schema) for schema in schemas)
         except RecursionError:
             raise GrammarError("the JSON schema: its references follow each other too long") from None
         _check("combinations of alternatives that are joined", "JSON schema", n_ways, SCHEMA_WAYS)
-        for one in schemas:
-            self._complete(one)
+        for schema in schemas:
+            self._complete(schema)
 
     def _ways(self, schema: Any) -> int:
-        """Combinations of the alternatives of its parts, which llguidance writes out where it joins them."""
+        """Returns the combinations of alternatives in a schema's parts, which llguidance writes out when it
+        joins them.
+        """
         if not isinstance(schema, dict):
             return 1
         if id(schema) not in self._n_ways:
-            self._n_ways[id(schema)] = 1  # of one that refers to itself
+            self._n_ways[id(schema)] = 1  # for a schema that refers to itself
             n = self._ways(self._referred(schema.get("$ref")))
             for key in _COMBINED:
                 parts = schema.get(key)
@@ -174,7 +176,7 @@ class _Schema:
                     continue
                 for part in inner:
                     parts = part if isinstance(part, list) else [part]
-                    waiting += [(one, depth + 1) for one in parts if isinstance(one, dict)]
+                    waiting += [(item, depth + 1) for item in parts if isinstance(item, dict)]
 
     def _count(self, key: str, value: Any) -> None:
         if key == "pattern":
@@ -194,12 +196,17 @@ class _Schema:
         """Keeps all parts of a joined schema open."""
         waiting = [schema]
         while waiting:
-            one = waiting.pop()
-            if id(one) in self._joined:
+            part_schema = waiting.pop()
+            if id(part_schema) in self._joined:
                 continue
-            self._joined.add(id(one))
-            parts = [part for key in _COMBINED if isinstance(one.get(key), list) for part in one[key]]
-            parts.append(self._referred(one.get("$ref")))
+            self._joined.add(id(part_schema))
+            parts = [
+                part
+                for key in _COMBINED
+                if isinstance(part_schema.get(key), list)
+                for part in part_schema[key]
+            ]
+            parts.append(self._referred(part_schema.get("$ref")))
             waiting += [part for part in parts if isinstance(part, dict)]
 
     def _referred(self, ref: Any) -> Any:
@@ -226,8 +233,8 @@ class _Schema:
 
 
 def _loosen(schema: dict[str, Any]) -> None:
-    """Removes patterns that llguidance refuses: those that look around or refer back, and patterns of
-    properties that may match the same name. What these ask for is then allowed under any name.
+    """Removes patterns that llguidance does not support: lookaround, backreferences, and property patterns
+    that may match the same name. The values of such properties are then allowed under any name.
     """
     pattern, names = schema.get("pattern"), schema.get("patternProperties")
     if _MAY_LOOK_AROUND.search(str(pattern)) and _is_beyond({"type": "string", "pattern": pattern}):
@@ -254,18 +261,20 @@ _GBNF = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CHAR = re.compile(r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)|[^\\]", re.DOTALL)
-_ESCAPED = {"t": "\t", "r": "\r", "n": "\n"} | {one: one for one in '\\"[]-'}
+_ESCAPED = {"t": "\t", "r": "\r", "n": "\n"} | {char: char for char in '\\"[]-'}
 
 
 def _from_gbnf(grammar: Any) -> Lark:
-    """A grammar of one in llama.cpp's format. llguidance converts it; its converter knows neither all escapes
-    nor all names of rules, and recurses, so the text is checked and written anew before it.
+    """Converts a grammar from llama.cpp's format with llguidance. Its converter does not know all escapes and
+    rule names, and recurses, so the text is checked and rewritten first.
     """
     text = grammar if isinstance(grammar, str) else getattr(grammar, "_grammar", None)
     if not isinstance(text, str):
-        raise InvalidTypeError(f"grammar must be GBNF text or a LlamaGrammar, got {type(grammar).__name__}")
+        raise InvalidTypeError(
+            f"grammar: expected GBNF text or a LlamaGrammar, found {type(grammar).__name__}"
+        )
     if re.search("[\ud800-\udfff]", text):
-        raise GrammarError("the grammar holds half a surrogate pair, which is not a character")
+        raise GrammarError("the grammar has half of a surrogate pair, expected whole characters")
     _check("bytes", "grammar", len(text.encode()), GBNF_BYTES)
     _load()
     from llguidance.gbnf_to_lark import gbnf_to_lark
@@ -284,14 +293,14 @@ class _Gbnf:
         self._defined: set[str] = set()
 
     def rewritten(self) -> str:
-        """The same grammar, with each rule named by a number and each character in the one form that the
-        converter reads. Raises GrammarError.
+        """Returns the same grammar with numbered rule names, and with each character in the one form that the
+        converter accepts. Raises GrammarError.
         """
         out, at, depth, last = [], 0, 0, ""
         while at < len(self._text):
             match = _GBNF.match(self._text, at)
             if match is None:
-                raise self._wrong(at, "an element (a token is given by its text, in quotes)")
+                raise self._wrong(at, "an element (write a token as quoted text)")
             kind, found = str(match.lastgroup), match[0]
             if kind == "name":
                 last = found
@@ -314,7 +323,7 @@ class _Gbnf:
         unknown = [name for name in self._names if name not in self._defined]
         if unknown:
             raise GrammarError(f"the grammar has no rule {unknown[0][:60]!r}")
-        # below another rule, a grammar without recursion becomes one regular expression
+        # Inside another rule, a grammar without recursion becomes one regular expression.
         return "root ::= main\n" + "".join(out)
 
     def _wrong(self, at: int, expected: str) -> GrammarError:
@@ -325,29 +334,31 @@ class _Gbnf:
         )
 
     def _check_times(self, found: str) -> None:
-        numbers = [int(one) for one in re.findall("[0-9]+", found)]
+        numbers = [int(number) for number in re.findall("[0-9]+", found)]
         _check("repetitions", "grammar", max(numbers), GRAMMAR_REPETITIONS)
         if numbers[-1] == 0:
-            raise GrammarError(f"the grammar: {found} repeats nothing; leave out what it repeats")
+            raise GrammarError(f"the grammar: {found} never matches; remove the repeated element")
         if numbers != sorted(numbers):
             raise GrammarError(
-                f"the grammar: {found} asks for at least {numbers[0]} and at most {numbers[1]}"
+                f"the grammar: {found} has a minimum of {numbers[0]} above its maximum of {numbers[1]}"
             )
 
     def _chars(self, quoted: str, at: int) -> list[str]:
-        """The characters between quotes or brackets; an escaped one has its backslash before it."""
-        found = []
+        """Returns the characters between quotes or brackets; an escaped character keeps a backslash in
+        front.
+        """
+        chars = []
         for match in _CHAR.finditer(quoted, 1, len(quoted) - 1):
-            one = match[0]
-            if one[0] != "\\":
-                found.append(one)
-            elif one[1:] in _ESCAPED:
-                found.append("\\" + _ESCAPED[one[1:]])
-            elif len(one) > 2 and int(one[2:], 16) < 0x110000 and not 0xD800 <= int(one[2:], 16) < 0xE000:
-                found.append("\\" + chr(int(one[2:], 16)))
+            char = match[0]
+            if char[0] != "\\":
+                chars.append(char)
+            elif char[1:] in _ESCAPED:
+                chars.append("\\" + _ESCAPED[char[1:]])
+            elif len(char) > 2 and int(char[2:], 16) < 0x110000 and not 0xD800 <= int(char[2:], 16) < 0xE000:
+                chars.append("\\" + chr(int(char[2:], 16)))
             else:
                 raise self._wrong(at + match.start(), "a character or its escape")
-        return found
+        return chars
 
     def _set(self, found: str, at: int) -> str:
         chars = self._chars(found, at)
@@ -362,34 +373,34 @@ class _Gbnf:
             if len(chars) > 1 and chars[0] == "-":
                 high = chars[1]
                 if high[-1] < low[-1]:
-                    raise self._wrong(at, "ranges whose end is not before their beginning")
+                    raise self._wrong(at, "ranges that do not end before they begin")
                 ranges[-1] += f"-{_written(high)}"
                 del chars[:2]
         return f"[{'^' * is_not}{''.join(ranges)}]"
 
 
 def _written(char: str) -> str:
-    """One character, which may have a backslash before it, as it stands in quotes and in classes."""
-    one = char[-1]
-    is_plain = one.isalnum() or one == " " or ord(one) > 127
-    return one if is_plain else f"\\x{ord(one):02x}"
+    """Returns one character, which may have a backslash in front, as written in quotes and in classes."""
+    bare = char[-1]
+    is_plain = bare.isalnum() or bare == " " or ord(bare) > 127
+    return bare if is_plain else f"\\x{ord(bare):02x}"
 
 
 def _format(response_format: Any) -> tuple[Any, Any, bool]:
-    """The type, the schema if it has one, and whether all of it must be enforced."""
+    """Returns the type, the schema or None, and whether all of it must be enforced."""
     if not isinstance(response_format, Mapping):
         raise InvalidTypeError(
-            f'response_format must be a dict like {{"type": "json_object"}}, got {response_format!r}'
+            f'response_format: expected a dict like {{"type": "json_object"}}, found {response_format!r}'
         )
     kind, nested = response_format.get("type"), response_format.get("json_schema")
     schema = nested.get("schema", nested) if isinstance(nested, Mapping) else response_format.get("schema")
     if kind not in ("text", "json_object", "json_schema"):
         raise InvalidValueError(
-            f"response_format type must be text, json_object or json_schema; got {kind!r}"
+            f"response_format: expected type text, json_object or json_schema, found {kind!r}"
         )
     if kind == "json_schema" and not schema:
         raise InvalidValueError(
-            'response_format of type "json_schema" has no schema in ["json_schema"]["schema"]'
+            'response_format: expected a schema in ["json_schema"]["schema"] for type "json_schema"'
         )
     strict = nested.get("strict") if isinstance(nested, Mapping) else None
     return kind, schema if kind != "text" else None, strict is True

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`Infill`: text before and behind a gap, as a prompt whose answer goes between them, in tokens of the
-target's file. The layout is llama.cpp's (tools/server/server-common.cpp, format_prompt_infill):
+"""`Infill`: a prompt whose answer goes between two texts, built with the infill tokens in the target's file.
+The layout is llama.cpp's (tools/server/server-common.cpp, format_prompt_infill):
 
     [REP]myproject\\n [SEP]name\\n text ... [SEP]filename\\n [PRE]prefix begun [SUF]suffix [MID]
 """
@@ -14,14 +14,15 @@ from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.errors import UnsupportedError
 
 _NEEDED = {"pre": "prefix", "suf": "suffix", "mid": "middle"}
-_CHARS_PER_TOKEN = 64  # of a text that is cut before it is tokenized, so that this takes bounded time
+_CHARS_PER_TOKEN = 64  # limits the text before it is tokenized, which bounds the time
 
 
 @dataclass(frozen=True)
 class Infill:
-    """prefix, suffix: what stands around the gap; text of special tokens in them stays text
-    extra:  names and texts of other files, most important last; None = without llama.cpp's head for them, too
-    begun:  how the answer begins already; it goes behind the prefix
+    """prefix, suffix: the texts around the gap; special tokens in them are not parsed
+    extra:  names and texts of other files, most important last; None = also without llama.cpp's header for
+    them
+    begun:  beginning of the answer, placed after the prefix
     suffix_first: the order that some models were trained on, such as Codestral (llama.cpp's --spm-infill)
     """
 
@@ -32,15 +33,15 @@ class Infill:
     suffix_first: bool = False
 
     def tokens(self, vocabulary: Vocabulary, n_most: int = 0) -> list[int]:
-        """The prompt. n_most: what is farthest from the gap is left out of a longer one, other files first,
-        and up to three quarters stay for the prefix; 0 = raises ContextFullError for one that does not fit.
-        Raises UnsupportedError where the file lacks the tokens.
+        """Returns the prompt. n_most: maximum length in tokens. A longer prompt loses other files first, then
+        the text farthest from the gap; up to three quarters stay for the prefix. 0 = raise ContextFullError
+        if it does not fit. Raises UnsupportedError if the file lacks the tokens.
         """
         fim = vocabulary.fim_tokens
-        lacking = [name for name in _NEEDED if name not in fim]
-        if lacking:
-            kinds = " and no ".join(_NEEDED[name] for name in lacking)
-            keys = ", ".join(f"tokenizer.ggml.fim_{name}_token_id" for name in lacking)
+        missing = [name for name in _NEEDED if name not in fim]
+        if missing:
+            kinds = " and no ".join(_NEEDED[name] for name in missing)
+            keys = ", ".join(f"tokenizer.ggml.fim_{name}_token_id" for name in missing)
             raise UnsupportedError(
                 f"this model does not support insert: its file has no {kinds} token for infilling ({keys})"
             )

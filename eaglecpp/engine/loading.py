@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Opening an engine: loads the models of a plan, with what is known about them from earlier runs."""
+"""Opens an engine: loads the models of a plan, with measurements from earlier runs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _log = logging.getLogger("eaglecpp.engine")
 def load(
     plan: OpeningPlan, *, count: Callable[[Timings, float], None], keep: Callable[[PlannerCache], None]
 ) -> tuple[NativeEngine, Shared]:
-    """Opens what was planned: the engine, and what its conversations share. count: takes the counters of each
-    generation and its temperature; keep: takes where the planner's measurements go.
+    """Opens the models of a plan; returns the engine and the state shared by its conversations. count:
+    receives the counters of each generation and its temperature; keep: receives the planner's cache.
     """
     drafting = _connect_servers(plan)
     may_draft = plan.draft is not None or drafting.text_drafts == "on"
@@ -56,7 +56,7 @@ def load(
         )
         shared.prompts = PromptCache.of_engine(native.get(), plan, drafting)
         if model.mmproj:
-            n_threads = options.n_threads or core.system_info()["n_cores"]  # llama.cpp takes 4 for 0
+            n_threads = options.n_threads or core.system_info()["n_cores"]  # for 0, llama.cpp would use 4
             vocabulary.projector = Projector(
                 native, Path(model.mmproj), plan.target, n_threads, gpu=model.n_gpu_layers != 0
             )
@@ -96,13 +96,13 @@ def _on_answer(
     if not drafting.learn or plan.draft is None:
         return None
     if plan.model_options().lora:
-        _log.warning("learn: nothing is kept, because a drafter learns the model without its adapters")
+        _log.warning("learn: no answers are saved, because a drafter learns the model without its adapters")
         return None
     return Learning.of(plan.target).keep_later
 
 
 def _connect_servers(plan: OpeningPlan) -> DraftOptions:
-    """Gives llama.cpp the devices of the RPC servers; the drafter stays on this machine."""
+    """Registers the devices of the RPC servers in llama.cpp; the drafter stays on this machine."""
     drafting = plan.draft_options()
     if servers := plan.model_options().rpc:
         from eaglecpp.engine import rpc

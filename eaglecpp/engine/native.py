@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`NativeEngine`: the extension's engine, for one thread at a time and until it is closed; `NativeSequence`:
+"""`NativeEngine`: the extension's engine, for one thread at a time and until it is closed. `NativeSequence`:
 one conversation in it, and the generation that runs there.
 
-`Session` and `Stream` share a sequence: neither has to know the engine or the other's fields. Each `begin`
-gives a generation a number; a call with an older number belongs to a generation that was replaced.
+`Session` and `Stream` share a sequence, so neither needs the engine or the other's fields. Each `begin` gives
+a generation a number; a call with an older number belongs to a replaced generation.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from eaglecpp.log import drain
 from eaglecpp.threads import check_wanted
 
 _log = logging.getLogger("eaglecpp.engine")
-_LOST_S = 1.0  # after which a waiting thread looks by itself: Ctrl+C may keep the one before from telling it
+_LOST_S = 1.0  # timeout of a wait, because Ctrl+C may prevent the notification
 
 
 @contextlib.contextmanager
 def checks_arguments() -> Iterator[None]:
-    """For native calls that check what the caller asked for: what they refuse is an InvalidValueError, which
-    is the caller's fault, as a bare ValueError of any other call is not.
+    """Turns a ValueError of a native call that checks the caller's arguments into an InvalidValueError. A
+    bare ValueError of any other call is a bug.
     """
     try:
         yield
@@ -50,11 +50,11 @@ class NativeEngine:
     def __init__(self, options: core.EngineOptions) -> None:
         self.waits = False
         self._native: core.Engine | None = None
-        self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `exclusive`
+        self._holder: dict[str, int] = {}  # {"thread": ident} while a thread is inside, see `exclusive`
         self._outer: Callable[[], _Hold | None] = lambda: None
         self._left = threading.Event()
-        self.released: list[int] = []  # sequences that nobody owns any more
-        # called with a sequence before its first answer with a grammar, where nothing else is drafted
+        self.released: list[int] = []  # sequences without an owner
+        # called with a sequence before its first answer with a grammar, if nothing else is drafted
         self.before_forms: Callable[[int], None] | None = None
         try:
             with checks_arguments():
@@ -64,17 +64,17 @@ class NativeEngine:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True after `close`."""
         return self._native is None
 
     @property
     def chains_only(self) -> str:
-        """Why this target takes chains only; "" when it takes trees, or is closed."""
+        """Reason why this target supports only chains; "" if it supports trees, or is closed."""
         return "" if self._native is None else self._native.chains_only
 
     def get(self) -> core.Engine:
-        """The extension's object, for facts, which need no exclusive call. Raises InvalidStateError once
-        closed.
+        """Returns the extension's object, for facts, which need no exclusive call. Raises InvalidStateError
+        once closed.
         """
         if self._native is None:
             raise InvalidStateError("this engine is closed")
@@ -82,11 +82,12 @@ class NativeEngine:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[core.Engine]:
-        """Holds the engine for one native call and hands its log on; `EngineBusyError` if a thread holds it.
+        """Holds the engine for one native call, then forwards its log. Raises `EngineBusyError` if another
+        thread holds it.
 
-        Not a lock: Ctrl+C between `acquire` and `try` would leave that locked for ever. Here the thread that
-        was interrupted still holds the engine, and its next call releases it. `setdefault` is atomic. A call
-        inside another of the same thread, which the garbage collector may begin, leaves the outer hold.
+        Not a lock: Ctrl+C between `acquire` and `try` would leave a lock taken forever. Here the interrupted
+        thread still holds the engine, and its next call releases it. `setdefault` is atomic. A nested call in
+        the same thread, which the garbage collector may start, leaves the outer hold in place.
         """
         me, hold = threading.get_ident(), _Hold()
         while self._holder.setdefault("thread", me) != me:
@@ -95,9 +96,9 @@ class NativeEngine:
                     "the engine is in use by another thread; an engine can be used by one thread at a time"
                 )
             self._left.clear()
-            if self._holder:  # whoever left before `clear` has set the event already
+            if self._holder:  # a thread that left before `clear` has already set the event
                 self._left.wait(_LOST_S)
-        outer = self._outer()  # gone with its frame if it was interrupted
+        outer = self._outer()  # None if that frame was interrupted
         if outer is not None and outer.thread == me:
             yield self.get()
             return
@@ -118,16 +119,14 @@ class NativeEngine:
                 self.before_forms = None
 
     def close_released(self, native: core.Engine) -> None:
-        """Closes the sequences that were released. Interrupted, it is done again by the next call."""
+        """Closes the sequences that were released. If interrupted, the next call repeats it."""
         while self.released:
-            with contextlib.suppress(ValueError):  # closed before it was interrupted
+            with contextlib.suppress(ValueError):  # closed before the interruption
                 native.close_sequence(self.released[-1])
             self.released.pop()
 
     def close(self, last: Callable[[core.Engine], None]) -> None:
-        """Frees weights and caches, after `last` was called with what is to be freed. A second call does
-        nothing.
-        """
+        """Calls `last` with the engine, then frees weights and caches. A second call does nothing."""
         if self._native is None:
             return
         with self.exclusive() as native:
@@ -137,11 +136,11 @@ class NativeEngine:
 
 
 class NativeSequence:
-    """Opens a sequence of the engine, which has it back when this object is closed or gone. Raises
-    `EngineBusyError` when a thread holds it.
+    """Opens a sequence of the engine, and returns it when this object is closed or collected. Raises
+    `EngineBusyError` if another thread holds the engine.
     """
 
-    _closed = True  # as long as it is being made
+    _closed = True  # until it is constructed
 
     def __init__(self, engine: NativeEngine) -> None:
         self._engine = engine
@@ -150,7 +149,7 @@ class NativeSequence:
         self._closed = False
         with engine.exclusive() as native:
             engine.close_released(native)
-            # one call into C, after which a signal's handler may raise and the number is known
+            # a single C call: a signal handler can raise only after the number is stored
             self._numbers.extend(starmap(native.open_sequence, [()]))
 
     def __del__(self) -> None:
@@ -159,12 +158,12 @@ class NativeSequence:
 
     @property
     def number(self) -> int:
-        """The engine's number of it."""
+        """Number of the sequence in the engine."""
         return self._numbers[0]
 
     @property
     def closed(self) -> bool:
-        """Whether it gave its place back, or the engine is closed."""
+        """True if the sequence was returned, or the engine is closed."""
         return self._closed or self._engine.closed
 
     @property
@@ -176,8 +175,8 @@ class NativeSequence:
     def begin(
         self, prompt: list[int], params: core.GenerateParams, sampler: core.MadeSampler | None = None
     ) -> tuple[int, int]:
-        """Starts a generation, which ends the one before; returns its number and how many prompt tokens were
-        reused.
+        """Starts a generation, which ends the previous one. Returns its number and the number of reused
+        prompt tokens.
         """
         with self._exclusive() as native:
             if params.sampling.grammar and params.strategy.kind != "off":
@@ -188,8 +187,8 @@ class NativeSequence:
             return self._generation, reused
 
     def end(self, generation: int, n_taken: int) -> dict[str, Any]:
-        """Ends the generation, of which n_taken tokens were used; returns its counters. Not for a generation
-        that was taken over.
+        """Ends the generation, of which n_taken tokens were used; returns its counters. Raises
+        EngineBusyError for a replaced generation.
         """
         self._require_current(generation)
         with self._exclusive() as native:
@@ -197,33 +196,33 @@ class NativeSequence:
             return native.timings(self.number)
 
     def timings(self) -> dict[str, Any]:
-        """The counters of the running generation so far."""
+        """Returns the counters of the running generation so far."""
         with self._exclusive() as native:
             return native.timings(self.number)
 
     def clear(self) -> None:
-        """Forgets the conversation; nothing is reused by the next prompt."""
+        """Forgets the conversation; the next prompt reuses nothing."""
         with self._exclusive() as native:
             native.clear(self.number)
 
     def offload(self) -> core.SavedSequence | None:
-        """What the conversation holds between two generations; None where it cannot leave the caches."""
+        """Returns the saved conversation, between two generations; None if it cannot leave the caches."""
         with self._exclusive() as native:
             return native.save(self.number) if native.can_save else None
 
     def restore(self, saved: core.SavedSequence) -> bool:
-        """Puts an offloaded conversation in place of what is held here; False where there is no room, or it
-        is none of this engine's.
+        """Replaces the conversation here by a saved one. Returns False if there is no room, or it is from
+        another engine.
         """
         with self._exclusive() as native:
             try:
                 return native.restore(self.number, saved)
-            except ValueError as error:  # it may come from a file
-                _log.info("not restored: %s", error)
+            except ValueError as error:  # the state may come from a file
+                _log.info("a conversation could not be restored: %s", error)
                 return False
 
     def close(self) -> None:
-        """Gives the place back to the engine. A second call does nothing."""
+        """Returns the sequence to the engine. A second call does nothing."""
         if not self.closed:
             with self._exclusive() as native:
                 self._engine.released.append(self.number)
@@ -249,9 +248,9 @@ class NativeSequence:
 def step_together(
     running: Sequence[tuple[NativeSequence, int]], for_ms: float = 0.0
 ) -> list[core.StepResult]:
-    """One step of generations of one engine, each given by its sequence and its number; sequences that
-    generate are verified in one batch. With `for_ms` as many rounds as begin in that time, while all of them
-    generate. Results in the order of `running`.
+    """Runs one step of generations of one engine, each given by its sequence and number. Generating sequences
+    are verified in one batch. With `for_ms`, runs as many rounds as start in that time, while all of them
+    generate. Results are in the order of `running`.
     """
     if not running:
         return []
@@ -259,6 +258,6 @@ def step_together(
         sequence._require_current(generation)
     first, _ = running[0]
     with first._exclusive() as native:
-        results = native.step([one.number for one, _ in running], for_ms)
-    found = {result.sequence: result for result in results}
-    return [found[one.number] for one, _ in running]
+        results = native.step([sequence.number for sequence, _ in running], for_ms)
+    by_number = {result.sequence: result for result in results}
+    return [by_number[sequence.number] for sequence, _ in running]

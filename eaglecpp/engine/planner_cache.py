@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""What was measured of an engine, kept between processes: costs of this machine with these files, acceptance
-of this drafter, which batches are exact, what the last answers gave.
+"""Measurements of an engine, saved between processes: costs of this machine with these files, acceptance of
+this drafter, exact batch sizes, and speed-ups of the last answers.
 
-One small JSON file for each key below `data_dir()/planner`, read when an engine opens and written when it
-closes, and every minute in between. A file that is damaged, old or from another machine or model is ignored
-and rewritten; a folder that cannot be written is not an error. What is read counts as one measurement and
-never changes which tokens come out.
+One small JSON file per key in `data_dir()/planner`, read when an engine opens and written when it closes, and
+every minute in between. A file that is damaged, old, or from another machine or model is ignored and
+rewritten. A read-only folder is not an error. A saved value counts as one measurement and never changes which
+tokens come out.
 
-Where nothing is on disk, opening the engine measures it (`exactness`, `rehearsal`).
+Without a file, opening the engine measures (`exactness`, `rehearsal`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("eaglecpp.planner")
 _SAVE_EVERY = 60.0  # seconds
-_KEPT_S = 30 * 86400.0  # measurements are believed for so long: drivers and machines change behind their keys
-# Options that do not change what a round costs, or are in the key by what they lead to.
+_KEPT_S = 30 * 86400.0  # lifetime of a measurement: drivers and machines change without changing the key
+# Options that do not change what a round costs, or whose effect is already in the key.
 _FREE = {
     "n_ctx", "n_batch", "n_sequences", "n_threads", "use_mmap", "use_mlock", "planner_cache", "n_draft_max",
     "exact", "text_drafts", "mmproj", "learn", "prompt_cache", "prompt_cache_bytes",
@@ -44,7 +44,7 @@ _FREE = {
 
 
 class _Learned(msgspec.Struct):
-    """exact: by the sizes of the batches in which they were looked for."""
+    """exact: by the batch sizes for which it was measured."""
 
     key: str
     costs: dict[str, list[float]]
@@ -55,8 +55,8 @@ class _Learned(msgspec.Struct):
 
 
 class PlannerCache:
-    """The file of a loaded engine. Its key: llama.cpp, machine, files and every option that changes what a
-    round costs.
+    """The file of a loaded engine. Its key: llama.cpp, machine, files and every option that changes the cost
+    of a round.
     """
 
     def __init__(self, native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> None:
@@ -64,10 +64,10 @@ class PlannerCache:
         drafter = TEXT if plan.draft is None else fingerprint(plan.draft)
         files = f"target={fingerprint(plan.target)} draft={drafter}"
         threads = f"n_threads={native.device_info()['n_threads']}"
-        build = core.__file__ and fingerprint(Path(core.__file__))  # which has our kernels
+        build = core.__file__ and fingerprint(Path(core.__file__))  # contains our kernels
         self._key = f"{files} {machine()} build={build} {threads} {options_key(model, drafting)}"
-        # batches of the drafts of all conversations and of prompts beside them; a context as short as that
-        # has room for fewer rows before them
+        # Batches hold the drafts of all conversations and parts of prompts; in such a short context, fewer
+        # tokens fit before them.
         self._batches = (
             f"n_draft_max={native.n_draft_max} n_sequences={model.n_sequences} "
             f"n_shared_rows={native.n_shared_rows} n_ctx={min(native.n_ctx, 1024)}"
@@ -81,23 +81,23 @@ class PlannerCache:
         self._is_writable = True
 
     def load(self, native: core.Engine) -> tuple[bool, bool]:
-        """Hands what is known to the engine, which must not have been used yet. Whether costs were on disk,
-        and which batches are exact.
+        """Loads saved measurements into the engine, which must be unused. Returns whether the file has costs,
+        and whether it has the exact batch sizes.
         """
-        found = self._read(native)
-        if found is None:
+        learned = self._read(native)
+        if learned is None:
             return False, False
-        native.load_acceptance(found.acceptance)
-        self.gains = Gains(found.answers, found.kernels)
-        self._exact = found.exact
+        native.load_acceptance(learned.acceptance)
+        self.gains = Gains(learned.answers, learned.kernels)
+        self._exact = learned.exact
         has_exact = self._batches in self._exact
         if has_exact:
             native.set_exact_rows(self._exact[self._batches])
-        self._saved = msgspec.json.encode(found)
+        self._saved = msgspec.json.encode(learned)
         return True, has_exact
 
     def save(self, native: core.Engine, *, is_last: bool = False) -> None:
-        """Writes what has changed, at most once a minute until the last time; an error is logged, once."""
+        """Writes changed measurements, at most once a minute until the last call; logs an error once."""
         if not is_last and time.monotonic() - self._saved_at < _SAVE_EVERY:
             return
         self._saved_at = time.monotonic()
@@ -113,18 +113,18 @@ class PlannerCache:
             self._drop_old()
         except OSError as error:
             self._is_writable = False
-            _log.info("cannot save what the planner learned: %s", error)
+            _log.info("cannot save the planner's measurements: %s", error)
         self._saved = learned
 
     def _read(self, native: core.Engine) -> _Learned | None:
-        """What was written there, its costs loaded; None where there is none, or it is old or damaged."""
+        """Reads the file and loads its costs; returns None if it is missing, old or damaged."""
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             if time.time() - self._path.stat().st_mtime > _KEPT_S:
                 return None
-            found = msgspec.json.decode(self._path.read_bytes(), type=_Learned)
-            # what an engine leaves that was closed before it decoded is no price
-            if found.key == self._key and "verify" in found.costs and native.load_costs(found.costs):
-                return found
+            learned = msgspec.json.decode(self._path.read_bytes(), type=_Learned)
+            # an engine that was closed before it decoded leaves no costs
+            if learned.key == self._key and "verify" in learned.costs and native.load_costs(learned.costs):
+                return learned
         if self._path.is_file():
             _log.info("%s is damaged or from another version; measuring again", self._path)
         return None
@@ -132,13 +132,13 @@ class PlannerCache:
     def _drop_old(self) -> None:
         oldest = time.time() - _KEPT_S
         for path in self._path.parent.iterdir():
-            with contextlib.suppress(OSError):  # another process may have been here first
+            with contextlib.suppress(OSError):  # another process may have removed it
                 if path.stat().st_mtime < oldest:
                     path.unlink()
 
 
 def options_key(model: ModelOptions, drafting: DraftOptions, free: Collection[str] = ()) -> str:
-    """Every option that changes what a round costs, less those in `free`."""
+    """Returns every option that changes the cost of a round, except those in `free`."""
     return " ".join(
         f"{option.name}={getattr(owner, option.name)}"
         for owner in (model, drafting)
@@ -148,8 +148,8 @@ def options_key(model: ModelOptions, drafting: DraftOptions, free: Collection[st
 
 
 def machine() -> str:
-    """llama.cpp, the processor and the devices."""
-    info, found = core.system_info(), versions()
+    """Describes llama.cpp, the processor and the devices."""
+    info, version = core.system_info(), versions()
     devices = [f"{device['name']}:{device['description']}" for device in info["devices"]]
-    build = f"llama={found['llama']} {found['ggml_commit']}"
+    build = f"llama={version['llama']} {version['ggml_commit']}"
     return f"{build} {platform.machine()} cores={info['n_cores']} {devices}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`Projector`: prompts with images become lists of ids, among them those of the images' rows.
+"""`Projector`: turns prompts with images into lists of ids, including ids for the image embeddings.
 
-A projector (`--mmproj`, llama.cpp's word for the vision encoder and what fits its output to the target) runs
-in a process of its own, `eaglecpp.engine.projector_worker`. The engine keeps the rows of the images used of
-late, so a conversation's next turn encodes nothing again.
+A projector (`--mmproj`, llama.cpp's term for the vision encoder and the adapter to the target) runs in its
+own process, `eaglecpp.engine.projector_worker`. The engine keeps the embeddings of recent images, so the next
+turn of a conversation encodes nothing again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from eaglecpp.engine.projector_worker import receive, send
 from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.threads import check_wanted
 
-_MOST_S = 600.0  # for one image
+_MAX_S = 600.0  # for one image
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of a prompt: tokens, or `n` rows of an image. image: its mark, "" for tokens; part: its number
-    among the pieces that llama.cpp cuts this image into; whole, columns: as `NativeEngine.add_image`.
+    """A piece of a prompt: tokens, or `n` embeddings of an image. image: its mark, "" for tokens; part: index
+    among the pieces into which llama.cpp cuts this image; whole, columns: as in `NativeEngine.add_image`.
     """
 
     tokens: Sequence[int] = ()
@@ -45,11 +45,11 @@ class Chunk:
 
 
 class Projector:
-    """mmproj: its file; target: the target's, of which only metadata is read; gpu: whether devices may be
-    used.
+    """mmproj: the projector's file; target: the target's file, of which only metadata is read; gpu: allow
+    devices.
 
-    Raises GgufError for a damaged file, MismatchError for a projector of another model, or with rows that
-    this engine cannot place.
+    Raises GgufError for a damaged file, MismatchError for a projector of another model, or with embeddings
+    that this engine cannot position.
     """
 
     _process: subprocess.Popen[bytes] | None = None
@@ -64,7 +64,7 @@ class Projector:
         self._target = target
         self._engine = engine
         self._lock = threading.Lock()
-        self._marker = f"<__media_{secrets.token_hex(8)}__>"  # that no text has
+        self._marker = f"<__media_{secrets.token_hex(8)}__>"  # no text contains it
         self._start = {
             "marker": self._marker, "mmproj": os.fspath(mmproj), "target": os.fspath(target),
             "n_threads": n_threads, "gpu": gpu,
@@ -72,8 +72,8 @@ class Projector:
         self._open()
 
     def read(self, parts: Sequence[str], images: Mapping[str, bytes], *, add_bos: bool) -> list[Chunk]:
-        """What a prompt consists of, before any image is decoded. parts: of `split_at_images`; images: by
-        mark. Raises InvalidValueError for an image that is not read.
+        """Splits a prompt into chunks without decoding images. parts: from `split_at_images`; images: by
+        mark. Raises InvalidValueError for an unsupported image.
         """
         marks = parts[1::2]
         reply = self._ask({
@@ -83,26 +83,26 @@ class Projector:
         chunks = [Chunk(**chunk) for chunk in reply["chunks"]]
         if any(min(chunk.tokens, default=0) < 0 for chunk in chunks):
             raise UnsupportedError(
-                f"{self.path} puts tokens around images that this model's vocabulary lacks"
+                f"{self.path} needs tokens around images that this model's vocabulary lacks"
             )
         if any(chunk.columns < 0 for chunk in chunks):
-            raise UnsupportedError(f"{self.path} numbers an image's rows in a way of its own")
+            raise UnsupportedError(f"{self.path} numbers image positions in an unsupported way")
         return chunks
 
     def tokens(self, chunks: Sequence[Chunk], images: Mapping[str, bytes]) -> list[int]:
-        """The ids of what was read; equal images have equal ids, and are encoded once. Raises
+        """Returns the ids of the chunks. Equal images have equal ids and are encoded once. Raises
         InvalidValueError for an image that cannot be decoded.
         """
         ids: list[int] = []
         for chunk in chunks:
             ids += self._rows(chunk, images[chunk.image]) if chunk.image else chunk.tokens
         if not self.has_all(ids):
-            raise InvalidValueError("the images of this prompt have more rows than are kept; send fewer")
+            raise InvalidValueError("the images of this prompt are too large to be kept together; send fewer")
         return ids
 
     def has_all(self, ids: Sequence[int]) -> bool:
-        """Whether the engine still has the images whose rows are among these ids."""
-        return all(self._engine.get().has_image(one) for one in ids if one < 0)
+        """Returns whether the engine still has all images among these ids."""
+        return all(self._engine.get().has_image(id) for id in ids if id < 0)
 
     def __del__(self) -> None:
         self.close()
@@ -115,8 +115,10 @@ class Projector:
                 process.kill()
 
     def _rows(self, chunk: Chunk, data: bytes) -> Sequence[int]:
-        """Returns the ids of an image's rows. Raises CancelledError if no client waits for them any more."""
-        import numpy as np  # here, as in `Embedding.embed`
+        """Returns the ids of an image's embeddings. Raises CancelledError if no client waits for them any
+        more.
+        """
+        import numpy as np  # not at the top, as in `Embedder.embed`
 
         native, key = self._engine.get(), f"{chunk.image}:{chunk.part}"
         known = native.find_image(key)
@@ -127,13 +129,13 @@ class Projector:
             rows = np.frombuffer(reply["rows"], np.float32).reshape(-1, reply["width"])
             if len(rows) != chunk.n:
                 raise InvalidValueError(
-                    f"an image has {len(rows)} rows, {chunk.n} by the size in its header: it is damaged"
+                    f"an image is damaged: its header's size gives {chunk.n} embeddings, found {len(rows)}"
                 )
             if not np.isfinite(rows).all():
-                raise InvalidValueError(f"{self.path} makes rows of an image that are not numbers")
+                raise InvalidValueError(f"{self.path} produces NaN or infinity for an image")
             try:
                 known = native.add_image(key, rows, chunk.whole, chunk.columns)
-            except ValueError as error:  # native code has no class for it
+            except ValueError as error:  # the native code has no class for it
                 raise InvalidValueError(f"{self.path}: {error}") from None
         first, n = known
         return range(first, first - n, -1)
@@ -144,23 +146,25 @@ class Projector:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # no debugger is started where it ends
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # starts no debugger when it crashes
         )
         try:
             self._exchange(self._start)
             return
         except (EOFError, OSError):
-            why = "llama.cpp's reader ended over it"
+            why = "llama.cpp's image reader crashed"
         except InvalidValueError as error:
             why = str(error) or "llama.cpp refuses it"
         self.close()
         raise MismatchError(
-            f"{self.path} is no projector for {self._target.name}: {why}; expected the mmproj file that was "
+            f"{self.path} is not a projector for {self._target.name}: {why}; use the mmproj file that was "
             "made with this model"
         )
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The reply. A process that ended over an image is started again for the next one."""
+        """Sends a message and returns the reply. A process that crashed on an image is started again for the
+        next one.
+        """
         with self._lock:
             if self._process is None:
                 self._open()
@@ -168,20 +172,20 @@ class Projector:
                 return self._exchange(message)
             except (EOFError, OSError):
                 raise InvalidValueError(
-                    "llama.cpp's reader of images ended over an image, or was killed; is the image damaged?"
+                    "llama.cpp's image reader crashed on an image, or was killed; check the image for damage"
                 ) from None
 
     def _exchange(self, message: dict[str, Any]) -> dict[str, Any]:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
-        # a file may make it compute for ever
-        watch = threading.Timer(_MOST_S, process.kill)
+        # a file may make the process compute forever
+        watch = threading.Timer(_MAX_S, process.kill)
         watch.daemon = True
         watch.start()
         try:
             send(process.stdin, message)
             reply = receive(process.stdout)
-        except BaseException:  # Ctrl+C, too: what comes late would be taken for the next reply
+        except BaseException:  # also for Ctrl+C: a late reply would be taken for the next one
             self.close()
             raise
         finally:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The process that reads images for one engine, with llama.cpp's mtmd: `python -P -m` this module.
 
-llama.cpp ends its process over a damaged projector file, and images of strangers meet a decoder in C there.
-So neither is done in the process of the engine (`eaglecpp.engine.projector`), which talks to this one through
-stdin and stdout: a message is its length, and an object in MessagePack.
+llama.cpp aborts on a damaged projector file, and untrusted images reach a decoder in C. Both therefore run
+outside the engine's process (`eaglecpp.engine.projector`), which exchanges messages through stdin and stdout:
+a length, then a MessagePack object.
 
-* first {mmproj, target, marker, n_threads, gpu}: {}. Of the target only metadata is read.
+* first {mmproj, target, marker, n_threads, gpu}: {}. Only the target's metadata is read.
 * {text, add_special, sizes, images}: {chunks}, in order, each as `eaglecpp.engine.projector.Chunk`, with
-  `_columns`. sizes: width and height of each image, by id; images: the id for each marker in the text. No
-  image is decoded for it.
+`_columns`. sizes: width and height of each image, by id; images: the id for each marker in the text. Decodes
+no image.
 * {image, data, part}: {width, rows}, in float32.
 
 Any answer may be {error} instead.
@@ -28,7 +28,7 @@ from typing import IO, Any
 from msgspec import msgpack
 
 _MARGIN = 4 << 30  # 64 million pixels take 1.4 GB to decode; 4096 rows of Qwen2-VL's widths 0.8 GB to encode
-_PER_THREAD = 128 << 20  # a stack, and an arena of the allocator
+_PER_THREAD = 128 << 20  # a stack and an allocator arena
 
 
 def send(stream: IO[bytes], message: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ def send(stream: IO[bytes], message: dict[str, Any]) -> None:
 
 
 def receive(stream: IO[bytes]) -> dict[str, Any]:
-    """Reads one message. Raises EOFError where the other side is gone, ValueError for what is none."""
+    """Reads one message. Raises EOFError if the other side is gone, ValueError for an invalid message."""
     n = int.from_bytes(_exactly(stream, 8), "little")
     return msgpack.decode(_exactly(stream, n), type=dict[str, Any])
 
@@ -52,13 +52,13 @@ def _exactly(stream: IO[bytes], n: int) -> bytes:
 
 
 def _limit_memory(n_bytes: int) -> None:
-    """Lets this process allocate so much more, where the system can limit that (Linux)."""
+    """Limits further allocations of this process, if the system supports that (Linux)."""
     if sys.platform == "linux":
         import resource
 
         n_pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = n_pages * resource.getpagesize() + n_bytes
-        with suppress(ValueError):  # a lower limit is set already
+        with suppress(ValueError):  # a lower limit is already set
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
@@ -71,13 +71,15 @@ class _Reader:
 
         self.mtmd = mtmd_cpp
         params = llama_cpp.llama_model_default_params()
-        # mapped as they lie in the file, weights that nobody asks for are never read
+        # with memory mapping, unused weights are never read
         params.n_gpu_layers, params.use_mmap, params.use_extra_bufts = 0, True, False
         self.model = llama_cpp.llama_model_load_from_file(target.encode(), params)
         if not self.model:
-            raise RuntimeError(f"{target} cannot be read")
+            raise RuntimeError(f"cannot read {target}")
         self.width = llama_cpp.llama_model_n_embd_inp(self.model)
-        if not (gpu and llama_cpp.llama_supports_gpu_offload()):  # drivers reserve addresses by the terabyte
+        if not (
+            gpu and llama_cpp.llama_supports_gpu_offload()
+        ):  # otherwise no limit: drivers reserve terabytes of addresses
             _limit_memory(Path(mmproj).stat().st_size + _MARGIN + n_threads * _PER_THREAD)
         own = mtmd_cpp.mtmd_context_params_default()
         own.media_marker, self.marker = marker.encode(), marker
@@ -86,9 +88,9 @@ class _Reader:
         if not self.context:
             raise RuntimeError("")
         if not mtmd_cpp.mtmd_support_vision(self.context):
-            raise RuntimeError("it has no encoder for images")
+            raise RuntimeError("it has no image encoder")
         self.chunks = mtmd_cpp.mtmd_input_chunks_init()
-        self.image = ""  # whose pixels the chunks have
+        self.image = ""  # the image whose pixels the chunks have
 
     def read(
         self, text: str, add_special: bool, sizes: dict[str, tuple[int, int]], images: list[str]
@@ -97,14 +99,14 @@ class _Reader:
         for name, bitmap in bitmaps.items():
             self.mtmd.mtmd_bitmap_set_id(bitmap, name.encode())
         self._tokenize(text, add_special, bitmaps, images)
-        chunks = [self._chunk(one) for one in self._all()]
-        rows = [one for one in chunks if "image" in one]
+        chunks = [self._chunk(chunk) for chunk in self._all()]
+        pieces = [chunk for chunk in chunks if "image" in chunk]
         # an image may be cut into several pieces, and equal images are cut alike
-        n_images, n_pieces = Counter(images), Counter(one["image"] for one in rows)
+        n_images, n_pieces = Counter(images), Counter(piece["image"] for piece in pieces)
         n_seen = Counter[str]()
-        for one in rows:
-            name = one["image"]
-            one["part"] = n_seen[name] % (n_pieces[name] // n_images[name])
+        for piece in pieces:
+            name = piece["image"]
+            piece["part"] = n_seen[name] % (n_pieces[name] // n_images[name])
             n_seen[name] += 1
         return {"chunks": chunks}
 
@@ -113,9 +115,9 @@ class _Reader:
         return [self.mtmd.mtmd_input_chunks_get(self.chunks, i) for i in range(n)]
 
     def _tokenize(self, text: str, add_special: bool, bitmaps: dict[str, Any], images: list[str]) -> None:
-        """Makes the chunks of a text, and frees the bitmaps."""
-        mtmd, given = self.mtmd, text.encode()
-        part = mtmd.mtmd_input_text(given, len(given), add_special, True)
+        """Builds the chunks of a text, and frees the bitmaps."""
+        mtmd, data = self.mtmd, text.encode()
+        part = mtmd.mtmd_input_text(data, len(data), add_special, True)
         array = (ctypes.c_void_p * len(images))(*map(bitmaps.__getitem__, images))
         mtmd.mtmd_input_chunks_free(self.chunks)
         self.chunks, self.image = mtmd.mtmd_input_chunks_init(), ""
@@ -139,18 +141,18 @@ class _Reader:
         }
 
     def _columns(self, chunk: Any) -> int:
-        """Of an image whose rows have one position, and beside it those of their line and column (M-RoPE).
-        0: its rows are numbered as text; -1: in another way, as HunyuanVL's.
+        """Returns the columns of an image whose embeddings share one position and have a line and column
+        (M-RoPE). 0: they are numbered like text; -1: another numbering, such as HunyuanVL's.
         """
         mtmd = self.mtmd
         if not mtmd.mtmd_decode_use_mrope(self.context):
             return 0
         image = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
         n = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
-        places = [mtmd.mtmd_image_tokens_get_decoder_pos(image, 0, i) for i in range(n)]
-        n_columns = max(place.x for place in places) + 1
+        positions = [mtmd.mtmd_image_tokens_get_decoder_pos(image, 0, i) for i in range(n)]
+        n_columns = max(position.x for position in positions) + 1
         n_positions = max(n_columns, -(-n // n_columns))
-        is_grid = all((p.t, p.y, p.x) == (0, *divmod(i, n_columns)) for i, p in enumerate(places))
+        is_grid = all((p.t, p.y, p.x) == (0, *divmod(i, n_columns)) for i, p in enumerate(positions))
         return n_columns if is_grid and mtmd.mtmd_input_chunk_get_n_pos(chunk) == n_positions else -1
 
     def encode(self, image: str, data: bytes, part: int) -> dict[str, Any]:
@@ -159,11 +161,11 @@ class _Reader:
             buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
             bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(self.context, buffer, len(data), False)
             if not bitmap:
-                raise RuntimeError("an image cannot be decoded: it is damaged")
+                raise RuntimeError("an image cannot be decoded; it may be damaged")
             self._tokenize(self.marker, False, {image: bitmap}, [image])
             self.image = image
         text = mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT
-        chunk = [one for one in self._all() if mtmd.mtmd_input_chunk_get_type(one) != text][part]
+        chunk = [c for c in self._all() if mtmd.mtmd_input_chunk_get_type(c) != text][part]
         code = mtmd.mtmd_encode_chunk(self.context, chunk)
         rows = mtmd.mtmd_get_output_embd(self.context)
         if code != 0 or not rows:
@@ -173,8 +175,8 @@ class _Reader:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl+C is for the engine's process
-    # what llama.cpp prints must not get between the messages
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in a terminal is for the engine's process
+    # keeps llama.cpp's output out of the messages
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""`PromptCache`: what was read of long prompts, in files, so that it need not be read again after a restart.
+"""`PromptCache`: computed states of long prompts, in files, so that a restart need not compute them again.
 
-A file holds the tokens of a conversation and the blob of `core.SavedSequence`: the target's rows as llama.cpp
-saves them, the drafter's rows and the hidden states that it needs. Rows are used only where the text, the
-files and everything that decides about their bits are the same, so answers are, too.
+A file holds the tokens of a conversation and the blob of `core.SavedSequence`: the target's KV cache as
+llama.cpp saves it, the drafter's KV cache, and the hidden states that it needs. A state is used only if the
+text, the files and everything else that affects its bits are the same, so answers do not change.
 
-Nothing is believed that a file says. Each carries two codes (keyed BLAKE2b) that only whoever has this user's
-key can make: one of the head, checked before the head is parsed, and one of all, checked before llama.cpp or
-the drafter sees a byte. What is damaged, foreign, or of other sizes counts as not there. Files are written
-aside and renamed, so that a kill leaves the old content or the new one.
+Files are untrusted. Each carries two codes (keyed BLAKE2b) that only the owner of this user's key can
+produce: one for the head, checked before the head is parsed, and one for the whole file, checked before
+llama.cpp or the drafter sees a byte. A file that is damaged, foreign, or of another size counts as missing.
+Files are written under another name and renamed, so a kill leaves the old content or the new one.
 
-Reading and writing happen in threads of their own. What the engine's thread does is the copy out of the
-caches, between answers or where a conversation leaves them anyway.
+Reading and writing happen in separate threads. The engine's thread only copies states out of the caches,
+between answers or when a conversation leaves them anyway.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("eaglecpp.prompts")
 WORTH = 32
-"""Tokens that are worth copying. Fewer are read again."""
+"""Tokens that are worth copying; fewer are computed again."""
 LEAST = 512
 """Tokens of a text that is worth a file."""
 _MAGIC = b"eaglecpp prompt\n"
@@ -70,7 +70,7 @@ _LEFT = re.compile(r"\..+\.eagle-(prompt|slot)\.[0-9a-f]{8}\.tmp")
 
 @dataclass(frozen=True)
 class _Head:
-    """of: what the rows depend on, hashed; tokens: those that have been run."""
+    """of: hash of everything the state depends on; tokens: the tokens that have been run."""
 
     of: str
     tokens: list[int]
@@ -79,12 +79,12 @@ class _Head:
 @dataclass
 class _Entry:
     path: Path
-    tokens: list[int]  # that have been run; none if the file does not count
+    tokens: list[int]  # the tokens that have been run; empty if the file is unusable
     place: tuple[int, int]  # inode and size
 
 
 def n_common(first: Iterable[int], second: Iterable[int]) -> int:
-    """How many tokens two texts begin with alike."""
+    """Returns the length of the common prefix of two texts, in tokens."""
     n = 0
     for a, b in zip(first, second, strict=False):
         if a != b:
@@ -94,7 +94,9 @@ def n_common(first: Iterable[int], second: Iterable[int]) -> int:
 
 
 class PromptCache:
-    """The files of one engine in a folder that others may use, too. of: what the rows depend on, as text."""
+    """The files of one engine, in a folder that other processes may share. of: everything the state depends
+    on, as text.
+    """
 
     def __init__(self, folder: Path, n_most: int, of: str) -> None:
         self.folder, self._n_most = folder, n_most
@@ -107,19 +109,19 @@ class PromptCache:
         self._writing: Future[int] | None = None
         self._reader = ThreadPoolExecutor(1, "prompts-read")
         self._writer = ThreadPoolExecutor(1, "prompts-write", _give_way)
-        self._is_told = False
+        self._has_warned = False
         self._reader.submit(self._look)
 
     @classmethod
     def of_engine(cls, native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> PromptCache | None:
-        """Of the engine's option `prompt_cache`; None where it has none, or its rows cannot be kept, which is
-        logged. Raises InvalidValueError for a folder that cannot be used.
+        """Opens the cache of the option `prompt_cache`. Returns None if the option is unset, or if the
+        engine's state cannot be saved, which is logged. Raises InvalidValueError for an unusable folder.
         """
         model = plan.model_options()
         if not model.prompt_cache or native.only_embeds:
             return None
         if why := why_none(native, model.prompt_cache):
-            _log.warning("prompt_cache: nothing is kept, because %s", why)
+            _log.warning("prompt_cache: no prompts are saved, because %s", why)
             return None
         try:
             n_most = n_bytes_of(model.prompt_cache_bytes)
@@ -132,50 +134,52 @@ class PromptCache:
     # Reading
 
     def fetch(self, prompt: Sequence[int], n_held: int) -> Future[core.SavedSequence | None]:
-        """Looks in a thread for the beginning of a prompt. n_held: tokens of it in the caches already."""
+        """Searches for the beginning of a prompt, in a thread. n_held: its tokens that are already in the
+        caches.
+        """
         return self._reader.submit(self._fetch, prompt, n_held)
 
     def _fetch(self, prompt: Sequence[int], n_held: int) -> core.SavedSequence | None:
         least = max(LEAST, n_held + WORTH)
-        if len(prompt) < least:  # no file can be worth it
+        if len(prompt) < least:
             return None
         # the last token of a prompt is always run again
-        shared = [(n_common(one.tokens, prompt[:-1]), one) for one in self._look()]
-        for n_shared, one in sorted(shared, key=lambda pair: -pair[0]):
+        shared = [(n_common(entry.tokens, prompt[:-1]), entry) for entry in self._look()]
+        for n_shared, entry in sorted(shared, key=lambda pair: -pair[0]):
             if n_shared < least:
                 return None
-            with self._telling(one.path):
-                state = self._read(one.path)
-                os.utime(one.path)  # what was not used for longest goes first
+            with self._logged(entry.path):
+                state = self._read(entry.path)
+                os.utime(entry.path)  # the least recently used file is removed first
                 return state
-            one.tokens = []
+            entry.tokens = []
         return None
 
     def _look(self) -> list[_Entry]:
-        """What is there now; other processes write there, too."""
-        found: dict[str, _Entry] = {}
+        """Returns the current files, including those that other processes wrote."""
+        entries: dict[str, _Entry] = {}
         for path, status in _files(self.folder):
             if not path.name.startswith(self._of[:16] + "-"):
                 continue
             known, place = self._entries.get(path.name), (status.st_ino, status.st_size)
             if known is None or known.place != place:
                 known = _Entry(path, [], place)
-                with self._telling(path), open_regular(path) as file:
+                with self._logged(path), open_regular(path) as file:
                     known.tokens = self._head(file)[0].tokens
-            found[path.name] = known
-        self._entries = found
-        return list(found.values())
+            entries[path.name] = known
+        self._entries = entries
+        return list(entries.values())
 
     @contextlib.contextmanager
-    def _telling(self, path: Path) -> Iterator[None]:
-        """What goes wrong with a file is logged, and the file counts as not there."""
+    def _logged(self, path: Path) -> Iterator[None]:
+        """Logs and suppresses errors of a file, which then counts as missing."""
         try:
             yield
         except (OSError, ValueError, LookupError, TypeError, MemoryError, EagleError) as error:
-            _log.info("%s: not used: %s", path, error)
+            _log.info("%s is not used: %s", path, error)
 
     def _head(self, file: BinaryIO) -> tuple[_Head, bytes]:
-        """The head of a file, and its code. Raises ValueError, OSError."""
+        """Returns the head of a file, and its code. Raises ValueError, OSError."""
         start = file.read(len(_MAGIC) + 8)
         version_, n = (int.from_bytes(start[at : at + 4], "little") for at in (len(_MAGIC), len(_MAGIC) + 4))
         if start[: len(_MAGIC)] != _MAGIC or version_ != _VERSION:
@@ -184,21 +188,21 @@ class PromptCache:
             raise ValueError(f"expected a head of at most {_HEAD_MOST} bytes, found {n}")
         head, code = file.read(n), file.read(_CODE)
         if not hmac.compare_digest(self._code(start + head).digest(), code):
-            raise ValueError("damaged, or not written by this user")
+            raise ValueError("it is damaged, or was not written by this user")
         read = _Head(**json.loads(head))
         if read.of != self._of:
-            raise ValueError("of another model, drafter, machine or version, or opened with other options")
+            raise ValueError("it is from another model, drafter, machine or version, or from other options")
         return read, code
 
     def _read(self, path: Path) -> core.SavedSequence:
-        """Raises ValueError, OSError, MemoryError, EagleError."""
+        """Returns the state in a file. Raises ValueError, OSError, MemoryError, EagleError."""
         with open_regular(path) as file:
             _, code = self._head(file)
             n_bytes = os.fstat(file.fileno()).st_size - file.tell() - _CODE
             state = core.SavedSequence(max(0, n_bytes))
             n_read = file.readinto(state.blob)
             if n_read != n_bytes or not hmac.compare_digest(self._end(code, state), file.read()):
-                raise ValueError("damaged")
+                raise ValueError("it is damaged")
             state.check()
             return state
 
@@ -213,37 +217,38 @@ class PromptCache:
     # Writing
 
     def keep(self, sequence: NativeSequence, *, at_last: bool = False) -> None:
-        """Writes a conversation between two generations, if that saves more than a little reading. at_last:
-        it is about to leave the caches, and a little counts.
+        """Writes a conversation between two generations, if that saves enough computation. at_last: the
+        conversation is about to leave the caches, so less is enough.
         """
-        with self._telling(self.folder):
+        with self._logged(self.folder):
             if self.is_worth(sequence.tokens, at_last=at_last) and (state := sequence.offload()) is not None:
                 self.write(state)
 
     def is_worth(self, tokens: list[int], *, at_last: bool) -> bool:
-        """Whether to write it. Not a text with images, whose tokens are of this process alone; nor while
-        another one is being written. Reads no disk: an engine's thread asks.
+        """Returns whether to write a text. False for a text with images, whose ids are valid in this process
+        only, and while another text is being written. Does not access the disk, since the engine's thread
+        calls it.
         """
         if len(tokens) < LEAST or self.is_full or min(tokens) < 0:
             return False
         n_new = len(tokens) - max(
-            (n_common(one.tokens, tokens) for one in list(self._entries.values())), default=0
+            (n_common(entry.tokens, tokens) for entry in list(self._entries.values())), default=0
         )
         return n_new > (WORTH if at_last else max(LEAST // 2, len(tokens) // 8))
 
     @property
     def is_full(self) -> bool:
-        """Whether a copy in memory is still being written, beside which there may be no other."""
+        """True while a copy in memory is being written; there may be only one."""
         return self._writing is not None and not self._writing.done()
 
     def flush(self) -> None:
-        """Waits until all is written."""
+        """Waits until everything is written."""
         if self._writing is not None:
             self._writing.result()
 
     def write(self, state: core.SavedSequence, name: str = "") -> Future[int]:
-        """In the background: a file's bytes, 0 if it could not be written, which is logged. name: of a slot's
-        file, see `slot_file`.
+        """Writes a state in the background. Returns a future of the file's bytes, 0 after a failure, which is
+        logged. name: of a slot's file, see `slot_file`.
         """
         text = hashlib.sha256(",".join(map(str, state.tokens)).encode()).hexdigest()
         path = self.slot_file(name) if name else self.folder / f"{self._of[:16]}-{text[:16]}.eagle-prompt"
@@ -257,7 +262,9 @@ class PromptCache:
         n_bytes = len(start) + state.n_bytes + 2 * _CODE
         try:
             if n_bytes > self._n_most:
-                raise ValueError(f"{n_bytes} bytes, more than all files may have (prompt_cache_bytes)")
+                raise ValueError(
+                    f"it has {n_bytes} bytes, more than all files may have; raise prompt_cache_bytes"
+                )
             self._make_room(n_bytes)
             with replaced(path, mode=0o600) as temporary, temporary.open("wb") as file:
                 code = self._code(start).digest()
@@ -266,13 +273,13 @@ class PromptCache:
             if path.suffix == ".eagle-prompt":
                 self._drop_beginnings(path, state.tokens)
         except (OSError, ValueError) as error:
-            _log.log(logging.INFO if self._is_told else logging.WARNING, "cannot keep a prompt: %s", error)
-            self._is_told = True
+            _log.log(logging.INFO if self._has_warned else logging.WARNING, "cannot keep a prompt: %s", error)
+            self._has_warned = True
             return 0
         return n_bytes
 
     def _make_room(self, n_bytes: int) -> None:
-        """Removes what was not used for longest."""
+        """Removes the least recently used files."""
         files = sorted(_files(self.folder), key=lambda pair: pair[1].st_mtime_ns)
         n_bytes += sum(status.st_size for _, status in files)
         for path, status in files:
@@ -282,15 +289,16 @@ class PromptCache:
             n_bytes -= status.st_size
 
     def _drop_beginnings(self, path: Path, tokens: list[int]) -> None:
-        """Removes what a new file goes on from, all but a few tokens."""
-        for one in self._look():
-            if one.tokens and one.path != path and len(one.tokens) - n_common(one.tokens, tokens) <= WORTH:
-                one.path.unlink(missing_ok=True)
+        """Removes files whose text the new file continues, with few other tokens."""
+        for entry in self._look():
+            n_other = len(entry.tokens) - n_common(entry.tokens, tokens)
+            if entry.tokens and entry.path != path and n_other <= WORTH:
+                entry.path.unlink(missing_ok=True)
 
     # Slots, by name
 
     def slot_file(self, name: str) -> Path:
-        """The file of a name that a client gives. Raises InvalidValueError for what is no plain name."""
+        """Returns the file for a name from a client. Raises InvalidValueError for an invalid name."""
         if not _NAME.fullmatch(name):
             raise InvalidValueError(
                 f"filename: expected letters, digits, '.', '_' and '-', at most 100, found {name[:100]!r}"
@@ -298,20 +306,20 @@ class PromptCache:
         return self.folder / f"{name}.eagle-slot"
 
     def read_slot(self, name: str) -> core.SavedSequence | None:
-        """What was written under a name; None for what is not there or does not count, which is logged."""
+        """Returns the state saved under a name; None if it is missing or invalid, which is logged."""
         path = self.slot_file(name)
-        with self._telling(path):
+        with self._logged(path):
             return self._read(path)
         return None
 
     def close(self) -> None:
-        """Ends, when all is written."""
+        """Waits until everything is written, then ends the threads."""
         self._reader.shutdown()
         self._writer.shutdown()
 
 
 def remove_all(folder: Path) -> tuple[int, int]:
-    """Removes all prompts and slots in a folder; how many, and their bytes. Raises OSError."""
+    """Removes all prompts and slots in a folder; returns their number and bytes. Raises OSError."""
     files = list(_files(folder))
     for path, _ in files:
         path.unlink(missing_ok=True)
@@ -319,23 +327,23 @@ def remove_all(folder: Path) -> tuple[int, int]:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Ours, whole ones; none where the folder is gone."""
+    """Yields our complete files; none if the folder is missing."""
     paths: list[Path] = []
     with contextlib.suppress(OSError):
         paths = [path for path in folder.iterdir() if _OURS.fullmatch(path.name)]
     for path in paths:
-        with contextlib.suppress(OSError):  # another process may have been here first
+        with contextlib.suppress(OSError):  # another process may have removed it
             yield path, path.stat()
 
 
 def _give_way() -> None:
-    """Lets every other thread compute first."""
-    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+    """Lowers the priority of this thread below all others."""
+    if sys.platform == "linux":  # only Linux has priorities per thread
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def _key() -> bytes:
-    """This user's, made once; a damaged one, or one that others may read, is made anew."""
+    """Returns this user's key, created once; replaces a damaged key, or one that other users can read."""
     path = data_dir() / "prompt-cache.key"
     with contextlib.suppress(OSError):
         key = read_limited(path, 32)
@@ -345,7 +353,7 @@ def _key() -> bytes:
     new = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
     try:
         replace_bytes(new, secrets.token_bytes(32), mode=0o600)
-        with contextlib.suppress(FileExistsError):  # another process was sooner
+        with contextlib.suppress(FileExistsError):  # another process created it first
             os.link(new, path)
     finally:
         new.unlink(missing_ok=True)
@@ -353,26 +361,27 @@ def _key() -> bytes:
 
 
 def why_none(native: core.Engine, folder: str) -> str:
-    """Why an engine has no prompt cache, in one line; "" where it can have one."""
+    """Returns the reason why an engine has no prompt cache; "" if it can have one."""
     if not folder:
-        return "it was opened without a folder for it (--prompt-cache DIR)"
+        return "it was opened without --prompt-cache DIR"
     if native.can_save:
         return ""
     return native.chains_only or (
-        "the target forgets rows (sliding windows), or its conversations have caches of their own"
+        "the target drops old tokens (sliding windows), or its conversations have separate caches "
+        "(kv_unified=False)"
     )
 
 
 def _depends_on(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> str:
-    """All that decides about the bits of rows."""
+    """Returns everything that affects the bits of a saved state."""
     model, facts = plan.model_options(), native.device_info()
     files = [part_paths(plan.target), [Path(path) for path, _ in model.lora]]
     files.append([] if plan.draft is None else part_paths(plan.draft))
     metadata = native.metadata()
     trained = metadata.get(f"{metadata.get('general.architecture')}.rope.scaling.original_context_length", "")
-    # beyond that length some models turn positions otherwise
+    # beyond that length some models rotate positions differently
     is_beyond = trained.isdigit() and native.n_ctx > int(trained)
-    said = [
+    parts = [
         version("eaglecpp"),
         machine(),
         [[(fingerprint(path), path.stat().st_mtime_ns) for path in each] for each in files],
@@ -380,4 +389,4 @@ def _depends_on(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) 
         [scale for _, scale in model.lora],
         [model.n_batch, is_beyond, *(facts[name] for name in ("repack", "kernels", "draft"))],
     ]
-    return repr(said)
+    return repr(parts)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""A few drafted tokens before anyone waits for some, where it is not known what they cost.
+"""A short warm-up when an engine opens without known costs.
 
-The planner then begins the first answer with measured prices. A device loads each kernel at its first use,
-and CUDA runs a graph twice before it is captured; with a drafter that is tens of milliseconds, as much as
-twenty plain steps of a small model. In a first answer the planner would take that for the price of drafting,
-and stop.
+It gives the planner measured costs before the first answer. A device loads each kernel at its first use, and
+CUDA runs a graph twice before it is captured. With a drafter that takes tens of milliseconds, as much as
+twenty target-only steps of a small model. In a first answer the planner would take that for the cost of
+drafting, and stop drafting.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from eaglecpp.options import SamplingOptions, Strategy
 
 _TEXT = b"The sun rises in the east and sets in the west. "
 _TOKENS = 16
-_DEPTH = 3  # of the chains, where drafter and engine allow as many tokens
-_SECONDS = 2.0  # where steps are that slow, graphs are a small part of them
+_DEPTH = 3  # of the chains, if drafter and engine allow as many tokens
+_SECONDS = 2.0  # with steps slow enough to reach it, graphs hardly matter
 
 
 def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
@@ -35,10 +35,10 @@ def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
     if not prompt or len(prompt) + _TOKENS >= native.n_ctx:
         return
     depth = min(_DEPTH, native.n_draft_max, (native.draft_info() or {}).get("n_parallel") or _DEPTH)
-    # other options may ask for what this text or model does not have
+    # other options may need features that this text or model lacks
     plain = SamplingOptions(max_tokens=_TOKENS, ignore_eos=True)
     deadline = time.monotonic() + _SECONDS
-    # what a commit costs alone, then together with the levels that follow in its graph
+    # measures a commit alone, then with the draft steps that follow it in the same graph
     for strategy, temperature in product(("chain:1", f"chain:{depth}"), {0.0, sampling.temperature}):
         params = generate_params(replace(plain, temperature=temperature), 1, Strategy.parse(strategy))
         sequence = native.open_sequence()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`GenerationRequest`: what the caller wants; `Shared.resolve` checks it and makes a `ResolvedRequest` of it,
-ready to start; `Drafting`: what an engine can draft from; `Shared`: what all its conversations have.
+"""`GenerationRequest`: a request as the caller wrote it. `Shared.resolve` checks it and returns a
+`ResolvedRequest`, ready to start. `Drafting`: the sources of drafts of an engine. `Shared`: state shared by
+its conversations.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 def resolve_strategy(
     strategy: Strategy, has_draft: bool, chains_only: str = "", *, has_form: bool = False
 ) -> tuple[Strategy, str]:
-    """As `Engine.resolve`. chains_only: why the target takes no trees, "" when it does."""
+    """Resolves a strategy as `Engine.resolve` does. chains_only: reason why the target supports no trees, or
+    "".
+    """
     has_draft = has_draft or (has_form and strategy.kind != "off")
     if strategy.kind in ("chain", "tree") and not has_draft:
         raise InvalidValueError(f"strategy {strategy} needs a drafter: open the engine with draft=...")
@@ -49,8 +52,8 @@ def resolve_strategy(
 
 @dataclass
 class Drafting:
-    """has_draft: whether there is a drafter, or the text is drafted from; strategy: the engine's own;
-    n_leaves: most leaves of a tree; has_forms: without a drafter, forced tokens of grammars are drafted.
+    """has_draft: True if drafts come from a drafter or the text; strategy: the engine's own; n_leaves:
+    maximum leaves of a tree; has_forms: without a drafter, forced tokens of grammars are drafted.
     """
 
     engine: NativeEngine
@@ -61,7 +64,7 @@ class Drafting:
     exactness: Exactness = field(default_factory=Exactness)
 
     def resolve(self, strategy: Strategy, *, has_form: bool = False) -> tuple[Strategy, str]:
-        """As `Engine.resolve`. has_form: for an answer with a grammar."""
+        """Resolves a strategy as `Engine.resolve` does. has_form: for an answer with a grammar."""
         has_form = has_form and self.has_forms
         resolved, why = resolve_strategy(strategy, self.has_draft, self.engine.chains_only, has_form=has_form)
         if resolved.kind == "tree" and resolved.n_leaves > self.n_leaves:
@@ -72,7 +75,7 @@ class Drafting:
         return resolved, why
 
     def plan_facts(self, asked: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-        """`Timings.plan` of a generation that has ended. asked: strategy and why; raw: its counters."""
+        """Returns `Timings.plan` of a finished generation. asked: strategy and why; raw: its counters."""
         plan = dict(asked)
         if not self.has_draft and plan["strategy"] == "off":
             return plan
@@ -83,23 +86,22 @@ class Drafting:
         if says_why and self.engine.chains_only:
             plan["why"] += f"; chains only: {self.engine.chains_only}"
         if raw["cut"] >= 0:
-            only = f"only batches of {self.exactness.rows} rows are exact"
-            plain = f"plain, to be exact: {self.exactness.reason or only}"
+            only = f"only batches of {self.exactness.rows} tokens are exact"
+            plain = f"target-only, to be exact: {self.exactness.reason or only}"
             plan["why"] += f"; nodes cut to {raw['cut']}, because {only}" if raw["cut"] else f"; {plain}"
         return plan
 
 
 _MIN_DRAFT_MAX = 16
-_MORE_OF_TEXT = 16  # copies run on and on, and proposing them costs nothing
-# Declared in SamplingOptions, but not part of choosing a token: they go into GenerateParams or stay in
-# Python.
+_MORE_OF_TEXT = 16  # copied passages are long, and proposing them costs nothing
+# Declared in SamplingOptions, but not part of choosing a token: they go into GenerateParams or stay here.
 _NOT_SAMPLING = {"max_tokens", "stop", "ignore_eos", "n_probs", "seed", "max_repeats", "think_budget"}
 
 
 def engine_options(
     target: Path, draft: Path | None, model: ModelOptions, drafting: DraftOptions, strategy: Strategy
 ) -> core.EngineOptions:
-    """Everything the extension needs to load the models; limits of 0 become what the strategy needs."""
+    """Returns the extension's options for loading the models; limits of 0 become what the strategy needs."""
     native = core.EngineOptions()
     native.target_path = str(target)
     native.draft_path = "" if draft is None else str(draft)
@@ -114,7 +116,7 @@ def engine_options(
 
 
 def generate_params(sampling: SamplingOptions, seed: int, strategy: Strategy) -> core.GenerateParams:
-    """One generation in the extension's terms; `strategy` is resolved, `seed` drawn."""
+    """Returns the extension's parameters of a generation; `strategy` is resolved, `seed` drawn."""
     native = core.SamplingParams()
     _copy(sampling, native, skip=_NOT_SAMPLING)
     native.seed = seed
@@ -140,17 +142,16 @@ EXACT = ("auto", "on", "off")
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest(PromptOptions):
-    """What the caller wants, whichever API it came through: one of `messages`, `prompt` and `gap`, and how to
-    answer it.
+    """A request as the caller wrote it, from any API: one of `messages`, `prompt` and `gap`, and options.
 
     messages:  a conversation, which becomes a prompt through the chat template
     prompt:    text or token ids, used unchanged
     gap:       two texts; the answer goes between them
     template:  used instead of the model's own
     needs_template: refuse a model whose template is only a guess
-    truncate:  leave out the oldest messages of a conversation that does not fit, or what is far from a gap
-    n_keep:    tokens kept from the beginning of a `prompt` that does not fit, next to its end; below 0, such
-               a prompt is refused
+    truncate:  drop the oldest messages of a conversation that does not fit, or the text farthest from a gap
+    n_keep:    tokens to keep from the beginning of a `prompt` that does not fit, in addition to its end;
+    negative values refuse such a prompt
     images:    accept ids of images that the engine holds in a prompt
     options:   of `SamplingOptions`, over `sampling`; without `sampling`, over the engine's
     draft_window: as in `DraftOptions`; None = as the engine was opened
@@ -181,32 +182,31 @@ class GenerationRequest(PromptOptions):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **what: Any) -> GenerationRequest:
-        """Makes a request of keyword arguments: those of `Session.chat` for `messages`, else of
-        `Session.stream`. what: fields. Raises InvalidTypeError for unknown arguments.
+        """Builds a request from keyword arguments: those of `Session.chat` if `what` has `messages`, else
+        those of `Session.stream`. what: fields. Raises InvalidTypeError for unknown arguments.
         """
         keywords: Any = GenerateKeywords
         if "messages" in what:
             keywords, what = ChatKeywords, {"needs_template": options.get("template") is None, **what}
-        known = keywords.__annotations__.keys() & ({one.name for one in fields(cls)} | {"suffix"})
+        known = keywords.__annotations__.keys() & ({field.name for field in fields(cls)} | {"suffix"})
         own = {name: value for name, value in options.items() if name in known}
-        (given,) = split({name: v for name, v in options.items() if name not in known}, SamplingOptions)
+        (sampling,) = split({name: v for name, v in options.items() if name not in known}, SamplingOptions)
         suffix = own.pop("suffix", None)
         if suffix is not None:
             prompt = what.pop("prompt")
             if not isinstance(prompt, str) or not isinstance(suffix, str):
                 found = f"{type(prompt).__name__} and {type(suffix).__name__}"
-                raise InvalidTypeError(f"suffix: prompt and suffix must be str, found {found}")
+                raise InvalidTypeError(f"suffix: expected prompt and suffix as str, found {found}")
             what["gap"] = Infill(prompt, suffix)
         own["tools"] = own.get("tools") or ()
-        return cls(**what, **own, options=given, images=True)
+        return cls(**what, **own, options=sampling, images=True)
 
     def chosen(self, usual: SamplingOptions) -> SamplingOptions:
-        """Its options over the usual ones."""
-        given = dict(self.options)
-        sampling = replace(self.sampling or usual, **given)
+        """Returns its sampling options, over the defaults in `usual`."""
+        sampling = replace(self.sampling or usual, **self.options)
         text = resolve_grammar(self.grammar, self.json_schema, self.response_format)
         if text is None and sampling.grammar:
-            text = resolve_grammar(sampling.grammar)  # not again, if it is Lark
+            text = resolve_grammar(sampling.grammar)  # returns Lark unchanged
         return sampling if text is None else replace(sampling, grammar=text)
 
 
@@ -229,7 +229,7 @@ class Shared:
     prompts: PromptCache | None = None
 
     def resolve(self, request: GenerationRequest) -> ResolvedRequest:
-        """Checks a request, makes its prompt and the reader of its answer, and draws the seed if it has none.
+        """Checks a request, builds its prompt and the reader of its answer, and draws a seed if it has none.
         Raises ContextFullError, GrammarError, TemplateError, UnsupportedError, and TypeError or ValueError
         for misuse.
         """
@@ -250,7 +250,7 @@ class Shared:
         strategy = drafting.strategy if request.strategy is None else Strategy.parse(request.strategy)
         resolved, why = drafting.resolve(strategy, has_form=bool(sampling.grammar))
         if request.exact is not None and request.exact not in EXACT:
-            raise InvalidValueError(f"exact must be one of {', '.join(EXACT)}; got {request.exact!r}")
+            raise InvalidValueError(f"exact: expected one of {', '.join(EXACT)}, found {request.exact!r}")
         stops = vocabulary.control_tokens(sampling.stop)
         return ResolvedRequest(
             source=request,
@@ -265,23 +265,21 @@ class Shared:
             plan={"strategy": str(resolved), "why": why},
             budget=budget,
             answer_grammar=answer_grammar,
-            stop_tokens={one: text for one, text in stops.items() if not vocabulary.is_end(one)},
+            stop_tokens={token: text for token, text in stops.items() if not vocabulary.is_end(token)},
         )
 
     def prompt(self, request: GenerationRequest) -> ChatPrompt:
-        """Returns the prompt alone. Raises ContextFullError for a prompt that leaves no room for an
-        answer.
-        """
+        """Returns the prompt alone. Raises ContextFullError if it leaves no room for an answer."""
         return self._prompt(request, request.chosen(self.sampling), self.chat.with_template(request.template))
 
     def _prompt(self, request: GenerationRequest, sampling: SamplingOptions, chat: ChatModel) -> ChatPrompt:
-        n_ctx, found = self.native.get().n_ctx, request.messages
+        n_ctx, messages = self.native.get().n_ctx, request.messages
         n_max = n_ctx - answer_room(sampling.max_tokens, n_ctx)
-        if found is not None:
+        if messages is not None:
             if request.needs_template:
                 chat.require_template()
             options = replace(request, has_form=bool(sampling.grammar))
-            conversation = found if isinstance(found, Conversation) else chat.conversation(found)
+            conversation = messages if isinstance(messages, Conversation) else chat.conversation(messages)
             if request.truncate:
                 n_room = sampling.max_tokens
                 return chat.fitting(conversation, n_ctx=n_ctx, max_tokens=n_room, options=options)
@@ -291,8 +289,8 @@ class Shared:
         return self._plain_prompt(request, n_ctx, n_max)
 
     def _plain_prompt(self, request: GenerationRequest, n_ctx: int, n_max: int) -> ChatPrompt:
-        """Makes a prompt without a template. n_max: tokens of a prompt that is cut. It is cut in blocks of
-        half of them, so that a growing prompt keeps its beginning and most of it is not computed again.
+        """Builds a prompt without a template. n_max: length of a truncated prompt. The cut removes whole
+        blocks of half that length, so a growing prompt keeps its prefix and most of it is not computed again.
         """
         prompt: Any = request.prompt
         is_cut = request.n_keep >= 0
@@ -303,8 +301,8 @@ class Shared:
             n_block = max(1, (n_max - n_keep) // 2)
             n_cut = -(-(len(tokens) - n_max) // n_block) * n_block
             notices = (
-                f"the prompt has {len(tokens)} tokens, the context {n_ctx}: {n_cut} were left out behind the "
-                f"first {n_keep}",
+                f"the prompt has {len(tokens)} tokens, but the context holds {n_ctx}: {n_cut} tokens after "
+                f"the first {n_keep} were left out",
             )
             tokens = tokens[:n_keep] + tokens[n_keep + n_cut :]
         text = prompt if isinstance(prompt, str) else ""
@@ -315,15 +313,15 @@ class Shared:
 class ResolvedRequest:
     """One generation, checked and ready to start.
 
-    source:   the request that it was made from
-    chat:     the model's chat, or that of the request's own template, compiled
-    reader:   reader of a chat's answer, made with the prompt; it belongs to one generation
+    source:   the original request
+    chat:     the model's chat, or one with the request's own template, compiled
+    reader:   reader of a chat's answer, made with the prompt; belongs to this generation
     strategy: resolved; `plan` describes it in words, with the reason
-    sampler:  made in advance, so that the generation begins at once
+    sampler:  prepared in advance, so that the generation starts at once
     budget:   returns the limit of its thinking
-    answer_grammar: the part of its grammar that applies after a thought
+    answer_grammar: the part of its grammar that applies after the thinking
     stop_tokens: control tokens among the stop strings, which have no text in an answer; without the tokens
-              that end every generation
+    that end every generation
     """
 
     source: GenerationRequest
@@ -340,20 +338,20 @@ class ResolvedRequest:
     stop_tokens: Mapping[int, str] = field(default_factory=dict)
 
     def behind_thought(self, tokens: Sequence[int], n_taken: int) -> ResolvedRequest:
-        """Returns the rest of this request, behind a thought that was closed. tokens: its prompt then, of
-        which the last `n_taken` belong to the answer.
+        """Returns the rest of this request, after its thinking was closed. tokens: the prompt and the answer
+        so far, which has `n_taken` tokens.
         """
         limit, seed = self.sampling.max_tokens, self.sampling.fixed_seed(self.seed + n_taken)
         limit = limit if limit < 0 else limit - n_taken
         sampling = replace(self.sampling, max_tokens=limit, grammar=self.answer_grammar)
         prompt = replace(self.prompt, tokens=list(tokens))
-        source = replace(self.source, cache_prompt=True)  # the prompt was just read
+        source = replace(self.source, cache_prompt=True)  # the prompt has just been computed
         return replace(
             self, source=source, prompt=prompt, sampling=sampling, seed=seed, sampler=None, budget=None
         )
 
     def params(self) -> core.GenerateParams:
-        """The request in the extension's terms."""
+        """Returns the request in the extension's terms."""
         params = generate_params(self.sampling, self.seed, self.strategy)
         params.log_plan = self.source.log_plan
         params.exact = self.source.exact or ""

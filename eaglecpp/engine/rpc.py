@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Other machines as devices: connects this process to llama.cpp's RPC servers before a model is loaded.
 
-Takes endpoints `host:port`; llama.cpp then distributes layers over the new devices. Works only if the
-installed llama.cpp was built with its RPC backend, which the wheels on PyPI were not. ggml ends the
-process when a server does not answer as it should, so it speaks to each through a relay, which greets the
-server first and outlives it (rpc_relay.py, a process of its own; on Windows it only greets). Connections last
-as long as the process, or until the server is lost.
+Takes endpoints `host:port`; llama.cpp then distributes layers over the new devices. This needs a llama.cpp
+built with its RPC backend, unlike the wheels on PyPI. ggml aborts the process if a server misbehaves, so it
+connects through a relay, which greets the server first and survives its loss (rpc_relay.py, a separate
+process; on Windows it only greets). Connections last as long as the process, or until the server is lost.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _REMEDY = (
 )
 
 _log = logging.getLogger("eaglecpp.rpc")
-_connected: dict[str, str] = {}  # server -> endpoint of the relay to it, which is what ggml knows
+_connected: dict[str, str] = {}  # server -> endpoint of its relay, which ggml connects to
 
 
 def connect(endpoints: Sequence[str]) -> None:
-    """Makes the devices of each server known to llama.cpp, once per process and again after it was lost.
+    """Registers the devices of each server in llama.cpp, once per process and again after a server was lost.
 
-    endpoints: "host:port", IPv4 or a name. Every model that is loaded from here on may use them.
-    Raises ValueError unless it is an endpoint, UnsupportedError without the RPC backend or for a server that
-    cannot be reached, is none, or speaks another version.
+    endpoints: "host:port", IPv4 or a name. Every model loaded afterwards may use them. Raises ValueError for
+    an invalid endpoint, UnsupportedError without the RPC backend or for a server that is unreachable, is not
+    an RPC server, or has another version.
     """
     for endpoint, relay, _ in core.lost_rpc_servers():
         if _connected.get(endpoint) == relay:
@@ -54,38 +53,38 @@ def connect(endpoints: Sequence[str]) -> None:
         relay = start_relay(endpoint)
         registry = add(relay.encode())
         if not registry:
-            raise UnsupportedError(f"RPC server {endpoint}: it offers no device")
+            raise UnsupportedError(f"RPC server {endpoint} offers no device; start it with at least one")
         _function("ggml_backend_register", None, ctypes.c_void_p)(registry)
         _connected[endpoint] = relay
         _log.info("RPC server %s: connected", endpoint)
 
 
 def start_relay(endpoint: str) -> str:
-    """The endpoint that ggml is given for a server. Raises UnsupportedError."""
+    """Starts a relay to a server; returns the endpoint for ggml. Raises UnsupportedError."""
     command = [sys.executable, "-I", str(Path(__file__).with_name("rpc_relay.py")), endpoint]
     pipe = subprocess.PIPE
-    # a session of its own: Ctrl+C is not for it
+    # a new session, so that Ctrl+C does not reach it
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, start_new_session=True) as process:
         assert process.stdin is not None and process.stdout is not None
-        said = process.stdout.readline().decode("utf-8", "replace").strip()
-        if not said.isdecimal():
-            raise UnsupportedError(f"RPC server {endpoint}: {said or 'no relay to it could be started'}")
+        line = process.stdout.readline().decode("utf-8", "replace").strip()
+        if not line.isdecimal():
+            raise UnsupportedError(f"RPC server {endpoint}: {line or 'its relay could not be started'}")
         if sys.platform == "win32":
             return endpoint
-        # These stay open until this process has ended: models are freed, over the relay, at the very end
+        # Kept open until this process ends: the last models are freed through the relay at exit.
         os.dup(process.stdin.fileno())
         says = os.dup(process.stdout.fileno())
-        process.returncode = 0  # nobody waits for it: it ends with this process
-    relay = f"127.0.0.1:{said}"
+        process.returncode = 0  # not waited for: it ends with this process
+    relay = f"127.0.0.1:{line}"
     core.watch_rpc_server(endpoint, relay, says)
     return relay
 
 
 def keep_drafter_here(options: DraftOptions, devices: Sequence[dict[str, Any]]) -> DraftOptions:
-    """With `draft_device` auto: this machine's own GPU, or its CPU. A drafter takes many short steps, and a
-    network between them costs more than it saves.
+    """Resolves `draft_device` auto to this machine's own GPU, or its CPU. A drafter takes many short steps,
+    so a network between them costs more than it saves.
 
-    devices: as `lowlevel.system_info()["devices"]`
+    devices: as in `lowlevel.system_info()["devices"]`
     """
     if options.draft_device != "auto":
         return options
@@ -97,14 +96,14 @@ def keep_drafter_here(options: DraftOptions, devices: Sequence[dict[str, Any]]) 
 def _check(endpoint: str) -> None:
     host, _, port = endpoint.rpartition(":")
     if not (host and ":" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise InvalidValueError(f"rpc: expected host:port, such as 192.168.0.2:50052; got {endpoint!r}")
+        raise InvalidValueError(f"rpc: expected host:port, such as 192.168.0.2:50052, found {endpoint!r}")
 
 
 def _add_server_function() -> Any:
-    """ggml's function that connects to a server. Raises UnsupportedError where there is none."""
+    """Returns ggml's function that connects to a server. Raises UnsupportedError without the RPC backend."""
     import llama_cpp
 
-    core.system_info()  # loads the backends that are libraries of their own
+    core.system_info()  # loads the backends that are separate libraries
     registry = _function("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
     look_up = _function(
         "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
@@ -116,15 +115,15 @@ def _add_server_function() -> Any:
 
 
 def _function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of ggml in the library that llama_cpp loaded, whatever file it is in."""
+    """Returns a function of ggml from the library that llama_cpp loaded, or from its dependencies."""
     from llama_cpp import llama_cpp
 
     libraries = [llama_cpp._lib]
-    if sys.platform == "win32":  # symbols of dependencies are not found through the library itself
+    if sys.platform == "win32":  # a library does not export its dependencies' symbols
         libraries += [ctypes.CDLL("ggml.dll"), ctypes.CDLL("ggml-base.dll")]
     for library in libraries:
         if hasattr(library, name):
             function = library[name]
             function.restype, function.argtypes = result, arguments
             return function
-    raise UnsupportedError(f"the installed llama.cpp has no function {name}")
+    raise UnsupportedError(f"the installed llama.cpp has no function {name}; install the pinned version")

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""Stands between ggml's RPC client and a server on another machine, as a program of its own:
+"""A relay between ggml's RPC client and a server on another machine, run as a separate program:
 
     python -I rpc_relay.py HOST:PORT
 
-When a server goes away, ggml ends the process on a thread of its own, where nothing can be caught. The relay
-sees it first. It writes why, and only then answers for the dead server with zeros of the right sizes, so that
-ggml goes on; whoever computes reads the reason before it takes a result for real
+When a server disappears, ggml aborts the process from one of its threads, and no handler can catch that. The
+relay notices first. It prints the reason, and only then answers in place of the server with zeros of the
+right sizes, so that ggml continues. The engine reads the reason before it uses a result
 (native/target/llama_bridge.h).
 
-Output: a line with the port where it listens, or why the server is none; later one with why it was lost. It
-ends with its input.
-Threads that wait in a system call, not asyncio: a round passes some twenty messages, one after the other.
-Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned llama.cpp. The relay speaks TCP only: transports that
-RPC peers may agree upon (RDMA) are not offered through it.
+Output: one line with the listening port, or with the reason why the server cannot be used; later one line
+with the reason why it was lost. It ends when its input is closed.
+
+Uses blocking threads instead of asyncio: a round exchanges some twenty messages, one after the other.
+Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned llama.cpp. The relay supports TCP only; it does not
+offer other transports that RPC peers may negotiate (RDMA).
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from enum import IntEnum
 from typing import BinaryIO
 
 CHUNK = 1 << 20
-# command, size, 24 bytes of capabilities: none
+# command, size, 24 bytes of capabilities (all zero)
 HELLO = bytes((14, 24)).ljust(33, b"\0")
-# what a server of this version begins its greeting with: ggml connects anew to ask a device for its memory
+# start of a greeting of this version; ggml reconnects to query a device's memory
 GREETING = bytes((7, 0, 0))
 GREETING_S = 5.0
-# a server that says nothing for so long while the network shows no sign of it is gone
+# a server counts as lost after this time without any sign from the network
 IDLE_S, PROBE_S, PROBES = 10, 5, 3
 
 
 class Command(IntEnum):
-    """Those that say something back, or whose requests matter here."""
+    """The commands with an answer, and others that matter here."""
 
     ALLOC_BUFFER = 0
     GET_ALIGNMENT = 1
@@ -51,7 +52,7 @@ class Command(IntEnum):
     DEVICE_COUNT = 15
 
 
-# bytes of an answer; that to GET_TENSOR is as long as the request's last number says
+# bytes of an answer; the last number of a GET_TENSOR request is the length of its answer
 ANSWER_BYTES: dict[int, int] = {
     Command.ALLOC_BUFFER: 16, Command.GET_ALIGNMENT: 8, Command.GET_MAX_SIZE: 8, Command.BUFFER_GET_BASE: 8,
     Command.SET_TENSOR_HASH: 1, Command.COPY_TENSOR: 1, Command.GET_DEVICE_MEMORY: 16,
@@ -59,14 +60,14 @@ ANSWER_BYTES: dict[int, int] = {
 }  # fmt: skip
 
 
-def _tell(line: object) -> None:
-    """A line for the process that started this one."""
+def _report(line: object) -> None:
+    """Prints a line for the parent process."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def greet(address: tuple[str, int]) -> str:
-    """Says hello as llama.cpp will; "" for a server of this version, else what is wrong."""
+    """Greets a server as llama.cpp does; returns "" for a server of this version, else the problem."""
     try:
         with socket.create_connection(address, timeout=GREETING_S) as far, far.makefile("rb") as answers:
             far.sendall(HELLO)
@@ -75,18 +76,18 @@ def greet(address: tuple[str, int]) -> str:
         return f"cannot be reached: {error.strerror or error}. Is llama.cpp's rpc-server running there?"
     theirs = answer[8:11]
     if len(answer) < 36 or answer[:8] != ANSWER_BYTES[Command.HELLO].to_bytes(8, "little"):
-        return "the program that listens there is not llama.cpp's rpc-server"
+        return "the program at this address is not llama.cpp's rpc-server"
     if theirs[0] != GREETING[0] or theirs[1] > GREETING[1]:
-        found, expected = (".".join(map(str, one)) for one in (theirs, GREETING))
+        found, expected = (".".join(map(str, version)) for version in (theirs, GREETING))
         return (
-            f"it speaks version {found} of the protocol, llama.cpp here version {expected}; use an "
-            "rpc-server of the same release"
+            f"expected version {expected} of the protocol, found {found}; use an rpc-server of the same "
+            "llama.cpp release"
         )
     return ""
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """Once lost, the server stays lost: one that runs there again knows nothing of what the first held."""
+    """A lost server stays lost: a new one at the same address lacks the first one's buffers."""
 
     daemon_threads = True
 
@@ -100,12 +101,12 @@ class Relay(socketserver.ThreadingTCPServer):
     def lose(self, why: str) -> None:
         with self._lock:
             if not self.is_lost:
-                _tell(why)
+                _report(why)
                 self.is_lost = True
 
 
 class Connection(socketserver.StreamRequestHandler):
-    """One connection of ggml's, which asks nothing before it has the last answer."""
+    """One connection from ggml, which sends no request before the last answer."""
 
     disable_nagle_algorithm = True
     server: Relay
@@ -113,7 +114,7 @@ class Connection(socketserver.StreamRequestHandler):
     answers: BinaryIO
 
     def handle(self) -> None:
-        with contextlib.suppress(OSError):  # ggml has closed it
+        with contextlib.suppress(OSError):  # ggml has closed the connection
             self._connect()
             while len(header := self.rfile.read(9)) == 9:
                 self._pass_on(header)
@@ -138,7 +139,7 @@ class Connection(socketserver.StreamRequestHandler):
         self.far, self.answers = far, far.makefile("rb")
 
     def _pass_on(self, header: bytes) -> None:
-        """A request, and its answer if it has one."""
+        """Forwards a request, and its answer if it has one."""
         command, left = header[0], int.from_bytes(header[1:], "little")
         self._send(header)
         last = b""
@@ -148,7 +149,7 @@ class Connection(socketserver.StreamRequestHandler):
                 raise ConnectionResetError
             left -= len(data)
             last = (last + data)[-8:]
-            # no other transport than this one
+            # hides capabilities, so that no other transport is used
             self._send(bytes(len(data)) if command == Command.HELLO else data)
         left = (
             int.from_bytes(last, "little") if command == Command.GET_TENSOR else ANSWER_BYTES.get(command, -1)
@@ -157,7 +158,7 @@ class Connection(socketserver.StreamRequestHandler):
             return
         size = left.to_bytes(8, "little")
         if self._receive(8) != size and self.far:
-            self._lose("it answers with other sizes than were asked for")
+            self._lose("its answer has an unexpected size")
         self.wfile.write(size)
         while left:
             part = self._receive(min(left, CHUNK))
@@ -192,5 +193,5 @@ class Connection(socketserver.StreamRequestHandler):
 if __name__ == "__main__":
     relay = Relay(sys.argv[1])
     threading.Thread(target=relay.serve_forever, daemon=True).start()
-    _tell(greet(relay.far_address) or relay.server_address[1])
+    _report(greet(relay.far_address) or relay.server_address[1])
     sys.stdin.buffer.read()

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""`Scheduler`: the loop that runs many generations of one engine, without threads or asyncio of its own.
+"""`Scheduler`: the loop that runs many generations of one engine, without its own threads or asyncio.
 
-`admit` gives free slots to waiting generations; `step` runs a round of all that have one: they draft
-together and are verified in one batch, next to slices of the prompts that are still read. So each gets at
-least one token per step, and none waits longer for another's prompt than a slice takes. A prompt gets the
-free slot whose text it continues; a slot that has to make room may be swapped out to host memory.
+`admit` gives free slots to queued generations. `step` runs a round of all generations with a slot: they draft
+together and are verified in one batch, next to slices of prompts that are still being processed. Each
+generation gets at least one token per step, and waits for another's prompt no longer than one slice takes. A
+prompt gets the free slot whose text it continues; the slot's old conversation may be swapped out to host
+memory.
 
-`Engine.generate_many`, capturing and `AsyncEngine` run on it. One thread calls it; `submit` and `cancel` are
-for any thread.
+`Engine.generate_many`, capturing and `AsyncEngine` use it. One thread calls it, except that `submit` and
+`cancel` are thread-safe.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ Update = Chunk | BaseException | None
 
 
 class CancelledGenerationError(Exception):
-    """The last event of a generation that was cancelled."""
+    """The last event of a cancelled generation."""
 
 
 @dataclass(eq=False)
 class Generation:
-    """One request, from the queue to its last event. The scheduler's thread writes all but `is_cancelled`.
+    """One request, from the queue to its last event. The scheduler's thread writes all fields but
+    `is_cancelled`.
 
     watch: keep `live`, the native counters, up to date
-    slot_number: stays after the slot is left; -1 before
+    slot_number: kept after the slot is freed; -1 before
     fetched: prefix of its prompt, from a file
     """
 
@@ -66,12 +68,12 @@ Updates = list[tuple[Generation, Update]]
 
 
 def preempted(seconds: float) -> PreemptedError:
-    return PreemptedError(f"the answer was stopped after {seconds:g} s: other requests wait for its slot")
+    return PreemptedError(f"the answer was stopped after {seconds:g} s: other requests were queued")
 
 
 class Scheduler:
-    """cache: host memory for swapped out conversations; turns: held during a step; reads: as of `Stream`;
-    reads_alone: a prompt is read before others go on; is_watched: each step is one round
+    """cache: host memory for swapped out conversations; turns: held during a step; reads: as in `Stream`;
+    reads_alone: process each prompt before other generations continue; is_watched: each step is one round
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Scheduler:
         self._reads, self._reads_alone, self._is_watched = reads, reads_alone, is_watched
 
     def open(self, shared: Shared, sequences: Iterable[NativeSequence]) -> None:
-        """Takes the sequences that the generations run in."""
+        """Takes the sequences for the generations."""
         self._shared, self.cache.prompts = shared, shared.prompts
         self.slots = Slots(sequences, self.cache)
 
@@ -103,10 +105,10 @@ class Scheduler:
 
     @property
     def may_admit(self) -> bool:
-        """Whether a request waits for a slot, and not for a file with its prompt."""
+        """True if a request waits for a slot, and not for a file with its prompt."""
         head = self.waiting[0].fetched if self.waiting else None
         return bool(self.waiting) and (
-            head is None or head.done() or any(one.is_cancelled for one in self.waiting)
+            head is None or head.done() or any(waiting.is_cancelled for waiting in self.waiting)
         )
 
     def submit(self, generation: Generation) -> None:
@@ -119,7 +121,7 @@ class Scheduler:
         self.wake()
 
     def wake(self, _: object = None) -> None:
-        """Lets the thread look for work."""
+        """Wakes the thread to check for work."""
         with self.changed:
             self.changed.notify()
 
@@ -131,10 +133,10 @@ class Scheduler:
             for _, event in self.turn():
                 if isinstance(event, BaseException):
                     raise event
-        return [one.stream for one in generations if one.stream is not None]
+        return [generation.stream for generation in generations if generation.stream is not None]
 
     def turn(self) -> Updates:
-        """Admits and steps, as soon as there is something to do."""
+        """Admits and steps once there is work."""
         with self.changed:
             while not (self.running or self.may_admit):
                 self.changed.wait()
@@ -143,66 +145,72 @@ class Scheduler:
         return events
 
     def close(self) -> None:
-        """Ends what runs. The texts stay cached."""
+        """Ends running generations. Their texts stay cached."""
         self.end([*self.running])
 
     def admit(self, slot_time_s: float = 0.0) -> Updates:
-        """Drops cancelled generations, then gives free slots to waiting ones. slot_time_s: seconds after
-        which a generation is preempted if others wait; 0 = never
+        """Drops cancelled generations, then gives free slots to queued ones. slot_time_s: seconds after which
+        a generation is preempted if others wait; 0 = never
         """
         with self.changed:
-            cancelled = [one for one in self.waiting if one.is_cancelled]
-            for one in cancelled:
-                self.waiting.remove(one)
-        cancelled += [one for one in self.running if one.is_cancelled]
+            cancelled = [generation for generation in self.waiting if generation.is_cancelled]
+            for generation in cancelled:
+                self.waiting.remove(generation)
+        cancelled += [generation for generation in self.running if generation.is_cancelled]
         events = self.end(cancelled, CancelledGenerationError())
         if slot_time_s > 0 and self.waiting and not self.slots.has_free:
             now = time.perf_counter()
-            late = [one for one in self.running if now - one.begun > slot_time_s][: len(self.waiting)]
+            late = [generation for generation in self.running if now - generation.begun > slot_time_s][
+                : len(self.waiting)
+            ]
             events += self.end(late, preempted(slot_time_s))
         while self.waiting and self.slots.has_free and self._is_fetched(self.waiting[0]):
             with self.changed:
-                one = self.waiting.popleft()
+                generation = self.waiting.popleft()
             try:
-                in_file = None if one.fetched is None else one.fetched.result()
-                one.slot = self.slots.find(one.request.prompt.tokens, in_file)
-                one.stream = Stream(one.slot.sequence, self._shared, one.request, reads=self._reads)
+                in_file = None if generation.fetched is None else generation.fetched.result()
+                generation.slot = self.slots.find(generation.request.prompt.tokens, in_file)
+                generation.stream = Stream(
+                    generation.slot.sequence, self._shared, generation.request, reads=self._reads
+                )
             except Exception as error:
-                one.slot = None
-                events += self.end([one], error)
+                generation.slot = None
+                events += self.end([generation], error)
                 continue
-            one.slot.take(one.request.prompt.tokens)
-            one.slot_number, one.begun = one.slot.number, time.perf_counter()
-            self.running.append(one)
-            events.append((one, None))
-            while self._reads_alone and one.slot is not None and not one.stream.n_tokens:
-                events += self.step([one])
+            generation.slot.take(generation.request.prompt.tokens)
+            generation.slot_number, generation.begun = generation.slot.number, time.perf_counter()
+            self.running.append(generation)
+            events.append((generation, None))
+            while self._reads_alone and generation.slot is not None and not generation.stream.n_tokens:
+                events += self.step([generation])
         return events
 
-    def _is_fetched(self, one: Generation) -> bool:
-        """Returns whether the look-up of the prompt in files has ended. Other generations run meanwhile."""
-        prompts, tokens = self._shared.prompts, one.request.prompt.tokens
-        if prompts is None or not one.request.source.cache_prompt:
+    def _is_fetched(self, generation: Generation) -> bool:
+        """Returns whether the search for the prompt in files has ended. Other generations run meanwhile."""
+        prompts, tokens = self._shared.prompts, generation.request.prompt.tokens
+        if prompts is None or not generation.request.source.cache_prompt:
             return True
-        if one.fetched is None:
-            one.fetched = prompts.fetch(tokens, self.slots.n_held(tokens))
-            one.fetched.add_done_callback(self.wake)
-        return one.fetched.done()
+        if generation.fetched is None:
+            generation.fetched = prompts.fetch(tokens, self.slots.n_held(tokens))
+            generation.fetched.add_done_callback(self.wake)
+        return generation.fetched.done()
 
     def keep(self) -> None:
-        """Writes texts to files while nothing runs. The events of a step are sent before: an error ends this
-        thread.
+        """Writes texts to files while nothing runs. The events of the step must be sent first, since an error
+        ends this thread.
         """
         if self._shared.prompts is not None and not self.running:
             self.slots.keep(self._shared.prompts, lambda: not self.waiting)
 
     def step(self, running: Sequence[Generation] | None = None) -> Updates:
-        """Runs a round of each generation that has its prompt, and a slice of the prompts of the others."""
+        """Runs a round of each generation whose prompt is processed, and a slice of the prompts of the
+        others.
+        """
         running = list(self.running) if running is None else running
         if not running:
             return []
-        streams = [one.stream for one in running if one.stream is not None]
-        # a generation that waits for a slot or its first token waits for rounds one by one
+        streams = [generation.stream for generation in running if generation.stream is not None]
+        # while a request waits for a slot or its first token, each step is one round
         is_watched = self._is_watched or bool(self.waiting) or not all(stream.n_tokens for stream in streams)
         try:
             with self._turns:
@@ -210,33 +218,33 @@ class Scheduler:
         except Exception as error:
             return self.end(running, error)
         events: Updates = []
-        for one, result in zip(running, results, strict=True):
+        for generation, result in zip(running, results, strict=True):
             if result is None:
                 continue
-            events.append((one, result))
+            events.append((generation, result))
             if isinstance(result, BaseException):
-                self._leave(one)
+                self._leave(generation)
                 continue
-            if one.watch and one.slot is not None:
-                one.live = one.slot.sequence.timings()
+            if generation.watch and generation.slot is not None:
+                generation.live = generation.slot.sequence.timings()
             if result.finish_reason is not None:
-                self._leave(one)
+                self._leave(generation)
         return events
 
     def end(self, generations: Sequence[Generation], error: BaseException | None = None) -> Updates:
         """Ends generations; returns their last events."""
         if isinstance(error, EngineBrokenError):
             self.broken = error
-        for one in generations:
-            self._leave(one)
-        return [(one, error) for one in generations]
+        for generation in generations:
+            self._leave(generation)
+        return [(generation, error) for generation in generations]
 
-    def _leave(self, one: Generation) -> None:
+    def _leave(self, generation: Generation) -> None:
         """Ends a generation and frees its slot."""
-        if one.stream is not None:
-            one.stream.close()
-        slot, one.slot = one.slot, None
+        if generation.stream is not None:
+            generation.stream.close()
+        slot, generation.slot = generation.slot, None
         if slot is not None:
             slot.leave()
         with contextlib.suppress(ValueError):
-            self.running.remove(one)
+            self.running.remove(generation)

@@ -27,7 +27,7 @@ MessageList = Sequence["Message | Mapping[str, Any]"]
 
 
 class Talking:
-    """Generating, for what has a conversation: a session, and an engine with its default one."""
+    """Methods for generation, shared by a session and an engine with its default session."""
 
     @property
     def default_session(self) -> Session:
@@ -45,7 +45,7 @@ class Talking:
         self.close()
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
-        """Completes `prompt` and returns the whole result; arguments as `stream`."""
+        """Completes `prompt` and returns the whole result; arguments as in `stream`."""
         return self.stream(prompt, **options).finish()
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Stream:
@@ -53,15 +53,13 @@ class Talking:
 
         `prompt`: text (str, or bytes in UTF-8), tokenized with special tokens, and with a BOS token if the
         model wants one and the text does not begin with it; or token ids, used unchanged. `sampling` and
-        `**options`: see `SamplingOptions`; the defaults are the engine's. `strategy` overrides the
-        engine's, and so does `exact` ("auto", "on", "off"; see `DraftOptions`). `grammar`, `json_schema`,
-        `response_format`: at most one, see `eaglecpp.engine.grammar`.
-        `on_prefill(n_done, n_prompt)` is called while the prompt is read. `stop_when(tokens)` is called after
-        each token with all generated ones, which it must not change; True ends the generation.
-        `utf8_errors`: what to do with bytes that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the
-        answer goes between a `prompt` that is a str and this text.
-        `cache_prompt=False`: all of the prompt is computed, even if the caches hold its beginning.
-
+        `**options`: see `SamplingOptions`; the defaults are the engine's. `strategy` overrides the engine's,
+        and so does `exact` ("auto", "on", "off"; see `DraftOptions`). `grammar`, `json_schema`,
+        `response_format`: at most one, see `eaglecpp.engine.grammar`. `on_prefill(n_done, n_prompt)` is
+        called while the prompt is processed. `stop_when(tokens)` is called after each token with all
+        generated ones, which it must not change; True ends the generation. `utf8_errors`: handling of bytes
+        that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the answer goes between `prompt` (a str)
+        and this text. `cache_prompt=False`: compute the whole prompt, even if the caches hold its beginning.
         `log_plan`: record every round's decision, one line each, in `Completion.plan_log`.
 
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,
@@ -83,15 +81,17 @@ class Talking:
     ) -> Completion | Stream:
         """Answers a conversation: `messages` ({"role", "content"} each) through the model's chat template.
 
-        `template`, `tools`, `think`: see `Engine.chat_prompt`; other arguments as `stream`. Raises
-        `UnsupportedError` if the model has no template and none is given.
+        `template`, `tools`, `think`: see `Engine.chat_prompt`; other arguments as in `stream`. Raises
+        `UnsupportedError` if the model has no template and none is passed.
         """
         running = self.default_session.answer(messages, options)
         return running if stream else running.finish()
 
     @property
     def tokens(self) -> list[int]:
-        """Tokens committed in the conversation, prompt and generated. All but the last have run."""
+        """Tokens committed in the conversation, prompt and generated. All but the last have been
+        evaluated.
+        """
         return self.default_session.slot.tokens
 
     def clear(self) -> None:
@@ -101,11 +101,12 @@ class Talking:
 
 
 class Session(Talking):
-    """A conversation with its own slot in the KV caches: prompts that begin like the last one are cheap.
+    """A conversation with its own slot in the KV caches: a prompt with the same prefix as the last one is
+    cheap.
 
-    Get one from `Engine.session()`; the engine's own methods use a default one. One generation at a time:
-    starting another ends the one before, whichever thread started it, or raises `EngineBusyError` if another
-    thread is in the middle of a round.
+    Get one from `Engine.session()`; the engine's own methods use a default one. It runs one generation at a
+    time: starting another ends the previous one, in whichever thread it runs, or raises `EngineBusyError`
+    while another thread is in the middle of a round.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -118,8 +119,8 @@ class Session(Talking):
         return self
 
     def begin(self, request: ResolvedRequest) -> Stream:
-        """Starts a generation that was checked. An answer to a conversation that continues an earlier prompt
-        and its answer begins with exactly their tokens, where they fit.
+        """Starts a resolved generation. If a conversation continues an earlier prompt and its answer, the new
+        prompt begins with exactly their tokens, if they fit.
         """
         is_chat, prompts, prompt = request.source.messages is not None, self.shared.prompts, request.prompt
         tokens = (is_chat and self.memory.continued(prompt.rendered)) or prompt.tokens
@@ -142,7 +143,7 @@ class Session(Talking):
         return running
 
     def answer(self, messages: Conversation | MessageList, options: Mapping[str, Any], **rest: Any) -> Stream:
-        """As `chat`, streamed. rest: fields of `GenerationRequest`."""
+        """Like `chat`, streamed. rest: fields of `GenerationRequest`."""
         what = {"messages": messages, "known": self.memory.continued, **rest}
         return self.begin(self.shared.resolve(GenerationRequest.of(options, **what)))
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`Slots` assigns prompts to an engine's conversations; `HostCache` keeps conversations that were swapped
-out; `FairLock` lets engines that share a machine take turns.
+"""`Slots` assigns prompts to an engine's conversations; `HostCache` holds swapped out conversations;
+`FairLock` lets engines that share a machine take turns.
 
 Slots and host caches are not thread-safe: they belong to the engine's thread.
 """
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class FairLock:
-    """A lock that is handed on in the order of asking.
+    """A first-in, first-out lock.
 
-    Engines that share a machine take turns with it: two that compute at the same time are slower than one
-    after the other. A plain lock may be taken again at once by the thread that has just left it.
+    Engines that share a machine take turns with it: computing at the same time is slower than one after the
+    other. The thread that has just released a plain lock may get it again at once.
     """
 
     def __init__(self) -> None:
@@ -48,28 +48,28 @@ class FairLock:
 
 @dataclass(eq=False)
 class Offloaded:
-    """One conversation there."""
+    """One conversation in host memory."""
 
     tokens: list[int]
     state: core.SavedSequence
 
 
 class HostCache:
-    """n_max: maximum bytes; the least recently used conversation is evicted first. 0 = it keeps nothing.
-    prompts: files that also get what leaves the caches
+    """n_max: maximum bytes; the least recently used conversation is evicted first. 0 = hold no conversations.
+    prompts: files that also receive evicted conversations
     """
 
     def __init__(self, n_max: int, prompts: PromptCache | None = None) -> None:
         self.n_max = n_max
         self.prompts = prompts
-        self._offloaded: list[Offloaded] = []  # the one left longest ago first
+        self._offloaded: list[Offloaded] = []  # least recently used first
 
     def __len__(self) -> int:
         return len(self._offloaded)
 
     @property
     def n_bytes(self) -> int:
-        return sum(one.state.n_bytes for one in self._offloaded)
+        return sum(entry.state.n_bytes for entry in self._offloaded)
 
     def offload(self, sequence: NativeSequence, tokens: list[int], n_kept: int) -> None:
         """Swaps a conversation out. n_kept: tokens at its beginning that the next prompt keeps"""
@@ -84,21 +84,31 @@ class HostCache:
                 to_file.write(state)
             if state is not None and state.n_bytes <= self.n_max:
                 # drops texts that the new one continues
-                kept = [one for one in self._offloaded if n_common(one.tokens, tokens) < len(one.tokens)]
+                kept = [
+                    entry for entry in self._offloaded if n_common(entry.tokens, tokens) < len(entry.tokens)
+                ]
                 self._offloaded = [*kept, Offloaded(tokens, state)]
                 while self.n_bytes > self.n_max:
                     self._offloaded.pop(0)
 
     def find(self, prompt: Sequence[int]) -> tuple[Offloaded | None, int]:
-        """Returns the conversation with the longest common prefix with a prompt, and its length."""
-        shared = [n_common(one.tokens, prompt) for one in self._offloaded]
+        """Returns the conversation with the longest common prefix with a prompt, and the length of that
+        prefix.
+        """
+        shared = [n_common(entry.tokens, prompt) for entry in self._offloaded]
         n_max = max(shared, default=0)
         return (self._offloaded[shared.index(n_max)], n_max) if n_max else (None, 0)
 
-    def restore(self, sequence: NativeSequence, one: Offloaded, n_shared: int) -> None:
-        """Restores a conversation into a sequence. It stays here only if the prompt leaves much of it out."""
-        if sequence.restore(one.state) and len(one.tokens) - n_shared < WORTH and one in self._offloaded:
-            self._offloaded.remove(one)
+    def restore(self, sequence: NativeSequence, entry: Offloaded, n_shared: int) -> None:
+        """Restores a conversation into a sequence. It stays here only if the prompt does not use much of
+        it.
+        """
+        if (
+            sequence.restore(entry.state)
+            and len(entry.tokens) - n_shared < WORTH
+            and entry in self._offloaded
+        ):
+            self._offloaded.remove(entry)
 
 
 _REUSE_LEAST = 4  # a prompt that shares less than 1/4 of itself with a text does not claim that text's slot
@@ -113,7 +123,7 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     is_free: bool = True
     used: float = 0.0
-    is_new: bool = False  # something was generated there that `Slots.keep` has not seen
+    is_new: bool = False  # it has text that `Slots.keep` has not written
 
     def take(self, prompt: list[int]) -> None:
         self.is_free, self.tokens = False, prompt
@@ -125,17 +135,17 @@ class Slot:
             self.tokens = self.sequence.tokens
 
     def clear(self) -> int:
-        """Forgets its text; returns how many tokens that had."""
+        """Forgets its text; returns the number of its tokens."""
         n_tokens, self.tokens = len(self.sequence.tokens), []
         self.sequence.clear()
         return n_tokens
 
 
 class Slots:
-    """cache: where conversations go that have to make room."""
+    """cache: receives conversations that must leave their slots."""
 
     def __init__(self, sequences: Iterable[NativeSequence], cache: HostCache) -> None:
-        self._slots = [Slot(one, number, one.tokens) for number, one in enumerate(sequences)]
+        self._slots = [Slot(sequence, number, sequence.tokens) for number, sequence in enumerate(sequences)]
         self._cache = cache
 
     def __len__(self) -> int:
@@ -152,7 +162,7 @@ class Slots:
         if not 0 <= number < len(self):
             raise InvalidValueError(f"slot {number}: expected 0 to {len(self) - 1}")
         if not self._slots[number].is_free:
-            raise EngineBusyError(f"slot {number} is generating; ask again when it has ended")
+            raise EngineBusyError(f"slot {number} is generating; try again when it has ended")
         return self._slots[number]
 
     def n_held(self, prompt: list[int]) -> int:
@@ -168,8 +178,8 @@ class Slots:
 
     def find(self, prompt: list[int], found: core.SavedSequence | None = None) -> Slot:
         """Picks the free slot with the longest common prefix, restoring it from the host cache or a file if
-        that is longer; otherwise an empty or the least recently used slot. What the slot held goes to the
-        host cache. found: what a file holds of the prompt
+        that is longer; otherwise an empty or the least recently used slot. The slot's old conversation goes
+        to the host cache. found: the state from a file
         """
         shared = {slot: n_common(slot.tokens, prompt) for slot in self._slots}
         free = [slot for slot in self._slots if slot.is_free]
@@ -180,7 +190,7 @@ class Slots:
         offloaded, n_offloaded = self._cache.find(prompt)
         if found is not None and (n_found := n_common(found.tokens, prompt)) >= n_offloaded + WORTH:
             offloaded, n_offloaded = Offloaded(found.tokens, found), n_found
-        # what another slot holds is copied from there
+        # a prefix in another slot is copied from there
         if offloaded and n_offloaded < WORTH + max(shared.values()):
             offloaded = None
         if offloaded:

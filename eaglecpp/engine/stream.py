@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`Stream`: one running generation.
 
-Drives the native engine one round per `next()`, turns tokens into text, finds stop strings and counts.
-Whatever ends it, be it the model, an exception, Ctrl+C, `close()` or garbage collection, the native
-generation ends and what was committed stays for prefix reuse. Sampling, drafting and verification are native;
-nothing here touches a logit.
+Runs the native engine one round per `next()`, turns tokens into text, finds stop strings and counts. However
+it ends (by the model, an exception, Ctrl+C, `close()` or garbage collection), the native generation ends too,
+and committed tokens stay for prefix reuse. Sampling, drafting and verification are native.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.errors import EagleError
 from eaglecpp.results import AnswerStream, Chunk, Completion, FinishReason, Timings, TokenLogprob
 
-# Between two looks at the tokens of a generation that is not streamed; Ctrl+C is noticed as often.
+# Interval for checking the tokens of a generation that is not streamed, and for Ctrl+C.
 _UNWATCHED_MS = 100.0
 
 
@@ -31,14 +30,14 @@ class Stream(AnswerStream):
     """A running generation: iterate for chunks, `completion()` for the result so far, `close()` to stop
     early.
 
-    `seed` is the one in use, `prompt_tokens` the prompt as token ids, `reused_n` how many of them needed no
-    work.
+    `seed` is the seed in use, `prompt_tokens` the prompt as token ids, `reused_n` how many of them were
+    reused.
     """
 
     def __init__(
         self, sequence: NativeSequence, shared: Shared, request: ResolvedRequest, *, reads: bool = True
     ) -> None:
-        """reads: splits a chat's answer into pieces and events; otherwise the caller does."""
+        """reads: split a chat's answer into pieces and events; otherwise the caller does."""
         self._failed = False
         self._sequence = sequence
         self._shared = shared
@@ -59,7 +58,9 @@ class Stream(AnswerStream):
         self.is_open = True
 
     def _begin(self, request: ResolvedRequest) -> int:
-        """Begins the native generation of a request, or of the rest of one. Returns the tokens reused."""
+        """Starts the native generation of a request, or of the rest of one. Returns the number of reused
+        tokens.
+        """
         self._n_before, self._is_running = len(self._tokens), True
         self._generation, n_reused = self._sequence.begin(
             request.prompt.tokens, request.params(), request.sampler
@@ -67,7 +68,7 @@ class Stream(AnswerStream):
         return n_reused
 
     def _close_thought(self, budget: ThinkBudget) -> FinishReason | None:
-        """Appends the text that closes the thought, and continues after it. Returns "length" if no room is
+        """Appends the text that closes the thinking, and continues after it. Returns "length" if no room is
         left for an answer.
         """
         self._timings = self._end()
@@ -95,7 +96,7 @@ class Stream(AnswerStream):
             self._logprobs.append(entry)
 
     def finish(self) -> Completion:
-        """Runs to the end with nobody watching: a chunk may hold several rounds."""
+        """Runs to the end without streaming: a chunk may contain several rounds."""
         with self:
             while self.is_open:
                 self.__next__(self.unwatched_ms)
@@ -103,8 +104,8 @@ class Stream(AnswerStream):
 
     @property
     def unwatched_ms(self) -> float:
-        """Milliseconds for which rounds may run before their tokens are examined; 0 if a stop condition has
-        to be checked after each.
+        """Milliseconds for which rounds may run before their tokens are checked; 0 if a stop condition must
+        be checked after each round.
         """
         stop, stop_when = self._request.sampling.stop, self._request.source.stop_when
         is_watched = stop or stop_when is not None or self._budget is not None
@@ -120,8 +121,8 @@ class Stream(AnswerStream):
         return len(self._tokens)
 
     def __next__(self, for_ms: float = 0.0) -> Chunk:
-        """Runs slices of the prompt until a round gives tokens, or the end; with `for_ms` as many rounds as
-        begin in that time.
+        """Processes slices of the prompt until a round gives tokens, or the end; with `for_ms`, runs as many
+        rounds as start in that time.
         """
         if not self.is_open:
             raise StopIteration
@@ -136,7 +137,9 @@ class Stream(AnswerStream):
             raise
 
     def completion(self) -> Completion:
-        """Everything generated so far. "cancelled" is the reason of one closed early or still running."""
+        """Returns the result so far. `finish_reason` is "cancelled" if it is still running or was closed
+        early.
+        """
         return Completion(
             text="".join(self._texts),
             tokens=list(self._tokens),
@@ -152,16 +155,14 @@ class Stream(AnswerStream):
         )
 
     def close(self) -> Chunk:
-        """Ends the generation where it is; text held back so far is added to `completion()`, and returned.
-        Never raises.
-        """
+        """Stops the generation; adds the text held back to `completion()`, and returns it. Never raises."""
         chunk = Chunk("", [], [], finish_reason="cancelled")
         if self.is_open:
             self.is_open = False
             chunk = self._read(replace(chunk, text=self._detokenizer.finish()))
             self._texts.append(chunk.text)
-            # A session that was closed, taken over or is busy in another thread has ended, or will end, the
-            # native generation itself: beginning another one always ends it first.
+            # If the session was closed, taken over or is busy in another thread, the native generation has
+            # ended or will end without us: starting another one always ends it first.
             with contextlib.suppress(EagleError, ValueError):
                 self._settle()
                 self._report_end()
@@ -181,7 +182,7 @@ class Stream(AnswerStream):
         return bool(result.tokens or result.finish or result.error)
 
     def _chunk_of(self, result: core.StepResult) -> Chunk | BaseException | None:
-        """For `next_chunks`."""
+        """Returns the chunk of a step, None without tokens, or the error that ended this stream."""
         try:
             return self._take(result) if self._gave_tokens(result) else None
         except Exception as error:
@@ -213,7 +214,7 @@ class Stream(AnswerStream):
         return chunk
 
     def _take_tokens(self, result: core.StepResult) -> FinishReason | None:
-        """Takes the round's tokens one by one, so that the end never depends on how many came in one
+        """Takes the round's tokens one by one, so that the end never depends on the number of tokens in a
         round.
         """
         finish: FinishReason | None = "length" if result.finish else None
@@ -223,8 +224,8 @@ class Stream(AnswerStream):
         for index, token in enumerate(result.tokens):
             entry = None
             if result.logprobs:
-                found = result.logprobs[index]
-                entry = TokenLogprob(token, found.logprob, list(found.top))
+                logprob = result.logprobs[index]
+                entry = TokenLogprob(token, logprob.logprob, list(logprob.top))
             self._append(token, result.accepted[index], entry)
             if token in self._request.stop_tokens:
                 self._stopped_by = self._request.stop_tokens[token]
@@ -243,7 +244,7 @@ class Stream(AnswerStream):
         return finish
 
     def _end(self) -> Timings:
-        """Ends the native generation. Returns the counters of all until here."""
+        """Ends the native generation. Returns the counters up to this point."""
         n_tokens, self._is_running = len(self._tokens), False
         raw = self._sequence.end(self._generation, n_tokens - self._n_before)
         self._plan_log += raw["plan_log"]
@@ -261,11 +262,11 @@ class Stream(AnswerStream):
         return self._timings + replace(timings, prompt_n=0, reused_n=0)
 
     def _settle(self) -> None:
-        """Ends the native generation and counts what it did."""
+        """Ends the native generation and reports its counters."""
         if self._is_running:
             self._timings = self._end()
         self._shared.count(self._timings, self._request.sampling.temperature)
-        # text after an image cannot be computed again without the image
+        # text after an image cannot be recomputed without the image
         if self._shared.on_answer is not None and min(self.prompt_tokens) >= 0:
             self._shared.on_answer(self.prompt_tokens, self._tokens)
 
@@ -275,7 +276,7 @@ class Stream(AnswerStream):
 
 
 def _peak_memory() -> int:
-    """Bytes, of this process until now."""
+    """Returns the peak memory of this process so far, in bytes."""
     try:
         import resource
     except ImportError:  # Windows
@@ -286,11 +287,12 @@ def _peak_memory() -> int:
 
 
 def next_chunks(streams: Sequence[Stream], is_watched: bool = True) -> list[Chunk | BaseException | None]:
-    """One step of streams of one engine; those that generate are verified in one batch. For each its chunk,
-    None while its prompt is read, or an error of its own, which has closed it: of its sampler (a grammar that
-    allows nothing), or of turning its tokens into text. Unless `is_watched`, a chunk may hold several rounds.
+    """Runs one step of streams of one engine; generating streams are verified in one batch. Returns for each
+    its chunk, None while its prompt is processed, or the error that has closed it: from its sampler (a
+    grammar that allows no token) or from decoding its tokens. Unless `is_watched`, a chunk may contain
+    several rounds.
 
-    An error of the step itself is raised; nobody knows whose it was, and no stream is closed for it.
+    An error of the step itself is raised. It cannot be assigned to a stream, so no stream is closed.
     """
     for_ms = 0.0 if is_watched else min(stream.unwatched_ms for stream in streams)
     results = step_together([(stream._sequence, stream._generation) for stream in streams], for_ms)

@@ -18,15 +18,15 @@ from eaglecpp.errors import ContextFullError, InvalidTypeError, InvalidValueErro
 class Detokenizer:
     """Incremental UTF-8 decoding with stop strings.
 
-    `stop`: strings that end the text; they are cut off, and so is everything after. The one that is completed
-    first wins, the longest of those completed at the same character. `errors`: what becomes of bytes that are
-    not UTF-8, as in `bytes.decode`; U+FFFD by default.
+    `stop`: strings that end the text; they are cut off with everything after them. The one completed first
+    wins, and the longest of those completed at the same character. `errors`: handling of bytes that are not
+    UTF-8, as in `bytes.decode`; U+FFFD by default.
     """
 
     def __init__(self, stop: Iterable[str] = (), errors: str = "replace") -> None:
         stops = tuple(stop)
         if "" in stops:
-            raise InvalidValueError("a stop string is empty; it would end every answer at once")
+            raise InvalidValueError("a stop string is empty and would end every answer at once; remove it")
         self._stops = list(map(_Stop, stops))
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors=errors)
         self._held = ""
@@ -35,17 +35,17 @@ class Detokenizer:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string was found; from then on no text comes."""
+        """True once a stop string was found; no text follows."""
         return self.stopped_by is not None
 
     def feed(self, piece: bytes) -> str:
-        """Takes the bytes of the next token; returns the text that became certain, possibly none."""
+        """Takes the bytes of the next token; returns the text that became final, possibly empty."""
         if self._finished:
             raise ValueError("feed() after finish()")
         return self._advance(self._decoder.decode(piece))
 
     def finish(self) -> str:
-        """Returns what was held back: no more bytes will come. Calling it again returns nothing."""
+        """Ends the input; returns the text held back. A second call returns ""."""
         if self._finished:
             return ""
         self._finished = True
@@ -69,18 +69,21 @@ class Detokenizer:
 
 
 class _Stop:
-    """Knuth, Morris and Pratt's search: a step for each character, however often the text nearly matches.
-    n: so many characters of the stop string are what the text ends with.
+    """Knuth, Morris and Pratt's search: constant time per character, however often the text nearly matches.
+    n: length of the stop string's prefix that the text ends with.
     """
 
     def __init__(self, text: str) -> None:
         self.text, self.n = text, 0
-        self._shorter = [0, 0]  # of its first i characters: how many are what these end with, too
+        self._shorter = [
+            0,
+            0,
+        ]  # at i: length of the longest shorter prefix that the first i characters end with
         for i in range(1, len(text)):
             self._shorter.append(self._longer(self._shorter[i], text[i]))
 
     def step(self, char: str) -> bool:
-        """Takes one more character; whether that completes it."""
+        """Takes one character; returns whether the stop string is complete."""
         self.n = self._longer(self.n, char)
         return self.n == len(self.text)
 
@@ -91,7 +94,7 @@ class _Stop:
 
 
 Prompt = str | bytes | Sequence[int]
-_LONG = 8  # characters for each token of the context; few texts that fit have so many
+_LONG = 8  # characters per token of the context; few texts that fit have more
 
 
 class Vocabulary:
@@ -99,35 +102,35 @@ class Vocabulary:
 
     def __init__(self, engine: NativeEngine) -> None:
         self._engine = engine
-        self.projector: Projector | None = None  # of a target that reads images
+        self.projector: Projector | None = None  # set for a target that reads images
 
     @property
     def bos_text(self) -> bytes:
-        """The text of the BOS token, empty without one."""
+        """The text of the BOS token, or empty."""
         return self._special_text(self._engine.get().bos)
 
     @cached_property
     def border_texts(self) -> tuple[str, str]:
-        """The texts of BOS and EOS, "" for none."""
+        """The texts of BOS and EOS, each "" if missing."""
         texts = self.bos_text, self._special_text(self._engine.get().eos)
         return texts[0].decode("utf-8", "replace"), texts[1].decode("utf-8", "replace")
 
     @property
     def bos_tokens(self) -> list[int]:
-        """The BOS token where the model wants one before a text."""
+        """The BOS token, if the model wants one before a text."""
         native = self._engine.get()
         return [native.bos] if native.add_bos and native.bos >= 0 else []
 
     @cached_property
     def fim_tokens(self) -> dict[str, int]:
-        """The tokens for infilling that the file has, by llama.cpp's names: pre, suf, mid, rep, sep."""
+        """The infill tokens in the file, by llama.cpp's names: pre, suf, mid, rep, sep."""
         return self._engine.get().fim_tokens()
 
     def tokenize(
         self, text: str | bytes, *, add_bos: bool = True, special: bool = True, n_ctx: int | None = None
     ) -> list[int]:
-        """As `Engine.tokenize`. n_ctx: raises ContextFullError for a prompt that leaves no room for an answer
-        in a context of so many tokens, 0 = the engine's; what cannot fit is not tokenised.
+        """Like `Engine.tokenize`. n_ctx: raise ContextFullError for a prompt that leaves no room for an
+        answer in a context of this many tokens, 0 = the engine's; a text that cannot fit is not tokenized.
         """
         data, add_special = self._to_tokenize(text, add_bos, special)
         n_end = int(add_special and self._engine.get().add_eos)
@@ -138,18 +141,18 @@ class Vocabulary:
         return self._unended(tokens, add_special)
 
     def read(self, data: bytes, *options: Any) -> list[int] | None:
-        """What llama.cpp's tokenizer makes of a text. Raises InvalidValueError for one that it refuses."""
+        """Tokenizes a text with llama.cpp. Raises InvalidValueError if llama.cpp refuses it."""
         try:
             tokens: list[int] | None = self._engine.get().tokenize(data, *options)
             return tokens
-        except ValueError as error:  # native code has no class for it
+        except ValueError as error:  # the native code has no class for it
             raise InvalidValueError(str(error)) from None
 
     def tokenize_images(
         self, text: str, images: Mapping[str, bytes], *, add_bos: bool, n_ctx: int | None = None
     ) -> list[int]:
-        """The ids of a text with marks for images, see `Projector`. n_ctx: as `tokenize`; no image is decoded
-        for a prompt that does not fit, nor one that does not fit alone.
+        """Returns the ids of a text with image marks, see `Projector`. n_ctx: as in `tokenize`. Images are
+        decoded only if the whole prompt fits, and each image alone.
         """
         parts = split_at_images(text, images)
         if len(parts) == 1:
@@ -161,7 +164,7 @@ class Vocabulary:
             raise self._context_full(f"{n_images} images", n_room)
         if n_ctx is not None and len(text) > _LONG * n_room:
             n_left = n_room
-            for part in parts[::2]:  # llama.cpp's mtmd tokenizes each by itself, and all of them
+            for part in parts[::2]:  # llama.cpp's mtmd tokenizes each part, and then all of them
                 tokens = self.read(part.encode(), False, True, n_left)
                 if tokens is None:
                     raise self._context_full(f"at least {n_room} tokens", n_room)
@@ -176,7 +179,7 @@ class Vocabulary:
         return self._unended(self.projector.tokens(chunks, images), add_bos)
 
     def has_images(self, tokens: Sequence[int]) -> bool:
-        """Whether the images among these ids are still there."""
+        """Returns whether the engine still has the images among these ids."""
         return self.projector is None or self.projector.has_all(tokens)
 
     def check_fit(self, n_prompt: int, n_ctx: int = 0) -> None:
@@ -188,85 +191,85 @@ class Vocabulary:
             raise self._context_full(f"{n_prompt} tokens", n_ctx)
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """As `Engine.detokenize`."""
+        """Returns the text of token ids, as `Engine.detokenize` does."""
         return self._engine.get().detokenize(self.checked(tokens), False, special).decode("utf-8", "replace")
 
     def token_to_piece(self, token: int, *, special: bool = False) -> bytes:
-        """As `Engine.token_to_piece`."""
+        """Returns the bytes of one token, as `Engine.token_to_piece` does."""
         return self._engine.get().token_to_piece(token, special)
 
     def is_end(self, token: int) -> bool:
-        """Whether a token ends a generation."""
+        """Returns whether a token ends a generation."""
         return self._engine.get().is_eog(token)
 
     def has_token(self, text: str) -> bool:
-        """Whether one token has exactly this text."""
+        """Returns whether a single token has exactly this text."""
         return self.token_of(text) is not None
 
     def token_of(self, text: str) -> int | None:
-        """The one token that this text is, None if it is several."""
+        """Returns the single token with this text, or None."""
         tokens = self.tokenize(text, add_bos=False)
         is_whole = len(tokens) == 1 and self.token_to_piece(tokens[0], special=True) == text.encode()
         return tokens[0] if is_whole else None
 
     def control_tokens(self, texts: Iterable[str]) -> dict[int, str]:
-        """The control tokens among texts, which have no text of their own in an answer."""
+        """Returns the control tokens among texts; these have no text in an answer."""
         tokens = ((self.token_of(text), text) for text in texts)
-        return {one: text for one, text in tokens if one is not None and not self.token_to_piece(one)}
+        return {token: text for token, text in tokens if token is not None and not self.token_to_piece(token)}
 
     def prompt_tokens(self, prompt: Prompt, *, has_to_fit: bool = False, images: bool = False) -> list[int]:
-        """As `Engine.prompt_tokens`. has_to_fit: raises ContextFullError for one that leaves no room for an
-        answer.
+        """Returns the token ids of a prompt, as `Engine.prompt_tokens` does. has_to_fit: raise
+        ContextFullError for a prompt that leaves no room for an answer.
         """
         if isinstance(prompt, str | bytes):
             tokens = self.tokenize(prompt, n_ctx=0 if has_to_fit else None)
         elif isinstance(prompt, Mapping) or not hasattr(prompt, "__iter__"):
             raise InvalidTypeError(
-                f"prompt must be str, bytes or a list of token ids, got {type(prompt).__name__}"
+                f"prompt: expected str, bytes or a list of token ids, found {type(prompt).__name__}"
             )
         else:
             if has_to_fit and hasattr(prompt, "__len__"):
                 self.check_fit(len(prompt))
             tokens = self.checked(prompt, images=images)
         if not tokens:
-            raise InvalidValueError("the prompt is empty and the model has no BOS token to begin with")
+            raise InvalidValueError("the prompt is empty and the model has no BOS token; write some text")
         return tokens
 
     def _to_tokenize(self, text: str | bytes, add_bos: bool, special: bool) -> tuple[bytes, bool]:
-        """The bytes, and whether llama.cpp has to add a BOS token to them."""
+        """Returns the bytes, and whether llama.cpp must add a BOS token."""
         data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
         return data, add_bos and not (special and self.bos_text and data.startswith(self.bos_text))
 
     def _unended(self, tokens: list[int], add_special: bool) -> list[int]:
-        """Without the EOS token that llama.cpp puts behind a text where the file says so (`add_eos_token`):
-        it would end a text that is to be continued.
+        """Removes the EOS token that llama.cpp appends if the file asks for it (`add_eos_token`): it would
+        end a text that is to be continued.
         """
         native = self._engine.get()
         return tokens[:-1] if add_special and native.add_eos and tokens[-1:] == [native.eos] else tokens
 
     def _context_full(self, found: str, n_ctx: int) -> ContextFullError:
-        """Programs know "prompt is too long" and "exceeds the available context size" and shorten it."""
+        """Clients search for "prompt is too long" and "exceeds the available context size"."""
         return ContextFullError(
-            f"the prompt is too long: it has {found} and exceeds the available context size: the context has "
-            f"{n_ctx}, with the answer; raise n_ctx (the model's own is {self._engine.get().n_ctx_train})"
+            f"the prompt is too long: it has {found}, which exceeds the available context size of {n_ctx} "
+            f"including the answer; raise n_ctx (the model was trained for {self._engine.get().n_ctx_train})"
         )
 
     def _special_text(self, token: int) -> bytes:
         return b"" if token < 0 else self.token_to_piece(token, special=True)
 
     def checked(self, tokens: Sequence[int], *, images: bool = False) -> list[int]:
-        """The ids as they are. images: also those of images that the engine has. Raises InvalidTypeError,
-        InvalidValueError for others than the model's.
+        """Returns the ids unchanged. images: also accept ids of images that the engine has. Raises
+        InvalidTypeError, InvalidValueError for invalid ids.
         """
         try:
             ids, n_vocab = [operator.index(token) for token in tokens], self._engine.get().n_vocab
         except TypeError as error:
             raise InvalidTypeError(
-                f"token ids must be whole numbers: {error}; several prompts go to generate_many()"
+                f"expected token ids as whole numbers: {error}; for several prompts use generate_many()"
             ) from None
         for position, token in enumerate(ids):
             if not 0 <= token < n_vocab and not (images and token < -1):
                 raise InvalidValueError(
-                    f"token id {token} at position {position}: this model's ids are 0 to {n_vocab - 1}"
+                    f"token id {token} at position {position}: expected 0 to {n_vocab - 1}"
                 )
         return ids

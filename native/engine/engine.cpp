@@ -221,8 +221,8 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     const std::vector<std::shared_ptr<const Image>> images = images_of(prompt, image_rows);
     if ((int)prompt.size() >= n_ctx) {
         fail(ErrorKind::context_full,
-             "the prompt is too long: it has %zu tokens and exceeds the available context size: the context has "
-             "%d, with the answer; raise n_ctx (the model's own is %d)",
+             "the prompt is too long: it has %zu tokens, which exceeds the available context size of %d including "
+             "the answer; raise n_ctx (the model was trained for %d)",
              prompt.size(), n_ctx, llama_model_n_ctx_train(target().model().get()));
     }
     if ((can_draft() || models_.drafts_forms) && params.strategy.is_fixed()) check_strategy(params.strategy);

@@ -77,7 +77,7 @@ ATTACKS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "nowhere": (schema({"$ref": "#/$defs/n"}), (400,), "does not exist"),
     "open": ({"grammar": "root ::= " + "(" * 100_000}, (400,), "at most 64 groups"),
     "long-chain": ({"grammar": chain(100_000)}, (400,), "at most 131072 bytes, found"),
-    "backwards": ({"grammar": 'root ::= "a"{5,2}'}, (400,), "at least 5 and at most 2"),
+    "backwards": ({"grammar": 'root ::= "a"{5,2}'}, (400,), "minimum of 5 above its maximum of 2"),
     "alternatives": (
         {"grammar": "root ::= (" + " | ".join(f"x{i}" for i in range(200)) + ")+\n"
          + "\n".join(f'x{i} ::= "a"+ [a-c]*' for i in range(200))}, (200,), "",
@@ -88,7 +88,7 @@ ATTACKS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
         {"grammar": "root ::= " + " | ".join(['("a" | "aa"){200,999}'] * 4000), "max_tokens": 300},
         (200, 400), "items",
     ),
-    "impossible": ({"grammar": "root ::= [z-a]"}, (400,), "ranges whose end"),
+    "impossible": ({"grammar": "root ::= [z-a]"}, (400,), "ranges that do not end"),
     "left-recursive": ({"grammar": 'root ::= root "a" | "b"'}, (200,), ""),
 }  # fmt: skip
 

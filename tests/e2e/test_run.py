@@ -180,7 +180,7 @@ def test_an_image_argument_is_shown_to_the_model(cli: Cli, models: Models, tmp_p
     without = cli(*words)
     assert without.returncode == 1 and "--mmproj" in without.stderr
     wrong = cli(*words, "--mmproj", models.target)
-    assert wrong.returncode == 1 and "is no projector for" in wrong.stderr
+    assert wrong.returncode == 1 and "is not a projector for" in wrong.stderr
 
 
 def test_images_in_the_prompt_are_attached_or_noted(cli: Cli, models: Models, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_a_strategy_is_cut_and_the_report_says_so(it: ConvertedPair, q8: Path) -
         engine.native.set_exact_rows([(2, False), (17, False)])
         done = engine.generate(prompt_ids(40), **options)
         assert done.timings.exact and done.timings.draft_n == 0
-        assert "plain, to be exact" in done.timings.plan["why"]
+        assert "target-only, to be exact" in done.timings.plan["why"]
 
 
 @pytest.mark.parametrize("strategy", ["tree:k=3,depth=4,nodes=12", "auto"])

@@ -194,7 +194,7 @@ def test_an_image_with_more_rows_than_the_context_is_refused(
     image = make_image(1, width=8, height=5000)
     with open_engine(n_ctx=256) as engine, counted_encodings() as sent:
         for asked in (engine.chat, engine.chat_prompt):
-            with pytest.raises(ContextFullError, match="the context has 256"):
+            with pytest.raises(ContextFullError, match="context size of 256"):
                 asked([ask("What?", image)])
     assert not any(sent)
 
@@ -304,7 +304,7 @@ def test_refusals(seeing: Seeing, open_engine: Callable[..., eaglecpp.Engine], t
         bad.write_bytes(data)
         with pytest.raises(GgufError, match=r"bad\.gguf"):
             open_engine(mmproj=str(bad))
-    with pytest.raises(MismatchError, match="is no projector"):
+    with pytest.raises(MismatchError, match="is not a projector"):
         open_engine(mmproj=str(make_projector(tmp_path / "other.gguf", 64)))
 
 
@@ -472,6 +472,6 @@ def test_unknown_row_numbering_is_refused(tmp_path: Path) -> None:
     target = make_seeing(tmp_path, "qwen2vl").target
     with (
         eaglecpp.Engine.open(target, n_threads=1, mmproj=str(projector)) as engine,
-        pytest.raises(UnsupportedError, match=r"hunyuan\.gguf numbers an image's rows in a way of its own"),
+        pytest.raises(UnsupportedError, match=r"hunyuan\.gguf numbers image positions in an unsupported way"),
     ):
         engine.chat([ask("What?", make_image(1))], **GREEDY)

@@ -281,7 +281,7 @@ def test_former_names_of_arguments_and_metrics_are_accepted(models: Models) -> N
 def test_errors_in_a_request_are_raised_before_it_waits(models: Models) -> None:
     async def work() -> None:
         async with await opened(models) as engine:
-            with pytest.raises(ContextFullError, match="the context has 256"):
+            with pytest.raises(ContextFullError, match="context size of 256"):
                 engine.stream([1] * 256)
             with pytest.raises(ValueError, match="top_p"):
                 engine.stream("ab", top_p=2)
@@ -348,7 +348,7 @@ def test_exactness_can_be_chosen_for_each_generation(models: Models) -> None:
         async with await opened(models, exact="auto") as engine:
             made = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
             assert made.timings.exact
-            with pytest.raises(ValueError, match="exact must be one of auto, on, off"):
+            with pytest.raises(ValueError, match="exact: expected one of auto, on, off"):
                 engine.stream("ab", exact="sometimes")
         async with await opened(models, exact="off") as engine:
             again = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")

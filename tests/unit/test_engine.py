@@ -82,10 +82,10 @@ def test_bos_is_added_once_to_text_and_never_to_ids(engine: Engine) -> None:
         ([1, 10**6], ValueError, "token id 1000000 at position 1"),
         ([-1], ValueError, "token id -1 at position 0"),
         ([1.5], TypeError, "float"),
-        (5, TypeError, "prompt must be str, bytes or a list of token ids, got int"),
+        (5, TypeError, "prompt: expected str, bytes or a list of token ids, found int"),
         (None, TypeError, "got NoneType"),
         ("\ud800", ValueError, "surrogates"),
-        (prompt_ids(N_CTX + 10), ContextFullError, f"the context has {N_CTX}"),
+        (prompt_ids(N_CTX + 10), ContextFullError, f"context size of {N_CTX}"),
     ],
 )
 def test_an_invalid_prompt_is_refused(engine: Engine, prompt: Any, error: type[Exception], text: str) -> None:

@@ -43,10 +43,10 @@ def test_results_equal_those_of_single_calls_in_order(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "expected"),
     [
-        ("word " * 2000, ContextFullError, "the context has 1024"),
+        ("word " * 2000, ContextFullError, "context size of 1024"),
         ([10**6], ValueError, "token id"),
-        (7.5, TypeError, "prompt must be"),
-        ([{"role": "user", "content": "word " * 2000}], ContextFullError, "the context has 1024"),
+        (7.5, TypeError, "prompt: expected str"),
+        ([{"role": "user", "content": "word " * 2000}], ContextFullError, "context size of 1024"),
         ([{"content": "no role"}], ValueError, "expected a role"),
     ],
 )
@@ -54,7 +54,7 @@ def test_all_are_checked_before_the_first_one_runs(
     engine: Engine, wrong: Any, error: type[Exception], expected: str
 ) -> None:
     before = engine.timings.predicted_n
-    with pytest.raises(error, match=rf"number 2 of the list: .*{expected}"):
+    with pytest.raises(error, match=rf"prompt 2 of the list: .*{expected}"):
         engine.generate_many(["ab", TALK, wrong, "xyz"], **GREEDY)
     assert engine.timings.predicted_n == before, "answers were generated and lost"
     assert len(engine.generate_many(["ab", "the", "xyz"], **GREEDY)) == 3

@@ -215,7 +215,7 @@ def test_targets_that_cannot_go_back_are_refused(
         base_model, n_ctx=256, separate_caches=True, n_sequences=2, prompt_cache=str(folder)
     ) as engine:
         assert engine.shared.prompts is None
-    assert "nothing is kept, because" in caplog.text
+    assert "no prompts are saved, because" in caplog.text
 
 
 # Files

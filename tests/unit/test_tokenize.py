@@ -102,7 +102,7 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(text: str) -
     with Engine.open(TARGET, n_ctx=1024, n_threads=1, exact="off") as engine:
         engine.generate("a", max_tokens=1)
         started = time.process_time()
-        with pytest.raises(ContextFullError, match=r"least 1024 tokens.*exceeds .*the context has 1024"):
+        with pytest.raises(ContextFullError, match=r"least 1024 tokens.*exceeds .*context size of 1024"):
             engine.generate(text)
         assert time.process_time() - started < 1.0
 

@@ -196,7 +196,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/api/chat", {"think": True}, "does not support thinking"),
     ("/api/chat", {"keep_alive": "soon"}, "keep_alive: "),
     ("/api/chat", {"tools": [{"type": "function"}]}, "tools[0]"),
-    ("/api/chat", {"exact": "very"}, "exact must be"),
+    ("/api/chat", {"exact": "very"}, "exact: expected one of"),
     ("/api/chat", {"strategy": "chain:99"}, "99 nodes"),
     ("/api/chat", {"strategy": "quick"}, "expected auto"),
     *(("/api/chat", {"options": options}, next(iter(options))) for options in (

@@ -120,12 +120,12 @@ def test_n_keep_cuts_a_prompt_in_blocks_so_that_its_beginning_stays_cached(coder
     n_kept, (notice,) = told["tokens_evaluated"], told["timings"]["notices"]
     n_cut, n_begin = 2 * n_ctx - n_kept, int(notice.rsplit(" ", 1)[1])
     assert n_ctx // 4 < n_kept < n_ctx and n_begin in (5, 6)  # and the BOS token
-    assert f"the context {n_ctx}: {n_cut} were left out" in notice
+    assert f"the context holds {n_ctx}: {n_cut} tokens after" in notice
     cut = [*prompt[:n_begin], *prompt[n_cut + n_begin :]]
     assert whole(coder, "/completion", {"prompt": cut})["content"] == told["content"]
     longer = whole(coder, "/completion", {"prompt": [*prompt, 7, 8, 9], "n_keep": 5})
     assert longer["timings"]["cache_n"] >= n_kept - 1
-    assert "the context has" in refused(coder, "/completion", {"prompt": prompt, "n_keep": -1})["message"]
+    assert "context size of" in refused(coder, "/completion", {"prompt": prompt, "n_keep": -1})["message"]
 
 
 def test_an_answer_that_fills_the_context_says_so(coder: TestServer) -> None:

@@ -139,9 +139,9 @@ def test_a_raw_prompt_is_cut_like_in_ollama_and_the_answer_says_so(server: TestS
     body = {"model": MODEL, "prompt": "len counts. " * 400, "raw": True, "options": options}
     told = whole(server, body, "/api/generate")
     assert told["prompt_eval_count"] < 512 and "were left out" in told["timings"]["notices"][0]
-    assert "the context has 512" in error(server, "/api/generate", {**body, "truncate": False})
+    assert "context size of 512" in error(server, "/api/generate", {**body, "truncate": False})
     everything = {**body, "options": options | {"num_keep": -1}}
-    assert "the context has 512" in error(server, "/api/generate", everything)
+    assert "context size of 512" in error(server, "/api/generate", everything)
 
 
 def test_old_messages_are_dropped_and_the_answer_says_so(server: TestServer) -> None:
@@ -155,7 +155,7 @@ def test_old_messages_are_dropped_and_the_answer_says_so(server: TestServer) -> 
     told = whole(server, {**ask(), "messages": turns})
     assert told["timings"]["messages_left_out"] > 0 and told["prompt_eval_count"] < 512
     refused = error(server, "/api/chat", {**ask(), "messages": turns, "truncate": False})
-    assert "the context has 512" in refused
+    assert "context size of 512" in refused
 
 
 @pytest.mark.parametrize(("n_first", "n_ctx"), [(128, 256), (320, 320)])
