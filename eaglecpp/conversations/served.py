@@ -221,10 +221,8 @@ class ServerAnswers:
         accepts images. Raises ServerRefusedError, ModelNameError.
         """
         facts, name = self.facts(), read_name(self.model)
-        modelfile = Modelfile(
-            from_=(Command("model", str(name)),), system=str(facts.get("system") or "") or None
-        )
-        files = ModelFiles("store", Path(str(name)), modelfile, name=name)
+        text = Modelfile(from_=(Command("model", str(name)),), system=str(facts.get("system") or "") or None)
+        files = ModelFiles("store", Path(str(name)), text, name=name)
         return files, bool(facts.get("draft_info")), "vision" in (facts.get("capabilities") or ())
 
     def _body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:

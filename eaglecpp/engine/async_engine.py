@@ -310,15 +310,11 @@ class AsyncEngine:
         async with self._slot_turns:
             state = await self.call(lambda engine: self._scheduler.slots.free(number).sequence.offload())
             if state is not None and min(state.tokens, default=0) < 0:
-                raise InvalidValueError(
-                    f"slot {number} cannot be saved: its text has images, which only this process knows"
-                )
+                raise InvalidValueError(f"slot {number}: a text with images cannot be saved to a file")
             if state is not None and state.n_past > 0:
                 n_bytes = await asyncio.wrap_future(prompts.write(state, name))
         if state is None or n_bytes == 0:
-            raise InvalidValueError(
-                f"slot {number} cannot be saved: it is empty, or writing failed (see the log)"
-            )
+            raise InvalidValueError(f"slot {number}: it is empty, or writing failed (see the log)")
         return len(state.tokens), n_bytes
 
     async def restore_slot(self, number: int, name: str) -> tuple[int, int]:

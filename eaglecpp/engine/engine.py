@@ -61,9 +61,7 @@ class Engine(Talking):
         self.model, self.sampling = plan.model_options(), plan.sampling_options()
         self.strategy: Strategy = plan.strategy.value
         self.timings = Timings()
-        self.sequences: WeakSet[NativeSequence] = (
-            WeakSet()
-        )  # weak: a session that was dropped counts as closed
+        self.sequences: WeakSet[NativeSequence] = WeakSet()  # a dropped session counts as closed
         self._main: Session | None = None
         self._opening = threading.Lock()  # guards `default_session` against concurrent callers
         self._cache: PlannerCache | None = None

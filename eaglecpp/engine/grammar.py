@@ -196,17 +196,12 @@ class _Schema:
         """Keeps all parts of a joined schema open."""
         waiting = [schema]
         while waiting:
-            part_schema = waiting.pop()
-            if id(part_schema) in self._joined:
+            node = waiting.pop()
+            if id(node) in self._joined:
                 continue
-            self._joined.add(id(part_schema))
-            parts = [
-                part
-                for key in _COMBINED
-                if isinstance(part_schema.get(key), list)
-                for part in part_schema[key]
-            ]
-            parts.append(self._referred(part_schema.get("$ref")))
+            self._joined.add(id(node))
+            parts = [part for key in _COMBINED if isinstance(node.get(key), list) for part in node[key]]
+            parts.append(self._referred(node.get("$ref")))
             waiting += [part for part in parts if isinstance(part, dict)]
 
     def _referred(self, ref: Any) -> Any:
@@ -270,9 +265,7 @@ def _from_gbnf(grammar: Any) -> Lark:
     """
     text = grammar if isinstance(grammar, str) else getattr(grammar, "_grammar", None)
     if not isinstance(text, str):
-        raise InvalidTypeError(
-            f"grammar: expected GBNF text or a LlamaGrammar, found {type(grammar).__name__}"
-        )
+        raise InvalidTypeError(f"grammar: expected GBNF or a LlamaGrammar, found {type(grammar).__name__}")
     if re.search("[\ud800-\udfff]", text):
         raise GrammarError("the grammar has half of a surrogate pair, expected whole characters")
     _check("bytes", "grammar", len(text.encode()), GBNF_BYTES)

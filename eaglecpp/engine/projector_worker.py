@@ -77,9 +77,7 @@ class _Reader:
         if not self.model:
             raise RuntimeError(f"cannot read {target}")
         self.width = llama_cpp.llama_model_n_embd_inp(self.model)
-        if not (
-            gpu and llama_cpp.llama_supports_gpu_offload()
-        ):  # otherwise no limit: drivers reserve terabytes of addresses
+        if not (gpu and llama_cpp.llama_supports_gpu_offload()):  # drivers reserve terabytes of addresses
             _limit_memory(Path(mmproj).stat().st_size + _MARGIN + n_threads * _PER_THREAD)
         own = mtmd_cpp.mtmd_context_params_default()
         own.media_marker, self.marker = marker.encode(), marker

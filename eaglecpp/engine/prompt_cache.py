@@ -262,9 +262,7 @@ class PromptCache:
         n_bytes = len(start) + state.n_bytes + 2 * _CODE
         try:
             if n_bytes > self._n_most:
-                raise ValueError(
-                    f"it has {n_bytes} bytes, more than all files may have; raise prompt_cache_bytes"
-                )
+                raise ValueError(f"it has {n_bytes} bytes, more than prompt_cache_bytes")
             self._make_room(n_bytes)
             with replaced(path, mode=0o600) as temporary, temporary.open("wb") as file:
                 code = self._code(start).digest()
@@ -291,8 +289,8 @@ class PromptCache:
     def _drop_beginnings(self, path: Path, tokens: list[int]) -> None:
         """Removes files whose text the new file continues, with few other tokens."""
         for entry in self._look():
-            n_other = len(entry.tokens) - n_common(entry.tokens, tokens)
-            if entry.tokens and entry.path != path and n_other <= WORTH:
+            own = entry.tokens
+            if own and entry.path != path and len(own) - n_common(own, tokens) <= WORTH:
                 entry.path.unlink(missing_ok=True)
 
     # Slots, by name
@@ -367,8 +365,7 @@ def why_none(native: core.Engine, folder: str) -> str:
     if native.can_save:
         return ""
     return native.chains_only or (
-        "the target drops old tokens (sliding windows), or its conversations have separate caches "
-        "(kv_unified=False)"
+        "the target drops old tokens (sliding windows), or its conversations have separate caches"
     )
 
 

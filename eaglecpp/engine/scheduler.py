@@ -160,19 +160,16 @@ class Scheduler:
         events = self.end(cancelled, CancelledGenerationError())
         if slot_time_s > 0 and self.waiting and not self.slots.has_free:
             now = time.perf_counter()
-            late = [generation for generation in self.running if now - generation.begun > slot_time_s][
-                : len(self.waiting)
-            ]
+            late = [task for task in self.running if now - task.begun > slot_time_s][: len(self.waiting)]
             events += self.end(late, preempted(slot_time_s))
         while self.waiting and self.slots.has_free and self._is_fetched(self.waiting[0]):
             with self.changed:
                 generation = self.waiting.popleft()
             try:
                 in_file = None if generation.fetched is None else generation.fetched.result()
-                generation.slot = self.slots.find(generation.request.prompt.tokens, in_file)
-                generation.stream = Stream(
-                    generation.slot.sequence, self._shared, generation.request, reads=self._reads
-                )
+                request = generation.request
+                generation.slot = self.slots.find(request.prompt.tokens, in_file)
+                generation.stream = Stream(generation.slot.sequence, self._shared, request, reads=self._reads)
             except Exception as error:
                 generation.slot = None
                 events += self.end([generation], error)

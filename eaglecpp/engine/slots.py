@@ -84,9 +84,7 @@ class HostCache:
                 to_file.write(state)
             if state is not None and state.n_bytes <= self.n_max:
                 # drops texts that the new one continues
-                kept = [
-                    entry for entry in self._offloaded if n_common(entry.tokens, tokens) < len(entry.tokens)
-                ]
+                kept = [old for old in self._offloaded if n_common(old.tokens, tokens) < len(old.tokens)]
                 self._offloaded = [*kept, Offloaded(tokens, state)]
                 while self.n_bytes > self.n_max:
                     self._offloaded.pop(0)
@@ -99,16 +97,13 @@ class HostCache:
         n_max = max(shared, default=0)
         return (self._offloaded[shared.index(n_max)], n_max) if n_max else (None, 0)
 
-    def restore(self, sequence: NativeSequence, entry: Offloaded, n_shared: int) -> None:
+    def restore(self, sequence: NativeSequence, old: Offloaded, n_shared: int) -> None:
         """Restores a conversation into a sequence. It stays here only if the prompt does not use much of
         it.
         """
-        if (
-            sequence.restore(entry.state)
-            and len(entry.tokens) - n_shared < WORTH
-            and entry in self._offloaded
-        ):
-            self._offloaded.remove(entry)
+        if sequence.restore(old.state) and len(old.tokens) - n_shared < WORTH and old in self._offloaded:
+            self._offloaded.remove(old)
+
 
 
 _REUSE_LEAST = 4  # a prompt that shares less than 1/4 of itself with a text does not claim that text's slot

@@ -58,7 +58,5 @@ def refuse_others(others: Mapping[str, Any]) -> None:
         if name not in _ONLY:
             continue
         allowed, why = _ONLY[name]
-        if not any(
-            value is choice or (value == choice and type(value) is type(choice)) for choice in allowed
-        ):
+        if not any(value is other or (value == other and type(value) is type(other)) for other in allowed):
             refuse(f"{name}={value!r}", why)

@@ -390,8 +390,7 @@ class Llama(Mirror):
     def save_state(self) -> NoReturn:
         """Raises UnsupportedError."""
         refuse(
-            "save_state",
-            "target and drafter caches are not saved together; the last prefix is reused automatically",
+            "save_state", "target and drafter caches are not saved together; the last prefix is reused anyway"
         )
 
     def load_state(self, state: Any) -> NoReturn:

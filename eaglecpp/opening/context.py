@@ -99,10 +99,8 @@ def free_for_cache(options: Mapping[str, Any]) -> int:
     """Returns the free memory for the KV cache: the first GPU's if layers are placed there, else the
     machine's.
     """
-    devices = _gpus_for_cache(options)
-    return (
-        int(devices[options.get("main_gpu", 0) % len(devices)]["memory_free"]) if devices else free_memory()
-    )
+    gpus = _gpus_for_cache(options)
+    return int(gpus[options.get("main_gpu", 0) % len(gpus)]["memory_free"]) if gpus else free_memory()
 
 
 def fuses_attention(options: Mapping[str, Any]) -> bool:

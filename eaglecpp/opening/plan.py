@@ -173,9 +173,7 @@ def plan_opening(
     requested = None if strategy is None else Strategy.parse(strategy)
     if Strategy.is_off(draft):
         if requested is not None and requested.kind != "off":
-            raise InvalidValueError(
-                f"draft {draft!r} contradicts strategy {requested}; leave out one of them"
-            )
+            raise InvalidValueError(f"draft {draft!r} contradicts strategy {requested}; leave out one")
         draft, requested = None, Strategy("off")
     is_off = requested is not None and requested.kind == "off"
     plan = make_plan(find(reference, draft, wants_draft=not is_off), strategy=requested, **rest)
@@ -272,7 +270,7 @@ def _ask_for_text(settings: dict[str, Setting]) -> None:
     """Turns text drafts on, for the drafter "text"."""
     wanted = settings.get("draft.text_drafts")
     if wanted is not None and wanted.value == "off" and wanted.origin == _ASKED:
-        raise InvalidValueError(f"draft '{TEXT}' contradicts text_drafts 'off'; leave out one of them")
+        raise InvalidValueError(f"draft '{TEXT}' contradicts text_drafts 'off'; leave out one")
     settings["draft.text_drafts"] = Setting("on", _ASKED)
 
 

@@ -103,9 +103,7 @@ class _Job:
         files = self._target_files()
         facts = read_facts(files)
         if facts.is_drafter:
-            raise UnsupportedError(
-                f"FROM {files[0]} is a drafter ({facts.architecture}), expected a model; name it in DRAFT"
-            )
+            raise UnsupportedError(f"FROM {files[0]}: a drafter ({facts.architecture}); name it in DRAFT")
         if quantize:
             out = transaction.directory / "quantized.gguf"
             transaction.report(Status(f"quantizing {facts.file_type} model to {quantize.upper()}"))
@@ -117,9 +115,7 @@ class _Job:
             layers = self._inherited("model")
         else:
             is_split = len(files) > 1
-            layers = [
-                transaction.add_file("model", file, name=file.name if is_split else "") for file in files
-            ]
+            layers = [transaction.add_file("model", f, name=f.name if is_split else "") for f in files]
         adapters = [transaction.add_file("adapter", file) for file in plan.adapters]
         layers += adapters or self._inherited("adapter")
         layers += self._inherited("projector")
@@ -133,9 +129,7 @@ class _Job:
         drafts_head = self.use_draft and (plan.draft_word == HEAD or (is_unset and whole.drafts_head))
         if drafts_head and not facts.has_head:
             what = f"{files[0]}, a '{facts.architecture}',"
-            raise MismatchError(
-                f"DRAFT {HEAD}: {what} has no multi-token prediction head (MTP) that can draft"
-            )
+            raise MismatchError(f"DRAFT {HEAD}: {what} has no MTP head that can draft")
         layers += self._texts(whole, drafts_head)
         model = transaction.commit(name, layers, config, made_here=True)
         transaction.report(Status("success"))

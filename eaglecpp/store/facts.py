@@ -178,5 +178,4 @@ def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -
     if failed:
         with out.open("ab") as stream:  # llama.cpp does not report a full disk; this write raises it
             stream.write(bytes(1 << 20))
-        how = "for the reason, run `eaglecpp --log-level info create`"
-        raise EagleError(f"llama.cpp could not quantise {source}; {how}")
+        raise EagleError(f"{source}: llama.cpp could not quantise it; see `eaglecpp --log-level info create`")

@@ -26,11 +26,7 @@ MAX_JSON = 16 << 20
 """Maximum size of a manifest or config in bytes; valid ones are far smaller."""
 _DECIDED_HERE, _SETTINGS = "decidedHere", "settings"
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
-_RUNNERS = (
-    "ollama",
-    "llamacpp",
-    "",
-)  # runners in a manifest list, in Ollama's order of preference; never mlx
+_RUNNERS = ("ollama", "llamacpp", "")  # in a manifest list, in Ollama's order of preference; never mlx
 _NAMES = {"media_type": "mediaType", "origin": "from"}
 _T = TypeVar("_T")
 

@@ -52,9 +52,7 @@ class Packaged:
         target = self.installed()
         if target is None and (pulled := find_stored(self.hub)) is not None:
             layers = pulled.manifest.of_kind("model")
-            target = (
-                pulled.find_blob(layers[0]) if [layer.digest for layer in layers] == [self.digest] else None
-            )
+            target = pulled.find_blob(layers[0]) if [x.digest for x in layers] == [self.digest] else None
         if target is None:
             return None
         files, draft = {self.digest: ("model", target)}, FOLDER / self.draft

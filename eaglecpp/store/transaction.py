@@ -105,9 +105,7 @@ class Transaction:
         """
         file = model.find_blob(layer)
         if model.owner == "pip" and known_digest(file) != layer.digest:
-            raise DigestError(
-                f"{model.name}: the content of {file} is not {layer.digest}; install the package again"
-            )
+            raise DigestError(f"{model.name}: the content of {file} is not {layer.digest}; install it again")
         self.add_shared(layer.digest, file)
         return msgspec.structs.replace(layer, origin=origin or layer.origin)
 
@@ -224,9 +222,7 @@ def _prepare(root: Path) -> None:
         why = error.strerror or error
         raise StoreError(f"cannot write to {root}: {why}; set EAGLECPP_MODELS to another folder") from error
     if layout != _LAYOUT:
-        raise StoreError(
-            f"{mark}: expected {_LAYOUT!r}, found {layout!r}; upgrade eaglecpp if a newer version wrote it"
-        )
+        raise StoreError(f"{mark}: expected {_LAYOUT!r}, found {layout!r}; a newer eaglecpp may read it")
 
 
 def _digests(path: Path) -> set[str]:

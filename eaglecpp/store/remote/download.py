@@ -211,9 +211,7 @@ def _receive(session: HttpSession, path: Path, remote: Remote, report: Report) -
 def _stream(session: HttpSession, path: Path, remote: Remote, start: int, report: Report) -> None:
     """Sends one request and appends the body until it ends or the connection breaks."""
     with session.get(remote.url, {"Range": f"bytes={start}-"} if start else {}, remote.token) as response:
-        if (
-            start and response.status_code == 416
-        ):  # the server's file is shorter than our partial file, so that is not from it
+        if start and response.status_code == 416:  # the server's file is shorter: our partial file is wrong
             path.unlink()
             raise _TryAgain(f"the server cannot continue at byte {start}; starting again")
         _check_status(response, remote.owner, remote.url, remote.help)

@@ -214,10 +214,8 @@ def _pick(files: Sequence[Remote], quant: str = "") -> Remote | None:
     for file in files:
         if lowered in (file.path.lower(), file.name.lower(), file.name.lower().removesuffix(".gguf")):
             return file
-    for before in (
-        r"(?:^|[^a-z0-9])",
-        "",
-    ):  # whole word first: F16 must not match BF16, but UD-Q4_K_XL counts as Q4_K_XL
+    # whole words first: F16 must not match BF16, but UD-Q4_K_XL counts as Q4_K_XL
+    for before in (r"(?:^|[^a-z0-9])", ""):
         pattern = re.compile(before + re.escape(lowered) + r"[.-]")
         for file in files:
             if pattern.search(file.name.lower()):

@@ -168,9 +168,7 @@ def _on_hub(session: HttpSession, name: ModelName, report: Report) -> _Published
 
 def _in_registry(session: HttpSession, name: ModelName, insecure: bool) -> _Published:
     if name.scheme != "https" and not (name.scheme == "http" and insecure):
-        raise DownloadError(
-            f"{name}: http is not encrypted; use https, or allow it with --insecure (`pull` or `run`)"
-        )
+        raise DownloadError(f"{name}: not encrypted; allow http with --insecure of `pull` or `run`")
     help = f"Check the name, or try `ollama pull`; on the Hub: hf.co/USER/REPO:QUANT (asked: {name.host})"
     url = f"{name.scheme}://{name.host}/v2/{name.namespace}/{name.model}"
     data = get(session, f"{url}/manifests/{name.tag}", str(name), help, Accept=MANIFEST)
@@ -181,9 +179,7 @@ def _in_registry(session: HttpSession, name: ModelName, insecure: bool) -> _Publ
         what = "an MLX model" if manifest.of_kind("tensor") else "no GGUF model"
         raise DownloadError(f"{name}: this is {what}; eaglecpp runs GGUF models")
     digests = [layer.digest for layer in manifest.of_kind("model")]
-    if len(set(digests)) < len(
-        digests
-    ):  # the header of each part is read, which takes 0.2 s with a large vocabulary
+    if len(set(digests)) < len(digests):  # each header is read, 0.2 s with a large vocabulary
         raise DownloadError(f"{name}: expected distinct parts of a model, found the same content twice")
     files = []
     for layer in manifest.blobs:

@@ -55,7 +55,7 @@ def require_allowed(host: str) -> None:
     allowed = _allowed.get()
     if allowed is not None and host.lower() not in (*_KNOWN, *allowed):
         raise HostRefusedError(
-            f"this server does not download from {host}; the operator can allow it: --allow-registry {host}"
+            f"this server does not download from {host}; allow it: --allow-registry {host}"
         )
 
 
@@ -92,9 +92,7 @@ class HttpSession(httpcore.SyncBackend):
         self._client = httpx.Client(verify=verify, limits=httpx.Limits(max_keepalive_connections=0))
         pool: Any = self._client._transport._pool  # type: ignore[attr-defined]
         if not isinstance(pool._network_backend, httpcore.NetworkBackend):
-            raise UnsupportedError(
-                f"httpx {httpx.__version__}: its addresses cannot be checked; install httpx<1"
-            )
+            raise UnsupportedError(f"httpx {httpx.__version__}: addresses cannot be checked; install httpx<1")
         pool._network_backend = self
 
     def __enter__(self) -> Self:
@@ -172,8 +170,7 @@ class HttpSession(httpcore.SyncBackend):
             where = f"{host}, which is in a network of this machine ({addresses[0]})"
             if self._sender:
                 raise HostRefusedError(f"{self._sender} redirects to {where}; refused")
-            how = f"the operator can allow it: --allow-registry {host}"
-            raise HostRefusedError(f"this server does not download from {where}; {how}")
+            raise HostRefusedError(f"this server does not download from {where}; --allow-registry {host}")
         return chosen
 
 
