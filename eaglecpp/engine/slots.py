@@ -105,7 +105,6 @@ class HostCache:
             self._offloaded.remove(old)
 
 
-
 _REUSE_LEAST = 4  # a prompt that shares less than 1/4 of itself with a text does not claim that text's slot
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The server that `eaglecpp serve` runs for this user on this machine: where it listens, for `run`.
+"""The address of this user's `eaglecpp serve` on this machine, for `run`.
 
-`server.json` in the user's folder has the address, and the server holds a lock on the file beside it as long
-as it lives. So the address of one that was killed is not believed, and a program that listens there now gets
-nothing to read.
+`server.json` in the user's folder has the address, and the server locks a file next to it while it runs. So
+the address of a killed server is ignored, and another program on its port receives nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from eaglecpp.data_dir import data_dir
 from eaglecpp.files import make_folder, read_json, replace_bytes
 from eaglecpp.store.layout import default_root
 
-_PATIENCE_S = 1.0  # `find_server` holds the lock for a moment
+_PATIENCE_S = 1.0  # `find_server` holds the lock only briefly
 
 
 @dataclass(frozen=True)
 class Address:
-    """Of a server on this machine."""
+    """Address of a server on this machine."""
 
     host: str
     port: int
@@ -36,14 +35,14 @@ class Address:
 
 
 def reached_as(host: str) -> str:
-    """What this machine itself reaches a server under that listens there."""
+    """Returns the address at which this machine reaches a server that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 @contextlib.contextmanager
 def announced(address: Address) -> Iterator[None]:
-    """Inside the block the server there is found. Of several the first is; a folder that cannot be written
-    announces none.
+    """Announces the server for the block. Only the first of several servers is announced, and none if the
+    folder is read-only.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, Timeout):
@@ -55,14 +54,14 @@ def announced(address: Address) -> Iterator[None]:
 
 
 def find_server() -> Address | None:
-    """The server that lives; None without one."""
+    """Returns the address of the running server, or None."""
     try:
         record = read_json(_file())
         address = Address(str(record["host"]), int(record["port"]))
-        if record["models"] != str(default_root()):  # EAGLECPP_MODELS says another one here
+        if record["models"] != str(default_root()):  # this process has another EAGLECPP_MODELS
             return None
         _lock().acquire(timeout=0).lock.release()
-    except Timeout:  # it holds its lock
+    except Timeout:  # the server holds its lock
         return address
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """From a request to a running answer: `ServedRequest` in, chunks with events out, the same for every API.
 
-`open_answer` does everything that can refuse a request: it loads the model, renders and tokenizes the prompt,
-checks that it fits, starts the generation and waits briefly for the engine to accept it. Only then does an
-API send its status. An API maps the events of an answer, which its reader yields, to JSON of its own.
+`open_answer` does everything that can reject a request: it loads the model, renders and tokenizes the prompt,
+checks that it fits, starts the generation and waits briefly for a slot. Only then does an API send its
+status. An API maps the events of an answer, which its reader yields, to its own JSON.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ from eaglecpp.server.shared import note_answer
 
 T = TypeVar("T")
 
-_PATIENCE_S = 1.0  # of a status that waits for the engine to take the request up; clients give up after 30 s
+_PATIENCE_S = 1.0  # how long the status waits for a slot; clients time out after 30 s
 _SHORT, _SHORT_FORM = 128 << 10, 16 << 10  # bytes of a body; of one with a grammar or a schema
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedRequest(GenerationRequest):
-    """A generation of a server's model. Its options override the model's own.
+    """A generation for a client. Its options override the model's own.
 
     n_ctx:      minimum context if the model has to be loaded
-    n_top:      likeliest tokens reported for each; None = no log-probabilities
+    n_top:      likeliest tokens reported for each position; None = no log-probabilities
     must_think: refuse a model that does not think
-    choice:     number of this answer among those to the same prompt; each has its own seed, counted from the
-                request's
+    choice:     index of this answer among those to the same prompt; added to the request's seed
     lora:       scales of the model's adapters by number, None = the model's own
     may_call:   the answer is a tool call or has the requested form
     strict:     schemas that must be enforced completely
@@ -69,10 +68,10 @@ class ServedRequest(GenerationRequest):
 
 @dataclass(eq=False)
 class Answer:
-    """A running answer. Iterate for chunks; afterwards it has the whole.
+    """A running answer. Iterate for chunks; afterwards it holds the whole answer.
 
-    started, deadline: of the request; load_ms: of its model, if it had to be loaded
-    n_own: tokens of the prompt that may count as cached; None = any
+    started, deadline: of the request; load_ms: load time of its model, 0 if it was loaded
+    n_own: maximum prompt tokens that may be reported as cached; None = no limit
     name: the model's name in the answer; blocks: see `AnswerReader`
     """
 
@@ -99,14 +98,14 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """Why it ended: "stop", "length", "tool_calls" or "cancelled"."""
+        """The reason of the end: "stop", "length", "tool_calls" or "cancelled"."""
         reason = self.completion.finish_reason
         has_calls = any(kind == "call" for kind, _ in self.blocks)
         return "tool_calls" if has_calls and reason == "stop" else reason
 
     @property
     def is_full(self) -> bool:
-        """Whether it ended because the context was full."""
+        """True if it ended because the context was full."""
         n_all = len(self.prompt.tokens) + len(self.completion.tokens)
         return self.reason == "length" and n_all >= self.model.n_ctx
 
@@ -130,7 +129,7 @@ class Answer:
 
     @property
     def n_thought(self) -> int:
-        """Tokens of its thinking, tags included."""
+        """Tokens of its thinking, including tags."""
         return self.reader.n_thought if any(kind == "thinking" for kind, _ in self.blocks) else 0
 
     @property
@@ -138,19 +137,19 @@ class Answer:
         return self._of_text(self.completion.logprobs)
 
     def _of_text(self, logprobs: Sequence[TokenLogprob]) -> list[TokenLogprob]:
-        """Without the token that ends the generation, which has no text."""
+        """Removes the token that ends the generation, which has no text."""
         is_eog = self.model.engine.engine.native.is_eog
-        return [one for one in logprobs if not is_eog(one.token)]
+        return [entry for entry in logprobs if not is_eog(entry.token)]
 
     async def begun(self) -> None:
-        """Waits until the engine has taken the request up."""
+        """Waits until the generation has a slot."""
         await self._in_time(self.stream.started())
 
     async def _in_time(self, awaitable: Awaitable[T]) -> T:
-        """Waits for the engine. Raises ApiError once the request's time is over."""
+        """Waits for the engine. Raises ApiError after the request's deadline."""
         left = None if self.deadline is None else max(0.0, self.deadline - time.perf_counter())
         try:
-            async with asyncio.timeout(left):  # wait_for may lose a cancellation until 3.12
+            async with asyncio.timeout(left):  # before 3.12, wait_for may lose a cancellation
                 return await awaitable
         except TimeoutError:
             self.stream.cancel()
@@ -162,11 +161,11 @@ class Answer:
             try:
                 chunk = await self._in_time(anext(chunks))
             except StopAsyncIteration:
-                if self.completion.finish_reason == "cancelled":  # by us: never a success
+                if self.completion.finish_reason == "cancelled":  # cancelled by the server: never a success
                     raise ApiError(
                         503,
-                        "the server ended this answer before it was complete: the client read too slowly, or "
-                        "the server is stopping",
+                        "the server stopped this answer before it was complete: the client read too slowly, "
+                        "or the server is stopping",
                         code="cancelled",
                     ) from None
                 return
@@ -176,13 +175,13 @@ class Answer:
 
 
 def leased(request: Request, wanted: ServedRequest) -> AbstractAsyncContextManager[Lease]:
-    """The requested model, loaded. A monitor of a busy server is not part of its queue."""
+    """Leases the requested model, loaded. GET requests of monitors do not count towards the queue."""
     return server_of(request).use(wanted, is_queued=request.method == "POST")
 
 
 @asynccontextmanager
 async def open_answer(request: Request, wanted: ServedRequest) -> AsyncIterator[Answer]:
-    """Starts an answer; leaving the block ends it. Raises what refuses the request."""
+    """Starts an answer; leaving the block ends it. Raises the errors that reject the request."""
     started, request_s = time.perf_counter(), server_of(request).config.request_s
     deadline = started + request_s if request_s > 0 else None
     async with leased(request, wanted) as lease:
@@ -211,14 +210,14 @@ async def respond(
     end: Callable[[Sequence[Answer]], bytes] = lambda answers: b"",
     media_type: str = "text/event-stream",
 ) -> Response:
-    """Runs several generations concurrently, at most as many at a time as a model has slots. Streams the
-    `parts` of each, by its index, and then the `end`, or returns the `whole` of what `one` makes of each.
-    Raises ApiError for more than a model's queue holds.
+    """Runs several generations concurrently, up to the model's number of slots at a time. Streams the `parts`
+    of each, by its index, and then `end`; or returns the `whole` of the items that `one` builds. Raises
+    ApiError for more generations than a model's queue allows.
     """
     config = server_of(request).config
     n_at_once, n_max = config.n_parallel, config.n_answers
     if len(wanted) > n_max:
-        raise ApiError(400, f"one request asks for {len(wanted)} answers, at most {n_max} are allowed")
+        raise ApiError(400, f"one request has {len(wanted)} answers, the maximum is {n_max}")
     slots, answers, items = asyncio.Semaphore(n_at_once), dict[int, Answer](), dict[int, Any]()
 
     async def part(index: int) -> AsyncGenerator[bytes, None]:
@@ -233,8 +232,8 @@ async def respond(
                     pass
                 items[index] = one(answer, index)
 
-    def ordered(found: Mapping[int, T]) -> list[T]:
-        return [found[index] for index in range(len(wanted))]
+    def ordered(by_index: Mapping[int, T]) -> list[T]:
+        return [by_index[index] for index in range(len(wanted))]
 
     parts_of_all = _merged(list(map(part, range(len(wanted)))), lambda: end(ordered(answers)))
     return await live(
@@ -249,7 +248,7 @@ async def respond(
 async def _merged(
     streams: Sequence[AsyncGenerator[bytes, None]], end: Callable[[], bytes]
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the items of all streams as they come, and then `end()`."""
+    """Yields the items of all streams as they arrive, and then `end()`."""
     awaited = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
     try:
         while awaited:
@@ -269,8 +268,8 @@ async def _merged(
 async def in_lane(
     request: Request, wanted: ServedRequest, model: LoadedModel, work: Callable[[LoadedModel], T]
 ) -> T:
-    """Runs `work` in the threads for requests of this kind, so short ones never queue behind long ones, nor
-    requests without images behind those with some.
+    """Runs `work` in the threads for requests of this kind. Short requests never wait for long ones, nor
+    requests without images for those with images.
     """
     n_bytes = getattr(request.state, "n_body", 0)
     lane: Lane = "long" if n_bytes > _SHORT else "short"
@@ -284,7 +283,7 @@ async def in_lane(
 
 
 async def of_model(request: Request, wanted: ServedRequest, work: Callable[[LoadedModel], T]) -> T:
-    """Returns what `work` makes, in a thread, of the requested model."""
+    """Runs `work` on the requested model, in a thread."""
 
     async def run() -> T:
         async with leased(request, wanted) as lease:
@@ -308,14 +307,14 @@ def resolve(model: LoadedModel, request: ServedRequest) -> ResolvedRequest:
         form = {"schema": {"anyOf": [*request.strict]}, "strict": True}
         core.check_grammar(resolve_grammar(None, None, {"type": "json_schema", "json_schema": form}) or "")
     seed = request.options.get("seed", model.engine.engine.sampling.seed)
-    if request.choice and seed not in SamplingOptions.RANDOM_SEEDS:  # random ones differ anyway
+    if request.choice and seed not in SamplingOptions.RANDOM_SEEDS:  # random seeds differ anyway
         seed = SamplingOptions.fixed_seed(seed + request.choice)
         request = replace(request, options={**request.options, "seed": seed})
     if request.may_call:
         request = _with_calls(model, request)
     resolved = model.engine.resolve(request)
     if request.must_think and resolved.chat.tags is None:
-        raise ApiError(400, f"{model.name!r} does not support thinking: its template has no place for it")
+        raise ApiError(400, f"{model.name!r} does not support thinking: its template has no thinking")
     reader = resolved.reader or AnswerReader(model.engine.engine.vocabulary.token_to_piece)
     return replace(resolved, reader=reader)
 
@@ -330,7 +329,7 @@ def _with_calls(model: LoadedModel, request: ServedRequest) -> ServedRequest:
     ]
     template = model.chat.template
     forms = (*template.calls, *(() if template.takes.tools else (HERMES,)))
-    opens = {one.open for one in forms if one.open}  # without a mark, a call is bare
+    opens = {form.open for form in forms if form.open}  # without a mark, a call is bare
     grammar = resolve_grammar(json_schema={"anyOf": [form, *bare]})
     assert grammar is not None
     if opens:
@@ -344,7 +343,7 @@ def _count(answer: Answer, request: Request) -> None:
     metrics = server_of(request).metrics
     try:
         timings, reason = answer.timings, answer.reason
-    except ValueError:  # it never had a slot
+    except ValueError:  # the answer never had a slot
         metrics.add("generations_total", model=answer.model.name, reason="cancelled")
         return
     if answer.n_own is not None:
@@ -355,7 +354,7 @@ def _count(answer: Answer, request: Request) -> None:
 
 
 def logprob_list(answer: Answer, logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
-    """Log-probabilities in the form that Ollama and OpenAI share."""
+    """Returns log-probabilities in the form that Ollama and OpenAI share."""
 
     def one(token: int, logprob: float) -> dict[str, Any]:
         data = answer.model.engine.engine.token_to_piece(token, special=True)

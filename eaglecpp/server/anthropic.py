@@ -22,8 +22,8 @@ from eaglecpp.server.answer import Answer, ServedRequest, n_prompt_tokens, respo
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
 
-# The system prompt of Claude Code begins with a value that is new in each request, so no prompt would be
-# reused. ggml-org/llama.cpp: tools/server/server-chat.cpp makes it a constant, too.
+# Claude Code begins its system prompt with a value that changes in each request, which would prevent prefix
+# reuse. llama.cpp replaces it by a constant too (tools/server/server-chat.cpp).
 _BILLING = re.compile(r"\A(x-anthropic-billing-header:[^\n]{0,500}?\bcch=)[^;\s]{1,64}(?=;)")
 ENDINGS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -37,7 +37,7 @@ class _Body(bodies.CloudBody, kw_only=True):
     output_config: dict[str, Any] = {}
 
     def wanted(self) -> ServedRequest:
-        """Raises ApiError."""
+        """Returns the request. Raises ApiError."""
         system, images = _read(self.system, "system")
         system = _BILLING.sub(r"\1fffff", system)
         turns = [Message(Role.SYSTEM, system, images=tuple(images))] if system else []
@@ -83,12 +83,12 @@ async def count_tokens(request: Request) -> Response:
 
 
 def _tool(tool: Any, index: int) -> Any:
-    """In the form of OpenAI's."""
+    """Converts a tool to OpenAI's form."""
     if not isinstance(tool, dict):
         return tool
     if tool.get("type") not in (None, "custom"):
-        why = f"only Anthropic's servers and models know tools of type {tool['type']!r}; leave it out"
-        raise FieldError(f"tools[{index}]", f"{why}, or describe one of your own with an input_schema")
+        why = f"tools of type {tool['type']!r} run on Anthropic's servers only; leave it out"
+        raise FieldError(f"tools[{index}]", f"{why}, or describe your own tool with an input_schema")
     text = tool.get("description")
     return {
         "name": tool.get("name"),
@@ -99,18 +99,18 @@ def _tool(tool: Any, index: int) -> Any:
 
 
 def _turns(entry: Any, where: str) -> list[Message]:
-    """Converts one message; a tool result becomes a message of its own."""
+    """Converts one message; each tool result becomes a separate message."""
     role = entry.get("role") if isinstance(entry, dict) else None
     if role not in ("user", "assistant", "system"):
-        raise ApiError(400, f"{where}: role must be user or assistant, found {role!r}")
+        raise ApiError(400, f"{where}: expected role user or assistant, found {role!r}")
     content = entry.get("content")
     if not isinstance(content, str | list):
-        raise ApiError(400, f"{where}: content must be text or a list of blocks")
+        raise ApiError(400, f"{where}: expected content as text or a list of blocks")
     blocks: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
     turns: list[Message] = []
     for is_result, group in groupby(blocks, lambda block: _kind(block) == "tool_result"):
         some = list(group)
-        turns += [_result(one, where) for one in some] if is_result else _said(role, some, where)
+        turns += [_result(block, where) for block in some] if is_result else _said(role, some, where)
     return turns or [Message(role)]
 
 
@@ -140,7 +140,7 @@ def _call(block: Mapping[str, Any]) -> ToolCall:
 
 
 def _read(content: Any, where: str) -> tuple[str, list[bytes]]:
-    """The text of a text or of blocks, with marks for the images; and these."""
+    """Returns the text of a content, with marks for its images, and the images."""
     if content is None or isinstance(content, str):
         return content or "", []
     text, images = "", []
@@ -152,15 +152,13 @@ def _read(content: Any, where: str) -> tuple[str, list[bytes]]:
         elif kind == "text" and isinstance(block.get("text"), str):
             text += block["text"]
         else:
-            raise ApiError(
-                400, f"{where}: content of type {kind!r} is not supported; send text or image blocks"
-            )
+            raise ApiError(400, f"{where}: expected text or image blocks, found type {kind!r}")
     return text, images
 
 
 def _image(source: Any, where: str) -> bytes:
     if not isinstance(source, dict) or source.get("type") != "base64":
-        raise ApiError(400, f"{where}: an image needs a source of type base64: nothing is fetched")
+        raise ApiError(400, f"{where}: expected an image source of type base64; URLs are not fetched")
     try:
         return decoded_image(source.get("data"))
     except InvalidValueError as error:
@@ -172,7 +170,7 @@ def _message(id: str, model: str, blocks: list[dict[str, Any]], **end: Any) -> d
 
 
 def _end(answer: Answer) -> dict[str, Any]:
-    """Why it ended, and at which of the request's texts."""
+    """Returns the reason of the end, and the stop sequence that matched."""
     reason, text = ENDINGS[answer.reason], answer.completion.stopped_by
     if answer.reason != "stop" or text not in answer.request.options.get("stop", ()):
         return {"stop_reason": reason, "stop_sequence": None}
@@ -180,7 +178,7 @@ def _end(answer: Answer) -> dict[str, Any]:
 
 
 def _begun(part: Part) -> dict[str, Any]:
-    """The block as a stream begins it."""
+    """Returns a block as a stream starts it."""
     if part[0] == "call":
         return {"type": "tool_use", "id": part[1].id, "name": part[1].name, "input": {}}
     if part[0] == "thinking":
@@ -189,7 +187,9 @@ def _begun(part: Part) -> dict[str, Any]:
 
 
 def _filled(part: Part, id: str) -> dict[str, Any]:
-    """Returns the fields that a block gets later. Clients only send signed thinking back."""
+    """Returns the fields that are added to a block later. Clients only return thinking that has a
+    signature.
+    """
     if part[0] == "call":
         return {"input": dict(part[1].arguments)}
     return {"thinking": part[1], "signature": id} if part[0] == "thinking" else {"text": part[1]}
@@ -218,7 +218,7 @@ async def _events(answer: Answer, id: str) -> AsyncIterator[bytes]:
         return sse({"type": kind, **fields}, kind)
 
     start = _message(id, answer.name, [], stop_reason=None, stop_sequence=None)
-    await answer.begun()  # then it is known how much of the prompt was cached
+    await answer.begun()  # the number of cached tokens is known from here on
     start["usage"] = _usage(answer) | {"output_tokens": 0}
     yield one("message_start", message=start)
     async for round in answer:

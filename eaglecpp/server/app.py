@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The ASGI application: routes, errors in each API's form, start and end."""
+"""The ASGI application: routes, errors in each API's form, startup and shutdown."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from eaglecpp.server.security import Gate
 
 _STATIC = Path(__file__).parent / "static"
 _FILES = {path.relative_to(_STATIC).as_posix(): path for path in _STATIC.rglob("*")}
-"""Of the page. What a request names is looked up here, not on the disk."""
+"""Files of the page. Requests look names up here, never on the disk."""
 _TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
           **dict.fromkeys((".js", ".mjs"), "text/javascript; charset=utf-8")}  # fmt: skip
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types dompurify",
-    "X-DNS-Prefetch-Control": "off",  # a link in an answer asks nobody before it is followed
+    "X-DNS-Prefetch-Control": "off",  # links in an answer must not cause DNS look-ups
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
@@ -41,12 +41,12 @@ _PAGE_HEADERS = {
 
 
 def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> Gate:
-    """The application. files: GGUF files served under a name."""
+    """Builds the application. files: GGUF files served under a name."""
     server = Server(config, files or {})
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(one) for one in (server.learner.run(), server.sweep())]
+        tasks = [asyncio.create_task(task) for task in (server.learner.run(), server.sweep())]
         try:
             yield
         finally:
@@ -99,7 +99,7 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> G
         Route("/slots/{id:int}", llama_server.slot, methods=post),
         Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=post),
     ]
-    # in a middleware of its own: what starlette knows as Exception itself, it raises once more
+    # a separate middleware, because starlette raises errors of its own Exception handler again
     faults = Middleware(ExceptionMiddleware, handlers={Exception: _on_error})
     app = Starlette(routes=routes, lifespan=life, middleware=[faults])
     app.add_exception_handler(HTTPException, _on_error)
@@ -108,9 +108,9 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> G
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    """What a handler raised, as an answer of the API that was asked."""
+    """Turns an exception of a handler into an error response of the requested API."""
     path = request.url.path
-    if isinstance(error, ClientGoneError | ClientDisconnect):  # nobody reads this; the log does
+    if isinstance(error, ClientGoneError | ClientDisconnect):  # only the log shows this status
         return Response(status_code=499)
     if isinstance(error, HTTPException):
         error = ApiError(error.status_code, f"{request.method} {path}: {error.detail.lower()}")
@@ -118,7 +118,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 async def _root(request: Request) -> Response:
-    """The page for a browser; for everyone else what Ollama says, which clients look for."""
+    """Returns the page for a browser; for other clients Ollama's text, which some check."""
     if "text/html" in request.headers.get("accept", ""):
         return _file("index.html")
     return PlainTextResponse("Ollama is running")
@@ -131,13 +131,13 @@ async def _static(request: Request) -> Response:
 def _file(name: str) -> Response:
     path = _FILES.get(name)
     if path is None or path.suffix not in _TYPES:
-        raise ApiError(404, f"{name}: no such file")
-    kept = {"Cache-Control": "max-age=3600"} if path.suffix == ".svg" else {}  # each icon asks for its file
+        raise ApiError(404, f"no such file: {name}")
+    kept = {"Cache-Control": "max-age=3600"} if path.suffix == ".svg" else {}  # each icon requests its file
     return FileResponse(path, headers=_PAGE_HEADERS | kept, media_type=_TYPES[path.suffix])
 
 
 async def _health(request: Request) -> Response:
-    """As llama-server: 503 while the model that the server was started with is loading."""
+    """Reports status as llama-server does: 503 while the models of the command line are loading."""
     server = server_of(request)
     if server.loads:
         raise ApiError(503, f"Loading model: {server.loads[0]}")

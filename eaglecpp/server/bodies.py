@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Bodies of requests as types, and what all APIs read alike: sampling, messages, tools, forms of answers.
+"""Request bodies as types, and the parsing that all APIs share: sampling, messages, tools, forms of answers.
 
-A null is the same as a missing field, a text that is a number is taken for one, and unknown fields are
-ignored. The fields for sampling are those that `eaglecpp.options` declares.
+A null counts as a missing field, a text with a number as that number, and unknown fields are ignored. The
+sampling fields are those that `eaglecpp.options` declares.
 """
 
 from __future__ import annotations
@@ -30,47 +30,45 @@ from eaglecpp.server.http import in_thread, read_json
 
 B = TypeVar("B", bound=msgspec.Struct)
 Limit = Annotated[int, Meta(ge=-1)]
-"""Tokens of an answer; -1 = no limit."""
+"""Maximum tokens of an answer; -1 = no limit."""
 NTop = Annotated[int, Meta(ge=0, le=20)]
-"""Likeliest tokens to report for each."""
+"""Likeliest tokens to report for each position."""
 _WHERE = re.compile(r"(?P<what>.*) - at `\$\.?(?P<where>.*)`", re.DOTALL)
 _FIELDS = {option.name: option for option in describe(SamplingOptions) if option.name != "n_probs"}
-_OPTIONS = _FIELDS | {one.name: one for one in describe(DraftOptions) if one.name == "draft_window"}
-_FITTED = {
-    one.key.removeprefix("sampling."): one for one in PARAMETERS.values() if one.key.startswith("sampling.")
-}
+_OPTIONS = _FIELDS | {o.name: o for o in describe(DraftOptions) if o.name == "draft_window"}
+_FITTED = {p.key.removeprefix("sampling."): p for p in PARAMETERS.values() if p.key.startswith("sampling.")}
 _KINDS: dict[Any, Any] = {"strings": str | list[str], "pairs": Any}
 
 
 async def read(request: Request, kind: type[B]) -> B:
-    """Reads the body of a request. Raises ApiError with the field, what was expected and what was found."""
+    """Reads the body of a request. Raises ApiError with the field, the expected and the actual value."""
     return await in_thread(request, _converted, await read_json(request), kind)
 
 
-def _converted(given: Mapping[str, Any], kind: type[B]) -> B:
+def _converted(values: Mapping[str, Any], kind: type[B]) -> B:
     try:
-        return msgspec.convert({k: v for k, v in given.items() if v is not None}, kind, strict=False)
+        return msgspec.convert({k: v for k, v in values.items() if v is not None}, kind, strict=False)
     except msgspec.ValidationError as error:
-        found = _WHERE.fullmatch(str(error))
-        if found is None:
+        match = _WHERE.fullmatch(str(error))
+        if match is None:
             raise ApiError(400, str(error).replace("`", "")) from None
-        where, what = found["where"], found["what"].replace("`", "").replace(" | null", "")
-        value = given.get(where)
+        where, what = match["where"], match["what"].replace("`", "").replace(" | null", "")
+        value = values.get(where)
         if ", got " not in what and isinstance(value, str | int | float):
-            what += f", found {cut(repr(value))}"
+            what += f", match {cut(repr(value))}"
         raise FieldError(where, what[:1].lower() + what[1:]) from None
 
 
 class _Scale(msgspec.Struct):
-    """Of an adapter, by its number in `GET /lora-adapters`."""
+    """Scale of an adapter, by its number in `GET /lora-adapters`."""
 
     id: int
     scale: Annotated[float, Meta(ge=-100, le=100)]
 
 
 class Body(msgspec.Struct, kw_only=True):
-    """The fields that requests of every API have. draft, strategy, exact, options, num_ctx: our own, the
-    latter two as Ollama's `options`. lora: as llama-server's; adapters that it does not name are not used
+    """Fields of requests in every API. draft, strategy, exact, options, num_ctx are ours; the last two are
+    Ollama's `options`. lora: as in llama-server; unnamed adapters are not used
     """
 
     model: str = ""
@@ -93,9 +91,9 @@ class Body(msgspec.Struct, kw_only=True):
         if n_keep is not None and fields.get("n_keep", -1) >= 0:
             fields["n_keep"] = n_keep
         options |= sampling or {}
-        scales = None if self.lora is None else {one.id: one.scale for one in self.lora}
+        scales = None if self.lora is None else {adapter.id: adapter.scale for adapter in self.lora}
         if len(scales or ()) < len(self.lora or ()):
-            raise FieldError("lora", "an adapter is named twice; give one scale for each")
+            raise FieldError("lora", "an adapter is listed twice; send one scale for each")
         is_off = Strategy.is_off(self.draft)
         if isinstance(self.draft, str) and not is_off:
             raise FieldError("draft", f"expected true, false, off or none, found {cut(self.draft)!r}")
@@ -115,12 +113,12 @@ class Body(msgspec.Struct, kw_only=True):
         )
 
 
-def _ollama_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Ollama's `options`, checked: its parameters, moved into their range, fields of `SamplingOptions`, and
-    `draft_window`. Others are left out, as in Ollama. Raises ApiError.
+def _ollama_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks Ollama's `options`: its parameters, clamped to their range, fields of `SamplingOptions`, and
+    `draft_window`. Others are ignored, as in Ollama. Raises ApiError.
     """
     options: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         if value is None or name in ("grammar", "logit_bias") or name not in PARAMETERS.keys() | _OPTIONS:
             continue
         try:
@@ -147,33 +145,33 @@ if TYPE_CHECKING:
 else:
     SampledBody = msgspec.defstruct(
         "SampledBody",
-        [(name, _KINDS.get(one.kind, one.kind) | None, None) for name, one in _FIELDS.items()],
+        [(name, _KINDS.get(option.kind, option.kind) | None, None) for name, option in _FIELDS.items()],
         bases=(Body,),
         kw_only=True,
     )
 
 
 def sampling_of(body: SampledBody, **rest: Any) -> dict[str, Any]:
-    """Returns the options of a body, clamped to the range of Ollama's parameters; rest: options with another
+    """Returns the options of a body, clamped to the range of Ollama's parameters. rest: options with another
     name in the body. An empty `stop` keeps the model's own. Raises ApiError.
     """
-    given = {name: getattr(body, name) for name in _FIELDS} | rest
-    if given["logit_bias"] is not None:
-        given["logit_bias"] = _biases(given["logit_bias"])
-    stop = given["stop"] or ()
-    given["stop"] = [text for text in ([stop] if isinstance(stop, str) else stop) if text] or None
+    values = {name: getattr(body, name) for name in _FIELDS} | rest
+    if values["logit_bias"] is not None:
+        values["logit_bias"] = _biases(values["logit_bias"])
+    stop = values["stop"] or ()
+    values["stop"] = [text for text in ([stop] if isinstance(stop, str) else stop) if text] or None
     return {
         name: _FITTED[name].fitted(value) if name in _FITTED and not isinstance(value, list) else value
-        for name, value in given.items()
+        for name, value in values.items()
         if value is not None
     }
 
 
-def _biases(given: Any) -> list[Any]:
-    """`logit_bias`: an object, or pairs as llama-server takes them, of token ids and numbers; false = never.
-    Raises ApiError.
+def _biases(value: Any) -> list[Any]:
+    """Reads `logit_bias`: an object, or llama-server's pairs, of token ids and numbers; false = never. Raises
+    ApiError.
     """
-    pairs = list(given.items()) if isinstance(given, dict) else given
+    pairs = list(value.items()) if isinstance(value, dict) else value
     if not isinstance(pairs, list) or len(pairs) > LOGIT_BIASES:
         found = f", found {len(pairs)}" if isinstance(pairs, list) else ""
         text = f"expected at most {LOGIT_BIASES} entries of a token id and a number{found}"
@@ -185,7 +183,7 @@ def _biases(given: Any) -> list[Any]:
 
 
 class CloudBody(SampledBody, kw_only=True):
-    """Fields that the APIs of OpenAI and Anthropic share. Their servers refuse values out of range."""
+    """Fields that the APIs of OpenAI and Anthropic share. Like their servers, refuses values out of range."""
 
     max_tokens: Limit | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -208,7 +206,7 @@ def read_message(entry: Any, where: str) -> Message:
 
 
 def _part(part: Any) -> Any:
-    """A part of a content list; the names for text differ between the APIs."""
+    """Converts a part of a content list; the names for text differ between the APIs."""
     kind = part.get("type") if isinstance(part, dict) else None
     if key := {"input_text": "text", "output_text": "text", "refusal": "refusal"}.get(str(kind)):
         return {"type": "text", "text": part.get(key)}
@@ -217,37 +215,39 @@ def _part(part: Any) -> Any:
     return part
 
 
-def read_prompts(given: Any, where: str = "prompt", n_max: int | None = None) -> list[str | list[int]]:
-    """Reads the prompts of a request, each a text or token ids. A list with a number in it is one prompt, any
-    other list is several. Raises ApiError, also for more than n_max, before anything is made of them.
+def read_prompts(value: Any, where: str = "prompt", n_max: int | None = None) -> list[str | list[int]]:
+    """Reads the prompts of a request, each a text or token ids. A list that contains a number is one prompt,
+    any other list is several. Raises ApiError, also for more than n_max, before any prompt is processed.
     """
-    prompts = given if isinstance(given, list) and not any(type(one) is int for one in given) else [given]
+    prompts = value if isinstance(value, list) and not any(type(x) is int for x in value) else [value]
     if n_max is not None and len(prompts) > n_max:
         raise FieldError(where, f"expected at most {n_max} prompts, found {len(prompts)}")
-    for one in prompts:
-        is_tokens = isinstance(one, list) and bool(one) and all(type(token) is int for token in one)
-        if not (isinstance(one, str) or is_tokens):
-            raise FieldError(where, "expected a text, a list of token ids, or a list of such")
+    for prompt in prompts:
+        is_tokens = isinstance(prompt, list) and bool(prompt) and all(type(token) is int for token in prompt)
+        if not (isinstance(prompt, str) or is_tokens):
+            raise FieldError(where, "expected a text, token ids, or a list of these")
     if not prompts:
-        raise FieldError(where, "expected at least one")
+        raise FieldError(where, "expected at least one prompt")
     return prompts
 
 
 def _read_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
-    """The tools, in the form of chat completions. Raises ApiError."""
-    found = []
+    """Returns the tools in the form of chat completions. Raises ApiError."""
+    checked = []
     for index, tool in enumerate(tools):
         function = tool.get("function", tool) if isinstance(tool, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(function, dict) or not isinstance(name, str) or not name:
             raise FieldError(f"tools[{index}]", "expected a function with a name")
         kept = {key: function[key] for key in ("name", "description", "parameters") if function.get(key)}
-        found.append({"type": "function", "function": kept})
-    return found
+        checked.append({"type": "function", "function": kept})
+    return checked
 
 
 def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
-    """Converts `response_format` to fields of `GenerationRequest`; name: of the API. Raises ApiError."""
+    """Converts `response_format` to fields of `GenerationRequest`. name: of the field in the API. Raises
+    ApiError.
+    """
     kind = value.get("type") if isinstance(value, dict) else None
     if value is None or kind == "text":
         return {}
@@ -256,21 +256,22 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
     nested = value.get("json_schema")
     schema = nested.get("schema") if isinstance(nested, dict) else value.get("schema")
     if kind == "json_schema" and not isinstance(schema, dict):
-        raise FieldError(name, "the schema must be an object")
+        raise FieldError(name, "expected a schema that is an object")
     if not schema:
         return {"response_format": {"type": "json_object"}}
     is_strict = (nested if isinstance(nested, dict) else value).get("strict") is True
     return {"json_schema": schema, "strict": [{"$id": "form", **schema}] if is_strict else []}
 
 
-def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
+def offered(offers: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
     """Returns tools and form of the answer as arguments of `Body.request`. The answer has `form` or is a
     call; a required call has the form of a call. Raises ApiError.
     """
-    tools = _read_tools(given)
+    tools = _read_tools(offers)
     if choice == "none":
         return dict(form)
-    own = [_call_schema(f) for f in (one.get("function", one) for one in given) if f.get("strict") is True]
+    functions = (tool.get("function", tool) for tool in offers)
+    own = [_call_schema(function) for function in functions if function.get("strict") is True]
     strict = {"strict": [*form.get("strict", ()), *own]}
     if choice in (None, "auto"):
         return {"tools": tools, "may_call": bool(tools and form), **form, **strict}
@@ -281,8 +282,8 @@ def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[
         return {"tools": tools, "json_schema": {"anyOf": calls}, **strict}
     allowed = choice.get("allowed_tools", choice) if isinstance(choice, dict) else None
     if isinstance(allowed, dict) and isinstance(allowed.get("tools"), list):
-        names = {one["function"]["name"] for one in _read_tools(allowed["tools"])}
-        some = [one for one in tools if one["function"]["name"] in names]
+        names = {tool["function"]["name"] for tool in _read_tools(allowed["tools"])}
+        some = [tool for tool in tools if tool["function"]["name"] in names]
         return offered(some, allowed.get("mode"), form) | strict
     function = choice.get("function", choice) if isinstance(choice, dict) else None
     if not isinstance(function, dict) or "name" not in function:
@@ -294,9 +295,9 @@ def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[
 
 
 def _call_schema(function: Mapping[str, Any]) -> dict[str, Any]:
-    """A call of a tool, as the bare JSON that `chat.reader.Reader` reads."""
+    """Returns the schema of a tool call, as the bare JSON that `chat.reader.Reader` parses."""
     arguments = function.get("parameters") or {"type": "object"}
-    if isinstance(arguments, dict):  # its references mean the tool's own schema
+    if isinstance(arguments, dict):  # references in it mean the tool's own schema
         arguments = {"$id": function["name"], **arguments}
     properties = {"name": {"const": function["name"]}, "arguments": arguments}
     return {"type": "object", "properties": properties, "required": ["name", "arguments"]}
@@ -309,18 +310,18 @@ def read_effort(effort: str, reasoning: Mapping[str, Any]) -> bool | str | None:
 
 
 def read_budget(*budgets: Any) -> dict[str, int]:
-    """Returns the option for a limit on thinking, in tokens, of the fields that an API has for it. Raises
+    """Returns the option for a thinking budget in tokens, from the fields that an API has for it. Raises
     ApiError.
     """
-    given = next((one for one in budgets if one is not None), None)
-    if given is None:
+    budget = next((value for value in budgets if value is not None), None)
+    if budget is None:
         return {}
-    if not isinstance(given, int) or isinstance(given, bool) or given < -1:
-        found = cut(repr(given))
-        raise ApiError(400, f"budget of thinking: expected tokens, or -1 for any number, found {found}")
-    return {"think_budget": given}
+    if not isinstance(budget, int) or isinstance(budget, bool) or budget < -1:
+        found = cut(repr(budget))
+        raise ApiError(400, f"thinking budget: expected tokens, or -1 for no limit, found {found}")
+    return {"think_budget": budget}
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
-    """Of a call, as most APIs write them."""
+    """Returns the arguments of a call as JSON text, the form of most APIs."""
     return json.dumps(dict(arguments), ensure_ascii=False)

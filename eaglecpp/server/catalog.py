@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the server says about the models on this machine: entries of `/api/tags`, the facts of `/api/show`."""
+"""Descriptions of the models on this machine: entries of `/api/tags`, the facts of `/api/show`."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ from eaglecpp.store.store import read_again
 
 
 def entries(files: Mapping[str, Path], config: ServerConfig) -> list[dict[str, Any]]:
-    """Every model, as /api/tags lists it. files: GGUF files served under a name, besides what the stores
-    hold
+    """Returns every model, as /api/tags lists it. files: GGUF files served under a name, in addition to the
+    stores
     """
     stored = [complete_entry(model) for model in Stores.open().models() if not model.is_drafter]
-    found = [*(complete_entry(served(path), name) | {"file": True} for name, path in files.items()), *stored]
-    return [_as_served(entry, entry["name"], config) for entry in found]
+    listed = [*(complete_entry(served(path), name) | {"file": True} for name, path in files.items()), *stored]
+    return [_as_served(entry, entry["name"], config) for entry in listed]
 
 
 def entry(files: Mapping[str, Path], config: ServerConfig, name: str) -> dict[str, Any]:
-    """One model. Raises ModelNotFoundError."""
-    found = _read(files, name, lambda model: complete_entry(model, name if name in files else ""))
-    return _as_served(found, found["name"], config)
+    """Returns one model's entry. Raises ModelNotFoundError."""
+    listed = _read(files, name, lambda model: complete_entry(model, name if name in files else ""))
+    return _as_served(listed, listed["name"], config)
 
 
 def facts(files: Mapping[str, Path], config: ServerConfig, name: str) -> dict[str, Any]:
-    """What /api/show says of a model. Raises ModelNotFoundError."""
+    """Returns the facts of /api/show. Raises ModelNotFoundError."""
     listed = name if means_path(name) or name in files else str(read_name(name))
     return _as_served(_read(files, name, _facts), listed, config)
 
 
-def _as_served(told: dict[str, Any], name: str, config: ServerConfig) -> dict[str, Any]:
-    """With the projector and the drafter that the command line names for a model."""
+def _as_served(entry: dict[str, Any], name: str, config: ServerConfig) -> dict[str, Any]:
+    """Adds the projector and the drafter that the command line gives a model."""
     own: dict[str, Any] = {}
     if config.engine_of(name).get("mmproj"):
-        own["capabilities"] = list(dict.fromkeys([*told["capabilities"], "vision"]))
+        own["capabilities"] = list(dict.fromkeys([*entry["capabilities"], "vision"]))
     is_asked = name in config.presets or name == config.model
-    if "draft" in told and is_asked and (draft := config.draft_of(name)) is not None:
+    if "draft" in entry and is_asked and (draft := config.draft_of(name)) is not None:
         own["draft"] = None if Strategy.is_off(draft) else Path(draft).stem
-    return told | own
+    return entry | own
 
 
 def _read(
@@ -66,34 +66,34 @@ def _read(
     def model() -> StoredModel:
         return served(files[name]) if name in files else Stores.open().get(read_name(name))
 
-    found = read_again(model, use)
-    assert found is not None
-    return found
+    result = read_again(model, use)
+    assert result is not None
+    return result
 
 
 def _facts(model: StoredModel) -> dict[str, Any]:
     draft = model.draft_file()
     files = (*(() if model.is_drafter else model.target_files()), *(() if draft is None else (draft,)))
-    found = _stored_facts(model, tuple(map(file_state, files)))
-    return {**found, "details": complete_entry(model)["details"], "modified_at": stamp(model.modified)}
+    facts = _stored_facts(model, tuple(map(file_state, files)))
+    return {**facts, "details": complete_entry(model)["details"], "modified_at": stamp(model.modified)}
 
 
 @lru_cache(maxsize=64)
 def _stored_facts(model: StoredModel, states: tuple[FileState, ...]) -> dict[str, Any]:
-    """Without vocabularies; reading them takes long, and these facts are asked for often. A manifest names
-    all contents of a model, so models that are equal have the same facts.
+    """Returns the facts without vocabularies; cached, since reading takes long and clients ask often. A
+    manifest names all contents of a model, so equal models have equal facts.
     """
     heads = head_facts(model)
-    found = everything(model, heads, template_in_use(model, heads[0]))
-    if not found["template"]:
-        found["template"] = str(found["model_info"].get("tokenizer.chat_template") or "")
-    return found
+    facts = everything(model, heads, template_in_use(model, heads[0]))
+    if not facts["template"]:
+        facts["template"] = str(facts["model_info"].get("tokenizer.chat_template") or "")
+    return facts
 
 
 def read_name(text: str) -> ModelName:
-    """The name that a request gives. Raises ApiError."""
+    """Parses a model name from a request. Raises ApiError."""
     if means_path(text):
-        raise ApiError(400, f"invalid model name '{text}'")
+        raise ApiError(400, f"invalid model name '{text}': expected a name, not a path")
     try:
         return references.read_name(text)
     except ModelNameError as error:
@@ -101,21 +101,21 @@ def read_name(text: str) -> ModelName:
 
 
 def served(path: Path) -> StoredModel:
-    """A file that is in no store. Its content is not read for it: lists are asked for often."""
+    """Returns a file outside any store as a model. Its content is not read, since clients list often."""
     state = hashlib.sha256(f"{path}:{path.stat().st_mtime_ns}".encode()).hexdigest()
     config = _config(path, file_state(path))
     return file_model(ModelName("file"), {f"sha256:{state}": ("model", path)}, config)
 
 
 def complete_entry(model: StoredModel, name: str = "") -> dict[str, Any]:
-    """An entry in which nothing is null that clients read. name: of a file that is in no store"""
+    """Returns an entry without nulls in fields that clients read. name: of a file outside any store"""
     entry = list_entry(model)
     details = {key: value or "" for key, value in entry["details"].items()}
     family = details["family"]
     details["families"] = entry["details"]["families"] or ([family] if family else [])
     names = {"name": name, "model": name} if name else {}
     known: dict[str, Any] = {"parameter_size": "", "capabilities": [], "context_length": 0}
-    with suppress(EagleError, of_convert.ConvertError, OSError):  # a list has what is damaged, too
+    with suppress(EagleError, of_convert.ConvertError, OSError):  # lists contain damaged models too
         known = _known(model, tuple(map(file_state, model.target_files())))
     details["parameter_size"] = details["parameter_size"] or known["parameter_size"]
     own = {key: known[key] for key in ("capabilities", "context_length")}
@@ -124,7 +124,7 @@ def complete_entry(model: StoredModel, name: str = "") -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _known(model: StoredModel, states: tuple[FileState, ...]) -> dict[str, Any]:
-    """What lists say of a model that only its file knows."""
+    """Returns the facts for lists that only the model's file has."""
     facts = read_facts(model.target_files())
     return {
         "parameter_size": human_number(facts.n_parameters),
@@ -135,10 +135,10 @@ def _known(model: StoredModel, states: tuple[FileState, ...]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _config(path: Path, state: FileState) -> dict[str, Any]:
-    """The head of a file in the words of stores; lists are asked for often."""
+    """Returns the header of a file in the store's terms; cached, since clients list often."""
     return read_facts([path]).config()
 
 
 def stamp(when: datetime) -> str:
-    """A time as Ollama writes it."""
+    """Formats a time as Ollama does."""
     return when.astimezone(UTC).isoformat().replace("+00:00", "Z")

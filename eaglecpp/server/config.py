@@ -2,7 +2,7 @@
 """The configuration of a server, and the models that its operator lists in one file: `serve --models FILE`.
 
 [coder]
-path = "qwen-coder.gguf"    # beside this file; without it, the stored model of that name
+path = "qwen-coder.gguf"    # relative to this file; without a path, the stored model of that name
 draft = "qwen-eagle.gguf"
 context = 16384
 pinned = true
@@ -29,7 +29,7 @@ from eaglecpp.references import is_path_text
 from eaglecpp.server.errors import FieldError
 
 OLLAMA_VERSION = "0.33.0"
-"""The version of Ollama whose API this is. Clients compare it; it must be digits and dots."""
+"""The emulated version of Ollama. Clients compare it; it must be digits and dots."""
 
 _OF_ONE_MODEL = ("mmproj", "lora")
 _DURATION_CHARS = 100
@@ -44,8 +44,8 @@ class Preset:
     """A model as the operator wants it served.
 
     path:   its file; None for a stored model
-    draft:  its drafter, as `find_here` takes one; None = the model's own
-    pinned: it is loaded at the start, and stays
+    draft:  its drafter, as for `find_here`; None = the model's own
+    pinned: load it at startup and never unload it
     engine: options over those of the server
     """
 
@@ -59,31 +59,32 @@ class Preset:
 class ServerConfig(Checked):
     """The settings of a server. Those with a flag are options of `serve`.
 
-    n_held:      bytes of unanswered requests' bodies together
-    n_connections: maximum at a time; 0 = what this system lets a process open, less some for downloads
+    n_held:      maximum bytes of all unanswered requests' bodies together
+    n_connections: maximum at a time; 0 = half of the files that this process may open
     head_s:      seconds for the head of a request
     body_s:      seconds for each further megabyte of its body
-    n_unread:    rounds of an answer that may wait for the client, 0 = any number
-    n_response_bytes: of kept responses, for each key
-    hosts:       other names are refused: a page elsewhere could point one of its own here (DNS rebinding)
+    n_unread:    unread rounds of an answer after which it is cancelled, 0 = no limit
+    n_response_bytes: bytes of kept responses, for each key
+    hosts:       further host names; others are refused, because another site's page could resolve its own
+    name to this machine (DNS rebinding)
     engine:      options of every model, by field name of `ModelOptions` and `DraftOptions`; files that fit
-                 one model alone are for `model`
-    model:       the one named on the command line, for requests that name none
+    only one model are for `model`
+    model:       the model of the command line, for requests that name none
     draft:       its drafter, if it is a file
-    presets:     models by the name that lists have, and how they are served
+    presets:     models by their listed name, and how they are served
     strategy:    for requests that do not set one, "" = each model's own
     learn_idle_s: seconds without a request before drafters learn
     """
 
     host: str = declare(
         "127.0.0.1",
-        "address to listen on; 0.0.0.0 = all networks that this machine is in",
+        "address to listen on; 0.0.0.0 = all networks of this machine",
         envvar="EAGLECPP_HOST",
     )
     port: int = declare(11434, "port; 0 = any", low=0, high=65535)
     n_parallel: int = declare(
         4,
-        "conversations per model at a time; each has a context of its own",
+        "conversations per model at a time; each has its own context",
         low=1,
         high=128,
         flags="-np --parallel",
@@ -96,7 +97,7 @@ class ServerConfig(Checked):
     )
     request_s: float = declare(
         0.0,
-        "maximum time for one answer, the queue included.  [default: no limit]",
+        "maximum time for one answer, including the queue.  [default: no limit]",
         kind="seconds",
         flags="--max-time",
         limit="`timeout` in the stream",
@@ -110,7 +111,7 @@ class ServerConfig(Checked):
     )
     unread_s: float = declare(
         30.0,
-        "how long a client may read nothing before its answer ends; 0 = forever",
+        "how long a client may read nothing before its answer is cancelled; 0 = forever",
         kind="seconds",
         flags="--max-unread",
         limit="the connection closes",
@@ -123,40 +124,40 @@ class ServerConfig(Checked):
     )
     n_bytes: int = declare(
         0,
-        "memory that models may use.  [default: most of what is free at the start]",
+        "memory for models.  [default: 85 % of the free memory at startup]",
         kind="bytes",
         flags="--memory",
         limit="unused models are unloaded, then 503",
     )
     host_cache_bytes: int = declare(
         1_000_000_000,
-        "additional memory per model for conversations that are swapped out, at most an eighth of what is "
-        "free; 0 = their text is read again",
+        "host memory per model for conversations that are swapped out, up to an eighth of the free memory; "
+        "0 = their text is computed again",
         kind="bytes",
         flags="--cache-ram",
-        limit="the least recently used conversation goes",
+        limit="the least recently used conversation is evicted",
     )
     n_models: int = declare(
         3,
-        "models in memory at a time; the least recently used one goes first",
+        "models in memory at a time; the least recently used one is unloaded first",
         low=1,
         flags="--max-models",
         limit="unused models are unloaded, then 503",
     )
     n_responses: int = declare(
         0,
-        "responses per API key, in memory, that requests may continue (previous_response_id), 64M at most",
+        "responses kept in memory per API key (up to 64M), for previous_response_id",
         low=0,
         flags="--keep-responses",
-        limit="the least recently used goes",
+        limit="the least recently used response is dropped",
     )
     keys: tuple[str, ...] = declare(
         (), "require this key (repeatable)", flags="--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY"
     )
-    no_key: bool = declare(False, "let anyone who can reach --host use the server without a key")
+    no_key: bool = declare(False, "allow access without a key from every machine that can reach --host")
     origins: tuple[str, ...] = declare(
         (),
-        "let web pages of this origin use the server (repeatable); * = all",
+        "allow web pages of this origin to use the server (repeatable); * = all",
         flags="--allow-origin",
         metavar="ORIGIN",
     )
@@ -165,11 +166,11 @@ class ServerConfig(Checked):
     )
     registries: tuple[str, ...] = declare(
         (),
-        "another registry that requests may pull from, also in your network (repeatable)",
+        "another registry that requests may pull from, even in your own network (repeatable)",
         flags="--allow-registry",
         metavar="HOST[:PORT]",
     )
-    insecure: bool = declare(False, "let requests pull over http or from servers with invalid certificates")
+    insecure: bool = declare(False, "allow requests to pull over http or with invalid certificates")
     n_held: int = 256 << 20
     n_connections: int = 0
     head_s: float = 20.0
@@ -185,26 +186,26 @@ class ServerConfig(Checked):
     learn_idle_s: float = 300.0
 
     def engine_of(self, name: str) -> dict[str, Any]:
-        """The options of a model. name: in the one spelling that lists have"""
+        """Returns the options of a model. name: as listed"""
         own = {key: v for key, v in self.engine.items() if key not in _OF_ONE_MODEL or name == self.model}
         return {**own, **self.presets.get(name, Preset()).engine}
 
     @property
     def n_answers(self) -> int:
-        """Answers that a model gives and queues at a time: the maximum of one request."""
+        """Answers that a model runs and queues at a time: the maximum of one request."""
         return self.n_parallel + self.n_queue
 
     def draft_of(self, name: str) -> str | None:
-        """The drafter that the command line names for a model, in place of its own."""
+        """Returns the drafter that the command line gives a model, instead of its own."""
         return self.presets[name].draft if name in self.presets else self.draft
 
     def is_pinned(self, name: str) -> bool:
-        """Whether a model stays in memory, whatever requests say."""
+        """Returns whether a model stays in memory, even if requests unload it."""
         return name in self.presets and self.presets[name].pinned
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it, as far as the address tells."""
+        """True if the address is reachable only from this machine, judged by its text."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -212,13 +213,13 @@ class ServerConfig(Checked):
 
 
 def keep_alive(value: float | str | None) -> float | None:
-    """Seconds; < 0 = for ever; None where nothing was said. Raises ApiError."""
+    """Returns seconds; < 0 = forever; None if unset. Raises ApiError."""
     if value is None or isinstance(value, int | float):
         return value
-    found = _DURATION.fullmatch(value.strip()) if len(value) <= _DURATION_CHARS else None
-    if found is None:
-        raise FieldError("keep_alive", f"expected seconds, or a duration such as 10m, found {value[:80]!r}")
-    sign, seconds, parts = found.groups()
+    match = _DURATION.fullmatch(value.strip()) if len(value) <= _DURATION_CHARS else None
+    if match is None:
+        raise FieldError("keep_alive", f"expected seconds, or a duration such as 10m, match {value[:80]!r}")
+    sign, seconds, parts = match.groups()
     length = float(seconds) if seconds else sum(float(n) * _UNITS[u] for n, u in _PART.findall(parts))
     return -length if sign == "-" else length
 
@@ -227,7 +228,7 @@ _File = Annotated[str, Meta(min_length=1)]
 
 
 class PresetError(EagleError):
-    """The file of `--models` does not say what to serve."""
+    """The file of `--models` is invalid."""
 
 
 class _Adapter(msgspec.Struct, forbid_unknown_fields=True):
@@ -245,8 +246,8 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_presets(file: Path) -> dict[str, Preset]:
-    """The models that a file lists, by name. Paths are relative to its folder. Raises PresetError with the
-    place and what was expected.
+    """Returns the models in the file, by name. Paths are relative to its folder. Raises PresetError with the
+    table and what was expected.
     """
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -254,46 +255,46 @@ def read_presets(file: Path) -> dict[str, Preset]:
         raise PresetError(f"{file}: {error}") from None
     if not tables:
         raise PresetError(f'{file}: expected at least one model, such as [name] and path = "model.gguf"')
-    found: dict[str, Preset] = {}
+    presets: dict[str, Preset] = {}
     for name, table in tables.items():
         try:
             if not name.isprintable() or not name.strip():
-                raise PresetError("expected a name that can be read")
+                raise PresetError("expected a printable name")
             listed, preset = _preset(name, msgspec.convert(table, _Table), file.absolute().parent)
-            if listed in found:
+            if listed in presets:
                 raise PresetError("this model is listed twice")
         except (EagleError, OSError, msgspec.ValidationError) as error:
             why = str(error).replace("`", "").replace(" | null", "").replace(" object", " a table")
             raise PresetError(f"{file}: [{name}]: {why}") from None
-        found[listed] = preset
-    return found
+        presets[listed] = preset
+    return presets
 
 
 def means_path(name: str) -> bool:
-    """Whether a request's model is meant as a path."""
+    """Returns whether a request's model is meant as a path."""
     return is_path_text(name) or name.startswith((".", "/", "~")) or "\\" in name
 
 
 def _preset(name: str, table: _Table, folder: Path) -> tuple[str, Preset]:
-    """One model, and its name as lists have it. Its files are looked for now: an operator wants to know
-    before a client does.
+    """Returns one model's listed name and preset. Missing files are reported now, to the operator, and not
+    later to a client.
     """
     if table.path is None and means_path(name):
-        raise PresetError("expected the name of a stored model; a file is given as path")
+        raise PresetError("expected the name of a stored model; set path for a file")
     draft = table.draft
     if draft is not None and (folder / expanded(draft)).is_file():
         draft = str(folder / expanded(draft))
-    adapters = [_Adapter(one) if isinstance(one, str) else one for one in table.adapters]
+    adapters = [_Adapter(adapter) if isinstance(adapter, str) else adapter for adapter in table.adapters]
     engine: dict[str, Any] = {}
     if table.context:
         engine["n_ctx"] = table.context
     if table.mmproj is not None:
         engine["mmproj"] = str(_file("mmproj", table.mmproj, folder))
     if adapters:
-        engine["lora"] = tuple((str(_file("adapters", one.path, folder)), one.scale) for one in adapters)
+        engine["lora"] = tuple((str(_file("adapters", a.path, folder)), a.scale) for a in adapters)
     path = None if table.path is None else _file("path", table.path, folder)
-    found = find_here(name if path is None else path, draft)
-    listed = name if path is not None else found.reference
+    files = find_here(name if path is None else path, draft)
+    listed = name if path is not None else files.reference
     return listed, Preset(path, draft, table.pinned, engine)
 
 

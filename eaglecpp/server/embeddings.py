@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Vectors of texts: Ollama's `/api/embed` and `/api/embeddings`, OpenAI's `/v1/embeddings`.
 
-A model reads texts in threads, between the rounds of those who generate, some of each request in turn. Long
-answers are written in a thread, too, one vector after another: the encoder lets nobody else run meanwhile.
+Texts are computed in threads, between the rounds of generations, a few of each request in turn. Long answers
+are written in a thread too, vector by vector, because the JSON encoder holds the GIL.
 """
 
 from __future__ import annotations
@@ -45,53 +45,53 @@ async def embed(request: Request) -> Response:
         raise FieldError("input", "expected a text or a list of texts")
     started = time.perf_counter()
     body.dimensions = body.dimensions or None
-    found, name, load_ms = await _embedded(request, body, texts, truncate=body.truncate is not False)
+    vectors, name, load_ms = await _embedded(request, body, texts, truncate=body.truncate is not False)
     head = {
         "model": name,
         "total_duration": int(1e9 * (time.perf_counter() - started)),
         "load_duration": max(1, int(1e6 * load_ms)),
-        "prompt_eval_count": sum(one.n_tokens for one in found),
+        "prompt_eval_count": sum(vector.n_tokens for vector in vectors),
     }
-    return await _list_response(request, head, "embeddings", found, lambda index, one: one.vector.tolist())
+    return await _list_response(request, head, "embeddings", vectors, lambda i, v: v.vector.tolist())
 
 
 async def prompt_embedding(request: Request) -> Response:
     """`POST /api/embeddings`, the older form."""
     body = await read(request, _Body)
-    found, _, _ = await _embedded(request, body, [body.prompt] if body.prompt else [])
-    return json_response({"embedding": found[0].vector.tolist() if found else []})
+    vectors, _, _ = await _embedded(request, body, [body.prompt] if body.prompt else [])
+    return json_response({"embedding": vectors[0].vector.tolist() if vectors else []})
 
 
 async def openai_embeddings(request: Request) -> Response:
-    """`POST /v1/embeddings`. `truncate: true` is ours."""
+    """`POST /v1/embeddings`. `truncate: true` is our extension."""
     body = await read(request, _Body)
     texts = read_prompts(body.input or None, "input")
-    found, name, _ = await _embedded(request, body, texts, truncate=bool(body.truncate))
+    vectors, name, _ = await _embedded(request, body, texts, truncate=bool(body.truncate))
 
-    def item(index: int, one: Embedding) -> dict[str, Any]:
-        data = one.vector.astype("<f4").tobytes() if body.encoding_format == "base64" else b""
-        vector = base64.b64encode(data).decode() if data else one.vector.tolist()
-        return {"object": "embedding", "index": index, "embedding": vector}
+    def item(index: int, embedding: Embedding) -> dict[str, Any]:
+        is_base64 = body.encoding_format == "base64"
+        data = base64.b64encode(embedding.vector.astype("<f4").tobytes()).decode() if is_base64 else ""
+        return {"object": "embedding", "index": index, "embedding": data or embedding.vector.tolist()}
 
-    n_tokens = sum(one.n_tokens for one in found)
+    n_tokens = sum(embedding.n_tokens for embedding in vectors)
     head = {"object": "list", "model": name, "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens}}
-    return await _list_response(request, head, "data", found, item)
+    return await _list_response(request, head, "data", vectors, item)
 
 
 async def embedding(request: Request) -> Response:
     """llama-server's `POST /embedding`."""
     body = await read(request, _Body)
     where = "content" if body.content is not None else "input"
-    found, _, _ = await _embedded(request, body, read_prompts(getattr(body, where) or None, where), False)
-    vectors = [one.vector.reshape(-1, one.vector.shape[-1]).tolist() for one in found]
-    return json_response([{"index": index, "embedding": one} for index, one in enumerate(vectors)])
+    results, _, _ = await _embedded(request, body, read_prompts(getattr(body, where) or None, where), False)
+    vectors = [result.vector.reshape(-1, result.vector.shape[-1]).tolist() for result in results]
+    return json_response([{"index": i, "embedding": vector} for i, vector in enumerate(vectors)])
 
 
 async def _embedded(
     request: Request, body: _Body, texts: Sequence[Any], truncate: bool = True
 ) -> tuple[list[Embedding], str, float]:
-    """The vectors, what an answer calls the model, and the milliseconds that loading it took. What asks for
-    none loads the model.
+    """Returns the vectors, the model's name in the answer, and its load time in milliseconds. A request
+    without texts only loads the model.
     """
     server = server_of(request)
     wanted, begun = body.request(), time.perf_counter()
@@ -104,17 +104,17 @@ async def _embedded(
         async with leased(request, wanted) as lease:
             load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
             lease.end_late = end_late
-            name, found = lease.model.answers_as(wanted.model), []
+            name, vectors = lease.model.answers_as(wanted.model), []
             if texts:
-                found = await lease.model.engine.embed(
+                vectors = await lease.model.engine.embed(
                     texts,
                     dimensions=body.dimensions,
                     truncate=truncate,
                     n_ctx=wanted.n_ctx,
                     n_values_most=EMBEDDING_VALUES,
                 )
-            note_answer(request.scope, name, {"prompt_n": sum(one.n_tokens for one in found)})
-            return found, name, load_ms
+            note_answer(request.scope, name, {"prompt_n": sum(embedding.n_tokens for embedding in vectors)})
+            return vectors, name, load_ms
 
     try:
         async with asyncio.timeout(server.config.request_s or None) as limit:
@@ -129,13 +129,13 @@ async def _list_response(
     request: Request,
     head: Mapping[str, Any],
     key: str,
-    found: Sequence[Embedding],
+    vectors: Sequence[Embedding],
     item: Callable[[int, Embedding], Any],
 ) -> Response:
-    """`head` with a list under `key`."""
+    """Returns `head` with a list under `key`."""
 
     def write() -> bytes:
-        items = b",".join(dump(item(index, one)) for index, one in enumerate(found))
+        items = b",".join(dump(item(index, vector)) for index, vector in enumerate(vectors))
         return dump(head)[:-1] + f',"{key}":['.encode() + items + b"]}"
 
     data = await while_there(request.receive, server_of(request).work.answers.run(write))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Errors in the form of each API: a status, and a body as the API that was called expects it."""
+"""Errors in the form of each API: a status, and a body as that API's clients expect it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eaglecpp.store.errors import DownloadError, HostRefusedError, OfflineError
 _OF_LLAMA_SERVER = {400: "invalid_request_error", 413: "invalid_request_error", 500: "server_error",
                     503: "unavailable_error"}  # fmt: skip
 _log = logging.getLogger("eaglecpp.server")
-_MOST, _HEAD = 300, 200  # characters of a message, and of its beginning where it has more
+_MOST, _HEAD = 300, 200  # characters of a message, and of its beginning if it is longer
 _READ = 10_000
 _FOLDERS = re.compile(r"(?<![\w.:/\\~-])(?:[A-Za-z]:)?(?:[/\\][^/\\\s:'\"]+)+[/\\]")
 _TYPES = {
@@ -31,8 +31,8 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """A request that is answered with an error. code, param: OpenAI's fields. A long message is cut: it may
-    quote megabytes of a request.
+    """A request is answered with an error. code, param: OpenAI's fields. A long message is shortened, since
+    it may quote megabytes of a request.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ApiError(Exception):
 
 
 class FieldError(ApiError):
-    """A field of a request that is wrong. where: the field, or a place inside: messages[0].content"""
+    """A field of a request is invalid. where: the field, or a path inside it: messages[0].content"""
 
     def __init__(self, where: str, text: str) -> None:
         super().__init__(400, f"{where}: {text}", param=re.split(r"[.\[]", where)[0])
@@ -62,9 +62,9 @@ def cut(text: str) -> str:
 
 
 def as_api_error(error: BaseException, path: str = "") -> ApiError:
-    """Returns the error that a client gets for an exception. Client errors are returned as they are. Errors
-    of files and other servers are also logged for the operator. Anything else is an internal error: it is
-    logged, and reported without its text, which may contain more than the client should know.
+    """Returns the error that a client gets for an exception. Client errors are returned unchanged. Errors of
+    files and other servers are also logged for the operator. Any other exception is logged as an internal
+    error and reported without its text, which may contain confidential details.
     """
     if isinstance(error, ApiError):
         return error
@@ -74,7 +74,7 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
     else:
         _log.error("%s: internal error", path or "-", exc_info=error)
         return ApiError(500, "internal error; the server's log has the details")
-    # clients must not learn where files are
+    # clients must not learn the locations of files
     text = str(error) if isinstance(error, _OF_A_REQUEST) else _FOLDERS.sub("", str(error)[:_READ])
     if code in ("queue_full", "engine_busy"):
         text = f"server busy, please try again: {text}"
@@ -84,7 +84,7 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
 
 
 _OF_A_REQUEST = (of_engine.InvalidArgumentError, of_engine.GrammarError, of_engine.TemplateError)
-"""They quote the request alone."""
+"""Exceptions whose text quotes only the request."""
 _WRONG = (*_OF_A_REQUEST, of_engine.UnsupportedError, of_engine.MismatchError, ModelfileError, ModelNameError)
 _KNOWN: tuple[tuple[Any, int, str | None, str | None], ...] = (
     (of_engine.ModelNotFoundError, 404, "model_not_found", "model"),
@@ -100,11 +100,11 @@ _KNOWN: tuple[tuple[Any, int, str | None, str | None], ...] = (
     (of_engine.EngineBrokenError, 500, "engine_broken", None),
     (of_engine.EagleError, 500, None, None),
 )
-"""Exceptions and their status, code and field; the first that fits."""
+"""Exceptions with status, code and field; the first match counts."""
 
 
 def error_body(error: ApiError, path: str) -> dict[str, Any]:
-    """The body of the API that `path` belongs to, llama-server's if it is no other's."""
+    """Returns the error body of the API that `path` belongs to; llama-server's for all other paths."""
     if path.startswith("/v1/messages"):
         return {"type": "error", "error": {"type": error.type, "message": error.message}}
     if path.startswith("/v1/"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""HTTP for all APIs: JSON bodies whatever their content type, streamed answers, clients that disconnect.
-`eaglecpp.server.bodies` says what is in the bodies.
+"""HTTP for all APIs: JSON bodies of any content type, streamed answers, clients that disconnect.
+`eaglecpp.server.bodies` has the contents of the bodies.
 """
 
 from __future__ import annotations
@@ -26,49 +26,49 @@ T = TypeVar("T")
 
 
 _log = logging.getLogger("eaglecpp.server")
-_STEP = 1 << 20  # bytes of a body for which it has `ServerConfig.body_s`
-_LARGE = 64 << 10  # bytes of a body that is read in a thread
-_MAX_DEPTH = 100  # of a body; what is read from it recurses, and must not reach Python's limit
-_HALF = re.compile("[\ud800-\udfff]")  # of a character
-_ENDS = re.compile(b"\xc2\x85|\xe2\x80[\xa8\xa9]")  # of lines, for some readers
+_STEP = 1 << 20  # bytes of a body that must arrive within `ServerConfig.body_s`
+_LARGE = 64 << 10  # bytes above which a body is parsed in a thread
+_MAX_DEPTH = 100  # of a body; parsers recurse, and must not reach Python's limit
+_HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
+_ENDS = re.compile(b"\xc2\x85|\xe2\x80[\xa8\xa9]")  # line separators for some readers
 _IS_ODD = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\0|^\xef\xbb\xbf")
-"""Halves of characters, UTF-16 or UTF-32, and a mark of the byte order."""
+"""Halves of surrogate pairs, UTF-16 or UTF-32, and a byte order mark."""
 
 
 class ClientGoneError(Exception):
-    """Nobody waits for the answer any more."""
+    """No client waits for the answer any more."""
 
 
 class _UnreadError(Exception):
-    """The client takes nothing of what is sent."""
+    """The client reads nothing of the answer."""
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The body as a JSON object. Its content type does not matter: curl -d sends none that says JSON. Halves
-    of characters, which a client sends that cuts a text within one, are U+FFFD, as Ollama reads them. Raises
-    ApiError for one that is too long or too slow.
+    """Reads the body as a JSON object, with any content type, since curl -d sends a wrong one. Halves of
+    surrogate pairs, from clients that cut texts in the middle, become U+FFFD, as in Ollama. Raises ApiError
+    for a body that is too long or too slow.
     """
     server = server_of(request)
     limit = server.config.n_body
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding != "identity":
-        raise ApiError(415, f"Content-Encoding {coding[:80]!r} is not supported: send the body as it is")
+        raise ApiError(415, f"Content-Encoding {coding[:80]!r} is not supported; send the body uncompressed")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
-        raise ApiError(413, f"the body has {declared} bytes, this server accepts at most {limit}")
+        raise ApiError(413, f"the body has {declared} bytes, this server accepts {limit}")
     data, due, body_s = bytearray(), _STEP, server.config.body_s
     try:
         async with asyncio.timeout(body_s) as time_left:
             async for part in request.stream():
                 data += part
                 if len(data) > limit:
-                    raise ApiError(413, f"the body is longer than the {limit} bytes that this server accepts")
+                    raise ApiError(413, f"the body has more than the {limit} bytes that this server accepts")
                 server.held.hold(request.scope, len(data))
                 if len(data) >= due:
                     due = len(data) + _STEP
                     time_left.reschedule(asyncio.get_running_loop().time() + body_s)
     except TimeoutError:
-        text = f"the body comes too slowly: {len(data)} bytes, and less than a megabyte in {body_s:g} s"
+        text = f"the body is too slow: {len(data)} bytes, less than a megabyte in {body_s:g} s"
         raise ApiError(408, text) from None
     request.state.n_body = len(data)
     if not data.strip():
@@ -77,7 +77,7 @@ async def read_json(request: Request) -> dict[str, Any]:
 
 
 async def in_thread(request: Request, work: Callable[..., T], *args: Any) -> T:
-    """What `work` makes of a body that was read: at once, or in a thread where the body is large."""
+    """Runs `work` on a body: at once if the body is small, else in a thread."""
     if request.state.n_body <= _LARGE:
         return work(*args)
     return await server_of(request).work.bodies.run(work, *args)
@@ -86,29 +86,28 @@ async def in_thread(request: Request, work: Callable[..., T], *args: Any) -> T:
 def _parsed(data: bytes) -> dict[str, Any]:
     try:
         check_values(data)
-        if _IS_ODD.search(data):  # `dump` mends it
+        if _IS_ODD.search(data):  # `dump` replaces them
             data = dump(json.loads(data))
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ApiError(400, f"the body must be a JSON object, found {type(value).__name__}")
+        raise ApiError(400, f"expected the body as a JSON object, found {type(value).__name__}")
     if data.count(b"[") + data.count(b"{") > _MAX_DEPTH:
         _check_depth(value)
     return value
 
 
 def check_values(data: bytes) -> None:
-    """Raises ApiError for JSON of so many values that reading it would hold everybody up."""
+    """Raises ApiError for JSON with too many values to parse without delaying other requests."""
     n_values = sum(map(data.count, (b",", b"[", b"{")))
     if n_values > JSON_VALUES:
         raise ApiError(413, f"the body has up to {n_values} values, at most {JSON_VALUES} are allowed")
 
 
 def dump(value: Any) -> bytes:
-    """One JSON value on one line, in UTF-8 whatever its texts hold. What JSON has no word for (an infinite
-    log-probability) becomes null, half a character U+FFFD. Unicode's ends of lines are escaped: many clients
-    split streams at them.
+    """Encodes a JSON value on one line, in UTF-8. Infinite numbers become null, halves of surrogate pairs
+    U+FFFD. Unicode's line separators are escaped, because many clients split streams at them.
     """
     try:
         data = msgspec.json.encode(value)
@@ -118,21 +117,21 @@ def dump(value: Any) -> bytes:
 
 
 def error_response(error: BaseException, path: str) -> Response:
-    """The answer to a request that failed before anything was sent."""
+    """Returns the error response to a request that failed before anything was sent."""
     known = as_api_error(error, path)
     headers = {"Retry-After": "1"} if known.status == 503 else {}
     return Response(dump(error_body(known, path)), known.status, headers, "application/json")
 
 
 def sse(value: Any, event: str = "") -> bytes:
-    """One server-sent event."""
+    """Encodes one server-sent event."""
     head = f"event: {event}\n".encode() if event else b""
     return head + b"data: " + dump(value) + b"\n\n"
 
 
 async def while_there(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled when the client leaves first: ClientGoneError. receive: of the
-    request, whose body must have been read.
+    """Returns the result of `work`, which is cancelled with ClientGoneError if the client disconnects.
+    receive: of the request, whose body must have been read.
     """
 
     async def left() -> None:
@@ -150,7 +149,7 @@ async def while_there(receive: Receive, work: Awaitable[T]) -> T:
 
 
 def json_response(value: Any) -> Response:
-    """One JSON value."""
+    """Returns one JSON value as a response."""
     return Response(dump(value), media_type="application/json")
 
 
@@ -161,8 +160,8 @@ async def live(
     whole: Callable[[], Any] | None,
     media_type: str,
 ) -> Response:
-    """Sends what `parts` gives as it comes, or what `whole` then says of it. What fails before `is_begun`, by
-    the number of parts so far, has a status of its own.
+    """Sends the `parts` as they arrive, or, after the last one, the JSON of `whole`. An error before
+    `is_begun`, which gets the number of parts so far, sets the status.
     """
     first = list[bytes]()
     try:
@@ -179,9 +178,9 @@ async def live(
 
 
 class _LiveResponse(StreamingResponse):
-    """Sends its headers at once and then `first` and what `parts` gives, until that ends, the client leaves,
-    or it takes nothing for `ServerConfig.unread_s`. `parts` is closed in any case. An error in it is sent in
-    the stream: the status has gone already.
+    """Sends its headers at once, then `first` and the `parts`, until they end, the client disconnects, or it
+    reads nothing for `ServerConfig.unread_s`. `parts` is always closed. An error is sent in the stream, since
+    the status has already been sent.
     """
 
     def __init__(self, first: bytes, parts: AsyncGenerator[bytes, None], media_type: str) -> None:
@@ -204,7 +203,7 @@ class _LiveResponse(StreamingResponse):
                     await send({"type": "http.response.body", "body": data, "more_body": more})
             except TimeoutError:
                 raise _UnreadError from None
-            except OSError:  # the client left while we wrote
+            except OSError:  # the client disconnected during a write
                 raise ClientGoneError from None
 
         path = scope["path"]
@@ -215,7 +214,7 @@ class _LiveResponse(StreamingResponse):
         except ClientGoneError:
             raise
         except _UnreadError:
-            _log.warning("%s: the client read nothing for %g s; its answer has ended", path, unread_s)
+            _log.warning("%s: the client read nothing for %g s; its answer was cancelled", path, unread_s)
             return
         except Exception as error:
             known = as_api_error(error, path)
@@ -229,7 +228,7 @@ class _LiveResponse(StreamingResponse):
 
 
 async def end_all(*tasks: asyncio.Future[Any]) -> None:
-    """Cancels them, and waits until they have ended."""
+    """Cancels tasks, and waits until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The models of this machine over HTTP: list, show, create, copy, delete, pull.
 
-The store does the work, in threads. A request names models, never paths: what may be read from this
-machine's files is the operator's choice.
+The store does the work, in threads. A request names models, never paths: the operator decides which files may
+be read.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from eaglecpp.server.models import server_of
 from eaglecpp.store import Status, Stores
 from eaglecpp.store.store import read_again
 
-_REPORT_S = 0.1  # between two lines of the same step
+_REPORT_S = 0.1  # between two reports of the same step
 
 
 class _Named(msgspec.Struct, kw_only=True):
-    """What names a model; `name` is what older clients of Ollama say."""
+    """A body that names a model; older Ollama clients send `name`."""
 
     model: str = ""
     name: str = ""
@@ -53,7 +53,7 @@ class _Named(msgspec.Struct, kw_only=True):
     def named(self) -> str:
         """Raises ApiError."""
         if not (self.model or self.name):
-            raise ApiError(400, "model is required")
+            raise ApiError(400, "model is required; send its name")
         return self.model or self.name
 
 
@@ -76,7 +76,7 @@ _Refused = dict[str, Any] | str | None
 
 
 class _Create(_Named, kw_only=True):
-    """The texts and parameters of a Modelfile. No file of the client's or of this machine is read."""
+    """The texts and parameters of a Modelfile. No file of the client or of this machine is read."""
 
     base: str = msgspec.field(default="", name="from")
     system: str = ""
@@ -91,7 +91,7 @@ class _Create(_Named, kw_only=True):
     path: _Refused = None
 
     def read_modelfile(self) -> Modelfile:
-        """The Modelfile that says the same. Raises ApiError, ModelfileError."""
+        """Returns the equivalent Modelfile. Raises ApiError, ModelfileError."""
         for field in ("files", "adapters", "quantize", "modelfile", "path"):
             if getattr(self, field):
                 how = "send from, system, template, parameters and messages, or use `eaglecpp create`"
@@ -110,12 +110,12 @@ class _Create(_Named, kw_only=True):
             except (ValueError, OverflowError) as error:
                 raise FieldError(f"parameters.{key}", str(error)) from None
             commands += (
-                [Command(key, one) for one in typed]
+                [Command(key, value) for value in typed]
                 if isinstance(typed, tuple)
                 else [Command(key, value_text(typed))]
             )
-        commands += [Command("message", f"{one.role}: {one.content}") for one in self.messages]
-        n_chars = sum(len(one.args) for one in commands)
+        commands += [Command("message", f"{turn.role}: {turn.content}") for turn in self.messages]
+        n_chars = sum(len(turn.args) for turn in commands)
         if n_chars > MAX_TEXT or len(commands) > MAX_COMMANDS:
             raise ApiError(413, f"expected at most {MAX_COMMANDS} values of {MAX_TEXT} characters in all")
         return Modelfile.from_document(Document(tuple(commands)))
@@ -129,11 +129,11 @@ async def tags(request: Request) -> Response:
 async def ps(request: Request) -> Response:
     """`GET /api/ps`."""
     server = server_of(request)
-    found = []
+    loaded = []
     for model in list(server.models.values()):
         engine = model.engine
         gain = engine.engine.gains.gain()
-        found.append(
+        loaded.append(
             {key: model.entry[key] for key in ("digest", "details")}
             | {
                 "name": model.name,
@@ -155,11 +155,11 @@ async def ps(request: Request) -> Response:
                 "notices": model.notices,
             }
         )
-    return json_response({"models": found})
+    return json_response({"models": loaded})
 
 
 def _drafter(engine: Engine) -> str | None:
-    """What drafts, in the words of `list`."""
+    """Returns the kind of drafter, in the terms of `list`."""
     if not engine.has_draft or (info := engine.draft_info) is None:
         return TEXT if engine.has_draft else None
     return HEAD if info["kind"] == "head" else info["arch" if info["kind"] in ("eagle", "model") else "kind"]
@@ -182,7 +182,7 @@ async def delete(request: Request) -> Response:
         stores = Stores.open()
         model = stores.get(read_name(name))
         if not model.own:
-            raise ApiError(400, f"'{name}' is in another program's store, which this server does not change")
+            raise ApiError(400, f"'{name}' is in another program's store; delete it there")
         remove_model(stores.own, model.name)
         return str(model.name)
 
@@ -206,16 +206,16 @@ async def copy(request: Request) -> Response:
 
 
 async def create(request: Request) -> Response:
-    """`POST /api/create`: a model made of a stored one, which is pulled if it is not there."""
+    """`POST /api/create`: creates a model from a stored one, which is pulled if it is missing."""
     body = await read(request, _Create)
     if body.base in server_of(request).files:
-        raise FieldError("from", "expected the name of a stored model, found a file that this server serves")
+        raise FieldError("from", "expected a stored model, found a file that this server serves")
     name, modelfile = read_name(body.named), await in_thread(request, body.read_modelfile)
 
     def work(report: Callable[[Status], None]) -> None:
         from eaglecpp.store.create import create_model
 
-        with tempfile.TemporaryDirectory() as empty:  # what FROM names is looked up there first
+        with tempfile.TemporaryDirectory() as empty:  # relative names in FROM are searched there first
             create_model(Stores.open(), name, modelfile, Path(empty), report=report)
 
     return await _progress(request, work, body.stream)
@@ -229,11 +229,11 @@ async def pull(request: Request) -> Response:
     name = read_name(body.named)
     draft: str | ModelName | None
     draft = {True: "auto", False: "none"}[body.draft] if isinstance(body.draft, bool) else body.draft
-    # a path in a request could name any file here
+    # a path in a request could name any file of this machine
     if draft is not None and draft not in ("auto", TEXT) and not Strategy.is_off(draft):
         draft = read_draft_name(draft)
     if body.insecure and not server_of(request).config.insecure:
-        raise ApiError(400, "insecure: this server was not started with --insecure")
+        raise ApiError(400, "insecure is not allowed: the operator can start this server with --insecure")
 
     def work(report: Callable[[Status], None]) -> None:
         pull_model(name, draft=draft, insecure=body.insecure, report=report)
@@ -244,14 +244,14 @@ async def pull(request: Request) -> Response:
 async def _progress(
     request: Request, work: Callable[[Callable[[Status], None]], None], is_streamed: bool
 ) -> Response:
-    """Runs `work` in a thread and sends what it reports. A client that leaves ends it at its next report."""
+    """Runs `work` in a thread and sends its reports. If the client disconnects, the next report ends the
+    work.
+    """
     from eaglecpp.store.remote.reach import named_by_a_request
 
     server = server_of(request)
     if server.work.downloads.is_full:
-        raise ApiError(
-            503, "all downloads that may run at a time are under way; try again later", code="busy"
-        )
+        raise ApiError(503, "the maximum number of downloads is running; try again later", code="busy")
     loop, is_over = asyncio.get_running_loop(), threading.Event()
     lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
     last = ("", "", 0.0)
@@ -259,25 +259,25 @@ async def _progress(
     def report(status: Status) -> None:
         nonlocal last
         if is_over.is_set():
-            raise EagleError("the client left")
+            raise EagleError("the client disconnected")
         now, is_done = time.monotonic(), status.total and status.completed >= status.total
         if (status.status, status.digest) == last[:2] and now - last[2] < _REPORT_S and not is_done:
             return
         last = status.status, status.digest, now
-        told = {key: getattr(status, key) for key in ("status", "digest", "total", "completed")}
-        loop.call_soon_threadsafe(lines.put_nowait, {key: value for key, value in told.items() if value})
+        fields = {key: getattr(status, key) for key in ("status", "digest", "total", "completed")}
+        loop.call_soon_threadsafe(lines.put_nowait, {key: value for key, value in fields.items() if value})
 
     def run() -> None:
         try:
             with named_by_a_request(server.config.registries):
                 work(report)
         except OSError as error:  # a full disk, in the middle of a stream
-            raise EagleError(f"the store cannot be written: {error.strerror or error}") from error
+            raise EagleError(f"cannot write to the store: {error.strerror or error}") from error
 
     def ended(task: asyncio.Future[None]) -> None:
         lines.put_nowait(None)
         if not task.cancelled():
-            task.exception()  # which nobody may wait for
+            task.exception()  # retrieved, since no caller may wait for it
 
     async def parts() -> AsyncGenerator[bytes, None]:
         task = asyncio.ensure_future(server.work.downloads.run(run))

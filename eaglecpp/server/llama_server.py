@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What editors send to llama-server: completions and infill, tokens, properties.
+"""The requests that editors send to llama-server: completions and infill, tokens, properties.
 
-Fields and forms: ggml-org/llama.cpp: tools/server/README.md, server-task.cpp. docs/serve.md lists what is
-read; other fields are ignored, as there.
+Fields and forms: ggml-org/llama.cpp: tools/server/README.md, server-task.cpp. docs/serve.md lists the
+supported fields; others are ignored, as in llama-server.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _SAMPLERS: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": 1.0, "dynatemp_range": 0.0},
     "infill": {"infill": False},
 }
-"""llama.cpp's samplers, and the options with which each does nothing."""
+"""llama.cpp's samplers, and the options that switch each one off."""
 
 
 class CompletionBody(SampledBody, kw_only=True):
-    """Of `/completion`."""
+    """The body of `/completion`."""
 
     prompt: Any = None
     n_predict: int | None = None
@@ -53,9 +53,9 @@ class CompletionBody(SampledBody, kw_only=True):
     samplers: list[str] | None = None
 
     def generation(self, **fields: Any) -> ServedRequest:
-        """Raises ApiError."""
+        """Returns the request for one prompt. Raises ApiError."""
         limits = (self.n_predict, self.max_tokens, -1)
-        options = sampling_of(self, max_tokens=next(one for one in limits if one is not None))
+        options = sampling_of(self, max_tokens=next(limit for limit in limits if limit is not None))
         if self.samplers is not None:
             for name, off in _SAMPLERS.items():
                 options |= off if name not in self.samplers else {}
@@ -66,7 +66,7 @@ class CompletionBody(SampledBody, kw_only=True):
         return self.request(options, **fields)
 
     def requests(self, n_max: int) -> list[ServedRequest]:
-        """Returns a request for each prompt, at most n_max. Raises ApiError."""
+        """Returns a request for each prompt, for at most n_max. Raises ApiError."""
         prompts = read_prompts(self.prompt, n_max=n_max)
         return [self.generation(prompt=prompt, n_keep=self.n_keep) for prompt in prompts]
 
@@ -83,14 +83,14 @@ class _InfillBody(CompletionBody, kw_only=True):
     prompt: str = ""
 
     def wanted(self) -> ServedRequest:
-        extra = [(one.filename, one.text) for one in self.input_extra]
+        extra = [(file.filename, file.text) for file in self.input_extra]
         return self.generation(
             gap=Infill(self.input_prefix, self.input_suffix, extra, self.prompt), truncate=True
         )
 
 
 async def completion(request: Request) -> Response:
-    """`POST /completion`: a prompt without a template, or several, which are answered side by side."""
+    """`POST /completion`: answers one or more prompts without a template, concurrently."""
     body = await read(request, CompletionBody)
     return await _answered(
         request, body, await in_thread(request, body.requests, server_of(request).config.n_answers)
@@ -98,7 +98,7 @@ async def completion(request: Request) -> Response:
 
 
 async def infill(request: Request) -> Response:
-    """`POST /infill`: what goes between `input_prefix` and `input_suffix`."""
+    """`POST /infill`: answers with the text between `input_prefix` and `input_suffix`."""
     body = await read(request, _InfillBody)
     return await _answered(request, body, [body.wanted()])
 
@@ -109,7 +109,7 @@ async def _answered(request: Request, body: Body, wanted: Sequence[ServedRequest
         n_tokens = 0
         async for round in answer:
             n_tokens += len(round.tokens)
-            if round.tokens:  # one, or more where drafts were accepted
+            if round.tokens:  # more than one if drafts were accepted
                 part = {"index": index, "content": round.text, "tokens": round.tokens, "stop": False}
                 counts = {"tokens_predicted": n_tokens, "tokens_evaluated": len(answer.prompt.tokens)}
                 yield sse({**part, "id_slot": answer.stream.slot_number, **counts})
@@ -158,10 +158,10 @@ async def tokenize(request: Request) -> Response:
         try:
             tokens = vocabulary.tokenize(body.content, add_bos=body.add_special, n_ctx=JSON_VALUES, **options)
         except ContextFullError:
-            raise ApiError(413, f"the text has more than {JSON_VALUES - 1} tokens") from None
+            raise ApiError(413, f"the text has more than {JSON_VALUES - 1} tokens; split it") from None
         if not body.with_pieces:
             return tokens
-        return [{"id": one, "piece": _piece(vocabulary.token_to_piece(one, special=True))} for one in tokens]
+        return [{"id": id, "piece": _piece(vocabulary.token_to_piece(id, special=True))} for id in tokens]
 
     return json_response({"tokens": await of_model(request, body.request(), work)})
 
@@ -180,7 +180,7 @@ async def detokenize(request: Request) -> Response:
 
     def work(model: LoadedModel) -> str:
         vocabulary = model.engine.engine.vocabulary
-        pieces = [vocabulary.token_to_piece(one, special=True) for one in vocabulary.checked(body.tokens)]
+        pieces = [vocabulary.token_to_piece(token, special=True) for token in vocabulary.checked(body.tokens)]
         return b"".join(pieces).decode("utf-8", "replace")
 
     return json_response({"content": await of_model(request, body.request(), work)})
@@ -201,14 +201,14 @@ async def unload(request: Request) -> Response:
 
 
 async def adapters(request: Request) -> Response:
-    """`GET /lora-adapters`; `?model=` where the server has several. There is no `POST`, which in llama-server
-    sets the scales of everybody's answers: each request says its own.
+    """`GET /lora-adapters`; `?model=` selects one of several models. `POST` is not supported: in llama-server
+    it changes the answers of all clients. Here each request sets its own scales.
     """
     source = await _source(request)
-    found = [
+    listed = [
         {"id": i, "path": Path(path).name, "scale": scale} for i, (path, scale) in enumerate(source.adapters)
     ]
-    return json_response(found)
+    return json_response(listed)
 
 
 async def _source(request: Request) -> Source:
@@ -218,7 +218,7 @@ async def _source(request: Request) -> Source:
 
 
 async def props(request: Request) -> Response:
-    """`GET /props`; `?model=` where the server has several. Loads nothing."""
+    """`GET /props`; `?model=` selects one of several models. Loads nothing."""
     server, source = server_of(request), await _source(request)
     if (model := server.models.get(source.key)) is not None:
         engine = model.engine.engine
@@ -227,8 +227,8 @@ async def props(request: Request) -> Response:
     else:
         plan = await server.work.files.run(plan_source, source, server.config, 0)
         sampling, n_ctx = plan.sampling_options(), plan.model_options().n_ctx
-        found = await server.files_run(facts, source.name)
-        template, has_projector = found["template"], "vision" in found["capabilities"]
+        shown = await server.files_run(facts, source.name)
+        template, has_projector = shown["template"], "vision" in shown["capabilities"]
     params = {option.name: getattr(sampling, option.name) for option in describe(SamplingOptions)}
     return json_response(
         {
@@ -246,7 +246,7 @@ async def props(request: Request) -> Response:
 
 
 async def slots(request: Request) -> Response:
-    """`GET /slots`; `?model=` where the server has several. Loads nothing, and says nothing of any prompt."""
+    """`GET /slots`; `?model=` selects one of several models. Loads nothing, and reports no prompts."""
     server, source = server_of(request), await _source(request)
     if (model := server.models.get(source.key)) is not None:
         running, drafts, n_ctx = model.engine.running_slots, model.engine.engine.has_draft, model.n_ctx
@@ -255,7 +255,7 @@ async def slots(request: Request) -> Response:
         running, drafts, n_ctx = set[int](), plan.can_draft, plan.model_options().n_ctx
     numbers = range(server.config.n_parallel)
     if request.query_params.get("fail_on_no_slot") and len(running) >= len(numbers):
-        raise ApiError(503, "no slot available", code="queue_full")
+        raise ApiError(503, "no slot available; try again later", code="queue_full")
     return json_response(
         [{"id": i, "n_ctx": n_ctx, "speculative": drafts, "is_processing": i in running} for i in numbers]
     )
@@ -266,7 +266,7 @@ class _SlotBody(Body, kw_only=True):
 
 
 async def slot(request: Request) -> Response:
-    """`POST /slots/{id}?action=save|restore|erase`; `?model=` where the server has several."""
+    """`POST /slots/{id}?action=save|restore|erase`; `?model=` selects one of several models."""
     action, number = request.query_params.get("action", ""), int(request.path_params["id"])
     body = await read(request, _SlotBody) if action in ("save", "restore") else _SlotBody()
     name = body.model or request.query_params.get("model", "")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`Server`: what requests share, first of all the models that are in memory.
+"""`Server`: state shared by requests, above all the models in memory.
 
-`async with server.use(request) as lease` gives a loaded model, loading it first if necessary, and keeps it
-from being unloaded in the meantime. An unused model is unloaded when its time is over, or when another one
-needs its memory, least recently used first. All state belongs to the event loop; only loading itself is in a
-thread. `Source` and `LoadedModel` know how models are found and opened; all that blocks.
+`async with server.use(request) as lease` leases a model, loading it first if necessary; a leased model is not
+unloaded. An unused model is unloaded after its keep-alive time, or when another model needs its memory, least
+recently used first. All state belongs to the event loop; only loading runs in a thread. `Source` and
+`LoadedModel` find and open models; their methods block.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ from eaglecpp.store.model import StoredModel
 if TYPE_CHECKING:
     from eaglecpp.server.answer import ServedRequest
 
-_N_BATCH = 256  # tokens of a prompt between two rounds: others wait for them
-_HOST_CACHE_SHARE = 8  # of the free memory, swapped out conversations may take one part
-_SHARE = 0.85  # of the free memory at the start that models may take
-_LOOK_S = 1.0  # at what others wait for
+_N_BATCH = 256  # prompt tokens between two rounds, while other requests wait
+_HOST_CACHE_SHARE = 8  # swapped out conversations may take 1/8 of the free memory
+_SHARE = 0.85  # share of the free memory at startup for models
+_LOOK_S = 1.0  # interval for checking what other requests wait for
 _log = logging.getLogger("eaglecpp.server")
 T = TypeVar("T")
 
 
 Key = tuple[Any, ...]
-"""What is opened: the files as they are now, and what the model's author says of them."""
+"""Identity of an opened model: its files in their current state, and its Modelfile settings."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a name stands for now.
+    """The model that a name currently refers to.
 
-    name:   in the one spelling that lists have, whatever the request's was
+    name:   as listed, in one spelling
     key:    the same for all names of one model
-    stored: gives the model in its store, or the file as one
-    adapters: path and scale of each that it has; with a scale of 0 it is not used
-    chosen: the scales, where a request chose them
+    stored: returns the model in its store, or the file as a model
+    adapters: path and scale of each; an adapter with scale 0 is not used
+    chosen: the scales, if a request chose them
     """
 
     name: str
@@ -82,30 +82,30 @@ class Source:
     def of(
         cls, name: str, files: ModelFiles, config: ServerConfig, stored: Callable[[], StoredModel]
     ) -> Source:
-        """Spellings and copies share a key. Another drafter, adapter or Modelfile (parameters, system prompt,
-        template, messages) on the same weights is another model.
+        """Builds a source. Spellings and copies share a key. Another drafter, adapter or Modelfile
+        (parameters, system prompt, template, messages) on the same weights is another model.
         """
-        said, draft = files.modelfile, files.draft
+        text, draft = files.modelfile, files.draft
         states = (
             tuple(map(file_state, part_paths(files.target))),
             None if draft is None else file_state(draft),
             tuple(map(file_state, (*files.adapters, *files.projectors))),
         )
-        texts = (said.template, files.stored_template, said.system, said.messages, said.pragmas)
+        texts = (text.template, files.stored_template, text.system, text.messages, text.pragmas)
         options = config.engine_of(name)
         own = repr((sorted(options.items()), config.is_pinned(name) and name))
-        key = (states, files.drafts_text, repr((*texts, sorted(said.parameters.items()))), own)
+        key = (states, files.drafts_text, repr((*texts, sorted(text.parameters.items()))), own)
         adapters = options.get("lora") or tuple((str(path), 1.0) for path in files.adapters)
         return cls(name, files, key, stored, tuple(adapters))
 
     def adapted(self, scales: Mapping[int, float]) -> Source:
-        """The same model with its adapters at these scales, by their number; the others are not used. It is
-        another model in memory: rows of different adapters neither share a batch nor a cache. Raises
-        ApiError.
+        """Returns this model with its adapters at these scales, by number; unlisted adapters are not used. It
+        counts as another model in memory, because different adapters share neither a batch nor a cache.
+        Raises ApiError.
         """
         for number in scales:
             if not 0 <= number < len(self.adapters):
-                has = f"it has {len(self.adapters)} of them" if self.adapters else "it has none"
+                has = f"it has {len(self.adapters)}" if self.adapters else "it has none"
                 raise FieldError("lora", f"{self.name} has no adapter {number}: {has} (GET /lora-adapters)")
         chosen = tuple(scales.get(i, 0.0) for i in range(len(self.adapters)))
         if chosen == tuple(scale for _, scale in self.adapters):
@@ -115,19 +115,19 @@ class Source:
 
     @property
     def base_key(self) -> Key:
-        """Of the model with its own scales: all share one queue."""
+        """Key of the model with its own scales; all variants share one queue."""
         return self.key[:-1] if self.chosen else self.key
 
 
 def find_source(
     name: str, config: ServerConfig, files: Mapping[str, Path], lora: Mapping[int, float] | None = None
 ) -> Source:
-    """Looks a name up on this machine; nothing is fetched. files: GGUF files served under a name. Clients
-    name models; which files are served is the operator's choice. A server of one file means that file by
-    every name that nothing else has, as llama-server does: clients send whatever they were written with.
-    lora: scales of its adapters by number, in place of the model's own
+    """Finds the model of a name on this machine; downloads nothing. files: GGUF files served under a name.
+    The operator decides which files are served. If the server's model is a file, every unknown name means
+    that file, as in llama-server, since clients send arbitrary names. lora: scales of its adapters by number,
+    instead of the model's own
 
-    Raises ModelNotFoundError, ModelNameError; ApiError where no name is given and none is meant.
+    Raises ModelNotFoundError, ModelNameError; ApiError for an empty name without a default model.
     """
     name = name or config.model
     if not name:
@@ -137,8 +137,8 @@ def find_source(
     if name not in files and name.removesuffix(":latest") in files:
         name = name.removesuffix(":latest")
     if name in files:
-        found = find_here(files[name], config.draft_of(name))
-        return Source.of(name, found, config, lambda: served(files[name]))
+        model = find_here(files[name], config.draft_of(name))
+        return Source.of(name, model, config, lambda: served(files[name]))
     stores = Stores.open()
     try:
         if means_path(name):
@@ -158,9 +158,8 @@ def find_source(
 
 
 def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan:
-    """How the model is opened: as it says, under what the server was told, with room for several
-    conversations. n_ctx: tokens that one conversation has at least; more, where model and memory allow
-    it.
+    """Returns the plan for opening a model: its own settings, overridden by the server's, for several
+    conversations. n_ctx: minimum tokens of each conversation; more if model and memory allow it.
     """
     strategy = Strategy.parse(config.strategy) if config.strategy else None
     options: dict[str, Any] = config.engine_of(source.name) | {"n_sequences": config.n_parallel}
@@ -168,35 +167,35 @@ def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan
     options.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
     if source.adapters:
         options["lora"] = tuple((path, scale) for path, scale in source.adapters if scale)
-    defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # and Ollama's for sampling, also of a bare file
+    defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # and Ollama's for sampling, even of a bare file
     defaults |= {name: value for name, value in engine_options({}).items() if name.startswith("sampling.")}
     make = partial(make_plan, source.files, strategy=strategy, defaults=defaults, choose_context=True)
     plan = make(options=options)
-    if 0 <= plan.model_options().n_ctx < n_ctx:  # -1 is as long as it gets
+    if 0 <= plan.model_options().n_ctx < n_ctx:  # -1 means the model's maximum
         plan = make(options=options | {"n_ctx": n_ctx})
     off = plan.strategy.value.kind == "off"
     return plan.without_drafts() if off and source.files.draft is None else plan
 
 
 def n_bytes_of(plan: OpeningPlan) -> int:
-    """Bytes of memory that a model takes when it is opened so."""
+    """Returns the bytes of memory of a model opened with this plan."""
     return memory_needed(plan.target, plan.model_options(), plan.files.n_weight_bytes)
 
 
 class LoadedModel:
-    """A model in memory: its engine, which this opens, and who uses it. Used by one server.
+    """A model in memory: its engine, which this opens, and its users. Belongs to one server.
 
-    used: when its last use ended; load_ms: what loading took, until a request was told;
-    is_pinned: it is not unloaded for another one
+    used: time when its last use ended; load_ms: load time, until a request has reported it
+    is_pinned: never unloaded for another model
     """
 
     def __init__(self, source: Source, plan: OpeningPlan, config: ServerConfig, turns: FairLock) -> None:
-        """plan: of `plan_source`"""
+        """plan: from `plan_source`"""
         started = time.perf_counter()
         self.notices = list(plan.notices)
         self.entry = complete_entry(source.stored(), source.name)  # as /api/tags lists it
         self.n_bytes = n_bytes_of(plan)
-        # what may fail comes before: no caller could close an engine that is open by then
+        # steps that may fail come first: after this, no caller could close the open engine
 
         def open_engine() -> Engine:
             engine, without = open_fitting(plan)
@@ -227,7 +226,7 @@ class LoadedModel:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until it goes; None = it stays."""
+        """Seconds until it is unloaded; None = never."""
         if self.keep_alive_s < 0:
             return None
         return self.keep_alive_s if self.n_users else self.used + self.keep_alive_s - time.monotonic()
@@ -239,29 +238,29 @@ class LoadedModel:
 
     @property
     def chat(self) -> ChatModel:
-        """Prompts and answers."""
+        """Builds prompts and reads answers."""
         return self.engine.engine.shared.chat
 
-    def answers_as(self, asked: str) -> str:
-        """What an answer calls the model: as the request did, a file by its own name."""
-        return self.name if self.source.files.name is None or not asked else asked
+    def answers_as(self, requested: str) -> str:
+        """Returns the model's name in an answer: as in the request; for a file, its own name."""
+        return self.name if self.source.files.name is None or not requested else requested
 
 
 def server_of(request: Request) -> Server:
-    """The server that a request came to."""
+    """Returns the server of a request."""
     server: Server = request.app.state.server
     return server
 
 
 def owner_of(request: Request) -> str:
-    """The API key of a request; "" where the server requires none."""
+    """Returns the API key of a request; "" if the server requires none."""
     return str(request.scope.get("api_key", ""))
 
 
 class Lease:
     """The use of a loaded model.
 
-    end_late: ends it where it takes longer than so many seconds: others wait for the memory
+    end_late: ends the use if it has lasted longer than this many seconds, because others wait for the memory
     """
 
     def __init__(self, model: LoadedModel) -> None:
@@ -270,9 +269,9 @@ class Lease:
 
 
 class Server:
-    """What requests share. files: GGUF files served under a name, besides what the stores hold.
+    """State shared by requests. files: GGUF files served under a name, in addition to the stores.
 
-    models: in memory, by what is opened (`Source.key`), so that all names of one model share it
+    models: models in memory by `Source.key`, so that all names of one model share it
     """
 
     def __init__(self, config: ServerConfig, files: Mapping[str, Path]) -> None:
@@ -283,12 +282,12 @@ class Server:
         self.held = Held(max(config.n_held, config.n_body))
         self.kept = KeptResponses(config.n_responses, config.n_response_bytes)
         self.models: dict[Key, LoadedModel] = {}
-        self.loads: list[str] = []  # models that the server was started with, as long as they are not loaded
+        self.loads: list[str] = []  # models of the command line that are not loaded yet
         self.n_bytes = config.n_bytes or int(_SHARE * (free_memory() or 1 << 62))
         self._n_asked: Counter[Key] = Counter()
         self._loading = asyncio.Lock()
         self._loads: dict[Key, asyncio.Future[LoadedModel]] = {}
-        self._n_joined: Counter[Key] = Counter()  # requests that wait for a load, also those that left
+        self._n_joined: Counter[Key] = Counter()  # requests that wait for a load, including disconnected ones
         self._changed = asyncio.Event()
         self._turns = FairLock()
         self._last_use = time.monotonic()
@@ -298,25 +297,26 @@ class Server:
         )
 
     async def files_run(self, work: Callable[..., T], *args: Any) -> T:
-        """What `work` says of the models on this machine: files served under a name, and stored ones."""
+        """Runs `work` on the models of this machine: files served under a name, and stored ones."""
         return await self.work.files.run(work, self.files, self.config, *args)
 
     def _learning(self) -> Iterator[tuple[str, Path, Path]]:
-        """Models whose answers are kept for their drafter: name, target, drafter."""
+        """Yields the models whose answers are saved for their drafter: name, target, drafter."""
         for model in list(self.models.values()):
-            found = model.source.files
-            if model.engine.engine.shared.on_answer is not None and found.draft is not None:
-                yield model.name, found.target, found.draft
+            files = model.source.files
+            if model.engine.engine.shared.on_answer is not None and files.draft is not None:
+                yield model.name, files.target, files.draft
 
     def idle_for(self) -> float:
-        """Seconds since the last use of any model ended, 0 while one is used."""
+        """Returns the seconds since the last use of any model, 0 while one is in use."""
         in_use = self._loading.locked() or any(model.n_users for model in self.models.values())
         return 0.0 if in_use else time.monotonic() - self._last_use
 
     @asynccontextmanager
     async def use(self, wanted: ServedRequest, is_queued: bool = True) -> AsyncIterator[Lease]:
-        """Leases the model that a request names, loading it if necessary. is_queued: counts towards the
-        queue limit of the model. Raises ModelNotFoundError, QueueFullError and what opening an engine raises.
+        """Leases the model that a request names, loading it if necessary. is_queued: the request counts
+        towards the model's queue limit. Raises ModelNotFoundError, QueueFullError and the errors of opening
+        an engine.
         """
         self.learner.stop_for_request()
         self._last_use = time.monotonic()
@@ -340,23 +340,23 @@ class Server:
                 self._release(model)
         finally:
             self._n_asked[source.base_key] -= is_queued
-            self._n_asked += Counter()  # drops what is 0
+            self._n_asked += Counter()  # drops entries of 0
 
     async def unload(self, name: str) -> bool:
-        """Unloads a model, by any of its names, as soon as nobody uses it; False when it is not loaded. One
-        with other adapters goes with it. Raises ModelNotFoundError; ApiError for a pinned one.
+        """Unloads a model, by any of its names, as soon as it is unused, including variants with other
+        adapters. Returns False if it is not loaded. Raises ModelNotFoundError; ApiError for a pinned model.
         """
         source = await self.work.names.run(find_source, name, self.config, self.files)
         if self.config.is_pinned(source.name):
             raise ApiError(400, f"'{source.name}' is pinned: the operator of this server keeps it in memory")
-        found = [m for m in self.models.values() if m.name == source.name or m.source.key == source.key]
-        for model in found:
+        models = [m for m in self.models.values() if m.name == source.name or m.source.key == source.key]
+        for model in models:
             await self._end(model)
-        return bool(found)
+        return bool(models)
 
     async def forget(self, name: str) -> None:
-        """Unloads the models of that name, as soon as nobody uses them: it is no longer there, or has another
-        drafter. name: as lists have it
+        """Unloads the models of that name as soon as they are unused: they were removed, or have another
+        drafter. name: as listed
         """
         for model in [model for model in self.models.values() if model.name == name]:
             await self._end(model)
@@ -369,22 +369,22 @@ class Server:
                     await self._unload(model)
 
     async def close(self) -> None:
-        """Gives what runs the configured time to end, then frees everything."""
+        """Gives running requests the configured time to finish, then frees everything."""
         self.stop_loads()
-        await self._loading.acquire()  # for good: nothing is loaded any more
+        await self._loading.acquire()  # never released, so that nothing is loaded any more
         models = list(self.models.values())
         self.models.clear()
         await asyncio.gather(*(model.engine.close(grace_s=self.config.grace_s) for model in models))
 
     def stop_loads(self) -> None:
-        """Cancels loads under way and refuses further ones: requests that wait for them get an error."""
+        """Cancels running loads and refuses new ones: requests that wait for them get an error."""
         self._is_stopping = True
         for loading in self._loads.values():
             loading.cancel()
 
     async def _taken(self, source: Source, n_ctx: int) -> LoadedModel:
-        """Returns a model with one more user. All requests for a model that loads share that load and its
-        error. It goes on when they have left.
+        """Returns a model with one more user. All requests for a model that is loading share that load and
+        its error. The load continues when they have disconnected.
         """
         model = self.models.get(source.key)
         if model is not None and model.engine.broken is None:
@@ -410,14 +410,14 @@ class Server:
         self._changed.set()
 
     async def _load(self, source: Source, n_ctx: int) -> LoadedModel:
-        """Loads a model for all requests that wait for it, in place of one that is broken. Raises ApiError
-        when the server stops.
+        """Loads a model for all requests that wait for it, replacing a broken one. Raises ApiError if the
+        server stops.
         """
         try:
             async with self._loading:
                 return await self._loaded(source, n_ctx)
         except asyncio.CancelledError:
-            raise ApiError(503, f"the server stops, '{source.name}' is not loaded") from None
+            raise ApiError(503, f"the server is stopping, so '{source.name}' is not loaded") from None
         finally:
             del self._loads[source.key], self._n_joined[source.key]
             self._changed.set()
@@ -445,15 +445,15 @@ class Server:
         return model
 
     async def _make_room(self, n_bytes: int, name: str) -> bool:
-        """Unloads others as far as it takes; whether any was."""
+        """Unloads other models until this one fits; returns whether any was unloaded."""
         pinned = [model for model in self.models.values() if model.is_pinned]
         n_pinned_bytes = sum(model.n_bytes for model in pinned)
         if len(pinned) >= self.config.n_models or n_pinned_bytes + n_bytes > self.n_bytes:
             raise ApiError(
                 503,
                 f"model '{name}' needs about {human_bytes(n_bytes)}, but models may use only "
-                f"{human_bytes(self.n_bytes)} here (--memory), {human_bytes(n_pinned_bytes)} of them for "
-                f"the {len(pinned)} of {self.config.n_models} that are pinned (--max-models)",
+                f"{human_bytes(self.n_bytes)} (--memory), of which pinned models take "
+                f"{human_bytes(n_pinned_bytes)}; pinned: {len(pinned)} of --max-models {self.config.n_models}",
                 code="out_of_memory",
             )
 
@@ -474,8 +474,8 @@ class Server:
         return len(self.models) < n_loaded
 
     async def _change(self, of: Iterable[LoadedModel]) -> None:
-        """Waits for a while, at most until something changes. What has used one `of` these for longer than
-        `slot_time_s` loses it.
+        """Waits for a short time, or until something changes. Ends leases of these models that have lasted
+        longer than `slot_time_s`.
         """
         if self.config.slot_time_s > 0:
             for lease in [lease for model in of for lease in model.leases]:
@@ -483,7 +483,7 @@ class Server:
         await self._look_again()
 
     async def _look_again(self) -> None:
-        """Waits for a while, at most until something changes."""
+        """Waits for a short time, or until something changes."""
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_S):
@@ -498,7 +498,7 @@ class Server:
         self._changed.set()
 
     async def sweep(self) -> None:
-        """Unloads models whose time is over, as long as it runs."""
+        """Unloads models after their keep-alive time, in an endless loop."""
         while True:
             await self._look_again()
             async with self._loading:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ollama's `/api/chat` and `/api/generate`: in Ollama's objects, one per line."""
+"""Ollama's `/api/chat` and `/api/generate`: Ollama's objects, one per line."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from eaglecpp.server.models import server_of
 
 ENDINGS = {"stop": "stop", "length": "length", "tool_calls": "stop"}
 _N_KEEP = 4
-"""Tokens that stay of the beginning of a prompt that is cut, as in Ollama."""
+"""Tokens kept from the beginning of a truncated prompt, as in Ollama."""
 
 
 class _Body(Body, kw_only=True):
-    """The fields that both endpoints have. show_drafts: our page's"""
+    """Fields of both endpoints. show_drafts: for our page"""
 
     stream: bool = True
     think: bool | Annotated[str, Meta(pattern="^(low|medium|high|max)$")] | None = None
@@ -58,17 +58,17 @@ class _Chat(_Body, kw_only=True):
     tools: list[Any] = []
 
     def wanted(self) -> ServedRequest:
-        messages = [read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)]
+        messages = [read_message(entry, f"messages[{i}]") for i, entry in enumerate(self.messages)]
         return self.generation(self.tools, messages=messages)
 
-    def part(self, said: Message) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": said.content}
-        if said.thinking:
-            message["thinking"] = said.thinking
-        if said.tool_calls:
+    def part(self, answer: Message) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.content}
+        if answer.thinking:
+            message["thinking"] = answer.thinking
+        if answer.tool_calls:
             message["tool_calls"] = [
-                {"id": one.id, "function": {"index": i, "name": one.name, "arguments": dict(one.arguments)}}
-                for i, one in enumerate(said.tool_calls)
+                {"id": c.id, "function": {"index": i, "name": c.name, "arguments": dict(c.arguments)}}
+                for i, c in enumerate(answer.tool_calls)
             ]
         return {"message": message}
 
@@ -96,10 +96,10 @@ class _Generate(_Body, kw_only=True):
             return self.generation(gap=Infill(self.prompt, self.suffix), **what)
         turns: list[Any] = [{"role": "system", "content": self.system}] if self.system else []
         turns.append({"role": "user", "content": self.prompt, "images": self.images})
-        return self.generation(messages=[read_message(one, "images") for one in turns], **what)
+        return self.generation(messages=[read_message(turn, "images") for turn in turns], **what)
 
-    def part(self, said: Message) -> dict[str, Any]:
-        return {"response": said.content} | ({"thinking": said.thinking} if said.thinking else {})
+    def part(self, answer: Message) -> dict[str, Any]:
+        return {"response": answer.content} | ({"thinking": answer.thinking} if answer.thinking else {})
 
 
 async def chat(request: Request) -> Response:
@@ -119,10 +119,10 @@ async def _respond(request: Request, body: _Chat | _Generate, is_empty: bool) ->
         return await _load_or_unload(request, body)
     wanted = await in_thread(request, body.wanted)
 
-    def out(answer: Answer, said: Message, logprobs: list[TokenLogprob], **rest: Any) -> dict[str, Any]:
+    def out(answer: Answer, message: Message, logprobs: list[TokenLogprob], **rest: Any) -> dict[str, Any]:
         if wanted.n_top is not None:
             rest["logprobs"] = logprob_list(answer, logprobs)
-        return {**_head(answer.name), **body.part(said), **rest}
+        return {**_head(answer.name), **body.part(message), **rest}
 
     def whole(answer: Answer, index: int) -> dict[str, Any]:
         return out(answer, answer.reader.message, answer.logprobs, **_last(answer))
@@ -131,15 +131,15 @@ async def _respond(request: Request, body: _Chat | _Generate, is_empty: bool) ->
         async for round in answer:
             if round.parts or round.logprobs or wanted.show_drafts:
                 drafts = {"drafts": _drafts(answer, round)} if wanted.show_drafts else {}
-                said = message_of(round.parts)
-                yield dump(out(answer, said, round.logprobs, done=False, **drafts)) + b"\n"
+                message = message_of(round.parts)
+                yield dump(out(answer, message, round.logprobs, done=False, **drafts)) + b"\n"
         yield dump({**_head(answer.name), **body.part(message_of(())), **_last(answer)}) + b"\n"
 
     return await respond(request, [wanted], body.stream, whole, lines, media_type="application/x-ndjson")
 
 
 async def _load_or_unload(request: Request, body: _Chat | _Generate) -> Response:
-    """An empty request loads a model; with a keep_alive of 0 it unloads it."""
+    """Loads the model of an empty request; unloads it if keep_alive is 0."""
     wanted, reason, name = body.generation(), "load", body.model
     if wanted.keep_alive_s == 0:
         reason = "unload"
@@ -157,7 +157,7 @@ def _head(name: str) -> dict[str, Any]:
 def _drafts(answer: Answer, round: Chunk) -> dict[str, Any]:
     """Returns a round for the page."""
     counters = {name: answer.stream.live.get(name, 0) for name in ("predicted_n", "predicted_ms")}
-    pieces = [[one.text, one.is_accepted, one.is_thinking] for one in round.pieces]
+    pieces = [[piece.text, piece.is_accepted, piece.is_thinking] for piece in round.pieces]
     return {"pieces": pieces, **counters}
 
 

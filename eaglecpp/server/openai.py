@@ -27,7 +27,7 @@ from eaglecpp.server.models import LoadedModel, server_of
 
 ENDINGS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 Choices = Annotated[int, Meta(ge=1, le=128)]
-"""Answers to each prompt; the bound is OpenAI's."""
+"""Answers to each prompt; the maximum is OpenAI's."""
 _OF_PROMPTS = {"messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "chat_template"}
 
 
@@ -39,22 +39,22 @@ class _Body(bodies.CloudBody, kw_only=True):
     stream_options: dict[str, Any] = {}
 
     def given(self) -> dict[str, Any]:
-        """The options for sampling. Raises ApiError."""
+        """Returns the sampling options. Raises ApiError."""
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         return bodies.sampling_of(self, max_tokens=limit)
 
     def form(self) -> dict[str, Any]:
-        """Of the answer; `json_schema` is llama-server's field. Raises ApiError."""
-        found = bodies.read_format(self.response_format)
-        return found or ({"json_schema": self.json_schema} if self.json_schema else {})
+        """Returns the form of the answer; `json_schema` is llama-server's field. Raises ApiError."""
+        form = bodies.read_format(self.response_format)
+        return form or ({"json_schema": self.json_schema} if self.json_schema else {})
 
-    def choices(self, one: ServedRequest) -> list[ServedRequest]:
+    def choices(self, request: ServedRequest) -> list[ServedRequest]:
         """Returns a request for each answer to the same prompt."""
-        return [replace(one, choice=index) for index in range(self.n)]
+        return [replace(request, choice=index) for index in range(self.n)]
 
 
 class _Chat(_Body, kw_only=True):
-    """Of chat completions."""
+    """The body of chat completions."""
 
     messages: Annotated[list[Any], Meta(min_length=1)]
     logprobs: bool = False
@@ -65,13 +65,13 @@ class _Chat(_Body, kw_only=True):
     """Both are llama-server's."""
     reasoning: dict[str, Any] = {}
     chat_template_kwargs: Annotated[dict[str, str | float | int | bool | None], Meta(max_length=256)] = {}
-    """Each value is one more that the probes of a template take along. A template comes with its model."""
+    """Each value is tried by the probes of a template, so their number is limited."""
 
     def chat(self) -> ServedRequest:
         """Returns the request. Raises ApiError."""
         values = self.chat_template_kwargs
         if taken := ", ".join(values.keys() & _OF_PROMPTS):
-            raise FieldError("chat_template_kwargs", f"{taken}: set by the server, never by a request")
+            raise FieldError("chat_template_kwargs", f"{taken}: only the server sets these; leave them out")
         think = bodies.read_effort(self.reasoning_effort, self.reasoning)
         wanted = (values.get(name) for name in ("enable_thinking", "thinking"))
         budgets = (
@@ -82,9 +82,9 @@ class _Chat(_Body, kw_only=True):
         return self.request(
             self.given() | bodies.read_budget(*budgets),
             n_top=self.top_logprobs if self.logprobs else None,
-            messages=[bodies.read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)],
+            messages=[bodies.read_message(entry, f"messages[{i}]") for i, entry in enumerate(self.messages)],
             template_values=values,
-            think=next((one for one in wanted if isinstance(one, bool)), think),
+            think=next((value for value in wanted if isinstance(value, bool)), think),
             **bodies.offered(self.tools, self.tool_choice, self.form()),
         )
 
@@ -97,19 +97,19 @@ class _Completions(_Body, kw_only=True):
     echo: bool = False
 
     def requests(self, n_max: int) -> list[ServedRequest]:
-        """Returns a request for each answer, at most n_max. Raises ApiError."""
+        """Returns a request for each answer, for at most n_max. Raises ApiError."""
         if self.echo:
             raise FieldError("echo", "not supported; remove it")
         if self.best_of not in (None, self.n):
-            raise FieldError("best_of", f"expected n ({self.n}): every answer is returned")
+            raise FieldError("best_of", f"expected n ({self.n}), since every answer is returned")
         options, form = self.given(), self.form()
-        found = []
+        requests = []
         for prompt in bodies.read_prompts(self.prompt, n_max=n_max // self.n):
             if self.suffix and not isinstance(prompt, str):
-                raise FieldError("suffix", "it needs a prompt that is a text")
+                raise FieldError("suffix", "expected a prompt that is a text")
             what = {"gap": Infill(str(prompt), self.suffix)} if self.suffix else {"prompt": prompt}
-            found += self.choices(self.request(options, n_top=self.logprobs, **what, **form))
-        return found
+            requests += self.choices(self.request(options, n_top=self.logprobs, **what, **form))
+        return requests
 
 
 async def chat(request: Request) -> Response:
@@ -120,16 +120,16 @@ async def chat(request: Request) -> Response:
     chunk = {**head, "object": "chat.completion.chunk"}
 
     def choice(answer: Answer, index: int) -> dict[str, Any]:
-        said = answer.reader.message
-        message: dict[str, Any] = {"role": "assistant", "content": said.content, "refusal": None}
-        if said.thinking:
-            message["reasoning_content"] = message["reasoning"] = said.thinking
-        if said.tool_calls:
-            message["content"] = said.content or None
-            message["tool_calls"] = [_call(call) for call in said.tool_calls]
+        message = answer.reader.message
+        fields: dict[str, Any] = {"role": "assistant", "content": message.content, "refusal": None}
+        if message.thinking:
+            fields["reasoning_content"] = fields["reasoning"] = message.thinking
+        if message.tool_calls:
+            fields["content"] = message.content or None
+            fields["tool_calls"] = [_call(call) for call in message.tool_calls]
         logprobs = _logprobs(answer, answer.logprobs)
         reason = ENDINGS[answer.reason]
-        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+        return {"index": index, "message": fields, "logprobs": logprobs, "finish_reason": reason}
 
     async def chunks(answer: Answer, index: int) -> AsyncIterator[bytes]:
         usual = {**chunk, "model": answer.name}
@@ -163,7 +163,7 @@ async def chat(request: Request) -> Response:
 
 
 async def apply_template(request: Request) -> Response:
-    """llama-server's `POST /apply-template`: the text that chat completions make of the same body."""
+    """llama-server's `POST /apply-template`: returns the prompt text of the same chat request."""
     wanted = await in_thread(request, (await bodies.read(request, _Chat)).chat)
 
     def work(model: LoadedModel) -> str:
@@ -173,7 +173,7 @@ async def apply_template(request: Request) -> Response:
 
 
 async def completions(request: Request) -> Response:
-    """`POST /v1/completions`: a prompt without a template, or several, which are answered side by side."""
+    """`POST /v1/completions`: answers one or more prompts without a template, concurrently."""
     body = await bodies.read(request, _Completions)
     wanted = await in_thread(request, body.requests, server_of(request).config.n_answers)
     head = _head("cmpl", "text_completion")
@@ -200,21 +200,21 @@ async def completions(request: Request) -> Response:
 
 async def models(request: Request) -> Response:
     """`GET /v1/models`, in OpenAI's form and Anthropic's at once."""
-    found = [_model(one, request) for one in await server_of(request).files_run(entries)]
-    ids = [one["id"] for one in found] or [None]
+    listed = [_model(item, request) for item in await server_of(request).files_run(entries)]
+    ids = [item["id"] for item in listed] or [None]
     ends = {"has_more": False, "first_id": ids[0], "last_id": ids[-1]}
-    return json_response({"object": "list", "data": found, **ends})
+    return json_response({"object": "list", "data": listed, **ends})
 
 
 async def model(request: Request) -> Response:
     """`GET /v1/models/{id}`."""
-    found = await server_of(request).files_run(entry, request.path_params["name"])
-    return json_response(_model(found, request))
+    listed = await server_of(request).files_run(entry, request.path_params["name"])
+    return json_response(_model(listed, request))
 
 
 def _model(entry: Mapping[str, Any], request: Request) -> dict[str, Any]:
-    """status: llama-server's word"""
-    is_loaded = any(one.name == entry["name"] for one in server_of(request).models.values())
+    """Returns a model's entry. `status` is llama-server's field."""
+    is_loaded = any(model.name == entry["name"] for model in server_of(request).models.values())
     status = {"status": {"value": "loaded" if is_loaded else "unloaded"}}
     name, modified = entry["name"], entry["modified_at"]
     created = int(datetime.fromisoformat(modified).timestamp())
@@ -233,7 +233,7 @@ def _head(prefix: str, kind: str) -> dict[str, Any]:
 def _whole(
     head: Mapping[str, Any], answers: Sequence[Answer], choices: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Returns the whole answer. Each of several choices has its own timings."""
+    """Returns the whole answer. If there are several choices, each has its own timings."""
     out = {**head, "model": answers[0].name, "choices": choices, "usage": _usage(answers)}
     if len(answers) == 1:
         return {**out, "timings": answers[0].timings}
@@ -243,14 +243,16 @@ def _whole(
 
 
 def _end(head: Mapping[str, Any], body: _Body, answers: Sequence[Answer]) -> bytes:
-    """Of a stream. Other chunks have no usage, not even null, which some clients take for the end's."""
+    """Returns the end of a stream. Other chunks have no usage, not even null, which some clients take for the
+    end.
+    """
     last = {**head, "model": answers[0].name, "choices": [], "usage": _usage(answers)}
     return (sse(last) if body.stream_options.get("include_usage") is True else b"") + b"data: [DONE]\n\n"
 
 
 def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Tokens, with those that were found in a cache and those that were drafted. A prompt counts once,
-    however many answers it has.
+    """Returns token counts, including cached and drafted tokens. A prompt counts once, even with several
+    answers.
     """
     first = [answer for answer in answers if answer.request.choice == 0]
     n_prompt = sum(len(answer.prompt.tokens) for answer in first)

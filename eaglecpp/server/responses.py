@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""OpenAI's `/v1/responses`. A request contains its whole conversation, or names a response that was kept."""
+"""OpenAI's `/v1/responses`. A request contains its whole conversation, or names a kept response to
+continue.
+"""
 
 from __future__ import annotations
 
@@ -45,16 +47,16 @@ class _Body(bodies.CloudBody, kw_only=True):
     truncation: Annotated[str, Meta(pattern="^(auto|disabled)$")] = "disabled"
     conversation: None = None
     prompt: None = None
-    """Kept by OpenAI's servers only; an answer without it would be wrong."""
+    """Stored on OpenAI's servers only; an answer that ignores it would be wrong."""
 
     def wanted(self) -> ServedRequest:
-        """Raises ApiError."""
+        """Returns the request. Raises ApiError."""
         n_bytes = len(dump([getattr(self, name) for name in _REPEATED]))
         if n_bytes > _REPEATED_BYTES:  # three events repeat these
             names = ", ".join(_REPEATED)
-            raise ApiError(400, f"{names} have {n_bytes} bytes in all, at most {_REPEATED_BYTES} are allowed")
+            raise ApiError(400, f"{names} have {n_bytes} bytes in all, the maximum is {_REPEATED_BYTES}")
         if self.background:
-            raise FieldError("background", "responses are not kept while they run; leave it out, or stream")
+            raise FieldError("background", "not supported; leave it out, or stream the response")
         form = bodies.read_format(self.text.get("format"), "text.format")
         return self.request(
             bodies.sampling_of(self, max_tokens=self.max_output_tokens)
@@ -67,9 +69,9 @@ class _Body(bodies.CloudBody, kw_only=True):
 
 
 def _functions(tools: Iterable[Any]) -> Iterator[Any]:
-    """The tools that the client runs, as functions: a custom one, whose input is a text, gets a parameter for
-    it. Tools in a namespace, of which Codex has one for every MCP server, name it. Those that OpenAI runs
-    itself are left out, as in Ollama.
+    """Yields the tools that the client runs, as functions. A custom tool, whose input is a text, gets a
+    parameter for it. Tools in a namespace (Codex has one per MCP server) keep its name. Tools that OpenAI
+    runs are left out, as in Ollama.
     """
     for tool in tools:
         kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
@@ -78,22 +80,24 @@ def _functions(tools: Iterable[Any]) -> Iterator[Any]:
         elif kind == "custom":
             yield _as_function(tool)
         elif kind == "namespace" and isinstance(tool.get("tools"), list):
-            inside = (one for one in _functions(tool["tools"]) if isinstance(one, dict))
-            yield from ({**one, "namespace": tool.get("name")} for one in inside)
+            inside = (inner for inner in _functions(tool["tools"]) if isinstance(inner, dict))
+            yield from ({**inner, "namespace": tool.get("name")} for inner in inside)
 
 
 def _as_function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A custom tool as a function. The grammar of its input, which is not enforced, is a part of its text."""
+    """Converts a custom tool to a function. The grammar of its input is added to its description, and not
+    enforced.
+    """
     form, text = tool.get("format"), str(tool.get("description") or "")
     if isinstance(form, dict) and isinstance(form.get("definition"), str):
         text += f"\n\nThe input must follow this {form.get('syntax')} grammar:\n{form['definition']}"
     return {"type": "custom", "name": tool.get("name"), "description": text, "parameters": _INPUT}
 
 
-def _named(one: Any) -> Any:
-    """A tool, or a call of it, by the name that the model knows."""
-    space = one.get("namespace") if isinstance(one, dict) else None
-    return {**one, "name": f"{space}__{one.get('name')}"} if space else one
+def _named(tool: Any) -> Any:
+    """Returns a tool, or a call of it, under the name that the model knows."""
+    space = tool.get("namespace") if isinstance(tool, dict) else None
+    return {**tool, "name": f"{space}__{tool.get('name')}"} if space else tool
 
 
 async def responses(request: Request) -> Response:
@@ -111,27 +115,27 @@ async def responses(request: Request) -> Response:
 
 
 async def input_tokens(request: Request) -> Response:
-    """`POST /v1/responses/input_tokens`: how many tokens the prompt of the same body has."""
+    """`POST /v1/responses/input_tokens`: returns the number of prompt tokens of the same request."""
     wanted = await in_thread(request, (await _read(request)).wanted)
     n_tokens = await n_prompt_tokens(request, wanted)
     return json_response({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 
 async def _read(request: Request) -> _Body:
-    """The body, whose input is the whole conversation, a list of items. Raises ApiError."""
+    """Reads the body and makes its input the whole conversation, as a list of items. Raises ApiError."""
     body = await bodies.read(request, _Body)
-    given = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    if not isinstance(given, list) or not given:
+    items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+    if not isinstance(items, list) or not items:
         raise FieldError("input", "expected a text or a list of items")
-    body.input = given
+    body.input = items
     if not body.previous_response_id:
         return body
     server = server_of(request)
-    found = server.kept.find(owner_of(request), body.previous_response_id)
-    if found is None:
+    kept = server.kept.find(owner_of(request), body.previous_response_id)
+    if kept is None:
         why = "this server keeps no responses (serve --keep-responses N)"
         if server.kept.n_max:
-            why = f"this server keeps the latest {server.kept.n_max} of each API key, until it ends"
+            why = f"this server keeps the latest {server.kept.n_max} of each API key, until it stops"
         raise ApiError(
             400,
             f"previous_response_id: {cut(body.previous_response_id)!r} not found: {why}; "
@@ -139,29 +143,29 @@ async def _read(request: Request) -> _Body:
             code="previous_response_not_found",
             param="previous_response_id",
         )
-    n_bytes = request.state.n_body + len(found)
+    n_bytes = request.state.n_body + len(kept)
     if n_bytes > server.config.n_body:
         raise ApiError(
             413,
-            f"the conversation has {n_bytes} bytes, this server accepts at most {server.config.n_body}",
+            f"the conversation has {n_bytes} bytes, this server accepts {server.config.n_body}",
             param="previous_response_id",
         )
     server.held.hold(request.scope, n_bytes)
     request.state.n_body = n_bytes
-    body.input = await in_thread(request, _continued, found, given)
+    body.input = await in_thread(request, _continued, kept, items)
     return body
 
 
-def _continued(found: bytes, given: list[Any]) -> list[Any]:
+def _continued(kept: bytes, items: list[Any]) -> list[Any]:
     """Returns a kept conversation with its answer and the new items."""
-    check_values(found)
-    return [*msgspec.json.decode(found), *given]
+    check_values(kept)
+    return [*msgspec.json.decode(kept), *items]
 
 
-def _messages(given: list[Any], instructions: str | None) -> list[Message]:
+def _messages(items: list[Any], instructions: str | None) -> list[Message]:
     turns = [Message(Role.SYSTEM, instructions)] if instructions else []
-    turns += [_item(item, f"input[{index}]") for index, item in enumerate(given)]
-    return merged(turns, (Role.ASSISTANT,))  # one turn of the model is several items
+    turns += [_item(item, f"input[{index}]") for index, item in enumerate(items)]
+    return merged(turns, (Role.ASSISTANT,))  # a turn of the model may be several items
 
 
 def _item(item: Any, where: str) -> Message:
@@ -179,18 +183,18 @@ def _item(item: Any, where: str) -> Message:
     if kind in ("function_call_output", "custom_tool_call_output"):
         output = {"role": Role.TOOL, "content": item.get("output"), "tool_call_id": item.get("call_id")}
         return bodies.read_message(output, where)
-    raise FieldError(where, f"items of type {kind!r} are not supported")
+    raise FieldError(where, f"items of type {kind!r} are not supported; leave them out")
 
 
 def _texts(parts: Any) -> str:
-    """The texts of a reasoning item, which are its own or a summary's."""
+    """Returns the texts of a reasoning item: its own, or its summary's."""
     texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     return "\n\n".join(text for text in texts if isinstance(text, str))
 
 
 class _Form(NamedTuple):
     """Names in one kind of item: its type, the prefix of its id, the key of its text, the events of the text,
-    and, if that is in a part, the events and the type of the part.
+    and, if the text is in a part, the events and the type of the part.
     """
 
     item: str
@@ -214,8 +218,8 @@ ServerEvent = tuple[str, dict[str, Any]]
 
 
 class _ResponseObject:
-    """The response object in its states. output: its finished items; keep: keeps the conversation with these,
-    and returns whether it did
+    """The response object in its states. output: its finished items; keep: saves the conversation with these
+    items, and returns whether it was kept
     """
 
     def __init__(self, body: _Body) -> None:
@@ -224,8 +228,8 @@ class _ResponseObject:
         self.body = body
         self.output: list[dict[str, Any]] = []
         self.keep: Callable[[], bool] | None = None
-        self._item: dict[str, Any] = {}  # that goes on
-        self._tools = {_named(one).get("name"): one for one in _functions(body.tools)}
+        self._item: dict[str, Any] = {}  # the current item
+        self._tools = {_named(tool).get("name"): tool for tool in _functions(body.tools)}
 
     def object(self, answer: Answer, status: str, **rest: Any) -> dict[str, Any]:
         body = self.body
@@ -258,45 +262,45 @@ class _ResponseObject:
         }
 
     def events(self, answer: Answer, event: Event) -> Iterator[ServerEvent]:
-        """Yields the events of this API for one of an answer."""
-        step, (kind, text), place = event.step, event.part, {"output_index": event.index}
+        """Yields this API's events for one event of an answer."""
+        step, (kind, text), position = event.step, event.part, {"output_index": event.index}
         form = _FORMS[kind]
         own = {"role": "assistant"} if kind == "content" else {}
-        lists: dict[str, Any] = {"logprobs": []} if kind == "content" else {}  # empty here
+        lists: dict[str, Any] = {"logprobs": []} if kind == "content" else {}  # always empty
         id = uuid.uuid4().hex
         if isinstance(text, ToolCall):
             id, own = text.id, {"call_id": text.id, "name": text.name}
-            tool, given = self._tools.get(text.name, {}), text.arguments
+            tool, arguments = self._tools.get(text.name, {}), text.arguments
             if space := tool.get("namespace"):
                 own |= {"namespace": space, "name": text.name.removeprefix(f"{space}__")}
-            text = bodies.arguments_text(given)
+            text = bodies.arguments_text(arguments)
             if tool.get("type") == "custom":
                 form = _FORMS["custom"]
-                text = given["input"] if isinstance(given.get("input"), str) else text
+                text = arguments["input"] if isinstance(arguments.get("input"), str) else text
         if step == "begin":
             self._item = {"id": f"{form.id}_{id}", "type": form.item, "status": "in_progress", **own}
             text = ""
-        inside = {"item_id": self._item["id"], **place} | ({f"{form.key}_index": 0} if form.part else {})
+        inside = {"item_id": self._item["id"], **position} | ({f"{form.key}_index": 0} if form.part else {})
         content = {"type": form.kind, "text": text, **({"annotations": []} if lists else {}), **lists}
         if step == "begin":
             item = {**self._item, form.key: [] if form.part else ""}
-            yield "response.output_item.added", {**place, "item": item}
+            yield "response.output_item.added", {**position, "item": item}
             if form.part:
                 yield f"response.{form.part}.added", {**inside, "part": content}
         elif step == "add":
             yield f"response.{form.text}.delta", {**inside, "delta": text, **lists}
         else:
-            said = {"text": text, **lists} if form.part else {"name": own["name"], form.key: text}
-            yield f"response.{form.text}.done", {**inside, **said}
+            fields = {"text": text, **lists} if form.part else {"name": own["name"], form.key: text}
+            yield f"response.{form.text}.done", {**inside, **fields}
             if form.part:
                 yield f"response.{form.part}.done", {**inside, "part": content}
             status = ENDINGS[answer.reason] if event.is_last and form.part else "completed"
             item = {**self._item, "status": status, form.key: [content] if form.part else text}
-            yield "response.output_item.done", {**place, "item": item}
+            yield "response.output_item.done", {**position, "item": item}
             self.output.append(item)
 
     def end(self, answer: Answer) -> ServerEvent:
-        """The event of the end, with the whole response."""
+        """Returns the final event, with the whole response."""
         status = ENDINGS[answer.reason]
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
         timings = answer.timings
@@ -336,7 +340,7 @@ async def _events(response: _ResponseObject, answer: Answer, choice: int) -> Asy
                 for fields in response.events(answer, event):
                     yield one(*fields)
         yield one(*response.end(answer))
-    except Exception as error:  # clients that wait for one of the events of an end know no other
+    except Exception as error:  # clients that wait for a final event do not know other errors
         known = as_api_error(error, "/v1/responses")
         failure = {"code": known.code or "server_error", "message": known.message}
         yield one("response.failed", {"response": response.object(answer, "failed", error=failure)})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Runs the application on uvicorn: binds the port, bounds connections, logs, and stops gracefully.
+"""Runs the application on uvicorn: binds the port, limits connections, logs, and stops gracefully.
 
-uvicorn waits for ever for the rest of a request, and accepts connections until the process has no files left.
-Here the one that has said nothing whole for longest makes room for a new one, so that a client that opens
-thousands takes the server from nobody. What bodies may take is in `eaglecpp.server.http`.
+uvicorn waits forever for the rest of a request, and accepts connections until the process has no file
+descriptors left. Here a new connection replaces the one that has waited longest for a complete request, so a
+client that opens thousands of connections cannot block others. `eaglecpp.server.http` limits bodies.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from eaglecpp.server.app import make_app
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.security import Gate
 
-_MOST = 2048
+_MAX = 2048
 _LINES = 10
-_FILES = 1 << 16  # a process with more of them open than that has another problem
+_FILES = 1 << 16  # a process with more open files has another problem
 _WRITE_BUFFER = 8 << 10
 _CHUNKS, _CHUNK_BYTES = 10_000, 1024
-"""So many chunks a body may have, and one more for so many bytes: h11 takes 10 us for each."""
+"""Number of chunks that a body may have, plus one per this many bytes: h11 takes 10 us for each."""
 
 
 def raise_file_limit() -> int:
-    """Lets this process open as many files as its user may, within reason. Returns how many, 0 = unknown."""
+    """Raises this process's limit on open files, up to `_FILES`. Returns the limit, 0 = unknown."""
     try:
         import resource
     except ImportError:  # Windows
@@ -49,18 +49,20 @@ def raise_file_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 0
-    most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    with contextlib.suppress(OSError, ValueError):  # the system's own limit may be lower still
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    n_max = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    with contextlib.suppress(OSError, ValueError):  # the system's own limit may be even lower
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, n_max), hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class Connections:
-    """All of one server. waiting: those from which a request has not come whole, longest first."""
+    """All connections of one server. waiting: connections without a complete request, oldest first."""
 
     def __init__(self, n_max: int = 0, n_files: int = 0) -> None:
-        """n_max: connections at a time, 0 = so many that files are left for models and downloads"""
-        self.n_max = n_max or (min(_MOST, n_files // 2) if n_files else _MOST)
+        """n_max: maximum connections; 0 = half of the available files, leaving the rest for models and
+        downloads
+        """
+        self.n_max = n_max or (min(_MAX, n_files // 2) if n_files else _MAX)
         self.waiting: dict[Protocol, None] = {}
 
     def make_room(self, n_open: int, newest: Protocol) -> None:
@@ -71,7 +73,7 @@ class Connections:
 
 
 class _Connection(h11.Connection):
-    """Refuses bodies in very small chunks, and those of which it is not clear where they end."""
+    """Refuses bodies in very small chunks, and bodies whose end is ambiguous."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER)
@@ -84,19 +86,19 @@ class _Connection(h11.Connection):
             self._n_chunks += event.chunk_start
             self._n_bytes += len(event.data)
             if self._n_chunks > _CHUNKS + self._n_bytes // _CHUNK_BYTES:
-                self.refusal = f"The body comes in {self._n_chunks} chunks of a few bytes: send larger ones."
+                self.refusal = f"The body has {self._n_chunks} chunks of a few bytes; send larger ones."
         elif isinstance(event, h11.Request):
             self._n_chunks = self._n_bytes = 0
             if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
-                self.refusal = "A request has a content-length or a transfer-encoding, not both."
+                self.refusal = "Expected a content-length or a transfer-encoding, found both."
         if self.refusal:
             raise h11.RemoteProtocolError(self.refusal)
         return event
 
 
 class Protocol(H11Protocol):
-    """Waits for a client that does not read, instead of buffering for it, and not for ever for one that does
-    not say the rest of its request.
+    """Stops writing to a client that does not read, instead of buffering, and limits the time for the rest of
+    a request.
     """
 
     def __init__(self, connections: Connections, head_s: float, **options: Any) -> None:
@@ -128,8 +130,8 @@ class Protocol(H11Protocol):
         super().send_400_response(self.conn.refusal or msg)
 
     def _watch(self) -> None:
-        """Looks where the client is in its request. Between two requests uvicorn ends a connection, and while
-        a body is awaited, who reads it: what is left is the head, and the rest of a body that nobody wants.
+        """Tracks how far the client's request has arrived. uvicorn limits the time between two requests, and
+        the reader of a body its time. This limits the head, and the rest of a body that is no longer read.
         """
         state = self.conn.their_state
         if state in (h11.IDLE, h11.SEND_BODY):
@@ -148,8 +150,8 @@ class Protocol(H11Protocol):
 
 
 class Seldom(logging.Filter):
-    """Logs a few lines a minute of each warning: nothing a client causes may fill a disk. Drops the
-    tracebacks that uvicorn and starlette log for requests that are cancelled when the server stops.
+    """Limits each warning to a few lines a minute, so that no client can fill a disk. Drops the tracebacks
+    that uvicorn and starlette log for requests that are cancelled when the server stops.
     """
 
     def __init__(self) -> None:
@@ -170,14 +172,14 @@ class Seldom(logging.Filter):
 
 
 LARGE = 1 << 20
-"""Bytes. What a round allocates is smaller, or stays allocated."""
+"""Bytes above which freed blocks return to the system; a round allocates smaller blocks, or keeps them."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _TRIM = 16 << 20
 
 
 def give_back_large_blocks() -> bool:
-    """Returns whether it was done: on Linux with glibc only."""
+    """Makes malloc return large freed blocks to the system. Returns False except on Linux with glibc."""
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
@@ -189,16 +191,16 @@ _UNREAD_MS = 60_000
 
 
 class PortInUseError(EagleError):
-    """Another program listens there already."""
+    """Another program already listens on the port."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises PortInUseError."""
+    """Opens a listening socket. Raises PortInUseError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # where TCP is not named, asyncio leaves Nagle's algorithm on, which holds each answer back for 40 ms
+    # without IPPROTO_TCP, asyncio leaves Nagle's algorithm on, which delays each answer by 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    # With SO_REUSEADDR a port is free again at once after its last server ended. On Windows it would let a
-    # second server share the port; there it is free at once anyway, and SO_EXCLUSIVEADDRUSE keeps it ours.
+    # SO_REUSEADDR frees a port as soon as its last server ends. On Windows it would let a second server share
+    # the port; there the port is free at once anyway, and SO_EXCLUSIVEADDRUSE keeps it exclusive.
     option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
     listener.setsockopt(socket.SOL_SOCKET, option, 1)
     try:
@@ -208,11 +210,11 @@ def bind(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(
                 f"port {port} of {host} is in use, perhaps by Ollama or another eaglecpp serve; stop that "
-                "program, or choose another port: --port"
+                "program, or choose another port with --port"
             ) from None
         raise EagleError(f"cannot listen on {host} port {port}: {error.strerror}") from None
-    # Connections inherit these. What the system buffers for a client that reads nothing is small then, and
-    # after a while it ends the connection itself, with what was written already.
+    # Connections inherit these. They keep the system's buffer small for a client that does not read, and
+    # close its connection after a while, even with unsent data.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
@@ -228,8 +230,8 @@ def serve(
     listener: socket.socket,
     on_start: Callable[[], None] | None = None,
 ) -> None:
-    """Serves until a signal ends it; running answers get the configured time to finish. Raises what keeps the
-    model `preload` from being loaded.
+    """Serves until a signal arrives; running answers get the configured time to finish. Raises the error that
+    prevents loading the model `preload`.
     """
     for name in ("asyncio", "uvicorn.error", "eaglecpp.server"):
         logging.getLogger(name).addFilter(Seldom())
@@ -239,12 +241,12 @@ def serve(
     if server.failure is not None:
         raise server.failure
     if not server.started:
-        raise EagleError("the server could not start; its log says why")
+        raise EagleError("the server could not start; see its log")
 
 
 class Runner(uvicorn.Server):
-    """Listens at once, then loads a model and those that are pinned. failure: what kept it from loading one,
-    which ends the server.
+    """Listens at once, then loads the preloaded and the pinned models. failure: the error of such a load,
+    which stops the server.
     """
 
     def __init__(self, app: Gate, preload: str, on_start: Callable[[], None] | None = None) -> None:
@@ -264,7 +266,7 @@ class Runner(uvicorn.Server):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it listens and every model that is loaded first is in memory."""
+        """True if it listens and all preloaded models are in memory."""
         return self.started and not self._shared.loads
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Who may use the server: host names, origins of pages, API keys; and the log of requests. One ASGI
-middleware, before any route.
+"""Access control: host names, origins of pages, API keys; and the access log. One ASGI middleware, before any
+route.
 
-The Host header has to be an address or a name of this machine; otherwise a malicious page could reach the
-server through a domain of its own that points here. Origins are Ollama's. What a page elsewhere loads without
-an origin, as a picture or a link, browsers mark (Sec-Fetch-Site).
+The Host header must be an address or a name of this machine. Otherwise a malicious page could reach the
+server through its own domain name that resolves to this machine. Allowed origins are Ollama's. Browsers mark
+requests that another site's page makes without an origin, such as images and links (Sec-Fetch-Site).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from eaglecpp.server.shared import in_words
 
 _log = logging.getLogger("eaglecpp.server.access")
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
-_CORS: Any = {"allow_private_network": True, "max_age": 12 * 3600}  # seconds without asking again
-_OPEN = ("/", "/health", "/v1/health", "/metrics")  # what a probe may read without a key
-_OWN_PAGES = ("none", "same-origin")  # of Sec-Fetch-Site: typed by the user, or of this server's page
+_CORS: Any = {"allow_private_network": True, "max_age": 12 * 3600}  # seconds for which a preflight is valid
+_OPEN = ("/", "/health", "/v1/health", "/metrics")  # probes may read these without a key
+_OWN_PAGES = ("none", "same-origin")  # of Sec-Fetch-Site: typed by the user, or from this server's page
 
 
 class Gate:
-    """Lets requests in, counts and logs them. server: what they share"""
+    """Checks, counts and logs requests. server: their shared state"""
 
     def __init__(self, app: Starlette, server: Server) -> None:
         self.app, self.server, self.config = app, server, server.config
@@ -65,31 +65,31 @@ class Gate:
             self.server.held.release(scope)
             path = self._route(scope)
             self.server.metrics.add("requests_total", path=path, status=status)
-            asked = cut(scope["raw_path"].decode("ascii", "replace"))  # as it came: in one line
+            target = cut(scope["raw_path"].decode("ascii", "replace"))  # still percent-encoded: one line
             ms = 1000 * (time.perf_counter() - started)
-            words = [f"{scope['method']} {asked} {status} {ms:.1f} ms {id}", *in_words(scope)]
+            words = [f"{scope['method']} {target} {status} {ms:.1f} ms {id}", *in_words(scope)]
             level = logging.DEBUG if path.startswith("/static/") and status < 400 else logging.INFO
             _log.log(level, "%s", " ".join(words))
 
     def _route(self, scope: Scope) -> str:
-        """Returns the pattern of the path, because names of models are not labels of metrics."""
-        routes = (one for one in self.app.routes if isinstance(one, Route))
-        return next((one.path for one in routes if one.matches(scope)[0] is not Match.NONE), "other")
+        """Returns the pattern of the path, because model names must not become labels of metrics."""
+        routes = (route for route in self.app.routes if isinstance(route, Route))
+        return next((route.path for route in routes if route.matches(scope)[0] is not Match.NONE), "other")
 
     def _refusal(self, scope: Scope, headers: Headers, origin: str) -> ApiError | None:
-        given = headers.get("host", "")
-        host = _host(given)
-        if given and not self._is_called(host):
-            return ApiError(403, f"this server is not called {host or given!r} (--allow-host)")
+        name = headers.get("host", "")
+        host = _host(name)
+        if name and not self._is_called(host):
+            return ApiError(403, f"unknown host name {host or name!r}; allow it: --allow-host")
         if origin and not self._allows(origin, headers):
-            return ApiError(403, f"pages of {origin} may not use this server (--allow-origin)")
+            return ApiError(403, f"pages of {origin} may not use this server; allow them: --allow-origin")
         if not origin and self._is_elsewhere(scope, headers, host):
-            return ApiError(403, "pages of other sites may not use this server (--allow-origin)")
+            return ApiError(403, "pages of other sites may not use this server; allow them: --allow-origin")
         is_open = scope["path"] in _OPEN or scope["path"].startswith("/static/")
         if self.config.keys and scope["method"] != "OPTIONS" and not is_open:
             key = _known_key(headers, self.config.keys)
             if key is None:
-                text = "this server requires an API key: Authorization: Bearer KEY"
+                text = "this server requires an API key; send the header Authorization: Bearer KEY"
                 return ApiError(401, text, code="invalid_api_key")
             scope["api_key"] = key
         return None
@@ -101,11 +101,13 @@ class Gate:
     def _allows(self, origin: str, headers: Headers) -> bool:
         if "*" in self.config.origins or origin in self.config.origins or origin.startswith(_SCHEMES):
             return True
-        scheme, _, place = origin.partition("://")
-        return scheme in ("http", "https") and (_is_local(_host(place)) or place == headers.get("host"))
+        scheme, _, netloc = origin.partition("://")
+        return scheme in ("http", "https") and (_is_local(_host(netloc)) or netloc == headers.get("host"))
 
     def _is_elsewhere(self, scope: Scope, headers: Headers, host: str) -> bool:
-        """Whether a page of another site asks, without saying which. A link to our page may be followed."""
+        """Returns whether another site's page sends the request without an origin. Links to our own page are
+        allowed.
+        """
         site = headers.get("sec-fetch-site", _OWN_PAGES[0])
         if site in _OWN_PAGES or "*" in self.config.origins or (site == "same-site" and _is_local(host)):
             return False
@@ -113,15 +115,15 @@ class Gate:
 
 
 def _known_key(headers: Headers, keys: Sequence[str]) -> str | None:
-    """Which of the keys a request has, in either header."""
+    """Returns the matching key of a request, from either header."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    given = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
-    same = [k for k in keys for one in given if hmac.compare_digest(one.encode("latin-1"), k.encode())]
-    return next(iter(same), None)  # after all comparisons, in the same time
+    sent = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
+    same = [k for k in keys for key in sent if hmac.compare_digest(key.encode("latin-1"), k.encode())]
+    return next(iter(same), None)  # after all comparisons, for constant time
 
 
 def _host(text: str) -> str:
-    """The name or address of a host, without its port, in lower case. What is neither stays what it is."""
+    """Returns a host name or address without its port, in lower case; other text unchanged."""
     name, colon, port = text.rpartition(":")
     if colon and port.isascii() and port.isdigit():
         text = name
@@ -138,7 +140,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_local(host: str) -> bool:
-    """Whether it is this machine for whoever asks, on any network."""
+    """Returns whether the host means the client's own machine on any network."""
     if (address := _address(host)) is not None:
         return address.is_loopback or address.is_unspecified
     return host == "localhost" or host.endswith(".localhost")

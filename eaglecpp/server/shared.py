@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What requests share: `Work`, which threads of the server do what; `Held`, the bytes of their bodies;
-`KeptResponses`, which later requests may continue; `OwnTexts`, what each key sent and got; `Metrics`, and
-what the log says of a request's answers. All but threads belongs to the event loop; nothing is locked.
+"""State shared by requests. `Work`: the server's threads by purpose. `Held`: bytes of request bodies.
+`KeptResponses`: responses that later requests may continue. `OwnTexts`: texts sent and received by each key.
+`Metrics`, and the log line of a request's answers. Everything but the threads belongs to the event loop;
+nothing is locked.
 
-Everything that blocks, and everything that takes longer than some milliseconds, runs in one of these threads,
-or in those that each engine has for its prompts and vectors (`eaglecpp.engine.AsyncEngine`); so no kind of
-slow request keeps the others waiting.
+Work that blocks or takes longer than a few milliseconds runs in one of these threads, or in those that each
+engine has for prompts and vectors (`eaglecpp.engine.AsyncEngine`). So no kind of slow request delays the
+others.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from eaglecpp.threads import Threads
 
 
 class Work:
-    """names:     what the name of a model stands for, which every request asks
-    loading:   opening of models, one after another
-    files:     lists and facts of models, changes of the store
-    downloads: pulls, which may take hours; no further one is accepted while all are busy
-    bodies:    large bodies and what is read from them
-    answers:   large answers
+    """names:     looks up model names, for every request
+    loading:   opens models, one after another
+    files:     lists and describes models, changes the store
+    downloads: pulls, which may take hours; refuses further ones while all are busy
+    bodies:    parses large bodies
+    answers:   writes large answers
     """
 
     def __init__(self) -> None:
@@ -41,8 +42,8 @@ class Work:
 
 
 class Held:
-    """Bytes of bodies that requests hold until they are answered. n_max: of all together. The first
-    64 KiB of a body are not counted, so a few large bodies cannot block ordinary requests.
+    """Bytes of the bodies of unanswered requests. n_max: maximum of all together. The first 64 KiB of a body
+    are not counted, so a few large bodies cannot block ordinary requests.
     """
 
     FREE = 64 << 10
@@ -52,7 +53,7 @@ class Held:
         self._n = 0
 
     def hold(self, scope: Scope, size: int) -> None:
-        """size: bytes that this request has by now. Raises ApiError."""
+        """Counts a body. size: bytes of this request so far. Raises ApiError."""
         more = max(0, size - self.FREE) - scope.get("held", 0)
         if more <= 0:
             return
@@ -66,23 +67,23 @@ class Held:
 
 
 class KeptResponses:
-    """n_max, n_bytes: bounds for each owner of responses; beyond them, what was used least lately goes. An
-    owner is an API key, or "" where the server asks for none. Nobody's responses can be read, or driven out,
-    by another one's. 0 = nothing is kept.
+    """n_max, n_bytes: limits for each owner; beyond them, the least recently used responses are dropped. An
+    owner is an API key, or "" if the server requires none. Owners can neither read nor evict each other's
+    responses. 0 = keep none.
     """
 
     def __init__(self, n_max: int, n_bytes: int) -> None:
         self.n_max, self.n_bytes = n_max, n_bytes
         self._of: dict[str, OrderedDict[str, bytes]] = {}
 
-    def add(self, owner: str, id: str, one: bytes) -> bool:
-        """one: the conversation with its response, as a JSON array of items. Whether it is kept: not what is
-        larger than everything that may be.
+    def add(self, owner: str, id: str, items: bytes) -> bool:
+        """Keeps a conversation with its response, a JSON array of items. Returns False if it exceeds the
+        limit on its own.
         """
-        if not self.n_max or len(one) > self.n_bytes:
+        if not self.n_max or len(items) > self.n_bytes:
             return False
         own = self._of.setdefault(owner, OrderedDict())
-        own[id] = one
+        own[id] = items
         n_bytes = sum(map(len, own.values()))
         while len(own) > self.n_max or n_bytes > self.n_bytes:
             n_bytes -= len(own.popitem(last=False)[1])
@@ -96,8 +97,8 @@ class KeptResponses:
 
 
 class OwnTexts:
-    """The latest prompts and answers of each API key on one model, as tokens. Answers count only those cached
-    tokens that their own key has sent or got, so no count says what another key's prompt was.
+    """The latest prompts and answers of each API key on one model, as tokens. An answer reports as cached
+    only tokens that its own key has sent or received, so the count reveals nothing about other keys' prompts.
     """
 
     N_MAX = 32
@@ -106,19 +107,19 @@ class OwnTexts:
         self._of: dict[str, deque[NDArray[np.int32]]] = {}
 
     def add(self, owner: str, tokens: Sequence[int]) -> int:
-        """Adds a text; returns how many of its first tokens the owner's earlier texts have."""
+        """Adds a text; returns the length of its longest common prefix with the owner's earlier texts."""
         text = np.array(tokens, np.int32)
         own = self._of.setdefault(owner, deque(maxlen=self.N_MAX))
-        lengths = [_n_equal(text, one) for one in own]
-        for one, n in [*zip(own, lengths, strict=True)]:
-            if n == len(one):  # the new text goes on where it ended
-                own = self._of[owner] = deque((other for other in own if other is not one), self.N_MAX)
+        lengths = [_n_equal(text, old) for old in own]
+        for old, n in [*zip(own, lengths, strict=True)]:
+            if n == len(old):  # the new text continues it
+                own = self._of[owner] = deque((other for other in own if other is not old), self.N_MAX)
         own.append(text)
         return max(lengths, default=0)
 
 
 def _n_equal(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
-    """How many tokens two texts have in common at their beginning."""
+    """Returns the length of the common prefix of two texts, in tokens."""
     n = min(len(a), len(b))
     differs = a[:n] != b[:n]
     return int(differs.argmax()) if differs.any() else n
@@ -132,9 +133,9 @@ _OF_ANSWERS = {
     "draft_tokens_total": ("draft_n", "Tokens drafted."),
     "draft_tokens_accepted_total": ("draft_n_accepted", "Drafted tokens that were accepted."),
 }
-"""Counters by the timings that they add up."""
+"""Counters, and the timings that they sum."""
 _GAUGES = {
-    "requests_running": "Generations under way.",
+    "requests_running": "Running generations.",
     "requests_waiting": "Requests waiting for a slot.",
     "model_bytes": "Memory of loaded models, estimated.",
     "host_cache_conversations": "Conversations swapped out to host memory.",
@@ -145,17 +146,17 @@ _FAMILIES = {
     **{name: ("gauge", help) for name, help in _GAUGES.items()},
     "requests_total": ("counter", "Requests by path and status."),
     "model_loads_total": ("counter", "Models loaded."),
-    "generations_total": ("counter", "Generations by how they ended."),
+    "generations_total": ("counter", "Generations by reason of their end."),
     "queue_seconds_total": ("counter", "Time until requests had a slot."),
     "first_token_seconds_total": ("counter", "Time from requests to their first tokens."),
     "generation_seconds_total": ("counter", "Time from requests to their last tokens."),
 }
 _FORMER = {"host_cache_conversations": "parked_conversations", "host_cache_bytes": "parked_bytes"}
-"""Former names of metrics, which are still shown."""
+"""Former names of metrics, which are still exported."""
 
 
 class Metrics:
-    """Everything `/metrics` shows."""
+    """The content of `/metrics`."""
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, float]] = {name: {} for name in _FAMILIES}
@@ -174,7 +175,7 @@ class Metrics:
         self.add("generation_seconds_total", seconds, model=model)
 
     def text(self, models: Iterable[Any]) -> str:
-        """models: in memory, which are measured now"""
+        """Formats all metrics. models: the models in memory, measured now"""
         self._values |= {family: {} for family in _GAUGES}
         for model in models:
             engine = model.engine
@@ -191,21 +192,22 @@ class Metrics:
 
 
 def note_answer(scope: MutableMapping[str, Any], model: str, timings: Mapping[str, Any]) -> None:
-    """Remembers an answer for the line of its request in the log. timings: what there is of an answer's"""
+    """Remembers an answer for the log line of its request. timings: the available ones"""
     scope.setdefault("answers", []).append((model, timings))
 
 
 def in_words(scope: Mapping[str, Any]) -> list[str]:
-    """A request's answers together, for the log: model, tokens, speed and drafts. [] without any."""
-    if not (found := scope.get("answers")):
+    """Summarizes a request's answers for the log: model, tokens, speed and drafts. [] without answers."""
+    if not (answers := scope.get("answers")):
         return []
 
     def n(key: str) -> int:
-        return sum(timings.get(key, 0) for _, timings in found)
+        return sum(timings.get(key, 0) for _, timings in answers)
 
-    words = [found[0][0], f"prompt {n('prompt_n') + n('reused_n')} ({n('reused_n')} cached)"]
+    words = [answers[0][0], f"prompt {n('prompt_n') + n('reused_n')} ({n('reused_n')} cached)"]
     if n("predicted_n"):
-        ms = max(timings.get("predicted_ms", 0.0) for _, timings in found)  # they ran side by side
+        ms = max(timings.get("predicted_ms", 0.0) for _, timings in answers)
+        # they ran concurrently
         words.append(f"answer {n('predicted_n')}, {1000 * n('predicted_n') / max(ms, 1e-3):.1f} tokens/s")
         words.append(f"drafts {n('draft_n_accepted')}/{n('draft_n')}")
     return words

@@ -167,7 +167,7 @@ def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -
     if len(files) > 1:
         raise UnsupportedError(f"{source} is a split GGUF; merge it first (llama-gguf-split --merge)")
     if facts.file_type not in ("F32", "F16", "BF16"):
-        raise UnsupportedError(f"{source} is already quantised to {facts.file_type}; start from F32 or F16")
+        raise UnsupportedError(f"{source} is already {facts.file_type}; start from F32 or F16")
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = number
     out.touch(0o644)  # regardless of the umask

@@ -97,7 +97,7 @@ def test_adapters_are_listed_and_no_request_sets_them_for_all(server: TestServer
      ({"lora": [{"id": -1, "scale": 1}]}, "no adapter -1"),
      ({"lora": [{"id": 0, "scale": 1}], "model": "bare"}, "it has none"), ({"lora": [{"id": 0}]}, "lora"),
      ({"lora": [{"id": 0, "scale": 1e9}]}, "lora"), ({"lora": "first.gguf"}, "lora"),
-     ({"lora": [{"id": 0, "scale": 1}, {"id": 0, "scale": 0}]}, "named twice")],
+     ({"lora": [{"id": 0, "scale": 1}, {"id": 0, "scale": 0}]}, "listed twice")],
 )  # fmt: skip
 def test_a_missing_adapter_is_refused(server: TestServer, wrong: dict[str, Any], said: str) -> None:
     refused = server.post("/completion", body() | wrong)

@@ -68,4 +68,4 @@ def test_thinking_ends_at_its_budget(
 def test_an_invalid_budget_is_refused(server: TestServer, thinker: str) -> None:
     body = {"model": thinker, "messages": TURNS, "max_tokens": 9, "thinking": {"budget_tokens": "many"}}
     answer = server.post("/v1/messages", body)
-    assert answer.status_code == 400 and "budget of thinking: expected tokens" in answer.text
+    assert answer.status_code == 400 and "thinking budget: expected tokens" in answer.text
