@@ -453,7 +453,7 @@ class Server:
                 503,
                 f"model '{name}' needs about {human_bytes(n_bytes)}, but models may use only "
                 f"{human_bytes(self.n_bytes)} (--memory), of which pinned models take "
-                f"{human_bytes(n_pinned_bytes)}; pinned: {len(pinned)} of --max-models {self.config.n_models}",
+                f"{human_bytes(n_pinned_bytes)}; pinned {len(pinned)} of --max-models {self.config.n_models}",
                 code="out_of_memory",
             )
 

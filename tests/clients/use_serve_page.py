@@ -131,7 +131,7 @@ def edit_and_go_back(page: Page) -> None:
     before = turns.all_inner_texts()
     press(page, "Edit")
     expect(question).to_have_value(QUESTION)
-    expect(page.get_by_text("the earlier answer is kept")).to_be_visible()
+    expect(page.get_by_text("the earlier version is kept")).to_be_visible()
     check(page, "editing")
     assert turns.all_inner_texts() == before, "nothing was sent yet"
     press(page, "Cancel")
@@ -182,7 +182,7 @@ def open_on_the_loaded_model(page: Page, url: str) -> None:
     expect(dialog.get_by_role("alert")).to_have_text("another: no such model")
     lines.pop()
     press(page, "Download")
-    expect(dialog.get_by_role("status")).to_have_text("another is here. No drafter is known for it.")
+    expect(dialog.get_by_role("status")).to_have_text("another is downloaded. No drafter is known for it.")
     dialog.get_by_role("button", name="another:latest").first.click()
     expect(model).to_have_text("another:latest")
     for path in ("tags", "ps"):
@@ -274,7 +274,7 @@ def keep_conversations(page: Page) -> None:
     expect(page.locator("#chats [aria-current]")).to_have_text("Paths, joined")
     search = page.get_by_label("Search conversations")
     search.fill("nowhere to be found")
-    expect(page.get_by_text("None found.")).to_be_visible()
+    expect(page.get_by_text("No conversations found.")).to_be_visible()
     search.fill("PATHNAME COMPONENTS")
     expect(page.locator("#chats li")).to_have_count(1)
     search.fill("")
@@ -308,7 +308,7 @@ def fill_the_storage(browser: Browser, url: str) -> None:
     page.goto(url)
     unsaved = page.locator("#unsaved")
     ask(page, QUESTION)
-    expect(unsaved).to_contain_text("not saved: 1, as the browser's storage is full")
+    expect(unsaved).to_contain_text("Unsaved conversations: 1, because the browser's storage is full")
     expect(page.locator("#spoken")).to_have_text("The answer is complete.")
     check(page, "a full storage")
     told.send("Storage.overrideQuotaForOrigin", {"origin": url})
@@ -345,7 +345,7 @@ def read_what_was_kept(page: Page) -> None:
         put, [whole, {"id": "none"}, *(whole | {"id": str(i), "turns": b} for i, b in enumerate(bad))]
     )
     page.reload()
-    expect(page.get_by_role("alert")).to_contain_text(f"{1 + len(bad)} of the conversations that this")
+    expect(page.get_by_role("alert")).to_contain_text(f"{1 + len(bad)} of the saved conversations")
     press(page, "whole")
     page.evaluate("localStorage.setItem('eaglecpp.colour', 'true')")
     page.reload()
@@ -361,10 +361,10 @@ def attach(page: Page) -> None:
     model cannot read them.
     """
     for name, data, reason in (
-        ("tool.bin", b"\0\1\2\xff", "tool.bin: it is not text in UTF-8"),
-        ("long.txt", b"x" * 300_000, "long.txt: it has 293 KiB, at most 256 are read"),
-        ("paper.pdf", b"%PDF-1.7", "paper.pdf: PDF is not read"),
-        ("dot.png", make_image(3), "does not read pictures"),
+        ("tool.bin", b"\0\1\2\xff", "tool.bin: it is not UTF-8 text"),
+        ("long.txt", b"x" * 300_000, "long.txt: it has 293 KiB, the maximum is 256 KiB"),
+        ("paper.pdf", b"%PDF-1.7", "paper.pdf: PDF files are not supported"),
+        ("dot.png", make_image(3), "does not support pictures"),
     ):
         choose(page, name, data)
         expect(page.get_by_role("alert")).to_contain_text(reason)
@@ -384,7 +384,7 @@ ANSWER = {"message": {"content": "Noise:\n```python\nx\n```"}, "done": True,
 
 def close_notices(page: Page) -> None:
     """Notices cover no control; their button and Escape close them."""
-    notice = page.get_by_role("alert").filter(has_text="does not read pictures")
+    notice = page.get_by_role("alert").filter(has_text="does not support pictures")
     for close in (lambda: press(page, "Close the notice"), lambda: page.keyboard.press("Escape")):
         choose(page, "dot.png", make_image(3))
         expect(notice).to_be_visible()
@@ -472,8 +472,11 @@ def back_up(page: Page, url: str) -> None:
     ]
     for data, said in (
         (b"no JSON", "conversations.json: "),
-        (b"{}", "conversations.json: it is no backup of this page"),
-        (json.dumps(saved | {"chats": bad}).encode(), "Conversations added: {n} of {m}. 2 cannot be read."),
+        (b"{}", "conversations.json: it is not a backup of this page"),
+        (
+            json.dumps(saved | {"chats": bad}).encode(),
+            "Conversations added: {n} of {m}. 2 cannot be read and were left out.",
+        ),
         (json.dumps(saved).encode(), "Conversations added: 0 of {n}."),
     ):
         press(other, "Settings")
@@ -562,7 +565,7 @@ def change_settings(page: Page) -> None:
     body = sent(page, QUESTION)
     assert list(body["options"].values()) == list(wanted.values()), body
     assert body["options"]["num_predict"] == 9 and body["strategy"] == "chain:2", body
-    expect(page.locator(".figures").last).to_contain_text("cut at the limit")
+    expect(page.locator(".figures").last).to_contain_text("cut off at the token limit")
     go_on(page)
     page.get_by_role("switch", name="Side by side").check(force=True)
     ask(page, QUESTION)
@@ -654,7 +657,7 @@ def compare(page: Page, text: str) -> None:
     """Compares answers with and without drafting: the same text, and the measured speed-up."""
     page.get_by_role("switch", name="Side by side").check(force=True)
     press(page, "Regenerate")
-    expect(page.get_by_text("the speed without drafting, measured")).to_be_visible(timeout=120_000)
+    expect(page.get_by_text("the speed without drafting (measured)")).to_be_visible(timeout=120_000)
     figures = page.locator(".pair .figures").all_inner_texts()
     assert figures[0].count("×") == 1 and "plain" not in figures[0], figures
     speeds = [float(line.split(" tokens/s")[0].split()[-1]) for line in figures]
@@ -684,7 +687,7 @@ with serving() as url, sync_playwright() as tools:
     expect(answer).to_contain_text("Join two or more pathname components")
     assert answer.locator(".acc").count() == 0, "drafted tokens are not coloured by default"
     press(page, "Settings")
-    page.get_by_label("Show what was drafted").check()
+    page.get_by_label("Show drafted text").check()
     press(page, "Done")
     n_coloured = answer.locator(".acc").count()
     assert n_coloured > 0, "drafted tokens are in colour"
@@ -717,7 +720,7 @@ with serving() as url, sync_playwright() as tools:
     page.keyboard.press("Control+k")
     page.route("**/api/chat", lambda route: None, times=1)
     press(page, "Explain speculative decoding to a cook.")
-    expect(page.locator(".figures")).to_have_text("The model is being loaded.")
+    expect(page.locator(".figures")).to_have_text("Loading the model.")
     page.keyboard.press("Escape")
     expect(page.locator(".figures")).to_have_text("stopped")
     use_a_phone(page)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Asking: what /api/chat of the server answers goes into a turn of the conversation while it comes.
+// Sending: streams the server's /api/chat answer into a turn of the conversation.
 import { $, complain, lines, request, set, speak, state } from "./base.js";
 import { addTurn, shown } from "./branches.js";
 import { chat, clear, endEdit, saveChat, touch } from "./chats.js";
@@ -7,16 +7,16 @@ import { asMessage } from "./files.js";
 import { haveModels, loadedModel, loadModels } from "./models.js";
 import { options, strategy } from "./settings.js";
 
-const MIN_TOKENS = 32;  // that an answer has before anything is said of a gain: the speed of a short one is noise
+const MIN_TOKENS = 32;  // tokens from which a speed-up is shown: the speed of a shorter answer is noise
 
-export const views = new WeakMap();  // of answers: the components that show them
+export const views = new WeakMap();  // answers to the components that show them
 
 Object.assign(state, {
-  live: new Set(),  // answers under way
-  editing: null,  // the turn that what is written replaces
+  live: new Set(),  // running answers
+  editing: null,  // the turn that is being edited
 });
 
-// What is written becomes a question, or another version of what is edited.
+// Sends the text as a question, or as another version of the edited turn.
 export function ask(content) {
   const one = chat(), turns = shown(one), { editing, files, images } = state, index = editing ? turns.indexOf(editing) : turns.length;
   if (!content || state.running.has(one.id)) return;
@@ -33,7 +33,7 @@ export function ask(content) {
   }
 }
 
-// index: of an answer that is asked for again; turn: of one that goes on from where it ends
+// index: of the answer to generate again; turn: an answer to continue at its end
 export async function answer(index = shown(chat()).length, turn = null) {
   const owner = chat(), { compare: isPair, drafting } = turn ? {} : state.settings, control = new AbortController();
   endEdit();
@@ -43,16 +43,16 @@ export async function answer(index = shown(chat()).length, turn = null) {
   await haveModels();
   const asked = messages(owner, index), wanted = options();
   if (isPair) wanted.seed ??= Math.floor(Math.random() * 2 ** 31);  // the same text in both
-  speak(turn ? "The answer goes on." : "The answer has started.");
+  speak(turn ? "The answer continues." : "The answer has started.");
   if (turn) delete turn.answers[0].error;
   else {
     turn = { role: "assistant", answers: (isPair ? [true, false] : [drafting]).map((draft) => ({ draft, content: "", thinking: "", runs: [] })) };
     addTurn(owner, index, turn);
     saveChat(owner);
-    if (owner === chat()) $("log").scrollTop = 0;  // its end
+    if (owner === chat()) $("log").scrollTop = 0;  // scrolls to the end
   }
   let isWhole = true;
-  // one after the other, so that their speeds compare
+  // one after the other, so that their speeds are comparable
   for (const one of turn.answers) isWhole &&= await stream(one, asked, wanted, isPair, control.signal);
   if (isPair) compare(...turn.answers);
   state.running.delete(owner.id);
@@ -62,7 +62,7 @@ export async function answer(index = shown(chat()).length, turn = null) {
   if (isWhole) speak(`The answer${where} is complete.`);
   else if (turn.answers.some((one) => one.error)) complain(`The answer${where} failed.`);
   else speak("Stopped.");
-  loadModels();  // it may be in memory only now
+  loadModels();  // the model may have been loaded just now
 }
 
 function messages(one, end) {
@@ -70,28 +70,28 @@ function messages(one, end) {
   return [{ role: "system", content: one.system?.trim() }, ...said].filter(({ content }) => content);
 }
 
-// What drafting gave, below the first of two answers.
+// Adds the speed-up by drafting below the first of two answers.
 function compare(first, second) {
   if (!second.speed) return;
   const n = Math.min(first.n, second.n);
   if (n < MIN_TOKENS) first.figures += ` · ${n} tokens are too few to compare speeds`;
-  else first.figures += ` · ${(first.speed / second.speed).toFixed(2)} × the speed without drafting, measured`;
+  else first.figures += ` · ${(first.speed / second.speed).toFixed(2)} × the speed without drafting (measured)`;
   if (first.content === second.content) first.figures += ", the same text";
 }
 
-// isPair: the speed without drafting is measured, so that the planner's estimate is not told beside it
+// isPair: the speed without drafting is measured, so the planner's estimate is not shown
 async function stream(answer, messages, options, isPair, signal) {
   let isPending = false, next = 0;
   const show = () => {
     const begun = performance.now();
     isPending = false;
-    views.get(answer)?.forceUpdate(() => { next = performance.now() + 4 * (performance.now() - begun); });  // a long answer takes a fifth of the page's time
+    views.get(answer)?.forceUpdate(() => { next = performance.now() + 4 * (performance.now() - begun); });  // limits a long answer to a fifth of the page's time
   };
   const { think } = state.settings, body = { model: state.chosen, messages, options, show_drafts: true, draft: answer.draft };
   if (think) body.think = think === "true";
   if (answer.draft && strategy()) body.strategy = strategy();
-  const isPlanned = answer.draft && !isPair && ["", "auto"].includes(strategy());  // then the gain is estimated
-  if (!loadedModel()) answer.figures = "The model is being loaded.";
+  const isPlanned = answer.draft && !isPair && ["", "auto"].includes(strategy());  // then the speed-up is estimated
+  if (!loadedModel()) answer.figures = "Loading the model.";
   state.live.add(answer);
   set();
   try {
@@ -117,14 +117,14 @@ async function stream(answer, messages, options, isPair, signal) {
   }
 }
 
-// runs: how many characters of the answer were drafted, or not, one after the other
+// Appends a run. runs: lengths in characters of the answer, alternately drafted and not drafted.
 function addRun(runs, length, isAccepted) {
   const end = runs.at(-1);
   if (end && end[1] === isAccepted) end[0] += length;
   else runs.push([length, isAccepted]);
 }
 
-// The one place that says how fast an answer is, while it comes and afterwards; the gain is a badge beside it.
+// The only text about an answer's speed, during the answer and afterwards; the speed-up has its own badge.
 const inWords = ({ predicted_n, predicted_per_second }) => [`${predicted_n} tokens`, `${predicted_per_second.toFixed(1)} tokens/s`];
 
 function finish(answer, part, isPlanned) {
@@ -132,11 +132,11 @@ function finish(answer, part, isPlanned) {
   answer.speed = t.predicted_per_second;
   answer.n = t.predicted_n;
   answer.used = part.prompt_eval_count + part.eval_count;
-  delete answer.speedup;  // of what came before it went on
+  delete answer.speedup;  // from before the answer was continued
   answer.drafts = `acceptance length ${t.acceptance_length.toFixed(1)}, ${t.draft_n_accepted} of ${t.draft_n} drafted tokens accepted`;
   if (isPlanned && t.plan.strategy === "auto" && t.predicted_n >= MIN_TOKENS) answer.speedup = t.plan.speedup ?? undefined;
   const figures = inWords(t);
-  if (part.done_reason === "length") figures.push("cut at the limit");
+  if (part.done_reason === "length") figures.push("cut off at the token limit");
   if (t.messages_left_out) figures.push(`${t.messages_left_out} old messages did not fit`);
   figures.push(...(t.notices ?? []));
   answer.figures = figures.join(" · ");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What every part of the page uses: the state that all is drawn from, controls, notices, what the browser keeps, requests.
+// Shared by all parts of the page: the state, controls, notices, browser storage, requests.
 import htm from "./vendor/htm.mjs";
 import { h, render } from "./vendor/preact.mjs";
 
@@ -10,20 +10,20 @@ export const html = htm.bind(h);
 export const $ = (id) => document.getElementById(id);
 export const state = {};
 
-// Changes the state; `state.page`, once it is there, is drawn anew.
+// Changes the state and redraws `state.page`, once it is set.
 export function set(changes = {}) {
   Object.assign(state, changes);
   if (state.page) render(h(state.page), document.body);
 }
 
-// One of vendor/icons.svg, which says nothing to a screen reader.
+// An icon of vendor/icons.svg, hidden from screen readers.
 export const Icon = ({ name }) => html`<svg class="icon" aria-hidden="true"><use href="static/vendor/icons.svg#${name}"/></svg>`;
 
-// A button that is only an icon; its label is its tooltip.
+// A button with only an icon; its label is its tooltip.
 export const IconButton = ({ icon, label, ...more }) => html`
   <button type="button" class="icon-only" aria-label=${label} title=${label} ...${more}><${Icon} name=${icon}/></button>`;
 
-// What the browser keeps of that name, if it is of the kind that is expected.
+// Returns a stored value, or the default unless the types agree.
 export function load(name, otherwise) {
   try {
     const value = JSON.parse(localStorage.getItem("eaglecpp." + name)) ?? otherwise;
@@ -37,15 +37,15 @@ export function save(name, value) {
   try {
     localStorage.setItem("eaglecpp." + name, JSON.stringify(value));
   } catch {
-    complain("The browser does not keep settings: they end with this window.");
+    complain("The browser cannot save settings; they are lost when this window closes.");
   }
 }
 
-// What only screen readers say: everybody else sees it.
+// A message for screen readers only; other users see the change.
 export const speak = (spoken) => set({ spoken });
 
-// A notice above the question, which screen readers say. What went wrong stays until it is closed or something else is said.
-// retry: what "Try again" does
+// Shows a notice above the question, also to screen readers. An error stays until it is closed or replaced.
+// retry: action of "Try again"
 export function say(notice, isBad = false, retry = null) {
   set({ notice, isBad, retry });
   clearTimeout(fading);
@@ -71,17 +71,17 @@ export async function copyText(text) {
     await navigator.clipboard.writeText(text);
     say("Copied.");
   } catch {
-    complain("The browser does not allow this page to copy.");
+    complain("The browser does not allow this page to copy; select the text instead.");
   }
 }
 
-// Of what the browser says of a connection: the words of this page. An end that the user wanted stays.
+// Replaces the browser's text of a connection error. An abort by the user is rethrown.
 function inOurWords(error, what) {
   if (error.name === "AbortError") throw error;
   throw new Error(`The server at ${location.host} ${what}; is eaglecpp serve still running?`);
 }
 
-// A request to the server this page came from. Throws an Error with what the server says.
+// Sends a request to the server of this page. Throws an Error with the server's message.
 export async function request(path, { method = "GET", body, signal } = {}) {
   const key = state.settings.key.trim();
   const headers = { "Content-Type": "application/json", ...(key ? { Authorization: "Bearer " + key } : {}) };
@@ -91,19 +91,19 @@ export async function request(path, { method = "GET", body, signal } = {}) {
   return answer;
 }
 
-// The objects of a streamed answer, one a line. Throws where one of them is an error.
+// Yields the objects of a streamed answer, one per line. Throws an object that is an error.
 export async function* lines(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
   for (let done = false; !done;) {
-    const read = await reader.read().catch((error) => inOurWords(error, "ended in the middle of the answer"));
+    const read = await reader.read().catch((error) => inOurWords(error, "closed the connection before the end of the answer"));
     done = read.done;
     const parts = (held + (read.value ?? "\n")).split("\n");
     held = parts.pop();
-    for (const part of parts.filter((one) => one.trim())) {
-      const told = JSON.parse(part);
-      if (told.error) throw new Error(told.error);
-      yield told;
+    for (const part of parts.filter((line) => line.trim())) {
+      const value = JSON.parse(part);
+      if (value.error) throw new Error(value.error);
+      yield value;
     }
   }
 }

@@ -1,38 +1,39 @@
 // SPDX-License-Identifier: MIT
-// The conversations, which the browser's database keeps: the list of them, search, names, deleting and export.
+// The conversations, stored in the browser's database: list, search, names, deletion and export.
 import { $, complain, html, Icon, IconButton, load, save, say, set, state } from "./base.js";
 import { isTree, shown } from "./branches.js";
 import { asMessage } from "./files.js";
 import { openDB } from "./vendor/idb.js";
 
 const TABLE = "chats";
-const windows = new BroadcastChannel("eaglecpp");  // the others of this page
-const unsaved = new Set();  // ids of conversations of which the browser keeps nothing, or something older
+const windows = new BroadcastChannel("eaglecpp");  // other windows of this page
+const unsaved = new Set();  // ids of conversations whose current version is not stored
 let database = null;
 
 export const NARROW = matchMedia("(max-width: 44em)");
 export const chat = () => state.chats.find((one) => one.id === state.current);
 
-Object.assign(state, { chats: [], running: new Map(),  // by conversation: the AbortController of the answer under way
+Object.assign(state, { chats: [], running: new Map(),  // by conversation: the AbortController of its running answer
   current: load("current", ""), search: "", unsaved: "", isListOpen: !NARROW.matches && load("menu", true) });
 
-// Resolves when the conversations are there.
+// Resolves when the conversations are loaded.
 export async function useChats() {
-  windows.onmessage = async () => {  // another one has saved something
+  windows.onmessage = async () => {  // another window has saved a conversation
     await read().catch(() => null);
     if (!chat()) newChat();
   };
   try {
     const nBroken = await read();
-    if (nBroken) complain(`${nBroken} of the conversations that this browser has kept cannot be read.`);
+    if (nBroken) complain(`${nBroken} of the saved conversations cannot be read; they are left out.`);
   } catch (error) {
-    complain(`The browser does not give back the conversations that it has kept: ${error.message}`);
+    complain(`The browser cannot read the saved conversations: ${error.message}`);
   }
 }
 
 const opened = async () => database ??= await openDB("eaglecpp", 1, { upgrade: (made) => made.createObjectStore(TABLE, { keyPath: "id" }) });
 
-// Takes what is kept, but for what this window has not saved or is at work on; how many cannot be read.
+// Loads stored conversations, except those that are unsaved or in use in this window; returns how many are
+// invalid.
 async function read() {
   const records = await (await opened()).getAll(TABLE), chats = records.filter(isChat);
   const own = state.editing && chat();
@@ -45,7 +46,7 @@ function isChat(one) {
   try {
     const isText = [one.id, one.title, one.system ?? ""].every((text) => typeof text === "string");
     return isText && Number.isFinite(one.at) && one.turns.every(isTurn) && isTree(one);
-  } catch {  // something in it is no list
+  } catch {  // a field is not a list
     return false;
   }
 }
@@ -59,13 +60,13 @@ const isAnswer = ({ content, runs, speedup = 0 }) => typeof content === "string"
 
 const byTime = (one, other) => other.at - one.at;
 
-// It was used now: it comes first.
+// Marks a conversation as just used: it comes first.
 export function touch(one) {
   one.at = Date.now();
   state.chats.sort(byTime);
 }
 
-// Writes a conversation. Where the browser refuses, a notice says so until it no longer does.
+// Saves a conversation. If the browser refuses, a notice stays until it succeeds.
 export async function saveChat(one = chat()) {
   if (!one?.turns.length) return;
   unsaved.add(one.id);
@@ -76,22 +77,22 @@ export async function saveChat(one = chat()) {
     set({ unsaved: "" });
     windows.postMessage("saved");
   } catch (error) {
-    const why = error.name === "QuotaExceededError" ? "the browser's storage is full; delete some" : `the browser keeps nothing (${error.message})`;
-    set({ unsaved: `Conversations that are not saved: ${unsaved.size}, as ${why}. They end with this window; export what you want to keep.` });
+    const why = error.name === "QuotaExceededError" ? "the browser's storage is full; delete some" : `the browser cannot store them (${error.message})`;
+    set({ unsaved: `Unsaved conversations: ${unsaved.size}, because ${why}. They are lost when this window closes; export the ones you want to keep.` });
   }
 }
 
-// Which one is shown
+// Choosing a conversation
 
 export function newChat() {
   open(state.chats.find((one) => !one.turns.length) ?? made());
   $("question").focus();
 }
 
-// There is no randomUUID where the page comes over plain HTTP from another machine.
+// randomUUID is missing if the page comes over plain HTTP from another machine.
 const made = () => ({ id: `${Date.now()}-${Math.random()}`, at: Date.now(), title: "New conversation", turns: [] });
 
-// The answer that another one may be getting goes on.
+// Shows a conversation. A running answer of another one continues.
 export function open(one) {
   endEdit();
   save("current", one.id);
@@ -99,7 +100,7 @@ export function open(one) {
   if (NARROW.matches) showList(false);
 }
 
-// Nothing is written any more, or edited.
+// Clears the input field and ends editing.
 export function clear() {
   $("question").value = "";
   set({ editing: null, files: [], images: [] });
@@ -111,13 +112,13 @@ export function endEdit() {
   $("question").focus();
 }
 
-// Ends what belongs to the one that is shown.
+// Stops the answer of the shown conversation, and ends editing.
 export function leave() {
   state.running.get(state.current)?.abort();
   endEdit();
 }
 
-// The list: a drawer on a phone, beside the conversation where there is room for both.
+// The list: a drawer on a phone, else next to the conversation.
 export function showList(isListOpen) {
   set({ isListOpen });
   if (!NARROW.matches) save("menu", isListOpen);
@@ -140,14 +141,14 @@ export function Side() {
         ${[...Map.groupBy(found, ({ at }) => since(at))].map(([name, chats]) => html`
           <section key=${name}><h2 class="soft">${name}</h2><ul>${chats.map((one) => html`<${Line} key=${one.id} one=${one}/>`)}</ul></section>`)}
       </div>
-      ${wanted && found.length === 0 && html`<p class="soft">None found.</p>`}
+      ${wanted && found.length === 0 && html`<p class="soft">No conversations found.</p>`}
     </nav>
     <div id="shade" onClick=${() => showList(false)}/>`;
 }
 
 const texts = (one) => [one.title, ...shown(one).flatMap((turn) => turn.content ?? turn.answers.map((answer) => answer.content))];
 
-// When a conversation was last used, as the list says it.
+// Returns the time of the last use, as the list shows it.
 function since(at) {
   const days = Math.round((new Date().setHours(0, 0, 0, 0) - new Date(at).setHours(0, 0, 0, 0)) / 86_400_000);
   if (days < 31) return new Intl.RelativeTimeFormat("en", { numeric: "auto" }).format(-days, "day");
@@ -180,7 +181,7 @@ async function remove(gone) {
   try {
     await (await opened()).delete(TABLE, gone.id);
   } catch (error) {
-    return complain(`The browser does not delete the conversation: ${error.message}`);
+    return complain(`The browser cannot delete the conversation: ${error.message}`);
   }
   unsaved.delete(gone.id);
   windows.postMessage("deleted");
@@ -189,7 +190,7 @@ async function remove(gone) {
   set({ chats: state.chats.filter((one) => one !== gone) });
   if (!chat()) newChat();
   $("question").focus();
-  await saveChat(state.chats.find(({ id }) => unsaved.has(id)));  // there is more room now
+  await saveChat(state.chats.find(({ id }) => unsaved.has(id)));  // space was freed
 }
 
 function download(one) {
@@ -204,7 +205,7 @@ function give(download, text) {
   setTimeout(() => URL.revokeObjectURL(href), 10_000);
 }
 
-// All conversations as a file, and those of such a file. Of two versions of one the later is kept.
+// Exports all conversations to a file, and imports such a file. The later of two versions is kept.
 
 export function backUp() {
   give(`eaglecpp-${new Date().toISOString().slice(0, 10)}.json`, JSON.stringify({ eaglecpp_chats: 1, chats: state.chats.filter((one) => one.turns.length) }));
@@ -213,7 +214,7 @@ export function backUp() {
 export async function restore(file) {
   try {
     const { eaglecpp_chats: version, chats } = JSON.parse(await file.text());
-    if (version !== 1) throw new Error("it is no backup of this page");
+    if (version !== 1) throw new Error("it is not a backup of this page");
     const good = chats.filter(isChat), known = new Map(state.chats.map((one) => [one.id, one]));
     const added = [...new Map(good.map((one) => [one.id, one])).values()].filter((one) => !(known.get(one.id)?.at >= one.at) && !state.running.has(one.id));
     for (const one of added) {
@@ -223,7 +224,7 @@ export async function restore(file) {
     set({ chats: [...known.values()].sort(byTime) });
     await saveChat(added[0]);
     const broken = chats.length - good.length;
-    say(`Conversations added: ${added.length} of ${chats.length}.${broken ? ` ${broken} cannot be read.` : ""}`, broken > 0);
+    say(`Conversations added: ${added.length} of ${chats.length}.${broken ? ` ${broken} cannot be read and were left out.` : ""}`, broken > 0);
   } catch (error) {
     complain(`${file.name}: ${error.message}`);
   }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Files and pictures that go with a question: chosen, dropped or pasted.
+// Files and pictures of a question: chosen, dropped or pasted.
 import { $, complain, html, IconButton, set, state } from "./base.js";
 import { takesImages } from "./models.js";
 
-const MAX_TEXT = 256 * 1024;  // bytes; more than fits in most contexts
-const MAX_SIDE = 1024;  // pixels; models make pictures smaller than that anyway
+const MAX_TEXT = 256 * 1024;  // bytes; exceeds most contexts
+const MAX_SIDE = 1024;  // pixels; models scale pictures down further anyway
 
-Object.assign(state, { files: [], images: [] });  // attached to the question that is being written
+Object.assign(state, { files: [], images: [] });  // attached to the question in the input field
 document.ondragover = (event) => event.preventDefault();
 document.ondrop = document.onpaste = (event) => {
   const { files } = event.dataTransfer ?? event.clipboardData;
-  if (files.length) event.preventDefault();  // the browser would leave this page for a file that is dropped
+  if (files.length) event.preventDefault();  // otherwise the browser would open a dropped file instead of this page
   if (files.length) attach([...files]);
 };
 
@@ -28,23 +28,23 @@ export async function attach(files) {
 }
 
 async function readText(file) {
-  if (file.type === "application/pdf") throw new Error("PDF is not read; paste its text");
-  if (file.size > MAX_TEXT) throw new Error(`it has ${Math.ceil(file.size / 1024)} KiB, at most ${MAX_TEXT / 1024} are read`);
+  if (file.type === "application/pdf") throw new Error("PDF files are not supported; paste the text");
+  if (file.size > MAX_TEXT) throw new Error(`it has ${Math.ceil(file.size / 1024)} KiB, the maximum is ${MAX_TEXT / 1024} KiB`);
   const bytes = await file.arrayBuffer();
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
     if (!text.includes("\0")) return text;
-  } catch { /* the same reason */ }
-  throw new Error("it is not text in UTF-8; only text and pictures can be read");
+  } catch { /* fails below */ }
+  throw new Error("it is not UTF-8 text; attach text or pictures");
 }
 
 async function readImage(file) {
-  if (!takesImages()) throw new Error(`${state.chosen || "the model"} does not read pictures; choose a model that does`);
+  if (!takesImages()) throw new Error(`${state.chosen || "the model"} does not support pictures; choose a model that does`);
   let picture;
   try {
     picture = await createImageBitmap(file);
   } catch {
-    throw new Error("the browser cannot read this picture");
+    throw new Error("the browser cannot read this picture; use another format");
   }
   const scale = Math.min(1, MAX_SIDE / Math.max(picture.width, picture.height));
   const canvas = Object.assign(document.createElement("canvas"), { width: Math.ceil(scale * picture.width), height: Math.ceil(scale * picture.height) });
@@ -57,7 +57,7 @@ async function readImage(file) {
 
 const Picture = ({ src, i }) => html`<img src=${src} alt="Picture ${i + 1}"/>`;
 
-// What is attached, with buttons that take it away again.
+// The attachments, with buttons to remove them.
 export function Attached() {
   const without = (name, at) => () => { set({ [name]: state[name].filter((one, i) => i !== at) }); $("question").focus(); };
   return html`
@@ -67,12 +67,12 @@ export function Attached() {
     </ul>`;
 }
 
-// What a question carries.
+// The attachments of a sent question.
 export const Files = ({ files = [], images = [] }) => html`
   ${files.map(({ name, text }) => html`<details><summary>${name}</summary><pre tabindex="0">${text}</pre></details>`)}
   ${images.map((src, i) => html`<${Picture} src=${src} i=${i}/>`)}`;
 
-// A question as a message of Ollama's API: files are quoted behind a fence that none of their lines ends.
+// Converts a question to a message of Ollama's API. Each file is quoted in a fence longer than any inside it.
 export function asMessage({ content, files = [], images = [] }) {
   const quoted = files.map(({ name, text }) => {
     const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));

@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: MIT
-// The server's models: which one answers, what is known of it, downloading.
+// The server's models: the chosen one, facts about each, downloads.
 import { $, complain, html, Icon, lines, load, Notice, request, save, say, set, state } from "./base.js";
 
 Object.assign(state, {
-  listed: [],  // of /api/tags
-  inMemory: [],  // of /api/ps
-  chosen: "",  // the name of one of them
+  listed: [],  // from /api/tags
+  inMemory: [],  // from /api/ps
+  chosen: "",  // name of the chosen model
   pulling: null,  // the AbortController of a download
-  pulled: 0,  // the share of it that is here, if that is known
+  pulled: 0,  // downloaded share, 0 if unknown
 });
 
 export const loadedModel = (name = state.chosen) => state.inMemory.find((one) => one.name === name);
 
 export const takesImages = () => state.listed.find((one) => one.name === state.chosen)?.capabilities?.includes("vision");
 
-// A model that only makes vectors does not.
+// Returns whether a model generates text; an embedding model does not.
 const answers = ({ capabilities = [] }) => !capabilities.length || capabilities.includes("completion");
 
-// What a request that says nothing of it gets, of a model in memory; null of another one, which would be loaded for it.
+// Returns the model's default options; null for a model that is not in memory, since this must not load it.
 export async function defaults() {
   if (!loadedModel()) return null;
-  const told = (await (await request(`props?model=${encodeURIComponent(state.chosen)}`)).json()).default_generation_settings;
-  return { ...told.params, num_predict: told.params.n_predict, num_ctx: told.n_ctx };
+  const settings = (await (await request(`props?model=${encodeURIComponent(state.chosen)}`)).json()).default_generation_settings;
+  return { ...settings.params, num_predict: settings.params.n_predict, num_ctx: settings.n_ctx };
 }
 
 let loading = null;  // the promise of the list
 
 export const loadModels = () => loading = listModels();
 
-// A question may come before the list has.
+// Waits for the list, since a question may come first.
 export async function haveModels() {
   await loading;
   if (!state.chosen) await loadModels();
@@ -39,17 +39,17 @@ async function listModels() {
   try {
     state.listed = (await (await request("api/tags")).json()).models;
     state.inMemory = (await (await request("api/ps")).json()).models;
-    // What is in memory answers at once; another one is loaded only where somebody picks it.
+    // A loaded model answers at once; another one is loaded only if the user picks it.
     const names = state.listed.filter(answers).map((one) => one.name), loaded = state.inMemory.map((one) => one.name);
     const first = loaded.length && !loaded.includes(wanted) ? loaded.find((name) => names.includes(name)) : wanted;
     set({ chosen: [state.chosen, first, names[0]].find((name) => names.includes(name)) ?? "" });
-    if (!names.length) complain("There is no model on this machine yet. The button at the top downloads one; so does eaglecpp pull NAME.");
+    if (!names.length) complain("No models on this machine yet. Download one with the button at the top, or with eaglecpp pull NAME.");
   } catch (error) {
     complain(`Cannot list the server's models: ${error.message}`, loadModels);
   }
 }
 
-// The list, where one is chosen, and what downloads more. The notices of the page are behind it.
+// The dialog to choose and download models. It covers the page's notices, so it shows them itself.
 export const Models = () => html`
   <dialog id="models" aria-labelledby="models-title">
     <form method="dialog" class="bar"><h2 id="models-title">Models</h2><button class="main">Done</button></form>
@@ -63,7 +63,7 @@ export const Models = () => html`
     <${Notice}/>
   </dialog>`;
 
-// Parameters, type, size and context of a model, and how it drafts.
+// Parameters, type, size and context of a model, and its drafter.
 function Model({ model }) {
   const { name, details, size, context_length, draft } = model, now = loadedModel(name), isChosen = name === state.chosen;
   const context = now?.context_length ?? context_length, drafter = draft || (now?.drafts && (now.draft?.split(/[\\/]/).pop() || "its own"));
@@ -84,7 +84,7 @@ function choose(chosen) {
   $("models").close();
 }
 
-// As the command line says sizes.
+// Formats a size as the command line does.
 function bytes(n) {
   const [size, unit] = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"]].find(([least]) => n >= least) ?? [1e3, "KB"];
   return `${(n / size).toFixed(n && n < 10 * size ? 1 : 0)} ${unit}`;
@@ -97,7 +97,7 @@ function submit(event) {
   else pull(model.value.trim(), draft.checked ? "auto" : undefined);
 }
 
-// draft: "auto" for a drafter that is known for it; undefined leaves that to the model
+// draft: "auto" finds a known drafter; undefined leaves it to the model
 async function pull(name, draft) {
   if (!name) return;
   set({ pulling: new AbortController(), pulled: 0 });
@@ -108,9 +108,9 @@ async function pull(name, draft) {
     }
     await loadModels();
     const entered = state.listed.find((one) => one.name === name || one.name === `${name}:latest`);
-    say(`${name} is here.${draft && entered && !entered.draft ? " No drafter is known for it." : ""}`);
+    say(`${name} is downloaded.${draft && entered && !entered.draft ? " No drafter is known for it." : ""}`);
   } catch (error) {
-    if (error.name === "AbortError") say("Cancelled; what is here already is used when you download it again.");
+    if (error.name === "AbortError") say("Cancelled; downloading it again continues from here.");
     else complain(error.message.includes(name) ? error.message : `${name}: ${error.message}`);
   } finally {
     set({ pulling: null });

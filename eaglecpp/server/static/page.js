@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The page: all of it is drawn from the state. Its parts are in the other files; here is what is around the turns.
+// The page, drawn entirely from the state. This file has everything around the turns.
 import { ask } from "./answers.js";
 import { $, html, Icon, IconButton, Notice, say, set, state } from "./base.js";
 import { shown } from "./branches.js";
@@ -12,7 +12,7 @@ import { Turn } from "./turns.js";
 const EXAMPLES = ["Explain speculative decoding to a cook.", "Write a Python function that merges two sorted lists, with a test.",
   "Compare tea and coffee in a table."];
 
-const TOUCH = matchMedia("(pointer: coarse)");  // keyboards on a screen have no Shift+Enter: Enter is a new line
+const TOUCH = matchMedia("(pointer: coarse)");  // on-screen keyboards have no Shift+Enter, so Enter is a new line
 
 function Page() {
   const turns = shown(chat()), edited = turns.indexOf(state.editing), name = state.chosen || "No model";
@@ -43,16 +43,16 @@ function Page() {
     <${Models}/>`;
 }
 
-// What a conversation begins with: what this is, what drafting gives here, and what could be asked.
+// A new conversation: what this page is, the speed-up by drafting, and example questions.
 function Empty() {
   const name = state.chosen, now = loadedModel(), gain = now?.drafting_gain;
-  const gave = gain ? `Drafting gave ${gain.speed.toFixed(1)} times the speed of plain decoding in the last answers of ${name} here, with an acceptance length of ${gain.tokens.toFixed(1)}.`
-    : now && !now.drafts ? `${name} has no drafter; eaglecpp drafters ${name} says what could draft for it.`
-      : "“Side by side” answers with and without drafting and measures what it gives here.";
+  const gave = gain ? `In its last answers, ${name} was ${gain.speed.toFixed(1)} times as fast with drafting as without, with an acceptance length of ${gain.tokens.toFixed(1)}.`
+    : now && !now.drafts ? `${name} has no drafter; eaglecpp drafters ${name} lists drafters that could fit.`
+      : "“Side by side” answers with and without drafting, and measures the speed-up.";
   return html`
     <section class="empty">
       <h2>${name ? `Ask ${name}` : "A chat with a model on this machine"}</h2>
-      <p>The model runs on the machine that this page comes from, and what you write goes nowhere else. A small drafter guesses several tokens ahead and the model checks them in one step: the same answer, sooner.</p>
+      <p>The model runs on the server of this page, and your text is sent nowhere else. A small drafter guesses several tokens ahead and the model checks them in one step: the same answer, sooner.</p>
       <p>${gave}</p>
       ${EXAMPLES.map((text) => html`<button class="row" type="button" onClick=${() => ask(text)}>${text}</button>`)}
     </section>`;
@@ -75,7 +75,7 @@ function Ask({ used }) {
   };
   return html`
     <form id="ask" onSubmit=${onSubmit}>
-      ${state.editing && html`<p id="editing" class="bar soft">Editing an earlier ${state.editing.answers ? "answer" : "question"}; what was there is kept. <button type="button" onClick=${endEdit}>Cancel</button></p>`}
+      ${state.editing && html`<p id="editing" class="bar soft">Editing an earlier ${state.editing.answers ? "answer" : "question"}; the earlier version is kept. <button type="button" onClick=${endEdit}>Cancel</button></p>`}
       <${Attached}/>
       <label class="unseen" for="question">Your question</label>
       <textarea id="question" rows="1" placeholder="Ask something" autocomplete="off" onKeyDown=${onKeyDown}/>
@@ -83,7 +83,7 @@ function Ask({ used }) {
         <${IconButton} id="attach" icon="paperclip" label="Attach files" title="Attach text files or pictures" onClick=${() => $("attach-file").click()}/>
         <input id="attach-file" type="file" multiple aria-label="Files to attach" hidden onChange=${onChange}/>
         <label class="chip" title="Draft tokens with the model's drafter"><${Icon} name="zap"/><input role="switch" aria-label="Drafting" ...${toggle("drafting")}/><span>Drafting</span></label>
-        <label class="chip" title="Answer with and without drafting, and measure the gain"><${Icon} name="columns-2"/><input role="switch" aria-label="Side by side" ...${toggle("compare")}/><span>Side by side</span></label>
+        <label class="chip" title="Answer with and without drafting, and measure the speed-up"><${Icon} name="columns-2"/><input role="switch" aria-label="Side by side" ...${toggle("compare")}/><span>Side by side</span></label>
         <${Gauge} used=${used} all=${loadedModel()?.context_length}/>
         ${control ? html`<${IconButton} key="stop" id="stop" class="icon-only main" icon="square" label="Stop" onClick=${() => control.abort()}/>`
           : html`<${IconButton} key="send" id="send" class="icon-only main" type="submit" icon="arrow-up" label="Send"/>`}
@@ -91,7 +91,7 @@ function Ask({ used }) {
     </form>`;
 }
 
-// How much of the context the conversation fills, as its last answer says.
+// Shows how much of the context the conversation fills, from its last answer.
 function Gauge({ used, all }) {
   if (!used || !all) return null;
   const text = `${used.toLocaleString("en")} of ${all.toLocaleString("en")} tokens`, percent = Math.round(100 * used / all);

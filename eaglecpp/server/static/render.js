@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Markdown, code and formulas of an answer as nodes. Whatever the text says, no script of it runs, and it loads
-// nothing: HTML in it is shown as text, a picture elsewhere is a link, and DOMPurify looks at all that is left.
+// Renders the Markdown, code and formulas of an answer as nodes. No script in the text runs, and nothing is
+// loaded: HTML is shown as text, a remote picture becomes a link, and DOMPurify sanitizes the result.
 /* global markdownit, DOMPurify, hljs, katex */
 
-// What a model says has no bounds, and it is laid out again with its pieces as they come. In characters:
-const MAX_CODE = 50_000;  // that are highlighted
-const MAX_FORMULA = 4_000, MAX_LINES = 100;  // of one formula: what has no end so soon is none
-const MAX_SET = 20_000, MAX_FORMULAS = 500;  // of the formulas of a text, and how many: more are shown as they were written
-const MAX_TEXT = 200_000, MAX_LIVE = 40_000;  // that are laid out, and while more is coming; what is behind is shown as it is
+// Limits in characters: a model's text is unbounded, and it is rendered again as it grows.
+const MAX_CODE = 50_000;  // highlighted code
+const MAX_FORMULA = 4_000, MAX_LINES = 100;  // one formula; without an end so soon it is not a formula
+const MAX_SET = 20_000, MAX_FORMULAS = 500;  // all formulas of a text, and their number; others are shown as source
+const MAX_TEXT = 200_000, MAX_LIVE = 40_000;  // rendered text, and that of a running answer; the rest is shown as source
 const DELIMITERS = [["$$", "$$", true], ["\\[", "\\]", true], ["\\(", "\\)", false], ["$", "$", false]];
-// no styles and no fonts are needed for MathML
+// MathML needs no styles and no fonts
 const FORMULA = { output: "mathml", throwOnError: false, errorColor: "currentcolor", strict: "ignore", trust: false, maxExpand: 300 };
 const ALLOWED = { RETURN_DOM_FRAGMENT: true, USE_PROFILES: { html: true, mathMl: true }, ADD_TAGS: ["semantics", "annotation"],
   FORBID_TAGS: ["style", "form", "input", "button", "textarea", "select", "dialog", "audio", "video", "picture", "source"],
@@ -27,17 +27,17 @@ markdown.renderer.rules.image = (tokens, i) => {
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName === "A") Object.assign(node, { target: "_blank", rel: "noopener noreferrer" });
   if (node.tagName === "IMG" && !/^data:image\//.test(node.getAttribute("src"))) node.remove();
-  if (node.tagName === "PRE") node.tabIndex = 0;  // it scrolls, with the keyboard as well
+  if (node.tagName === "PRE") node.tabIndex = 0;  // scrollable with the keyboard too
 });
 
-const set = new Map();  // formulas, as they were set before
-let nSet = 0, nFormulas = 0;  // of this text: characters that were not, and formulas
+const set = new Map();  // cache of rendered formulas
+let nSet = 0, nFormulas = 0;  // of this text: characters outside the cache, and formulas
 
-// isLive: whether more is coming
+// isLive: the answer is still running
 export function render(text, isLive = false) {
   nSet = nFormulas = 0;
-  const most = isLive ? MAX_LIVE : MAX_TEXT;
-  const end = text.length > most ? text.lastIndexOf("\n", most) + 1 || most : text.length;
+  const max = isLive ? MAX_LIVE : MAX_TEXT;
+  const end = text.length > max ? text.lastIndexOf("\n", max) + 1 || max : text.length;
   const out = DOMPurify.sanitize(markdown.render(text.slice(0, end)), ALLOWED);
   if (end < text.length) out.append(Object.assign(document.createElement("p"), { className: "rest", textContent: text.slice(end) }));
   return out;
@@ -66,7 +66,7 @@ function formula(tex, displayMode) {
 
 const asWritten = (tex) => `<code>${markdown.utils.escapeHtml(tex)}</code>`;
 
-// Whether a mark is still to come. Many that have no end would be looked for at each of them.
+// Returns whether a mark still follows. Cached, since searching for each unclosed mark would be quadratic.
 function comes(state, mark, from) {
   state.marks ??= {};
   state.marks[mark] ??= state.src.lastIndexOf(mark);
@@ -88,7 +88,7 @@ function formulaInline(state, silent) {
   return true;
 }
 
-// A formula on lines of its own, whatever stands at their beginnings.
+// A formula on separate lines.
 function formulaBlock(state, first, end, silent) {
   const line = (n) => state.src.slice(state.bMarks[n] + state.tShift[n], state.eMarks[n]);
   const [open, close] = DELIMITERS.slice(0, 2).find(([mark]) => line(first).startsWith(mark)) ?? [];
@@ -105,16 +105,16 @@ function formulaBlock(state, first, end, silent) {
   return true;
 }
 
-// Headings of an answer are below the page's own, in two levels: none is left out for those who go from one to the next.
+// Puts an answer's headings below the page's own, on two levels without gaps, for navigation by headings.
 function headings({ tokens }) {
-  const found = tokens.filter((one) => one.type.startsWith("heading_")), top = found[0]?.tag;
-  for (const token of found) token.tag = token.tag > top ? "h4" : "h3";
+  const all = tokens.filter(({ type }) => type.startsWith("heading_")), top = all[0]?.tag;
+  for (const token of all) token.tag = token.tag > top ? "h4" : "h3";
 }
 
-// Wraps the characters of `root` that were drafted. runs: [length, whether it was], over the source. The rendered text
-// is the source with marks left out, in order, so both are walked side by side.
+// Wraps the drafted characters of `root`. runs: [length, isDrafted] over the source. The rendered text is the
+// source without its marks, in the same order, so both are walked in parallel.
 export function colour(root, source, runs) {
-  let nLeft = source.length;  // a file of conversations may say anything
+  let nLeft = source.length;  // an imported file may have any number
   const flags = runs.flatMap(([length, isOn]) => {
     const n = Math.max(0, Math.min(length | 0, nLeft));
     nLeft -= n;
@@ -129,7 +129,7 @@ export function colour(root, source, runs) {
   let at = 0;
   for (const node of nodes) {
     const parts = [], begin = /\S[^\n]{0,15}/.exec(node.data);
-    const ahead = begin ? source.slice(at, at + 4000).indexOf(begin[0]) : -1;  // behind marks, and addresses of links
+    const ahead = begin ? source.slice(at, at + 4000).indexOf(begin[0]) : -1;  // after marks and link addresses
     at += Math.max(0, ahead - (begin?.index ?? 0));
     let isOn = false;
     for (const char of node.data) {

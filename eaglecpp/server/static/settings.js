@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT
-// The settings, which the browser keeps, presets of them, and what of them a request says. The system prompt is the
-// conversation's.
+// The settings and their presets, stored in the browser, and the options of a request. The system prompt
+// belongs to the conversation.
 import { $, html, IconButton, load, save, set, state } from "./base.js";
 import { backUp, chat, restore, saveChat } from "./chats.js";
 import { defaults, loadedModel, loadModels } from "./models.js";
 
-const NUMBERS = {  // label, step, most, least; a phone folds all but the first two
+const NUMBERS = {  // label, step, maximum, minimum; a phone folds all but the first two
   temperature: ["Temperature", 0.1, 2], num_predict: ["Max tokens", 1, undefined, 1], num_ctx: ["Context", 1, undefined, 1],
   top_p: ["Top p", 0.05, 1], top_k: ["Top k", 1], min_p: ["Min p", 0.01, 1], repeat_penalty: ["Repeat penalty", 0.05], seed: ["Seed", 1] };
-const SAVED = [...Object.keys(NUMBERS), "think", "strategy"];  // of a preset, with the system prompt
+const SAVED = [...Object.keys(NUMBERS), "think", "strategy"];  // by a preset, in addition to the system prompt
 const BUILT_IN = { "Model's own": {}, Precise: { temperature: "0" }, Balanced: { temperature: "0.7", top_p: "0.9" },
   Creative: { temperature: "1.1", top_p: "0.95", min_p: "0.05" } };
 const FIRST = { ...Object.fromEntries(SAVED.map((name) => [name, ""])), key: "", theme: "", drafting: true, compare: false, colour: false };
 
 Object.assign(state, {
   settings: Object.fromEntries(Object.entries(FIRST).map(([name, value]) => [name, load(name, value)])),
-  preset: "",  // the name of the chosen one
-  inForce: {},  // what an empty field means
+  preset: "",  // name of the chosen preset
+  inForce: {},  // values of empty fields
 });
 
 export function change(changes) {
@@ -24,7 +24,7 @@ export function change(changes) {
   set({ settings: { ...state.settings, ...changes } });
 }
 
-// Attributes of a field, and of a switch, that are a setting.
+// Attributes of a field, and of a switch, for a setting.
 const field = (id) => ({ id, value: state.settings[id], onInput: ({ target }) => change({ [id]: target.value }) });
 export const toggle = (id) => ({ id, type: "checkbox", checked: state.settings[id], onChange: ({ target }) => change({ [id]: target.checked }) });
 
@@ -53,12 +53,12 @@ export function Settings() {
       <form method="dialog">
         <div class="bar"><h2 id="setup-title">Settings</h2><button class="main">Done</button></div>
         <fieldset><legend>This conversation</legend>
-          <label>System prompt<textarea rows="2" placeholder="What the model should know or be" value=${chat()?.system ?? ""} onInput=${({ target }) => setSystem(target.value)}/></label>
+          <label>System prompt<textarea rows="2" placeholder="Role and knowledge of the model" value=${chat()?.system ?? ""} onInput=${({ target }) => setSystem(target.value)}/></label>
         </fieldset>
         <fieldset><legend>Drafting</legend>
-          <label>Strategy<input list="strategies" placeholder="server's own" spellcheck=${false} autocomplete="off" ...${field("strategy")}/></label>
+          <label>Strategy<input list="strategies" placeholder="server's default" spellcheck=${false} autocomplete="off" ...${field("strategy")}/></label>
           <datalist id="strategies"><option>auto</option><option>chain:3</option><option>chain:5</option><option>tree:k=4,depth=5,nodes=16</option></datalist>
-          <label class="switch"><input ...${toggle("colour")}/> Show what was drafted</label>
+          <label class="switch"><input ...${toggle("colour")}/> Show drafted text</label>
         </fieldset>
         <fieldset><legend>Answers</legend>
           <div class="bar">
@@ -99,7 +99,7 @@ function choose(name) {
 }
 
 function savePreset() {
-  const name = prompt("Name of the preset; it takes the system prompt, the values and the strategy with it.")?.trim().slice(0, 60);
+  const name = prompt("Name of the preset, which includes the system prompt, the values and the strategy:")?.trim().slice(0, 60);
   if (!name || name in BUILT_IN) return;
   const values = [...SAVED.map((one) => [one, state.settings[one]]), ["system", chat().system]].filter(([, value]) => value);
   save("presets", { ...load("presets", {}), [name]: Object.fromEntries(values) });
@@ -112,14 +112,14 @@ function deletePreset() {
   set({ preset: "" });
 }
 
-// What the server was started with, as far as it says.
+// Describes the loaded model's settings.
 function inMemory(now) {
   if (!now) return "The model is not in memory yet.";
   return `In memory: a context of ${now.context_length} tokens, ${now.n_parallel} ${now.n_parallel === 1 ? "conversation" : "conversations"} at a time, ` +
     `strategy ${now.strategy}, ${now.drafts ? "with" : "without"} drafts. ${(now.notices ?? []).join(" ")}`;
 }
 
-// What an empty field means.
+// Returns the value of an empty field.
 function inForce(name) {
   const value = state.inForce[name];
   if (name === "seed") return "random";
@@ -130,6 +130,6 @@ function inForce(name) {
 export const strategy = () => state.settings.strategy.trim();
 
 export function options() {
-  const given = Object.keys(NUMBERS).map((name) => [name, state.settings[name]]).filter(([, value]) => value !== "" && Number.isFinite(Number(value)));
-  return Object.fromEntries(given.map(([name, value]) => [name, Number(value)]));
+  const entries = Object.keys(NUMBERS).map((name) => [name, state.settings[name]]).filter(([, value]) => value !== "" && Number.isFinite(Number(value)));
+  return Object.fromEntries(entries.map(([name, value]) => [name, Number(value)]));
 }

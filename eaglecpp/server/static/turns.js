@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The turns of the conversation: questions, answers, and what can be done with them.
+// The turns of the conversation: questions, answers, and their buttons.
 import { answer as ask, views } from "./answers.js";
 import { $, copyText, html, Icon, IconButton, set, state } from "./base.js";
 import { showTurn, versions } from "./branches.js";
@@ -9,7 +9,7 @@ import { colour, render as layOut } from "./render.js";
 import { change } from "./settings.js";
 import { Component, render } from "./vendor/preact.mjs";
 
-const MIN_GAIN = 1.05;  // that is worth a badge
+const MIN_GAIN = 1.05;  // speed-up from which a badge is shown
 
 export function Turn({ turn, isLeft, ...more }) {
   const isUser = turn.role === "user";
@@ -43,7 +43,7 @@ function Answers({ turn, index, isLast }) {
     </div>`;
 }
 
-// Where a turn was edited, or answered again: ‹ 2 of 3 ›
+// Version switch of an edited or regenerated turn: ‹ 2 of 3 ›
 function Versions({ turn }) {
   const all = versions(chat(), turn), at = all.indexOf(turn);
   const step = (icon, label, to) => html`<${IconButton} icon=${icon} label=${label} disabled=${!to || state.running.has(state.current)} onClick=${() => turnTo(to)}/>`;
@@ -58,7 +58,7 @@ function turnTo(turn) {
   set();
 }
 
-// The field of questions has its text; nothing changes before that is sent.
+// Puts the turn's text into the input field; nothing changes until it is sent.
 function edit(turn) {
   $("question").value = turn.content ?? turn.answers[0].content;
   set({ editing: turn, files: turn.files ?? [], images: turn.images ?? [] });
@@ -80,7 +80,7 @@ class Answer extends Component {
   }
 }
 
-// Markdown, which is laid out again only where it is another one.
+// Rendered Markdown, updated only if it changes.
 class Text extends Component {
   shouldComponentUpdate(next) {
     return Object.keys(next).some((name) => next[name] !== this.props[name]);
@@ -100,7 +100,7 @@ class Text extends Component {
   }
 }
 
-// A code block below a bar with its language and what copies it.
+// Puts a bar with language and copy button above a code block.
 function frame(pre) {
   const language = /language-(\S+)/.exec(pre.querySelector("code")?.className)?.[1] ?? "text";
   const box = Object.assign(document.createElement("div"), { className: "code" });
@@ -109,10 +109,10 @@ function frame(pre) {
   box.append(pre);
 }
 
-// A badge that shows and hides what was drafted.
+// A badge that shows or hides the drafted text.
 function Gain({ speedup, drafts }) {
   const isShown = state.settings.colour;
-  const title = `Drafting: about ${speedup.toFixed(2)} times the speed without it, ${drafts}. ${isShown ? "Hides" : "Shows"} what was drafted.`;
+  const title = `Drafting: about ${speedup.toFixed(2)} times the speed without it, ${drafts}. ${isShown ? "Hides" : "Shows"} the drafted text.`;
   return html`
     <button type="button" class="badge" aria-pressed=${isShown} title=${title} onClick=${() => change({ colour: !isShown })}><${Icon} name="zap"/>${speedup.toFixed(1)}× faster</button>`;
 }
