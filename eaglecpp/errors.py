@@ -33,7 +33,7 @@ class ContextFullError(InvalidValueError):
 
 
 class DataError(EagleError):
-    """Unusable training data: a line that is not a record, features that are not numbers, or a cache or file
+    """Unusable training data: a line that is not a record, hidden states with NaN, or a cache or file
     of answers made with another target.
     """
 

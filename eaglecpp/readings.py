@@ -130,7 +130,7 @@ def convert_checkpoint(
         try:
             folder = Path() if out_path is None else out_path.parent
             measured = _measure(path, model, folder, choices, known, options, say) if choices else []
-        except convert.errors.TargetError:  # a wrong target fits in no way
+        except convert.errors.TargetError:  # a wrong target fails under every reading
             raise
         except (EagleError, OSError, MemoryError) as error:
             # convert_checkpoint below raises the errors of the checkpoint and of the output folder

@@ -38,7 +38,7 @@ class Exactness:
         """Reason why only target-only decoding is exact; "" if some batch is."""
         if self.never:
             return self.never
-        return "no batch of several rows gives the same bits as single rows here" if self.rows == "1" else ""
+        return "no batch of tokens gives the same bits as single tokens here" if self.rows == "1" else ""
 
 
 def measure(native: core.Engine, sequence: int = -1) -> Exactness:

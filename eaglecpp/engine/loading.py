@@ -75,7 +75,7 @@ def load(
                 keep(cache)
             drain()
             if drafting.exact == "on" and exactness.reason:
-                _log.warning("exact=on: plain decoding, because %s", exactness.reason)
+                _log.warning("exact=on: target-only decoding, because %s", exactness.reason)
             check_wanted()
             if plan.draft is not None and not has_costs:
                 rehearse(native.get(), shared.sampling)

@@ -271,7 +271,7 @@ class PromptCache:
             if path.suffix == ".eagle-prompt":
                 self._drop_beginnings(path, state.tokens)
         except (OSError, ValueError) as error:
-            _log.log(logging.INFO if self._has_warned else logging.WARNING, "cannot keep a prompt: %s", error)
+            _log.log(logging.INFO if self._has_warned else logging.WARNING, "cannot save a prompt: %s", error)
             self._has_warned = True
             return 0
         return n_bytes

@@ -96,7 +96,7 @@ class Llama(Mirror):
             refuse(
                 f"draft_model={type(draft_model).__name__}",
                 "pass the path of a drafter GGUF; llama_cpp's draft model objects propose tokens "
-                "without the target's features",
+                "without the target's hidden states",
             )
         # Handlers that turn messages into a prompt work; image handlers need llama_cpp's own context.
         if hasattr(chat_handler, "clip_model_path") or not (chat_handler is None or callable(chat_handler)):

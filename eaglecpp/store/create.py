@@ -206,7 +206,7 @@ class _Job:
         return [*layers, add(PRAGMAS, msgspec.json.encode(pragmas))] if pragmas else layers
 
     def _template(self, text: str) -> Layer:
-        """Adds the template's layer. A template that Ollama chose is marked, because the GGUF's own one takes
+        """Adds the template's layer. A template that Ollama chose is marked, as the GGUF's own takes
         precedence.
         """
         base = self.base

@@ -77,7 +77,7 @@ def is_public(address: str) -> bool:
 
 
 class HttpSession(httpcore.SyncBackend):
-    """Sends one request at a time and follows its redirects. A redirect may not leave encryption, nor enter a
+    """Sends one request at a time and follows its redirects. A redirect may not switch to http, nor enter a
     network of this machine unless the user named such a server. verify: check TLS certificates and require
     encryption.
     """
