@@ -60,7 +60,7 @@ class ServerConfig(Checked):
     """The settings of a server. Those with a flag are options of `serve`.
 
     n_held:      maximum bytes of all unanswered requests' bodies together
-    n_connections: maximum at a time; 0 = half of the files that this process may open
+    n_connections: maximum at a time; 0 = half of the files that this process may open, up to 2048
     head_s:      seconds for the head of a request
     body_s:      seconds for each further megabyte of its body
     n_unread:    unread rounds of an answer after which it is cancelled, 0 = no limit

@@ -183,7 +183,7 @@ def test_another_users_store_is_not_written_to(
     monkeypatch.setenv("EAGLECPP_MODELS", str(theirs))
     before = sorted(theirs.rglob("*"))
     stores = Stores.open()
-    with pytest.raises(StoreError, match=r"another program.s models.*set EAGLECPP_MODELS"):
+    with pytest.raises(StoreError, match=r"belongs to another program.*set EAGLECPP_MODELS"):
         make_model(stores, f"FROM {tiny.target}\n", "mine")
     with pytest.raises(StoreError, match="belongs to another program"):
         remove_model(stores.own, ModelName.parse("m"))

@@ -152,9 +152,9 @@ def test_a_trickling_answer_is_given_up(
 @pytest.mark.parametrize(
     ("target", "insecure", "refused"),
     [
-        ("http://a.example/y", False, "redirects from https to http://a.example"),
+        ("http://a.example/y", False, "redirects from https to unencrypted http://a.example"),
         ("http://a.example/y", True, ""),
-        ("ftp://b.example/y", False, "redirects from https to ftp://b.example"),
+        ("ftp://b.example/y", False, "redirects from https to unencrypted ftp://b.example"),
         ("//b.example/y", False, ""),
         ("/y", False, ""),
     ],
