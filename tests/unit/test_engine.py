@@ -83,7 +83,7 @@ def test_bos_is_added_once_to_text_and_never_to_ids(engine: Engine) -> None:
         ([-1], ValueError, "token id -1 at position 0"),
         ([1.5], TypeError, "float"),
         (5, TypeError, "prompt: expected str, bytes or a list of token ids, found int"),
-        (None, TypeError, "got NoneType"),
+        (None, TypeError, "found NoneType"),
         ("\ud800", ValueError, "surrogates"),
         (prompt_ids(N_CTX + 10), ContextFullError, f"context size of {N_CTX}"),
     ],

@@ -42,7 +42,7 @@ def test_a_schema_gives_the_same_grammar_in_every_option(arguments: dict[str, An
     ("arguments", "error", "text"),
     [
         ({"grammar": "root ::= x", "json_schema": SCHEMA}, ValueError, "not grammar and json_schema"),
-        ({"grammar": 5}, TypeError, "got int"),
+        ({"grammar": 5}, TypeError, "found int"),
         ({"json_schema": "{"}, GrammarError, "the JSON schema cannot be read"),
         ({"json_schema": {"const": {1}}}, GrammarError, "the JSON schema cannot be read"),
         ({"grammar": 'root ::= ("a"\n'}, GrammarError, "Expected ')'"),
@@ -66,7 +66,7 @@ def test_a_schema_gives_the_same_grammar_in_every_option(arguments: dict[str, An
         ({"grammar": f'root ::= "{"a" * (1 << 17)}"'}, GrammarError, "at most 131072 bytes, found"),
         ({"grammar": "root ::= " + "(" * 100_000}, GrammarError, "at most 64 groups within each other"),
         ({"grammar": 'root ::= "\ud800"'}, GrammarError, "half of a surrogate pair"),
-        ({"response_format": {"type": "xml"}}, ValueError, "got 'xml'"),
+        ({"response_format": {"type": "xml"}}, ValueError, "found 'xml'"),
         ({"response_format": {"type": "json_schema"}}, ValueError, "expected a schema"),
         ({"response_format": "json"}, TypeError, "expected a dict"),
     ],
