@@ -110,7 +110,7 @@ def _from_schema(schema: str | Mapping[str, Any], strict: bool) -> Lark:
     _load()
     root = {} if root is True else root
     if not isinstance(root, dict):
-        raise GrammarError(f"the JSON schema: expected an object or true, root {text[:80]}")
+        raise GrammarError(f"the JSON schema: expected an object or true, found {text[:80]}")
     _Schema(root, strict).prepare()
     root["x-guidance"] = {"lenient": not strict, **_WHITESPACE}
     return Lark(f"%llguidance {{}}\nstart: %json {json.dumps(root)}\n")

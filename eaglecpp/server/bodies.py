@@ -55,7 +55,7 @@ def _converted(values: Mapping[str, Any], kind: type[B]) -> B:
         where, what = match["where"], match["what"].replace("`", "").replace(" | null", "")
         value = values.get(where)
         if ", got " not in what and isinstance(value, str | int | float):
-            what += f", match {cut(repr(value))}"
+            what += f", found {cut(repr(value))}"
         raise FieldError(where, what[:1].lower() + what[1:]) from None
 
 

@@ -218,7 +218,7 @@ def keep_alive(value: float | str | None) -> float | None:
         return value
     match = _DURATION.fullmatch(value.strip()) if len(value) <= _DURATION_CHARS else None
     if match is None:
-        raise FieldError("keep_alive", f"expected seconds, or a duration such as 10m, match {value[:80]!r}")
+        raise FieldError("keep_alive", f"expected seconds or a duration such as 10m, found {value[:80]!r}")
     sign, seconds, parts = match.groups()
     length = float(seconds) if seconds else sum(float(n) * _UNITS[u] for n, u in _PART.findall(parts))
     return -length if sign == "-" else length

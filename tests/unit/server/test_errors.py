@@ -191,7 +191,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/api/chat", b"[1]", "expected the body as a JSON object"),
     ("/api/chat", {"model": ""}, "model is required"),
     ("/api/chat", {"messages": ["x"]}, "messages[0]: expected an object"),
-    ("/api/chat", {"messages": [{"role": "user", "content": 7}]}, "expected content as text"),
+    ("/api/chat", {"messages": [{"role": "user", "content": 7}]}, "content must be text"),
     ("/api/chat", {"think": "very"}, "think: "),
     ("/api/chat", {"think": True}, "does not support thinking"),
     ("/api/chat", {"keep_alive": "soon"}, "keep_alive: "),
@@ -243,7 +243,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/detokenize", {"tokens": [-1]}, "token id"),
     ("/apply-template", {}, "messages"),
     *(("/v1/messages", {"messages": [{"role": "user", "content": content}]}, said) for content, said in (
-        ([{"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}}], "is not supported"),
+        ([{"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}}], "expected text or image blocks"),
         ([{"type": "image", "source": {"type": "url", "url": "http://a/b.png"}}], "URLs are not fetched"),
         ([{"type": "text", "text": 5}], "messages[0]"),
     )),

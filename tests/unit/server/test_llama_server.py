@@ -118,7 +118,7 @@ def test_n_keep_cuts_a_prompt_in_blocks_so_that_its_beginning_stays_cached(coder
     prompt = [1 + i % 200 for i in range(2 * n_ctx)]
     told = whole(coder, "/completion", {"prompt": prompt, "n_keep": 5})
     n_kept, (notice,) = told["tokens_evaluated"], told["timings"]["notices"]
-    n_cut, n_begin = 2 * n_ctx - n_kept, int(notice.rsplit(" ", 1)[1])
+    n_cut, n_begin = 2 * n_ctx - n_kept, int(notice.rsplit(" ", 4)[1])
     assert n_ctx // 4 < n_kept < n_ctx and n_begin in (5, 6)  # and the BOS token
     assert f"the context holds {n_ctx}: {n_cut} tokens after" in notice
     cut = [*prompt[:n_begin], *prompt[n_cut + n_begin :]]

@@ -145,7 +145,7 @@ def test_a_stopping_server_cancels_the_load(monkeypatch: pytest.MonkeyPatch) -> 
             asked = [pool.submit(say, server, "demo") for _ in range(3)]
             until(lambda: sum(server.server._shared._n_asked.values()) == 3 and bool(loads))
         answers = [one.result() for one in asked]
-    assert [one.status_code for one in answers] == [503] * 3 and "stops" in answers[0].text
+    assert [one.status_code for one in answers] == [503] * 3 and "is stopping" in answers[0].text
     assert loads == ["begun"]
 
 

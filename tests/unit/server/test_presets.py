@@ -129,7 +129,7 @@ def test_models_are_loaded_and_unloaded_by_requests(server: TestServer) -> None:
         ("[a]\npath = 'none.gguf'", "path: expected a file"), ("[a]\nctx = 1", "unknown field ctx"),
         ("[a]\ncontext = -2", "$.context"), ("[none]\ncontext = 1", "[none]: model 'none' is not on this"),
         ("[stored]\ndraft = 'none.gguf'", "[stored]: drafter 'none.gguf'"),
-        ("['']\npath = 'target.gguf'", "[]: expected a name"),
+        ("['']\npath = 'target.gguf'", "[]: expected a printable name"),
         ("[stored]\n[\"stored:latest\"]", "listed twice"),
         ("[a]\npath = 'target.gguf'\nadapters = ['x']", "adapters: expected a file"),
         ("['/etc/passwd']", "expected the name of a stored model"),
@@ -146,7 +146,7 @@ def test_an_invalid_file_is_refused(tmp_path: Path, text: str, said: str) -> Non
 
 @pytest.mark.parametrize(
     ("options", "code", "said"),
-    [(["stored"], 2, "leave out MODEL"), (["--draft", str(DRAFT)], 2, "--models"),
+    [(["stored"], 2, "remove MODEL"), (["--draft", str(DRAFT)], 2, "--models"),
      (["--max-models", "1"], 2, "pins 2 models"), ([], 1, "in use")],
 )  # fmt: skip
 def test_the_command_line_reads_it(
