@@ -243,7 +243,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/detokenize", {"tokens": [-1]}, "token id"),
     ("/apply-template", {}, "messages"),
     *(("/v1/messages", {"messages": [{"role": "user", "content": content}]}, said) for content, said in (
-        ([{"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}}], "expected text or image blocks"),
+        ([{"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}}], "text or image blocks"),
         ([{"type": "image", "source": {"type": "url", "url": "http://a/b.png"}}], "URLs are not fetched"),
         ([{"type": "text", "text": 5}], "messages[0]"),
     )),
