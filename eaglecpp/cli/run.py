@@ -281,7 +281,7 @@ def _answer(chat: Chat, text: str, words: tuple[str, ...], asked: RunOptions) ->
     completion = chat.reply(partial(chat.session.stream, text), show_stats=not asked.as_json)
     if completion is not None and asked.as_json:
         message = completion.message
-        answer = {"text": message.content, "thinking": message.thinking, "tokens": completion.tokens}
+        answer = dict[str, Any](text=message.content, thinking=message.thinking, tokens=completion.tokens)
         answer |= {"finish_reason": completion.finish_reason, "timings": completion.timings.as_dict()}
         write_json(answer)
     if completion is None or completion.finish_reason == "cancelled":
