@@ -15,9 +15,11 @@ The library raises and logs (`logging.getLogger("eaglecpp")`); it never prints, 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in typing, which takes 10 ms, in which Ctrl+C is a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from eaglecpp import convert as convert
     from eaglecpp import errors as errors
     from eaglecpp import lowlevel as lowlevel

@@ -7,12 +7,19 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Runs the command line of this process and returns the exit code."""
+    """Runs the command line of this process and returns the exit code, final despite a later Ctrl+C."""
     try:
+        import atexit
+        import signal
+
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # registered first, runs last
         from eaglecpp.cli import main as run
+
+        code = run()
     except KeyboardInterrupt:
-        return 130
-    return run()
+        code = 130
+    exec("")  # after a KeyboardInterrupt in executed text, CPython would kill itself by SIGINT
+    return code
 
 
 if __name__ == "__main__":

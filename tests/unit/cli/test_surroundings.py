@@ -78,20 +78,41 @@ import os, runpy, signal, sys
 class Finder:
     def find_spec(self, name, path, target=None):
         if name == "click":
-            os.kill(os.getpid(), signal.SIGINT)
+            {}
 sys.meta_path.insert(0, Finder())
 sys.argv[1:] = ["list"]
 runpy.run_module("eaglecpp", run_name="__main__")
 """
 
 
+ENDED = """
+import os, signal, sys, eaglecpp.__main__, eaglecpp.cli
+class Late:
+    def __del__(self, kill=os.kill, own=os.getpid(), number=signal.SIGINT):
+        kill(own, number)  # when Python has put back the system's handler
+late = Late()
+eaglecpp.cli.main = lambda: 0
+sys.exit(eaglecpp.__main__.main())
+"""
+KILL = "os.kill(os.getpid(), signal.SIGINT)"
+
+
 @posix
-def test_ctrl_c_before_a_command_has_begun_is_silent(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        (INTERRUPTED.format(KILL), 130),
+        (INTERRUPTED.format(f"exec({KILL!r})"), 130),  # as dataclasses and named tuples do
+        (ENDED, 0),
+    ],
+)
+def test_ctrl_c_before_and_after_a_command_is_silent(program: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "probe.py").write_text(program)
     done = subprocess.run(
-        [sys.executable, "-P", "-c", INTERRUPTED],
+        [sys.executable, "-P", "-m", "probe"], env={**os.environ, "PYTHONPATH": str(tmp_path)},
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 # Folders
