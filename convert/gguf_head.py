@@ -24,6 +24,7 @@ from .files import open_regular
 
 STRING, ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "B", 10: "Q", 11: "q", 12: "d"}
+_PICTURES = {b"\x89PN": "a PNG picture", b"\xff\xd8\xff": "a JPEG picture", b"GIF": "a GIF picture"}
 _MAX_KEYS = 1 << 16
 _MAX_TENSORS = 1 << 14  # ten times the number in the largest models
 _MAX_VALUES = 1 << 24  # of all arrays together; a value takes up to eight times its bytes in the file
@@ -179,7 +180,8 @@ class _Reader:
         """Returns keys and the number of tensors. longest: skip arrays with more values; None = skip none."""
         magic = self.take(4, "magic")
         if magic != b"GGUF":
-            raise self.error(f"not a GGUF file: expected magic 'GGUF', found {magic!r}")
+            found = _PICTURES.get(magic[:3], repr(magic))
+            raise self.error(f"not a GGUF file: expected magic 'GGUF', found {found}")
         version = int(self.number("I", "version"))
         if version not in (2, 3):
             hint = " (a big-endian file?)" if version & 0xFFFF == 0 else ""

@@ -77,6 +77,8 @@ def create(name: str, file: str, quantize: str, draft_quantize: str, no_draft: b
             quantize=quantize, draft_type=draft_quantize, use_draft=not no_draft, report=bars,
         )  # fmt: skip
     say_made(created, as_json)
+    if not as_json:
+        write(f"created '{name}'\n")
 
 
 def say_made(made: Made, as_json: bool) -> None:

@@ -161,11 +161,16 @@ class Stores:
             raise ModelNotFoundError(f"model '{name}' not found{near} (`eaglecpp list` shows all){hints}")
         return model
 
-    def near(self, text: str) -> str:
-        """Returns a question that suggests the stored model with the most similar name, or ""."""
+    def near(self, text: str, *, n_listed: int = 5) -> str:
+        """Returns a question that suggests the stored model with the most similar name, else the first names,
+        or "".
+        """
         names = [model.short_name for model in self.models()]
         found = nearest(text.removesuffix(":latest"), names, cutoff=0.7)
-        return f"; did you mean {found}?" if found else ""
+        if found:
+            return f"; did you mean {found}?"
+        listed = names[:n_listed]
+        return f"; stored here: {', '.join(listed)}{', ...' * (len(names) > n_listed)}" if listed else ""
 
     def original_of(self, file: Path) -> StoredModel | None:
         """Returns the model whose target has the same content as the file and that has a drafter, under any

@@ -60,6 +60,7 @@ HUGE = 1 << 60
     [
         (b"", "truncated: magic"),
         (b"GGML" + bytes(20), "not a GGUF file"),
+        (b"\x89PNG" + bytes(20), "found a PNG picture"),
         (b"GGUF" + struct.pack(">I", 3) + bytes(16), "big-endian"),
         (header(version=1), "expected 2 or 3, found 1"),
         (header(version=9), "expected 2 or 3, found 9"),

@@ -45,7 +45,9 @@ def modelfile(tiny: Tiny, tmp_path: Path) -> Path:
 
 
 def test_the_life_of_a_model(run: Run, modelfile: Path, root: Path) -> None:
-    assert run("create", "tiny") == (0, "", "")
+    assert run("create", "tiny") == (0, "created 'tiny'\n", "")
+    for args in (("show", "gpt-4o"), ("generate", "gpt-4o", "-p", "x")):
+        assert "; stored here: tiny" in run(*args)[2]
     code, out, err = run("list")
     head, row = out.splitlines()
     assert head.split() == ["NAME", "ID", "SIZE", "MODIFIED", "DRAFT"]
@@ -108,7 +110,7 @@ def test_create_reads_standard_input_and_reports_errors_by_line(
     assert run("create", "b", "-f", "bad") == (1, "", "error: bad:2: invalid int value [many]\n")
     (tmp_path / "old").write_text(f"FROM {tiny.target}\nPARAMETER mirostat 1\n")
     code, out, err = run("create", "b", "-f", "old")
-    assert (code, out) == (0, "")
+    assert (code, out) == (0, "created 'b'\n")
     assert "old:2: parameter mirostat is deprecated and ignored" in err
     assert run("create", "b", "-f", "absent")[0] == 1
     for template, said in {
