@@ -31,6 +31,7 @@ BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shu
 QUESTION = "What does os.path.join do?"
 WATCH = """new MutationObserver(() => { window.seen ||= document.querySelectorAll("body:has(#stop) .text > *")
     .length }).observe(document, { childList: true, subtree: true })"""
+NEW = "Control+Shift+O"
 AXE = Path(sys.prefix, "node_modules", "axe-core", "axe.min.js").read_text(encoding="utf-8")
 
 
@@ -67,13 +68,20 @@ def fill(page: Page, values: dict[str, Any], end: str = "Done") -> None:
     press(page, end)
 
 
-def pick(page: Page, name: str, said: str | None = None) -> None:
-    """Picks an entry of the current conversation's menu; `said` is typed into the dialog."""
-    if said is not None:
-        page.once("dialog", lambda dialog: dialog.accept(said))
+def pick(page: Page, name: str) -> None:
+    """Picks an entry of the current conversation's menu."""
     shown = page.locator("#chats li", has=page.locator("[aria-current]"))
     shown.get_by_role("button", name="More for").click()
     shown.get_by_role("button", name=name).click()
+
+
+def rename(page: Page, name: str, key: str = "Enter") -> None:
+    """Types another name of the conversation that is shown, then a key."""
+    shown = page.locator("#chats li", has=page.locator("[aria-current]"))
+    shown.get_by_role("button", name="More for").click()
+    shown.get_by_label("Name", exact=True).fill(name)
+    page.keyboard.press(key)
+    expect(shown.get_by_label("Name", exact=True)).to_be_hidden()
 
 
 def choose(page: Page, name: str, data: bytes) -> None:
@@ -270,9 +278,12 @@ def repeat(page: Page) -> None:
 
 def keep_conversations(page: Page) -> None:
     """A conversation can be named, found and exported."""
-    pick(page, "Rename", "Paths, joined")
+    for name, key in (("Never", "Escape"), ("Paths, joined", "Enter"), ("  ", "Enter")):
+        rename(page, name, key)
     expect(page.locator("#chats [aria-current]")).to_have_text("Paths, joined")
     search = page.get_by_label("Search conversations")
+    page.keyboard.press("Control+k")
+    expect(search).to_be_focused()
     search.fill("nowhere to be found")
     expect(page.get_by_text("No conversations found.")).to_be_visible()
     search.fill("PATHNAME COMPONENTS")
@@ -293,8 +304,9 @@ def use_two_windows(page: Page, url: str) -> None:
     ask(other, "What is len?")
     expect(page.locator("#chats li")).to_have_count(2)
     press(page, "Edit")
-    pick(other, "Delete", "")
-    expect(page.locator("#chats li")).to_have_count(1)
+    for n_left, button in ((1, "Delete"), (2, "Undo"), (1, "Delete")):
+        pick(other, button) if button == "Delete" else press(other, button)
+        expect(page.locator("#chats li")).to_have_count(n_left)
     expect(page.locator(".turn.left").first).to_be_visible()
     press(page, "Cancel")
     other.close()
@@ -312,7 +324,7 @@ def fill_the_storage(browser: Browser, url: str) -> None:
     expect(page.locator("#spoken")).to_have_text("The answer is complete.")
     check(page, "a full storage")
     told.send("Storage.overrideQuotaForOrigin", {"origin": url})
-    pick(page, "Rename", "")
+    rename(page, "")
     expect(unsaved).to_be_hidden()
     page.reload()
     expect(page.locator(".turn.user .text")).to_have_text(QUESTION)
@@ -439,14 +451,14 @@ def colour(page: Page) -> None:
 
 def leave_an_answer(page: Page) -> None:
     """An answer continues in a hidden conversation while another conversation asks."""
-    page.keyboard.press("Control+k")
+    page.keyboard.press(NEW)
     held: list[Any] = []
     page.route("**/api/chat", lambda route: held.append(route), times=1)
     page.get_by_label("Your question").fill("A slow one")
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
     page.wait_for_timeout(500)
-    page.keyboard.press("Control+k")
+    page.keyboard.press(NEW)
     ask(page, "What is len?")
     expect(page.locator("#chats li", has_text="A slow one").locator(".waiting")).to_be_visible()
     check(page, "an answer elsewhere")
@@ -498,7 +510,7 @@ def lose_the_server(page: Page) -> None:
     page.unroute_all()
     press(page, "Try again")
     expect(alert).to_have_text("")
-    page.keyboard.press("Control+k")
+    page.keyboard.press(NEW)
     page.route("**/api/chat", lambda route: route.abort(), times=1)
     ask(page, "What is len?")
     expect(page.locator(".answer .bad")).to_contain_text("does not answer; is eaglecpp serve still running?")
@@ -594,14 +606,14 @@ def go_on(page: Page) -> None:
 
 def use_presets(page: Page) -> None:
     """A preset has a system prompt and values; each conversation has its own system prompt."""
-    page.keyboard.press("Control+k")
-    page.once("dialog", lambda dialog: dialog.accept("Brief"))
-    fill(page, {"System prompt": "Be brief.", "Temperature": 0.3}, "Save as …")
+    page.keyboard.press(NEW)
+    values = {"System prompt": "Be brief.", "Temperature": 0.3, "Name of a new preset": "Brief"}
+    fill(page, values, "Save preset")
     press(page, "Done")
     body = sent(page, "What is len?")
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}, body
     assert body["options"]["temperature"] == 0.3, body
-    page.keyboard.press("Control+k")
+    page.keyboard.press(NEW)
     assert sent(page, "What is len?")["messages"][0]["role"] == "user", (
         "the system prompt is the other conversation's"
     )
@@ -674,6 +686,7 @@ with serving() as url, sync_playwright() as tools:
     asked: list[str] = []
     faults: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
+    page.on("dialog", lambda dialog: faults.append(f"a dialog of the browser: {dialog.message}"))
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
     page.goto(url)
@@ -701,7 +714,7 @@ with serving() as url, sync_playwright() as tools:
     use_two_windows(page, url)
     fill_the_storage(browser, url)
     open_on_the_loaded_model(page, url)
-    page.keyboard.press("Control+k")
+    page.keyboard.press(NEW)
     show_markdown(page)
     attach(page)
     close_notices(page)
@@ -711,13 +724,13 @@ with serving() as url, sync_playwright() as tools:
     back_up(page, url)
     type_on_a_phone(browser, url)
     see(page, url)
-    page.keyboard.press("Control+k")
+    page.keyboard.press(NEW)
     change_settings(page)
     use_presets(page)
     use_themes(page)
     page.route("**/api/ps", lambda route: route.fulfill(json={"models": []}), times=1)
     page.reload()
-    page.keyboard.press("Control+k")
+    page.keyboard.press(NEW)
     page.route("**/api/chat", lambda route: None, times=1)
     press(page, "Explain speculative decoding to a cook.")
     expect(page.locator(".figures")).to_have_text("Loading the model.")

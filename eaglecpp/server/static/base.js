@@ -44,12 +44,12 @@ export function save(name, value) {
 // A message for screen readers only; other users see the change.
 export const speak = (spoken) => set({ spoken });
 
-// Shows a notice above the question, also to screen readers. An error stays until it is closed or replaced.
-// retry: action of "Try again"
-export function say(notice, isBad = false, retry = null) {
-  set({ notice, isBad, retry });
+// Shows a notice above the question, also to screen readers. One with an error or a button stays until it is closed or replaced.
+// retry: action of the button; label: its text
+export function say(notice, isBad = false, retry = null, label = "Try again") {
+  set({ notice, isBad, retry, label });
   clearTimeout(fading);
-  if (!isBad) fading = setTimeout(() => set({ notice: "" }), SAID_MS);
+  if (!isBad && !retry) fading = setTimeout(() => set({ notice: "" }), SAID_MS);
 }
 
 function tryAgain() {
@@ -61,7 +61,7 @@ function tryAgain() {
 export const Notice = () => html`
   <div class="notice bar ${state.isBad ? "bad" : ""}" role=${state.isBad ? "alert" : "status"}>${state.notice && html`
     <span>${state.notice}</span>
-    ${state.retry && html`<button type="button" onClick=${tryAgain}>Try again</button>`}
+    ${state.retry && html`<button type="button" onClick=${tryAgain}>${state.label}</button>`}
     <${IconButton} icon="x" label="Close the notice" onClick=${() => say("")}/>`}</div>`;
 
 export const complain = (text, retry) => say(text, true, retry);

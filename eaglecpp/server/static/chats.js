@@ -135,8 +135,8 @@ export function Side() {
         <img src="static/icon.svg" alt="" width="24" height="24"/><strong>eaglecpp</strong>
         <${IconButton} id="side-close" icon="x" label="Close the list" onClick=${() => { showList(false); $("menu").focus(); }}/>
       </div>
-      <button id="new" class="row" type="button" onClick=${newChat}><${Icon} name="square-pen"/>New conversation</button>
-      <input id="search" type="search" aria-label="Search conversations" placeholder="Search" autocomplete="off" onInput=${({ target }) => set({ search: target.value })}/>
+      <button id="new" class="row" type="button" title="Ctrl+Shift+O" onClick=${newChat}><${Icon} name="square-pen"/>New conversation</button>
+      <input id="search" type="search" aria-label="Search conversations" placeholder="Search" title="Ctrl+K" autocomplete="off" onInput=${({ target }) => set({ search: target.value })}/>
       <div id="chats">
         ${[...Map.groupBy(found, ({ at }) => since(at))].map(([name, chats]) => html`
           <section key=${name}><h2 class="soft">${name}</h2><ul>${chats.map((one) => html`<${Line} key=${one.id} one=${one}/>`)}</ul></section>`)}
@@ -163,21 +163,24 @@ function Line({ one }) {
       ${state.running.has(id) && html`<span class="waiting" title="An answer is being written"/>`}
       <${IconButton} icon="ellipsis" label="More for ${title}" popovertarget="more-${id}"/>
       <div id="more-${id}" class="menu" popover="auto" onClick=${({ currentTarget }) => currentTarget.hidePopover()}>
-        <button class="row" type="button" onClick=${() => rename(one)}><${Icon} name="pencil"/>Rename</button>
+        <form onSubmit=${(event) => rename(event, one)} onClick=${(event) => event.stopPropagation()}>
+          <label class="row bar" title="Another name, then Enter"><${Icon} name="pencil"/><input aria-label="Name" maxlength="200" value=${title} onBlur=${({ target }) => { target.value = one.title; }}/></label>
+        </form>
         <button class="row" type="button" onClick=${() => download(one)}><${Icon} name="file-text"/>Export as Markdown</button>
         <button class="row" type="button" onClick=${() => remove(one)}><${Icon} name="trash-2"/>Delete</button>
       </div>
     </li>`;
 }
 
-function rename(one) {
-  one.title = prompt("Name of the conversation", one.title)?.trim().slice(0, 200) || one.title;
+function rename(event, one) {
+  event.preventDefault();
+  one.title = event.target.elements[0].value.trim() || one.title;
+  $(`more-${one.id}`).hidePopover();
   set();
   saveChat(one);
 }
 
 async function remove(gone) {
-  if (!confirm(`Delete “${gone.title}”?`)) return;
   try {
     await (await opened()).delete(TABLE, gone.id);
   } catch (error) {
@@ -191,6 +194,11 @@ async function remove(gone) {
   if (!chat()) newChat();
   $("question").focus();
   await saveChat(state.chats.find(({ id }) => unsaved.has(id)));  // space was freed
+  say(`“${gone.title}” is deleted.`, false, () => {
+    state.chats.push(gone);
+    open(gone);
+    saveChat(gone);
+  }, "Undo");
 }
 
 function download(one) {

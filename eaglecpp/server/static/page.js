@@ -118,10 +118,12 @@ document.onkeydown = (event) => {
       $("menu").focus();
     }
   }
-  if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey)) {
-    event.preventDefault();
-    newChat();
-  }
+  const chord = (event.ctrlKey || event.metaKey) && `${event.shiftKey ? "shift+" : ""}${event.key.toLowerCase()}`;
+  if (chord !== "k" && chord !== "shift+o") return;  // the keys of llama.cpp's page
+  event.preventDefault();
+  if (chord === "shift+o") return newChat();
+  showList(true);
+  $("search").focus();
 };
 if (!chat()) newChat();
 loadModels();

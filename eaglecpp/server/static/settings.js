@@ -66,7 +66,8 @@ export function Settings() {
               <option value="">Preset …</option>
               ${Object.keys({ ...BUILT_IN, ...own }).map((name) => html`<option>${name}</option>`)}
             </select>
-            <button type="button" onClick=${savePreset}>Save as …</button>
+            <input id="preset-name" aria-label="Name of a new preset" placeholder="New preset" title="It takes the system prompt, the values and the strategy" maxlength="60" onKeyDown=${(event) => event.key === "Enter" && savePreset(event.preventDefault())}/>
+            <button type="button" onClick=${savePreset}>Save preset</button>
             <${IconButton} icon="trash-2" label="Delete this preset" disabled=${!(preset in own)} onClick=${deletePreset}/>
           </div>
           <div class="grid">${numbers.slice(0, 2)}</div>
@@ -99,10 +100,11 @@ function choose(name) {
 }
 
 function savePreset() {
-  const name = prompt("Name of the preset, which includes the system prompt, the values and the strategy:")?.trim().slice(0, 60);
-  if (!name || name in BUILT_IN) return;
+  const name = $("preset-name").value.trim();
+  if (!name || name in BUILT_IN) return $("preset-name").focus();
   const values = [...SAVED.map((one) => [one, state.settings[one]]), ["system", chat().system]].filter(([, value]) => value);
   save("presets", { ...load("presets", {}), [name]: Object.fromEntries(values) });
+  $("preset-name").value = "";
   set({ preset: name });
 }
 
