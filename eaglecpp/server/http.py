@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("eaglecpp.server")
 _STEP = 1 << 20  # bytes of a body that must arrive within `ServerConfig.body_s`
+_PING_S = 15.0  # without an event; programs and proxies close silent streams, some after a minute
 _LARGE = 64 << 10  # bytes above which a body is parsed in a thread
 _MAX_DEPTH = 100  # of a body; parsers recurse, and must not reach Python's limit
 _HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
@@ -206,10 +207,21 @@ class _LiveResponse(StreamingResponse):
             except OSError:  # the client disconnected during a write
                 raise ClientGoneError from None
 
-        path = scope["path"]
+        path, is_lines = scope["path"], self.media_type == "application/x-ndjson"
+        ping = sse({"type": "ping"}, "ping") if path == "/v1/messages" else b": ping\n\n"
+
+        async def keep_alive() -> None:
+            while not is_lines:
+                n_before = n_parts
+                await asyncio.sleep(_PING_S)
+                if n_parts == n_before:
+                    await say(ping)
+
+        n_parts, pings = 0, asyncio.ensure_future(keep_alive())
         try:
             await say(self.first)
             async for part in self.parts:
+                n_parts += bool(part)
                 await say(part)
         except ClientGoneError:
             raise
@@ -220,10 +232,11 @@ class _LiveResponse(StreamingResponse):
             known = as_api_error(error, path)
             _log.warning("%s: error in a stream: %s", path, known.message)
             body = error_body(known, path)
-            is_lines = self.media_type == "application/x-ndjson"
             await say(
                 dump(body) + b"\n" if is_lines else sse(body, "error" if path == "/v1/messages" else "")
             )
+        finally:
+            await end_all(pings)
         await say(b"", more=False)
 
 

@@ -196,6 +196,23 @@ def test_a_generation_without_a_reader_ends() -> None:
     assert 20 <= n_chunks < 100 and reason == "cancelled"
 
 
+@pytest.mark.parametrize(
+    ("path", "ping"),
+    [
+        ("/v1/chat/completions", "\n\n: ping\n\n"),
+        ("/v1/messages", '\n\nevent: ping\ndata: {"type":"ping"}\n\n'),
+        ("/api/chat", ""),
+    ],
+)
+def test_a_stream_says_that_it_lives(
+    path: str, ping: str, server: TestServer, slow_rounds: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claude Code leaves after 300 s of silence, in which no CPU reads its prompt of 20,000 tokens."""
+    monkeypatch.setattr("eaglecpp.server.http._PING_S", 0.01)
+    text = server.post(path, chat(stream=True, draft=False)).text
+    assert ping in text if ping else "ping" not in text
+
+
 def test_a_preempted_request_is_told_that_others_wait(store_root: Any, slow_rounds: None) -> None:
     body = chat(max_tokens=450, stream=True, options={"ignore_eos": True}, draft=False)
     with TestServer(preload=MODEL, n_parallel=1, slot_time_s=0.2) as own, ThreadPoolExecutor() as pool:
