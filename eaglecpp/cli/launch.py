@@ -30,7 +30,8 @@ from eaglecpp.cli.terminal import note, write
 from eaglecpp.conversations.served import ServerRefusedError, ask
 from eaglecpp.server.announced import find_server
 
-_N_CTX = 32_768  # tokens; Claude Code's system prompt alone takes 20,000
+N_CTX = 32_768  # tokens; Claude Code's system prompt alone takes 20,000
+_CLAUDE_RESERVES = 13_000
 _STARTS_S = 600.0  # long, because a model may have to be downloaded first
 
 
@@ -55,7 +56,12 @@ class Agent:
 
 
 def _claude(address: str, key: str, model: str, n_ctx: int) -> Setup:
-    """Source: code.claude.com/docs/en/env-vars; ollama/ollama#14918 and #17918 for the last two."""
+    """Source: code.claude.com/docs/en/env-vars; ollama/ollama#14918 and #17918 for the last two.
+
+    It summarises a conversation as soon as it would leave no room for an answer and 13,000 tokens more. Of a
+    context of 32,768 tokens its own first prompt leaves less, so it would summarise after each turn.
+    """
+    window = str(n_ctx + _CLAUDE_RESERVES)
     tiers = ("ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL",
              "ANTHROPIC_DEFAULT_HAIKU_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL")  # fmt: skip
     return Setup(
@@ -64,8 +70,8 @@ def _claude(address: str, key: str, model: str, n_ctx: int) -> Setup:
             "ANTHROPIC_AUTH_TOKEN": key,
             "ANTHROPIC_API_KEY": "",  # empty, because the user's key would take precedence
             **dict.fromkeys(tiers, model),
-            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(n_ctx),
-            "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(n_ctx),
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": window,
+            "CLAUDE_CODE_AUTO_COMPACT_WINDOW": window,
             "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(n_ctx // 4),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
@@ -122,7 +128,7 @@ AGENTS = {
 @click.argument("agent", type=click.Choice(tuple(AGENTS)))
 @model_argument()
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@option("-c", "--ctx-size", "n_ctx", type=click.IntRange(1024), default=_N_CTX, show_default=True,
+@option("-c", "--ctx-size", "n_ctx", type=click.IntRange(1024), default=N_CTX, show_default=True,
         help="Context length in tokens, for the model and the agent.")  # fmt: skip
 @option("--print", "only_prints", is_flag=True, help="Print the agent's settings and command; start nothing.")
 def launch(agent: str, model: str, arguments: tuple[str, ...], n_ctx: int, only_prints: bool) -> None:
@@ -241,5 +247,5 @@ def _load(address: str, key: str, model: str, n_ctx: int) -> int:
         raise click.ClickException(f"{address}: {error}") from None
     context = next((one["context_length"] for one in loaded if one["name"] == model), n_ctx)
     if context < n_ctx:
-        note(f"{model} is loaded with a context of {context} tokens; agents need about {_N_CTX}")
+        note(f"{model} is loaded with a context of {context} tokens; agents need about {N_CTX}")
     return min(context, n_ctx)
