@@ -39,7 +39,7 @@ import eaglecpp
 from eaglecpp.lowlevel import EngineOptions, Target, system_info, versions
 from eaglecpp.results import Completion, Timings
 from helpers import sparse
-from helpers.by_lot import accepted_by_lot
+from helpers.random_acceptance import accepted_at_random
 
 PROMPTS = (
     "Explain in a few paragraphs how a bicycle stays upright.",
@@ -146,7 +146,7 @@ def speeds(
     args: argparse.Namespace, target: str, draft: str, questions: Sequence[str], n_threads: int
 ) -> list[str]:
     """Returns drafting over target-only decoding. Without questions, drafts are accepted at random."""
-    lot = contextlib.nullcontext() if questions else accepted_by_lot(LOT)
+    lot = contextlib.nullcontext() if questions else accepted_at_random(LOT)
     with lot:
         return asyncio.run(_speeds(args, target, draft, questions, n_threads))
 

@@ -169,13 +169,13 @@ def main() -> None:
         smollm2(kit, room)
         with tarfile.open(f"{kit}.tar", "w") as archive:
             archive.add(kit, kit.name)
-        made = sorted(kit.parent.glob(f"{kit.name}.tar*"))
-        for file in made:
+        packed = sorted(kit.parent.glob(f"{kit.name}.tar*"))
+        for file in packed:
             size = file.stat().st_size
             print(f"{file.name}: {size / 2**20:.1f} MiB")
             if size > room:
                 sys.exit(f"{file.name} is larger than the rest of --room {args.room}: see --there")
-        for file in made:
+        for file in packed:
             file.replace(args.kit.with_name(file.name))
 
 

@@ -57,14 +57,14 @@ def in_process(**given: Any) -> dict[str, Any]:
 
 
 def measure(n: int, draft: str | None, temperature: float, args: argparse.Namespace) -> dict[str, Any]:
-    given = {"n": n, "draft": draft, "temperature": temperature, "target": args.target, "n_ctx": args.n_ctx}
-    given["text"] = args.text
+    options = {"n": n, "draft": draft, "temperature": temperature, "target": args.target, "n_ctx": args.n_ctx}
+    options["text"] = args.text
     read, kept, again = [], [], []
     for _ in range(args.repeats):
         with tempfile.TemporaryDirectory() as folder:
-            read.append(in_process(**given, folder=""))
-            kept.append(in_process(**given, folder=folder))
-            again.append(in_process(**given, folder=folder))
+            read.append(in_process(**options, folder=""))
+            kept.append(in_process(**options, folder=folder))
+            again.append(in_process(**options, folder=folder))
             n_bytes = max(path.stat().st_size for path in Path(folder).iterdir())
     made = [*read, *kept, *again]
     if any(one["tokens"] != made[0]["tokens"] for one in made):

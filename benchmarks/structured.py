@@ -23,7 +23,7 @@ from eaglecpp.engine.session import Session
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from helpers.form_law import STRATEGIES, hold
+from helpers.form_law import STRATEGIES, compare_answers
 
 ENUMS = ["waiting_for_payment", "in_transit_to_customer", "delivered_to_customer"]
 COUNT = {"type": "integer", "minimum": 1, "maximum": 99}
@@ -118,7 +118,9 @@ def main() -> None:
     options = {"n_ctx": 2048, "n_threads": args.threads}
     with Engine.open(args.target, draft=args.draft, **options) as engine:
         if args.law:
-            print(hold(engine, args.law, args.n, STRATEGIES if args.draft else ["auto", "chain:3"]))
+            print(
+                compare_answers(engine, args.law, args.n, STRATEGIES if args.draft else ["auto", "chain:3"])
+            )
             return
         with (
             engine.session() as drafts,

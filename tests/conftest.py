@@ -125,8 +125,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """The tiny pair as GGUF files, target F32 and drafter F32, with a chat template."""
     from helpers.tiny import converted_pair
 
-    made = converted_pair(tmp_path_factory.mktemp("models"))
-    return Models(made.pair.target.gguf, made.draft)
+    pair = converted_pair(tmp_path_factory.mktemp("models"))
+    return Models(pair.pair.target.gguf, pair.draft)
 
 
 @pytest.fixture(scope="module")

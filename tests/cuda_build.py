@@ -44,9 +44,9 @@ def documented() -> str:
 def compiler() -> Path:
     """Returns the real nvcc, even if the one on the PATH is a script that calls it."""
     command = ["nvcc", "--dryrun", "-x", "cu", os.devnull]
-    told = subprocess.run(command, capture_output=True, text=True, check=False).stderr
-    found = re.search(r"^#\$ _HERE_=(.*)$", told, re.M)
-    assert found is not None, told
+    process = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    found = re.search(r"^#\$ _HERE_=(.*)$", process, re.M)
+    assert found is not None, process
     return Path(found[1]) / "nvcc"
 
 
@@ -54,9 +54,9 @@ def cublas(nvcc: Path, into: Path) -> Path | None:
     """Returns the folder of `include` and `lib` with cuBLAS, or None if the toolkit has it."""
     if any(nvcc.parents[1].glob("lib*/libcublas.so")):
         return None
-    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
-    release = re.search(r"release (\d+)\.(\d+)", told)
-    assert release is not None, told
+    process = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    release = re.search(r"release (\d+)\.(\d+)", process)
+    assert release is not None, process
     major, minor = release.groups()
     if not any(into.glob("nvidia/*/lib/libcublas.so")):
         name = "nvidia-cublas" if int(major) >= 13 else f"nvidia-cublas-cu{major}"
@@ -104,14 +104,14 @@ def build(architecture: str) -> tuple[Path, list[Path]]:
     """Returns a folder with the package llama_cpp, built with CUDA, and the library folders of `wheel`."""
     site = backends.folder() / "cuda" / f"site-{architecture}"
     with tempfile.TemporaryDirectory() as directory:
-        made, libraries = wheel(architecture, Path(directory))
+        built, libraries = wheel(architecture, Path(directory))
         shutil.rmtree(site, ignore_errors=True)
-        with zipfile.ZipFile(made) as archive:
+        with zipfile.ZipFile(built) as archive:
             archive.extractall(site)
     return site, libraries
 
 
-def said(*arguments: str | Path, code: int = 0, **environment: str) -> str:
+def output_of(*arguments: str | Path, code: int = 0, **environment: str) -> str:
     """Runs `eaglecpp` and returns its output. Fails if the exit code is not `code`."""
     command = [sys.executable, "-P", "-m", "eaglecpp", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
@@ -130,17 +130,17 @@ def main() -> None:
     site, libraries = build(args.architecture)
     # the extension that was built against the CPU wheel
     cuda = {"PYTHONPATH": str(site), "LD_LIBRARY_PATH": paths(*libraries)}
-    facts = json.loads(said("doctor", "--json", **cuda))
+    facts = json.loads(output_of("doctor", "--json", **cuda))
     assert any("CUDA : ARCHS" in part for part in facts["features"]), "this is not a build with CUDA"
     assert any("failed to initialize CUDA" in line for line in facts["errors"])
     answer = ("run", PAIR / "demo-target.gguf", "--temp", "0", "-n", "24", "-c", "512", "What is len?")
-    text = said(*answer)
+    text = output_of(*answer)
     assert "number of items" in text
     for draft in (PAIR / "demo-draft.gguf", *(ROOT / "tests" / "fixtures").glob("demo-d*.gguf")):
-        assert said(*answer, "--draft", draft, "--strategy", "chain:3", **cuda) == text, draft
+        assert output_of(*answer, "--draft", draft, "--strategy", "chain:3", **cuda) == text, draft
     # without a driver
     (libraries[-1] / "libcuda.so.1").unlink()
-    assert "libcuda.so.1" in said("doctor", code=1, **cuda)
+    assert "libcuda.so.1" in output_of("doctor", code=1, **cuda)
 
 
 if __name__ == "__main__":

@@ -80,10 +80,10 @@ def main() -> None:
             return subprocess.run(command, cwd=checkout, check=False).returncode == 0
 
         def output_of(program: str) -> str:
-            told = subprocess.run(
+            process = subprocess.run(
                 [python, "-c", program], cwd="/", capture_output=True, text=True, check=True
             )
-            return told.stdout.strip()
+            return process.stdout.strip()
 
         if not (
             run(sys.executable, "-m", "venv", ".venv")

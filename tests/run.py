@@ -479,7 +479,7 @@ def step(name: str) -> None:
     print(f"== {name}: {outcome}", flush=True)
 
 
-def beside(names: list[str]) -> None:
+def in_parallel(names: list[str]) -> None:
     """Runs single-threaded steps in parallel; each prints its output when it is done."""
 
     def call(name: str) -> int:
@@ -506,7 +506,7 @@ def main() -> None:
         sys.exit(f"unknown step {unknown[0]!r}; expected full, all, or some of {', '.join(STEPS)}")
     single = [name for name in wanted if name in SINGLE_THREADED]
     if len(single) > 1:
-        beside(single)
+        in_parallel(single)
         wanted = [name for name in wanted if name not in single]
     for name in wanted:
         step(name)

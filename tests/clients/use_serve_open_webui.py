@@ -27,7 +27,7 @@ START_S = 900  # it imports many packages
 WAIT_MS = 300_000
 OFF = ("WEBUI_AUTH", "ENABLE_VERSION_UPDATE_CHECK", "ENABLE_TITLE_GENERATION", "ENABLE_TAGS_GENERATION",
        "ENABLE_FOLLOW_UP_GENERATION", "ENABLE_AUTOCOMPLETE_GENERATION", "ANONYMIZED_TELEMETRY")  # fmt: skip
-QUESTION, SAID = "What does os.path.join do?", "Join two or more pathname components"
+QUESTION, EXPECTED = "What does os.path.join do?", "Join two or more pathname components"
 
 
 @contextlib.contextmanager
@@ -99,7 +99,7 @@ with serving() as url, sync_playwright() as tools:
             expect(news).to_be_hidden(timeout=WAIT_MS)
             expect(page.get_by_text(MODEL).first).to_be_visible(timeout=WAIT_MS)
             said = ask(page, QUESTION, 1)
-            assert said.strip() and (not IS_DEMO or SAID in said), said
+            assert said.strip() and (not IS_DEMO or EXPECTED in said), said
             assert ask(page, "What is len?", 2).strip()
             page.close()
     browser.close()

@@ -55,9 +55,9 @@ def wait(page: Page) -> None:
 
 def sent(page: Page, text: str) -> Any:
     """Returns the request that the page sends for a question."""
-    with page.expect_request("**/api/chat") as made:
+    with page.expect_request("**/api/chat") as request:
         ask(page, text)
-    return made.value.post_data_json
+    return request.value.post_data_json
 
 
 def fill(page: Page, values: dict[str, Any], end: str = "Done") -> None:
@@ -184,9 +184,9 @@ def open_on_the_loaded_model(page: Page, url: str) -> None:
     lines = [{"status": "pulling abc", "total": 4 * 10**9, "completed": 10**9}, {"error": "no such model"}]
     page.route("**/api/pull", lambda route: route.fulfill(body="\n".join(map(json.dumps, lines))))
     page.get_by_label("Download a model").fill("another")
-    with page.expect_request("**/api/pull") as made:
+    with page.expect_request("**/api/pull") as request:
         press(page, "Download")
-    assert made.value.post_data_json == {"model": "another", "draft": "auto"}
+    assert request.value.post_data_json == {"model": "another", "draft": "auto"}
     expect(dialog.get_by_role("alert")).to_have_text("another: no such model")
     lines.pop()
     press(page, "Download")
@@ -590,9 +590,9 @@ def go_on(page: Page) -> None:
     """A cut answer can be continued. An edited answer says so, and its original stays."""
     text = page.locator(".turn.assistant .text")
     cut = text.inner_text()
-    with page.expect_request("**/api/chat") as made:
+    with page.expect_request("**/api/chat") as request:
         press(page, "Continue")
-    said = made.value.post_data_json["messages"][-1]
+    said = request.value.post_data_json["messages"][-1]
     assert said["role"] == "assistant" and said["content"].split() == cut.split(), said
     wait(page)
     expect(text).to_contain_text(cut)

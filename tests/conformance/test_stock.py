@@ -209,9 +209,7 @@ def test_llama_cpp_judges_drafts_as_we_do(name: str, tmp_path: Path) -> None:
     ],
     ids=["Q8_0", "norms", "shared", "linear", "yarn"],
 )
-def test_llama_cpp_loads_plain_eagle3(
-    shape: DraftShape, type: str, target: TinyTarget, tmp_path: Path
-) -> None:
+def test_llama_cpp_loads_our_eagle3(shape: DraftShape, type: str, target: TinyTarget, tmp_path: Path) -> None:
     report = convert_checkpoint(shape.write(tmp_path / "in"), target.gguf, tmp_path / "draft.gguf", type)
     child = run_script(HEAD + LOAD, report.out)
     assert report.spec.architecture == "eagle3" and child.returncode == 0, child.stderr[-2000:]

@@ -161,9 +161,7 @@ def test_tab_completes_commands_parameters_and_files(chat: Open, tmp_path: Path)
         terminal.type(CTRL_D)
 
 
-def test_no_key_in_any_state_of_the_prompt_ends_the_prompt(
-    chat: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_key_in_any_state_ends_the_prompt(chat: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("VISUAL", "EDITOR"):  # for Ctrl+G
         monkeypatch.setenv(variable, "true")
     states = {"empty": "", "typed": "hel", "menu": "/se", "chosen in the menu": "/se\t"}

@@ -22,9 +22,7 @@ def started(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen([COMMAND, *words], cwd=folder, stderr=subprocess.PIPE, text=True, env=os.environ)
 
 
-def test_parallel_processes_share_one_store(
-    hub: HubServer, models: Models, home: Path, tmp_path: Path
-) -> None:
+def test_processes_share_one_store(hub: HubServer, models: Models, home: Path, tmp_path: Path) -> None:
     (tmp_path / "Modelfile").write_text(f"FROM {models.target}\nDRAFT {models.draft}\n", encoding="utf-8")
     first = started(tmp_path, "create", "last")
     assert (first.communicate()[1], first.returncode)[1] == 0

@@ -212,9 +212,7 @@ def test_images_in_the_prompt_are_attached_or_noted(cli: Cli, models: Models, tm
     assert "an image has an unsupported format" in cli("run", models.target, f"What? {picture}", *sees).stderr
 
 
-def test_llama_cpps_options_for_adapters_templates_and_forms(
-    cli: Cli, models: Models, tmp_path: Path
-) -> None:
+def test_llama_cpps_options_for_adapters_templates_forms(cli: Cli, models: Models, tmp_path: Path) -> None:
     def text(*options: object) -> str:
         done = cli("run", models.target, "ab cd", *SHORT, *options)
         assert done.returncode == 0, done.stderr

@@ -191,17 +191,17 @@ def test_a_causal_block_starts_from_an_eagle_drafter(
     first = result_of(cli(*train_args(models, texts, tmp_path / "a", *still, "--draft-vocab", 200)))
     block = ("--family", "dspark", "--causal-block", "--start-from", first["checkpoint"])
     done = cli(*train_args(models, texts, tmp_path / "b", *still, *block))
-    made = result_of(done)
+    result = result_of(done)
     assert f"from {first['checkpoint']}: fc, head, norm" in done.stderr
     config = json.loads((tmp_path / "b" / "config.json").read_text())
     assert config["is_causal"] is True and config["eaglecpp"]["finetuned_from"] == first["checkpoint"]
-    assert read_gguf(Path(made["gguf"])).get("dflash.attention.causal") is True
-    rates = read_gguf(Path(made["gguf"])).get("eaglecpp.held_out_rates")
+    assert read_gguf(Path(result["gguf"])).get("dflash.attention.causal") is True
+    rates = read_gguf(Path(result["gguf"])).get("eaglecpp.held_out_rates")
     assert rates == pytest.approx(config["eaglecpp"]["held_out"]["rates"]) and len(rates) == 8, "one a slot"
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
     for name in ("lm_head.weight", "norm.weight", "d2t"):
         assert torch.allclose(before[name].float(), after[name].float(), atol=1e-6)
-    result_of(cli(*train_args(models, texts, tmp_path / "tuned", *still, "--finetune", made["gguf"])))
+    result_of(cli(*train_args(models, texts, tmp_path / "tuned", *still, "--finetune", result["gguf"])))
     tuned = json.loads((tmp_path / "tuned" / "config.json").read_text())
     kept = ("is_causal", "block_size", "markov_rank", "mask_token_id", "target_layer_ids", "draft_vocab_size")
     assert [tuned[key] for key in kept] == [config[key] for key in kept]
@@ -211,9 +211,9 @@ def test_a_causal_block_starts_from_an_eagle_drafter(
         assert float(shares) == pytest.approx(1.0, abs=0.01)
     # a block drafter takes layers, size and mask from one of the same kind
     for name, family, *size in (("c", "dflash", "--block-size", 5), ("d", "dspark")):
-        more = ("--family", family, "--start-from", made["checkpoint"], *size)
+        more = ("--family", family, "--start-from", result["checkpoint"], *size)
         done = cli(*train_args(models, texts, tmp_path / name, *still, *more))
-        made = result_of(done)
+        result = result_of(done)
         assert ": fc, head, hidden_norm, layers.0, layers.1, norm" in done.stderr
     # not the weights of its features if it reads other layers
     size = ("--block-size", 5, "--aux-layers", ",".join(str(k + 2) for k in config["target_layer_ids"][:-1]))
@@ -228,19 +228,19 @@ def test_a_causal_block_starts_from_an_eagle_drafter(
 def test_layers_can_be_added_to_a_drafter_and_are_kept(
     cli: Cli, models: Models, texts: Path, tmp_path: Path
 ) -> None:
-    made = result_of(cli(*train_args(models, texts, tmp_path / "one", "--steps", 2)))
+    result = result_of(cli(*train_args(models, texts, tmp_path / "one", "--steps", 2)))
     for name, start, *more in (
-        ("three", made["checkpoint"], "--draft-layers", 3, "--type", "Q4_1", "--qat"),
+        ("three", result["checkpoint"], "--draft-layers", 3, "--type", "Q4_1", "--qat"),
         ("again", tmp_path / "three" / "drafter-Q4_1.gguf"),
     ):
         done = cli(*train_args(models, texts, tmp_path / name, "--steps", 2, "--finetune", start, *more))
         assert ("2 new layers" in done.stderr) is (name == "three"), done.stderr
-        made = result_of(done)
+        result = result_of(done)
         assert json.loads((tmp_path / name / "config.json").read_text())["num_hidden_layers"] == 3
         record = json.loads((tmp_path / name / "training.json").read_text())
         assert record["qat"] == ("Q4_1" if name == "three" else None)
-    assert load_file(Path(made["checkpoint"]) / "model.safetensors")["layers.2.mlp.down_proj.weight"].any()
-    assert acceptance_length(cli, models.target, made["gguf"], "Who was that man?") >= 1
+    assert load_file(Path(result["checkpoint"]) / "model.safetensors")["layers.2.mlp.down_proj.weight"].any()
+    assert acceptance_length(cli, models.target, result["gguf"], "Who was that man?") >= 1
     fewer = cli(
         *train_args(models, texts, tmp_path / "fewer", "--finetune", tmp_path / "three", "--draft-layers", 2)
     )
@@ -252,8 +252,8 @@ def test_without_data_the_target_writes_the_training_data(cli: Cli, models: Mode
     out = tmp_path / "out"
     args = ("train", "--target", models.target, "-o", out, "-c", 1024, "-t", 1, "--held-out", 0.2, "--json")
     done = cli(*args, "--conversations", 10, "--sequences", 4, "--steps", 2, "--batch-tokens", 64)
-    made = result_of(done)
-    assert (made["steps"], Path(made["gguf"]).is_file()) == (2, True)
+    result = result_of(done)
+    assert (result["steps"], Path(result["gguf"]).is_file()) == (2, True)
     assert re.search(r"conversations: [1-9]\d* in conversations\.jsonl, 0 from earlier runs", done.stderr)
     assert len((out / "conversations.jsonl").read_text(encoding="utf-8").splitlines()) == 11
     record = json.loads((out / "config.json").read_text(encoding="utf-8"))["eaglecpp"]

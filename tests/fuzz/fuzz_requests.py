@@ -275,9 +275,9 @@ def check_answer(path: str, answer: requests.Response) -> None:
     if not values or not all(isinstance(value, dict) for value in values):
         raise Fault(f"not an answer: {answer.text[:200]}")
     for value in values:
-        told = value.get("error")
-        message = told.get("message") if isinstance(told, dict) else told
-        if told is not None and (not isinstance(message, str) or "internal error" in message):
+        reply = value.get("error")
+        message = reply.get("message") if isinstance(reply, dict) else reply
+        if reply is not None and (not isinstance(message, str) or "internal error" in message):
             raise Fault(f"an error without a text, or an internal error: {value}")
     if answer.status_code != 200 and "error" not in values[0]:
         raise Fault(f"status {answer.status_code} without an error: {values[0]}")

@@ -123,9 +123,7 @@ def test_a_prefix_is_reused(device: Device, open_engine: Open, greedy: dict[str,
 
 
 @pytest.mark.parametrize("exact", ["auto", "off"])
-def test_costs_are_measured_before_the_first_answer(
-    exact: str, open_engine: Open, greedy: dict[str, Any]
-) -> None:
+def test_costs_are_measured_before_an_answer(exact: str, open_engine: Open, greedy: dict[str, Any]) -> None:
     """Costs of batch sizes, of a change between them, and of the drafter, whose graphs have run."""
     with open_engine("all", exact=exact) as engine, engine.session():
         report = engine.native.planner_report(0)

@@ -86,9 +86,7 @@ print("lived on")
 """
 
 
-def test_a_lost_server_is_one_error_and_the_process_survives(
-    it: ConvertedPair, servers: tuple[str, ...]
-) -> None:
+def test_a_lost_server_is_one_error_and_no_crash(it: ConvertedPair, servers: tuple[str, ...]) -> None:
     lines = run(PROGRAM, it.pair.target.gguf, it.draft).splitlines()
     assert "RPC0" in lines[0] and "RPC1" in lines[0]
     assert "RPC server 127.0.0.1:" in lines[1] and "was lost: " in lines[1]

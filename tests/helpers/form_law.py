@@ -24,7 +24,7 @@ WORDS = ["len", "a list", "a dict", "a set", "a tuple"]
 
 
 @dataclass
-class Found:
+class Comparison:
     """Counts; `differ`: options of the answers that drafting changed."""
 
     n: int = 0
@@ -68,9 +68,9 @@ def _form(rng: random.Random) -> dict[str, Any]:
     return {"json_schema": {"type": "object", "properties": items, "required": [*items]}}
 
 
-def hold(engine: Engine, n: int, seed: int, strategies: list[str]) -> Found:
+def compare_answers(engine: Engine, n: int, seed: int, strategies: list[str]) -> Comparison:
     """Compares n answers with target-only decoding."""
-    rng, found = random.Random(seed), Found()
+    rng, found = random.Random(seed), Comparison()
     while found.n < n:
         options: dict[str, Any] = _form(rng) | {
             "max_tokens": rng.randint(8, 50),

@@ -25,7 +25,7 @@ PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 TARGET, DRAFT = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
 MODEL = "demo"
 QUESTION = "What does os.path.join do?"
-SAID = "Join two or more pathname components"
+EXPECTED = "Join two or more pathname components"
 """The demo model's answer to QUESTION."""
 CITY = {
     "type": "object",
@@ -63,8 +63,8 @@ class TestServer:
     __test__ = False
 
     def __init__(self, files: Mapping[str, Path] | None = None, preload: str = "", **config: Any) -> None:
-        given = {"draft": str(DRAFT), "n_parallel": 2, "engine": FAST, "keep_alive_s": -1.0, "grace_s": 2.0}
-        self.config = ServerConfig(**(given | config))
+        options = {"draft": str(DRAFT), "n_parallel": 2, "engine": FAST, "keep_alive_s": -1.0, "grace_s": 2.0}
+        self.config = ServerConfig(**(options | config))
         self.listener = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         app = make_app(self.config, {MODEL: TARGET} if files is None else files)
@@ -93,11 +93,11 @@ class TestServer:
 
     def connect(self, data: bytes = b"") -> socket.socket:
         """Opens a connection and sends these bytes."""
-        made = socket.create_connection(self.listener.getsockname(), timeout=60)
-        made.sendall(data)
-        return made
+        connection = socket.create_connection(self.listener.getsockname(), timeout=60)
+        connection.sendall(data)
+        return connection
 
-    def told(self, path: str, body: Any, status: int = 200) -> Any:
+    def call(self, path: str, body: Any, status: int = 200) -> Any:
         """Posts a request, checks the status, and returns the JSON of the answer."""
         answer = self.post(path, body)
         assert answer.status_code == status, answer.text

@@ -17,7 +17,7 @@ import torch
 
 import eaglecpp
 from eaglecpp.lowlevel import Drafter
-from helpers.by_lot import accepted_by_lot
+from helpers.random_acceptance import accepted_at_random
 from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.reference.block import BlockDrafter, BlockPass, slot_distributions
@@ -464,7 +464,7 @@ def test_the_engine_drafts_like_the_reference(shape: Any, depth: int, make: Make
     made, prompt = make(shape), prompt_ids(20)
     with (
         eaglecpp.Engine.open(target.gguf, draft=made.gguf, n_ctx=256, n_threads=1, **EXACT) as engine,
-        accepted_by_lot([1.0] * depth),
+        accepted_at_random([1.0] * depth),
     ):
         text = engine.generate(
             prompt, max_tokens=3 * depth + 4, strategy=f"chain:{depth}", temperature=0.0, ignore_eos=True

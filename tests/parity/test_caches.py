@@ -101,8 +101,8 @@ def test_a_prompt_that_leaves_the_text_is_answered_like_a_new_one(tmp_path: Path
     with eaglecpp.Engine.open(target, draft="mtp", n_ctx=512, n_threads=1, **EXACT) as engine:
         for n_back in (2, 3, 12):
             engine.clear()
-            said = engine.generate([*range(20, 60)], temperature=0.0, max_tokens=24, **options)
-            prompt = [*range(20, 60), *said.tokens[:-n_back], 7, 8, 9]
+            result = engine.generate([*range(20, 60)], temperature=0.0, max_tokens=24, **options)
+            prompt = [*range(20, 60), *result.tokens[:-n_back], 7, 8, 9]
             found = engine.generate(prompt, temperature=0.0, max_tokens=16, **options)
             engine.clear()
             again = engine.generate(prompt, temperature=0.0, max_tokens=16, **options)

@@ -146,9 +146,9 @@ def test_the_text_is_llama_cpps(seeing: Seeing, open_engine: Callable[..., eagle
             prompt = engine.shared.vocabulary.tokenize_images(
                 text.format(*marks), dict(zip(marks, images, strict=True)), add_bos=True
             )
-            said = engine.generate(prompt, n_probs=1, **GREEDY)
-            assert said.tokens == expected and said.logprobs
-            assert said.logprobs[0].logprob == pytest.approx(first, abs=1e-4)
+            result = engine.generate(prompt, n_probs=1, **GREEDY)
+            assert result.tokens == expected and result.logprobs
+            assert result.logprobs[0].logprob == pytest.approx(first, abs=1e-4)
             found.append(first)
     assert abs(found[0] - found[1]) > 1e-3, "the image makes no difference"
 
@@ -188,7 +188,7 @@ def test_equal_images_are_encoded_once_and_too_large_prompts_not_at_all(
 
 
 @pytest.mark.parametrize("seeing", ["qwen2vl"], indirect=True)
-def test_an_image_with_more_rows_than_the_context_is_refused(
+def test_an_image_larger_than_the_context_is_refused(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
     image = make_image(1, width=8, height=5000)
@@ -233,7 +233,7 @@ def test_drafts_change_nothing(
 
 
 @every_target
-def test_an_image_is_read_once_and_recognised_by_its_content(
+def test_an_image_is_recognised_by_its_content(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
     first, second = make_image(1), make_image(2)
@@ -357,17 +357,17 @@ def test_an_evicted_image_is_read_again(open_engine: Callable[..., eaglecpp.Engi
         before = engine.chat_prompt(chat.history)
         for number in range(280):
             engine.native.add_image(f"other {number}", np.zeros((800, N_EMBD), np.float32), False)
-        said = chat.ask("And max?", **GREEDY)
+        result = chat.ask("And max?", **GREEDY)
         again = engine.chat_prompt(chat.history)
-        assert said.tokens and min(again) < min(before) - 280 * 800
+        assert result.tokens and min(again) < min(before) - 280 * 800
 
 
 def test_the_readers_marker_in_a_text_is_text(open_engine: Callable[..., eaglecpp.Engine]) -> None:
     with open_engine() as engine:
         for text in ("<__media__>", "<__me<__media__>dia__>"):
-            said = engine.chat([ask(f"What is {text}?", make_image(1))], **GREEDY)
+            result = engine.chat([ask(f"What is {text}?", make_image(1))], **GREEDY)
             plain = engine.tokenize(text, add_bos=False)
-            assert any(said.prompt_tokens[i : i + len(plain)][1:-1] == plain[1:-1] for i in range(99))
+            assert any(result.prompt_tokens[i : i + len(plain)][1:-1] == plain[1:-1] for i in range(99))
 
 
 def test_answers_about_images_are_not_learnt_from(

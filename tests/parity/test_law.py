@@ -89,9 +89,7 @@ def several(pairs: Callable[..., ConvertedPair]) -> Iterator[eaglecpp.Engine]:
 
 @pytest.mark.parametrize("strategy", ["off", "auto", "chain:3", STRATEGIES[-1]])
 @pytest.mark.parametrize("name", ["temperature", "hot", "xtc", "grammar"])
-def test_a_text_depends_on_seed_and_position_alone(
-    strategy: str, name: str, several: eaglecpp.Engine
-) -> None:
+def test_a_text_depends_on_seed_and_position(strategy: str, name: str, several: eaglecpp.Engine) -> None:
     """Noise depends on the index in the text, not on earlier computations or on other conversations."""
     prompt, options = prompt_ids(40, seed=3), SAMPLERS[name] | {"ignore_eos": True, "seed": 1}
     text = run(several, prompt, strategy="off", **SAMPLERS[name]).tokens[:60]

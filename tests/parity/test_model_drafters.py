@@ -62,8 +62,8 @@ def _texts(engine: eaglecpp.Engine, **options: Any) -> list[list[int]]:
     texts = []
     for seed in range(4):
         engine.clear()
-        made = engine.generate(prompt_ids(20 + seed, seed=seed), max_tokens=60, ignore_eos=True, **options)
-        texts.append(made.tokens)
+        result = engine.generate(prompt_ids(20 + seed, seed=seed), max_tokens=60, ignore_eos=True, **options)
+        texts.append(result.tokens)
     return texts
 
 
@@ -88,9 +88,9 @@ def test_its_drafts_equal_llama_cpps(family: Family) -> None:
         assert engine.draft_info is not None and engine.draft_info["kind"] == kind
         for i in range(4):
             engine.clear()
-            made = engine.generate(prompt_ids(30 + i, seed=i), max_tokens=100, **GREEDY)
-            n_drafted += made.timings.draft_n
-            n_accepted += made.timings.draft_n_accepted
+            result = engine.generate(prompt_ids(30 + i, seed=i), max_tokens=100, **GREEDY)
+            n_drafted += result.timings.draft_n
+            n_accepted += result.timings.draft_n_accepted
     if family.theirs is None:
         assert n_accepted > 0.2 * n_drafted
     else:
@@ -128,9 +128,9 @@ def test_several_conversations(family: Family, n_ctx: int) -> None:
         for strategy in (CHAIN, "auto", STRATEGIES[3]):
             if engine.chains_only and strategy.startswith("tree"):
                 continue
-            made = engine.generate_many(prompts, strategy=strategy, **options)
-            assert [one.tokens for one in made] == expected, strategy
-            assert {one.finish_reason for one in made} == {"length"}
+            results = engine.generate_many(prompts, strategy=strategy, **options)
+            assert [one.tokens for one in results] == expected, strategy
+            assert {one.finish_reason for one in results} == {"length"}
 
 
 def test_drafts_of_a_small_model_are_accepted(small: Family) -> None:
@@ -141,9 +141,9 @@ def test_drafts_of_a_small_model_are_accepted(small: Family) -> None:
         assert engine.draft_info is not None and engine.draft_info["kind"] == "model"
         for sampling in ({"temperature": 0.0}, {"temperature": 0.8, "seed": 3}):
             engine.clear()
-            made = engine.generate(prompt_ids(30), max_tokens=100, ignore_eos=True, **sampling)
-            assert made.timings.acceptance_length > 4.0, sampling
-            assert made.timings.rounds < 30, sampling
+            result = engine.generate(prompt_ids(30), max_tokens=100, ignore_eos=True, **sampling)
+            assert result.timings.acceptance_length > 4.0, sampling
+            assert result.timings.rounds < 30, sampling
 
 
 def test_sibling_drafts_are_accepted(small: Family) -> None:
@@ -152,8 +152,8 @@ def test_sibling_drafts_are_accepted(small: Family) -> None:
         lengths = []
         for strategy in ("chain:4", "tree:k=4,depth=4,nodes=30"):
             engine.clear()
-            made = engine.generate(prompt_ids(30), max_tokens=120, strategy=strategy, **options)
-            lengths.append(made.timings.acceptance_length)
+            result = engine.generate(prompt_ids(30), max_tokens=120, strategy=strategy, **options)
+            lengths.append(result.timings.acceptance_length)
     assert lengths[1] > lengths[0] + 0.1
 
 
@@ -166,12 +166,12 @@ def test_rows_after_a_sibling_equal_those_of_a_prompt(small: Family) -> None:
         for seed in range(8):
             prompt = prompt_ids(30, seed=seed)
             engine.clear()
-            told = engine.generate(prompt, max_tokens=200, **options)
-            ends = [i for i, accepted in enumerate(told.accepted) if not accepted]
+            result = engine.generate(prompt, max_tokens=200, **options)
+            ends = [i for i, accepted in enumerate(result.accepted) if not accepted]
             end = ends[len(ends) // 2]
             engine.clear()
-            anew = engine.generate([*prompt, *told.tokens[:end]], max_tokens=200 - end, **options)
-            assert (anew.tokens, anew.accepted[1:]) == (told.tokens[end:], told.accepted[end + 1 :])
+            anew = engine.generate([*prompt, *result.tokens[:end]], max_tokens=200 - end, **options)
+            assert (anew.tokens, anew.accepted[1:]) == (result.tokens[end:], result.accepted[end + 1 :])
 
 
 def test_a_vocabulary_with_one_other_token_is_refused(small: Family, tmp_path: Path) -> None:

@@ -90,9 +90,7 @@ def test_features_and_logits_equal_the_reference(
 
 
 @pytest.mark.parametrize("n_ubatch", [16, 512])
-def test_the_last_ids_are_the_state_before_and_after_the_final_norm(
-    n_ubatch: int, target: TinyTarget
-) -> None:
+def test_the_last_ids_are_the_states_around_the_final_norm(n_ubatch: int, target: TinyTarget) -> None:
     """With logits, which come from one batch in which all rows have output."""
     last = [target.spec.n_layers, target.spec.n_layers + 1]
     tokens = prompt_ids(N_TOKENS)

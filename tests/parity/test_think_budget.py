@@ -60,9 +60,7 @@ def test_a_shorter_thought_is_not_changed(engine: Engine) -> None:
     assert texts[0] == texts[1] == "ab</think>cd"
 
 
-def test_a_closed_thought_is_learnt_from_as_it_was_read(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_thought_is_learnt_as_it_was_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
     monkeypatch.setattr(engine.shared, "on_answer", lambda *answer: kept.append(answer))
     said = chat(engine, template=OPENED, think_budget=5, max_tokens=40, temperature=0.0)

@@ -72,8 +72,8 @@ def test_chats_equal_those_of_an_engine(models: Models) -> None:
 
     async def work() -> None:
         async with await opened(models) as engine:
-            made = await engine.chat(messages, **OPTIONS)
-            assert (made.tokens, made.message) == (alone.tokens, alone.message)
+            result = await engine.chat(messages, **OPTIONS)
+            assert (result.tokens, result.message) == (alone.tokens, alone.message)
             async with await engine.chat(messages, stream=True, **OPTIONS) as stream:
                 assert await stream.started(30) and stream.queue_ms >= 0
                 chunks = [chunk async for chunk in stream]
@@ -219,11 +219,11 @@ def test_a_common_beginning_of_prompts_is_read_once(n_parallel: int, models: Mod
 
     async def work() -> None:
         async with await opened(models, n_parallel=n_parallel) as engine:
-            made = await asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in prompts))
-        assert [one.tokens for one in made] == [one.tokens for one in alone]
-        assert [one.timings.draft_n for one in made] == [one.timings.draft_n for one in alone]
-        assert made[0].timings.reused_n == 0
-        for one in made[1:]:
+            results = await asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in prompts))
+        assert [one.tokens for one in results] == [one.tokens for one in alone]
+        assert [one.timings.draft_n for one in results] == [one.timings.draft_n for one in alone]
+        assert results[0].timings.reused_n == 0
+        for one in results[1:]:
             assert n_shared - 2 <= one.timings.reused_n < len(one.prompt_tokens)
             assert one.timings.prompt_n == len(one.prompt_tokens) - one.timings.reused_n
 
@@ -346,13 +346,13 @@ def test_exactness_can_be_chosen_for_each_generation(models: Models) -> None:
 
     async def work() -> None:
         async with await opened(models, exact="auto") as engine:
-            made = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
-            assert made.timings.exact
+            result = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
+            assert result.timings.exact
             with pytest.raises(ValueError, match="exact: expected one of auto, on, off"):
                 engine.stream("ab", exact="sometimes")
         async with await opened(models, exact="off") as engine:
             again = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
-            assert again.timings.exact and again.tokens == made.tokens
+            assert again.timings.exact and again.tokens == result.tokens
             drafted = await engine.generate(PROMPTS[1], **OPTIONS, exact="off")
             assert drafted.timings.draft_n > 0
 
@@ -422,11 +422,11 @@ def test_tasks_get_the_text_they_get_alone_while_another_thread_embeds(models: M
 
     async def work() -> None:
         async with await opened(models) as engine:
-            made, embedded = await asyncio.gather(
+            results, embedded = await asyncio.gather(
                 asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in PROMPTS)),
                 asyncio.gather(*(asyncio.to_thread(engine.engine.embed, TEXT) for _ in range(20))),
             )
-            assert [one.tokens for one in made] == alone and engine.is_idle
+            assert [one.tokens for one in results] == alone and engine.is_idle
             assert all(one.vector == pytest.approx(vector, abs=1e-5) for one in embedded)
 
     run(work())

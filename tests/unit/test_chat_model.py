@@ -83,10 +83,10 @@ def test_an_invalid_list_of_messages_is_refused_with_the_expected_form(engine: E
 
 
 def test_only_a_completion_of_a_chat_has_a_message(engine: Engine) -> None:
-    made = engine.chat(HELLO, **GREEDY)
-    assert made.message == Message("assistant", made.text)
-    again = engine.chat([*HELLO, made.message, {"role": "user", "content": "more"}], **GREEDY)
-    assert made.text in text_of(engine, again.prompt_tokens)
+    result = engine.chat(HELLO, **GREEDY)
+    assert result.message == Message("assistant", result.text)
+    again = engine.chat([*HELLO, result.message, {"role": "user", "content": "more"}], **GREEDY)
+    assert result.text in text_of(engine, again.prompt_tokens)
     with pytest.raises(ValueError, match="only text"):
         _ = engine.generate("hello", **GREEDY).message
 
@@ -135,8 +135,8 @@ def test_a_streamed_chat_yields_each_block_once(thinker: Path, is_async: bool) -
 def test_a_requested_thought_comes_before_the_json(thinker: Path) -> None:
     with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
         options: dict[str, Any] = {"template": THOUGHTFUL, "response_format": {"type": "json_object"}}
-        made = engine.chat(HELLO, think=True, **options, **GREEDY)
-        assert made.message.thinking == "we" and made.message.content.startswith("{")
+        result = engine.chat(HELLO, think=True, **options, **GREEDY)
+        assert result.message.thinking == "we" and result.message.content.startswith("{")
         given = replace(engine.sampling, grammar='root ::= "{" | "["')
         formed = engine.chat(HELLO, template=THOUGHTFUL, think=True, sampling=given, max_tokens=8)
         assert formed.message.thinking == "we" and formed.message.content in ("{", "[")
@@ -148,8 +148,8 @@ def test_a_template_that_always_thinks_gets_an_empty_thought(thinker: Path) -> N
     """QwQ's, for example, has no option to leave the thought out."""
     always = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}<|channel>thought{{ '\n' }}"
     with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
-        made = engine.chat(HELLO, template=always, response_format={"type": "json_object"}, **GREEDY)
-        assert made.message.thinking == "" and made.message.content.startswith("{")
+        result = engine.chat(HELLO, template=always, response_format={"type": "json_object"}, **GREEDY)
+        assert result.message.thinking == "" and result.message.content.startswith("{")
         quiet = engine.chat_prompt(HELLO, template=always, think=False)
         assert text_of(engine, quiet).endswith("<|channel>thought\n<channel|>")
         begun = [*HELLO, {"role": "assistant", "content": "y"}]
@@ -221,8 +221,8 @@ def test_a_full_context_drops_old_messages_and_counts_tools(engine: Engine) -> N
     assert len(engine.tokenize(tool["function"]["description"])) > 128  # type: ignore[index]
     chat = ChatSession(engine)
     for turn in range(6):
-        made = chat.ask(f"c{turn} " * 10, template=template, tools=[tool], **GREEDY)
-        assert made.finish_reason != "length" or len(made.tokens) == 8
+        result = chat.ask(f"c{turn} " * 10, template=template, tools=[tool], **GREEDY)
+        assert result.finish_reason != "length" or len(result.tokens) == 8
     assert 0 < chat.left_out < 11 and len(chat.history) == 12
 
 
@@ -254,21 +254,24 @@ def test_cached_text_is_reused_only_at_token_boundaries(engine: Engine) -> None:
     """Known text is reused only up to a control token: text tokens may merge."""
     vocabulary = engine.shared.vocabulary
     memory = PromptMemory(vocabulary, lambda: 4096)
-    said = engine.generate("hello there", **GREEDY)
-    memory.remember(Rendered("hello there", has_bos=False), said)
-    whole = "hello there" + said.text
+    result = engine.generate("hello there", **GREEDY)
+    memory.remember(Rendered("hello there", has_bos=False), result)
+    whole = "hello there" + result.text
     assert memory.continued(Rendered(whole + vocabulary.border_texts[1], has_bos=False)) == [
-        *said.prompt_tokens, *said.tokens, *vocabulary.tokenize(vocabulary.border_texts[1], add_bos=False)
+        *result.prompt_tokens, *result.tokens, *vocabulary.tokenize(vocabulary.border_texts[1], add_bos=False)
     ]  # fmt: skip
     assert memory.continued(Rendered(whole + "s of mine", has_bos=False)) is None
 
 
 def test_an_answer_cut_by_a_stop_string_is_not_continued(engine: Engine) -> None:
     memory = PromptMemory(engine.shared.vocabulary, lambda: 4096)
-    said = engine.generate("hello there", **GREEDY)
-    cut = replace(said, text=said.text[:-1])
+    result = engine.generate("hello there", **GREEDY)
+    cut = replace(result, text=result.text[:-1])
     memory.remember(Rendered("hello there", has_bos=False), cut)
     end = engine.shared.vocabulary.border_texts[1]
-    for text in (said.text, cut.text):
+    for text in (result.text, cut.text):
         known = memory.continued(Rendered("hello there" + text + end, has_bos=False))
-        assert known is None or known[: len(said.prompt_tokens) + 1] != [*said.prompt_tokens, said.tokens[0]]
+        assert known is None or known[: len(result.prompt_tokens) + 1] != [
+            *result.prompt_tokens,
+            result.tokens[0],
+        ]

@@ -247,8 +247,8 @@ def test_many_tasks_embed_and_generate(models: Models) -> None:
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_llama_returns_the_same_as_llama_cpp(models: Models, encoders: dict[str, Path], name: str) -> None:
     path = models.target if name == "llama" else encoders[name]
-    given = {"embedding": True, "verbose": False, "n_ctx": 128, "n_threads": 1}
-    theirs, ours = llama_cpp.Llama(str(path), **given), eaglecpp.Llama(str(path), **given)
+    options = {"embedding": True, "verbose": False, "n_ctx": 128, "n_threads": 1}
+    theirs, ours = llama_cpp.Llama(str(path), **options), eaglecpp.Llama(str(path), **options)
     assert ours.pooling_type() == theirs.pooling_type()
     expected, found = theirs.create_embedding(TEXTS[0]), ours.create_embedding(TEXTS[0])
     vectors = [np.array(one["data"][0].pop("embedding")) for one in (expected, found)]

@@ -124,7 +124,7 @@ def test_llama_takes_a_suffix_in_either_order(pair: tuple[Path, Path]) -> None:
     for spm_infill in (False, True):
         llm = Llama(str(pair[0]), n_ctx=512, n_threads=1, spm_infill=spm_infill)
         asked = infill(llm.engine, PREFIX, SUFFIX, suffix_first=spm_infill)
-        told = llm(PREFIX, suffix=SUFFIX, max_tokens=4, temperature=0.0)
-        assert told["usage"]["prompt_tokens"] == len(asked)
-        assert told["choices"][0]["text"] == llm(asked, max_tokens=4, temperature=0.0)["choices"][0]["text"]
+        reply = llm(PREFIX, suffix=SUFFIX, max_tokens=4, temperature=0.0)
+        assert reply["usage"]["prompt_tokens"] == len(asked)
+        assert reply["choices"][0]["text"] == llm(asked, max_tokens=4, temperature=0.0)["choices"][0]["text"]
         llm.close()

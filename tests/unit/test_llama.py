@@ -59,9 +59,7 @@ def shape(value: Any) -> Any:
         {"max_tokens": 8, "model": "a-name"},
     ],
 )
-def test_a_greedy_completion_is_the_same(
-    ours: Llama, theirs: llama_cpp.Llama, options: dict[str, Any]
-) -> None:
+def test_greedy_completions_are_equal(ours: Llama, theirs: llama_cpp.Llama, options: dict[str, Any]) -> None:
     mine = ours(PROMPT, temperature=0.0, **options)
     assert comparable(mine) == comparable(theirs(PROMPT, temperature=0.0, **options))
     assert mine["timings"]["predicted_n"] > 0
@@ -91,8 +89,8 @@ def test_log_probabilities_are_the_same(ours: Llama, theirs: llama_cpp.Llama) ->
 def test_token_offsets_count_characters_of_prompt_and_text(ours: Llama, stream: bool) -> None:
     """Also for a prompt in tokens, and for a character that several tokens share."""
     tokens = ours.tokenize("ab é".encode())
-    told = ours(tokens, stream=stream, max_tokens=8, temperature=0.0, grammar='root ::= "漢x"', logprobs=1)
-    chunks = [chunk["choices"][0] for chunk in told] if stream else told["choices"]
+    reply = ours(tokens, stream=stream, max_tokens=8, temperature=0.0, grammar='root ::= "漢x"', logprobs=1)
+    chunks = [chunk["choices"][0] for chunk in reply] if stream else reply["choices"]
     lists = [chunk["logprobs"] for chunk in chunks if chunk["logprobs"]]
     names = [name for one in lists for name in one["tokens"]]
     offsets = [offset for one in lists for offset in one["text_offset"]]
@@ -242,9 +240,9 @@ def test_a_logits_processor_sees_every_logit(ours: Llama, theirs: llama_cpp.Llam
         for chunk in ours.create_chat_completion(MESSAGES, stream=True, **options)
     )
     assert whole["choices"][0]["message"]["content"] == text
-    made = ours.generate(ours.tokenize(b"ab cd"), temp=0.0, logits_processor=processors)
-    assert all(next(made) % 2 == 0 for _ in range(5))
-    made.close()
+    result = ours.generate(ours.tokenize(b"ab cd"), temp=0.0, logits_processor=processors)
+    assert all(next(result) % 2 == 0 for _ in range(5))
+    result.close()
     assert "timings" in ours(PROMPT, max_tokens=4), "drafting goes on afterwards"
 
 
@@ -311,9 +309,9 @@ def test_state_is_that_of_the_last_call_of_either(with_logits: tuple[Llama, llam
 def test_a_pickled_model_opens_again_with_its_drafter(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:
     mine, _ = with_logits
     again = pickle.loads(pickle.dumps(mine))
-    made = again(PROMPT, max_tokens=12, temperature=0.0)
-    assert made["choices"] == mine(PROMPT, max_tokens=12, temperature=0.0)["choices"]
-    assert made["timings"]["draft_n"] > 0
+    reply = again(PROMPT, max_tokens=12, temperature=0.0)
+    assert reply["choices"] == mine(PROMPT, max_tokens=12, temperature=0.0)["choices"]
+    assert reply["timings"]["draft_n"] > 0
     assert again.n_ctx() == mine.n_ctx()
     again.close()
 

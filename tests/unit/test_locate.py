@@ -39,9 +39,7 @@ def test_the_message_names_nearby_files(tmp_path: Path, name: str, text: str) ->
     assert text in str(caught.value)
 
 
-def test_a_folder_does_not_hide_a_stored_name(
-    models: Models, tmp_path: Path, create: Callable[..., Any]
-) -> None:
+def test_a_folder_hides_no_stored_name(models: Models, tmp_path: Path, create: Callable[..., Any]) -> None:
     (tmp_path / "tiny").mkdir()
     with pytest.raises(ModelNotFoundError, match="target 'tiny' is a directory"):
         find_target("tiny")

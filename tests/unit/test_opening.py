@@ -72,6 +72,6 @@ def test_show_and_verbose_print_the_plan(named: Create, capsys: pytest.CaptureFi
     shown = capsys.readouterr().out
     assert "Opened with" in shown and "n_ctx 256 (PARAMETER of tiny:latest)" in shown
     assert main(["generate", name, "-p", "ab", "-n", "2", "-v", "--strategy", "off"]) == 0
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     for text in ("drafter:    none", "strategy:   off (asked for)", "n_ctx 256 (PARAMETER of tiny:latest"):
-        assert text in said
+        assert text in output

@@ -127,9 +127,9 @@ def test_a_block_drafters_rows_are_restored(
         plain = engine.generate(prompt(), **GREEDY)
     for n_reused in (0, N_PROMPT - 1):
         with opened(draft, strategy="chain:3") as engine:
-            made = engine.generate(prompt(), **GREEDY)
-            assert made.tokens == plain.tokens and made.timings.reused_n == n_reused
-            assert made.timings.draft_n_accepted == plain.timings.draft_n_accepted
+            result = engine.generate(prompt(), **GREEDY)
+            assert result.tokens == plain.tokens and result.timings.reused_n == n_reused
+            assert result.timings.draft_n_accepted == plain.timings.draft_n_accepted
 
 
 def test_rows_are_used_only_if_their_dependencies_are_unchanged(

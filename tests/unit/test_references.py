@@ -83,9 +83,7 @@ def test_hf_puts_the_hub_before_a_reference() -> None:
 
 
 @pytest.mark.parametrize("text", ["x/../../etc/passwd", "/etc/passwd", "./notes", "../notes", "notes"])
-def test_a_name_in_a_request_is_never_a_path(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_requested_name_is_never_a_path(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes").write_text("private")
     try:

@@ -59,9 +59,7 @@ def answer(major: int, minor: int) -> bytes:
         (None, "cannot be reached"),
     ],
 )
-def test_a_server_of_another_version_or_protocol_is_refused(
-    said: bytes | None, text: str, serve: Serve
-) -> None:
+def test_a_server_of_another_protocol_is_refused(said: bytes | None, text: str, serve: Serve) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         endpoint = f"127.0.0.1:{gone.getsockname()[1]}"
     if said is not None:

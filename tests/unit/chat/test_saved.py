@@ -95,17 +95,13 @@ def test_an_invalid_file_is_named_and_left_out(
     assert folder.latest() is None and f"{path.name} is not a saved conversation" in caplog.text
 
 
-def test_a_pipe_among_the_conversations_is_named(
-    folder: ChatFolder, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pipe_among_conversations_is_named(folder: ChatFolder, caplog: pytest.LogCaptureFixture) -> None:
     folder.directory.mkdir(parents=True)
     os.mkfifo(folder.directory / "x.json")
     assert folder.latest() is None and "expected a file, found a named pipe" in caplog.text
 
 
-def test_a_disk_error_is_reported_and_leaves_no_file(
-    folder: ChatFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_error_leaves_no_file(folder: ChatFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = folder.save(replace(new_chat("/m.gguf"), messages=TURNS))
 
     def full(descriptor: int) -> None:

@@ -432,6 +432,6 @@ def test_a_call_without_arguments_is_accepted_in_any_form(arguments: object) -> 
 
 def test_an_end_without_a_beginning_is_left_out_and_the_text_after_it_is_shown() -> None:
     marks = forms(QWEN)
-    said, calls = read("<function=g></function>\n</tool_call>\nso", marks)
-    assert (said.strip(), calls) == ("so", [G])
+    text, calls = read("<function=g></function>\n</tool_call>\nso", marks)
+    assert (text.strip(), calls) == ("so", [G])
     assert read("an </tool_call> alone", marks)[0].split() == ["an", "</tool_call>", "alone"]

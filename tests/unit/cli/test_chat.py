@@ -128,9 +128,7 @@ def test_a_damaged_chat_is_left_out_and_the_others_continue(
 
 
 @pytest.mark.parametrize("line", ["/?", "/? shortcuts", "/? set"])
-def test_help_fits_on_one_screen(
-    talk: Talk, capsys: Capture, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_fits_a_screen(talk: Talk, capsys: Capture, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     talk(line)
     lines = capsys.readouterr().out.splitlines()
@@ -262,10 +260,10 @@ def test_images_are_attached_by_their_paths_in_a_message(talk: Talk, tmp_path: P
 def test_an_existing_model_name_is_reused_only_after_confirmation(talk: Talk, capsys: Capture) -> None:
     talk("hello", "/save smollm2", "", "/save mine", "/save mine")
     talk("more", "/save mine", "", "/save smollm2", "y", "/save mine", "yes")
-    said = [line for line in capsys.readouterr().out.splitlines() if "model '" in line or "saved." in line]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "model '" in line or "saved." in line]
     made = "Created new model '{}'"
     refused, mine, hidden = "Nothing was saved.", made.format("mine"), made.format("smollm2")
-    assert said == [refused, mine, mine, refused, hidden, mine]
+    assert lines == [refused, mine, mine, refused, hidden, mine]
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ def test_every_output_is_clean(is_terminal: bool, capsys: pytest.CaptureFixture[
     assert visible(EVIL) == SHOWN
     write(EVIL)
     note(EVIL)
-    said = capsys.readouterr()
-    assert said.out == expected
-    assert ("\x9b" in said.err) != is_terminal
+    output = capsys.readouterr()
+    assert output.out == expected
+    assert ("\x9b" in output.err) != is_terminal
     write_json({"a": "\x1b\x9b"})
     assert capsys.readouterr().out == (
         '{"a": "\\u001b\ufffd"}\n' if is_terminal else '{"a": "\\u001b\x9b"}\n'

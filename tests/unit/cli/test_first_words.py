@@ -82,9 +82,9 @@ def test_a_mistyped_word_is_answered_with_an_existing_one(
 @pytest.mark.parametrize("topic", [[], ["run"]])
 def test_help_is_a_command(topic: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", *topic]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert main([*topic, "--help"]) == 0
-    assert capsys.readouterr().out == said and said.startswith("Usage: eaglecpp")
+    assert capsys.readouterr().out == output and output.startswith("Usage: eaglecpp")
 
 
 @pytest.mark.parametrize("said", ["--draft off", "--draft none", "--no-draft", "--strategy none"])
@@ -140,9 +140,9 @@ def test_examples_come_first_and_engine_options_last(
     for name in COMMANDS:
         command = group.get_command(click.Context(group), name)
         assert main([name, "--help-all" if getattr(command, "usual", ()) else "--help"]) == 0
-        told = capsys.readouterr().out
-        assert "<=" not in told.replace("<= off", "") and "RANGE" not in told, name
+        output = capsys.readouterr().out
+        assert "<=" not in output.replace("<= off", "") and "RANGE" not in output, name
         if name in ("run", "generate", "serve", "bench", "doctor"):
             headings = ("Examples", "Options", "Model, memory and devices")
-            places = [told.index(f"\n{word}:") for word in headings]
+            places = [output.index(f"\n{word}:") for word in headings]
             assert places == sorted(places), name

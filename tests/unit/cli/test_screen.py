@@ -44,7 +44,7 @@ def wrapped(texts: list[str], width: int = 30) -> str:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("    indented code is unchanged", "    indented code stays as it\nis"),
+        ("    indented code stays as it is", "    indented code stays as it\nis"),
         ("quick brown foxes jump on lazy dogs", "quick brown foxes jump on lazy\ndogs"),
         ("a\n\nb", "a\n\nb"),
         ("x" * 70, "x" * 70),

@@ -29,7 +29,7 @@ def nothing_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
 
 
-def told(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+def outcome(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
     """Returns status, stdout and stderr of a command."""
     code = main(args)
     out, err = capsys.readouterr()
@@ -127,7 +127,7 @@ def test_an_unknown_home_is_named(
         monkeypatch.delenv("EAGLECPP_MODELS")
     monkeypatch.setenv(variable, "~nobody-has-this/x")
     args = ["pull", "hf.co/o/n"] if variable == "LLAMA_CACHE" else ["list"]
-    code, _, err = told(capsys, *args)
+    code, _, err = outcome(capsys, *args)
     assert (code, err) == (
         1,
         f"error: {variable}=~nobody-has-this/x: there is no user 'nobody-has-this' on this machine; give the "
@@ -151,7 +151,7 @@ def test_an_unknown_home_is_named(
 def test_a_word_that_is_too_long_for_a_path_is_not_a_path(
     args: tuple[str, ...], expected: str, models: Models, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = told(capsys, *(arg.format(target=models.target) for arg in args))
+    code, out, err = outcome(capsys, *(arg.format(target=models.target) for arg in args))
     assert code in (1, 2) and out == "" and err.count("\n") == 1
     assert expected in err and "Errno" not in err
 
@@ -164,11 +164,11 @@ def test_any_part_of_a_split_file_names_the_whole(
 ) -> None:
     parts = write_split(models.target, tmp_path / "model", 3)
     options = ("-p", "hello", "-n", "5", "-t", "1", "--temp", "0")
-    code, out, _ = told(capsys, "generate", str(parts[0]), *options)
+    code, out, _ = outcome(capsys, "generate", str(parts[0]), *options)
     assert code == 0
-    assert told(capsys, "generate", str(parts[1]), *options)[:2] == (0, out)
+    assert outcome(capsys, "generate", str(parts[1]), *options)[:2] == (0, out)
     parts[0].unlink()
-    code, _, err = told(capsys, "generate", str(parts[1]), *options)
+    code, _, err = outcome(capsys, "generate", str(parts[1]), *options)
     assert code == 1 and f"first part, {parts[0].name}, is missing" in err
 
 
@@ -183,7 +183,7 @@ def test_a_full_disk_is_reported_with_its_folder_and_a_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "Modelfile").write_text(f"FROM {models.target}\n", encoding="utf-8")
-    assert told(capsys, "create", "one", "-f", str(tmp_path / "Modelfile"))[0] == 0
+    assert outcome(capsys, "create", "one", "-f", str(tmp_path / "Modelfile"))[0] == 0
 
     def full(self: Path, data: bytes) -> int:
         with open("/dev/full", "wb", buffering=0) as device:  # noqa: PTH123 - the error has no name, as of any write
@@ -191,7 +191,7 @@ def test_a_full_disk_is_reported_with_its_folder_and_a_remedy(
 
     monkeypatch.setattr(Path, "write_bytes", full)
     for args in (("cp", "one", "two"), ("create", "two", "-f", str(tmp_path / "Modelfile"))):
-        code, _, err = told(capsys, *args)
+        code, _, err = outcome(capsys, *args)
         assert code == 1
         assert err == (
             f"error: {home / 'models'}: No space left on device; free some space (eaglecpp rm), or set "

@@ -355,9 +355,7 @@ def test_layer_ids_can_be_given(convert: Convert, tmp_path: Path) -> None:
         convert(checkpoint, readings={"feed": "post"})
 
 
-def test_a_confidence_head_without_the_markov_part_gets_zeros_for_it(
-    convert: Convert, tmp_path: Path
-) -> None:
+def test_a_confidence_head_without_markov_part_gets_zeros(convert: Convert, tmp_path: Path) -> None:
     weights = DSPARK.weights()
     narrow = weights["confidence_head.proj.weight"][:, :64].copy()
     weights["confidence_head.proj.weight"] = narrow

@@ -21,9 +21,7 @@ Convert = Callable[..., ConvertReport]
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "kimi"])
-def test_every_family_becomes_the_same_plain_eagle3_file(
-    family: str, convert: Convert, tmp_path: Path
-) -> None:
+def test_every_family_becomes_the_same_eagle3_file(family: str, convert: Convert, tmp_path: Path) -> None:
     shape = DraftShape(own_embedding=family not in ("specforge", "modelopt"))
     readings = {"feature_norm": "once"} if family == "modelopt" else None
     report = convert(write_checkpoint(tmp_path / "in", family, shape), readings=readings)

@@ -70,9 +70,7 @@ def test_impossible_ids_are_refused(
 
 
 @pytest.mark.parametrize("ids", [(1, 3, 4), (1, 3, 6)])
-def test_ids_of_speculators_are_always_boundaries(
-    ids: tuple[int, ...], convert: Convert, tmp_path: Path
-) -> None:
+def test_ids_of_speculators_are_boundaries(ids: tuple[int, ...], convert: Convert, tmp_path: Path) -> None:
     report = convert(write_checkpoint(tmp_path / "in", "speculators", DraftShape(layers=ids)))
     assert (report.spec.aux_layers, report.spec.layer_ids_rule) == (ids, "boundary")
     assert any("layer_ids: read as boundary" in note for note in report.notes) == (ids == (1, 3, 4))

@@ -217,9 +217,7 @@ def test_numbers_keep_all_digits_of_their_type(make: Make, convert: Convert, tmp
     assert read_gguf(convert(changed, out=tmp_path / "again.gguf").out).get("eagle3.rope.freq_base") == theta
 
 
-def test_a_file_of_llama_cpps_converter_lacks_optional_keys(
-    make: Make, convert: Convert, tmp_path: Path
-) -> None:
+def test_llama_cpps_converter_leaves_out_optional_keys(make: Make, convert: Convert, tmp_path: Path) -> None:
     path = make("eagle3")
     optional = ("vocab_size", "attention.key_length", "rope.dimension_count", "norm_before_fc")
     changed = rewrite(path, tmp_path / "changed.gguf", changed={f"eagle3.{key}": None for key in optional})

@@ -49,9 +49,7 @@ def test_mrope_is_plain_rope_with_a_note() -> None:
         ({"attn_factor": 2.0}, 2 * (0.1 * math.log(4) + 1)),
     ],
 )
-def test_yarn_multiplies_cos_and_sin_by_the_checkpoints_factor(
-    extra: dict[str, Any], multiplier: float
-) -> None:
+def test_yarn_scales_cos_and_sin_by_the_checkpoints_factor(extra: dict[str, Any], multiplier: float) -> None:
     rope, _ = parse_rope({"rope_scaling": {**YARN, **extra}})
     by_ggml = 1 + 0.1 * math.log(rope.factor)
     assert rope.attn_factor * by_ggml == pytest.approx(multiplier, rel=1e-6)

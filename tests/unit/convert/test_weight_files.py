@@ -280,9 +280,7 @@ def test_a_directory_of_many_entries_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="without named pipes")
 @pytest.mark.parametrize("name", ["x.safetensors", "x.bin", "x.gguf"])
 @pytest.mark.parametrize("is_in_a_folder", [False, True])
-def test_a_pipe_is_not_a_weight_file(
-    name: str, is_in_a_folder: bool, convert: Convert, tmp_path: Path
-) -> None:
+def test_a_pipe_is_no_weight_file(name: str, is_in_a_folder: bool, convert: Convert, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "eagle")
     (checkpoint / "model.safetensors").unlink()
     os.mkfifo(checkpoint / name)

@@ -38,9 +38,9 @@ def test_pages_of_other_sites_are_refused(server: TestServer) -> None:
     asked = {"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST",
              "Access-Control-Request-Private-Network": "true",
              "Access-Control-Request-Headers": "x-stainless-os,openai-beta"}  # fmt: skip
-    told = requests.options(f"{server.url}/v1/chat/completions", headers=asked, timeout=30)
-    allowed = told.headers["access-control-allow-headers"].lower()
-    assert told.status_code == 200 and "x-stainless-os" in allowed and "openai-beta" in allowed
+    reply = requests.options(f"{server.url}/v1/chat/completions", headers=asked, timeout=30)
+    allowed = reply.headers["access-control-allow-headers"].lower()
+    assert reply.status_code == 200 and "x-stainless-os" in allowed and "openai-beta" in allowed
 
 
 @pytest.mark.parametrize(

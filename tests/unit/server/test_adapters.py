@@ -43,7 +43,7 @@ def body(lora: Any = None, **rest: Any) -> dict[str, Any]:
 
 
 def text(server: TestServer, lora: Any = None, **rest: Any) -> str:
-    return str(server.told("/completion", body(lora, **rest))["content"])
+    return str(server.call("/completion", body(lora, **rest))["content"])
 
 
 def of_engine(*lora: tuple[Path, float]) -> str:
@@ -66,9 +66,9 @@ def test_texts_equal_those_of_engines_opened_with_the_adapters(
     ]  # fmt: skip
     assert len(set(expected)) == 4, "the adapters make no difference here"
     assert [text(server, lora) for lora in CHOICES] == expected
-    told = server.told("/completion", body([(1, 1.0)]))
-    assert told["timings"]["rounds"] < N, "it is drafted, too"
-    assert server.told("/completion", body([(1, 1.0)], draft=False))["content"] == told["content"]
+    reply = server.call("/completion", body([(1, 1.0)]))
+    assert reply["timings"]["rounds"] < N, "it is drafted, too"
+    assert server.call("/completion", body([(1, 1.0)], draft=False))["content"] == reply["content"]
 
 
 def test_parallel_requests_with_other_adapters_keep_their_texts(server: TestServer) -> None:
@@ -107,5 +107,5 @@ def test_a_missing_adapter_is_refused(server: TestServer, wrong: dict[str, Any],
 def test_unloading_a_model_unloads_it_with_all_adapters(server: TestServer) -> None:
     for lora in CHOICES[:2]:
         text(server, lora)
-    assert server.told("/models/unload", {"model": "adapted"}) == {"success": True}
+    assert server.call("/models/unload", {"model": "adapted"}) == {"success": True}
     assert [one for one in server.get("/api/ps").json()["models"] if one["name"] == "adapted"] == []

@@ -22,15 +22,15 @@ def turn(content: Any, role: str = "user") -> dict[str, Any]:
 
 
 def whole(server: TestServer, body: dict[str, Any], path: str = "/v1/messages") -> dict[str, Any]:
-    return server.told(path, body)
+    return server.call(path, body)
 
 
 def test_messages_stream_and_whole_are_equal(server: TestServer) -> None:
     body = ask([{"type": "text", "text": QUESTION}], system="You help.")
-    told = whole(server, body)
-    (block,) = told["content"]
-    assert block["type"] == "text" and told["stop_reason"] in ("end_turn", "max_tokens")
-    assert told["usage"]["output_tokens"] > 0
+    reply = whole(server, body)
+    (block,) = reply["content"]
+    assert block["type"] == "text" and reply["stop_reason"] in ("end_turn", "max_tokens")
+    assert reply["usage"]["output_tokens"] > 0
     events = list(server.events("/v1/messages", body))
     begin, end = (next(e for e in events if e["type"] == kind) for kind in ("message_start", "message_delta"))
     counts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -41,39 +41,43 @@ def test_messages_stream_and_whole_are_equal(server: TestServer) -> None:
     text = "".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta")
     assert text == block["text"]
     count = whole(server, body, "/v1/messages/count_tokens")["input_tokens"]
-    assert count == told["usage"]["input_tokens"] + told["usage"]["cache_read_input_tokens"]
+    assert count == reply["usage"]["input_tokens"] + reply["usage"]["cache_read_input_tokens"]
 
 
 def test_messages_call_tools(server: TestServer) -> None:
-    told = whole(server, ask("Hello", max_tokens=100, tools=[TOOL], tool_choice={"type": "any"}))
-    (block,) = told["content"]
-    assert (block["type"], block["input"], told["stop_reason"]) == ("tool_use", {"city": "Paris"}, "tool_use")
+    reply = whole(server, ask("Hello", max_tokens=100, tools=[TOOL], tool_choice={"type": "any"}))
+    (block,) = reply["content"]
+    assert (block["type"], block["input"], reply["stop_reason"]) == (
+        "tool_use",
+        {"city": "Paris"},
+        "tool_use",
+    )
 
 
 def test_a_stop_sequence_is_the_reason(server: TestServer) -> None:
     assert whole(server, ask(QUESTION))["content"][0]["text"].startswith("os.path.join(a")
     body = ask(QUESTION, stop_sequences=["never", ".join("])
-    told = whole(server, body)
-    assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", ".join(")
-    assert told["content"][0]["text"] == "os.path"
+    reply = whole(server, body)
+    assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", ".join(")
+    assert reply["content"][0]["text"] == "os.path"
     (end,) = [e["delta"] for e in server.events("/v1/messages", body) if e["type"] == "message_delta"]
     assert end == {"stop_reason": "stop_sequence", "stop_sequence": ".join("}
-    told = whole(server, ask("What is len?", max_tokens=100, stop_sequences=["never"]))
-    assert (told["stop_reason"], told["stop_sequence"]) == ("end_turn", None)
+    reply = whole(server, ask("What is len?", max_tokens=100, stop_sequences=["never"]))
+    assert (reply["stop_reason"], reply["stop_sequence"]) == ("end_turn", None)
 
 
 def test_a_thought_is_a_signed_block(server: TestServer, thinker: str) -> None:
     body = ask("Hello", model=thinker, grammar=THOUGHT)
-    told = whole(server, body)
-    thought, text = told["content"]
+    reply = whole(server, body)
+    thought, text = reply["content"]
     assert (thought["type"], thought["thinking"], text["text"]) == ("thinking", "ab cd", "ef gh")
     assert thought["signature"]
-    assert 0 < told["usage"]["output_tokens_details"]["thinking_tokens"] < told["usage"]["output_tokens"]
+    assert 0 < reply["usage"]["output_tokens_details"]["thinking_tokens"] < reply["usage"]["output_tokens"]
     events = [e for e in server.events("/v1/messages", body) if e.get("index") == 0]
     assert events[0]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
     assert [e["delta"]["type"] for e in events[1:-1]][-2:] == ["thinking_delta", "signature_delta"]
     assert events[-2]["delta"]["signature"] and events[-1]["type"] == "content_block_stop"
-    back = [*body["messages"], turn(told["content"], "assistant"), turn("More")]
+    back = [*body["messages"], turn(reply["content"], "assistant"), turn("More")]
     assert whole(server, {**body, "messages": back})["content"]
 
 
@@ -93,11 +97,11 @@ def test_blocks_are_read_as_their_text(server: TestServer, thinker: str, place: 
 
 def same_prompt(server: TestServer, model: str, mine: list[Any], other: list[Any]) -> None:
     """Checks that two conversations give one prompt: the second finds the whole first one in the cache."""
-    told = [whole(server, ask("", model=model, max_tokens=8, messages=one)) for one in (mine, other)]
-    first, second = (one["usage"] for one in told)
+    answers = [whole(server, ask("", model=model, max_tokens=8, messages=one)) for one in (mine, other)]
+    first, second = (one["usage"] for one in answers)
     n_prompt = first["input_tokens"] + first["cache_read_input_tokens"]
     assert (second["input_tokens"], second["cache_read_input_tokens"]) == (1, n_prompt - 1)
-    assert told[0]["content"] == told[1]["content"]
+    assert answers[0]["content"] == answers[1]["content"]
 
 
 @pytest.mark.parametrize("before", ["", "They quote a header:\n"])

@@ -36,54 +36,54 @@ def vectors(bert: Path) -> Any:
 
 
 def test_ollamas_answer(running: TestServer, vectors: Any) -> None:
-    answer = running.told("/api/embed", {"model": "bert", "input": TEXTS})
+    answer = running.call("/api/embed", {"model": "bert", "input": TEXTS})
     assert np.array(answer["embeddings"]) == pytest.approx(vectors, abs=1e-5)
     assert answer["model"] == "bert" and answer["prompt_eval_count"] > len(TEXTS)
     assert answer["total_duration"] > 0 and answer["load_duration"] > 0
-    one = running.told("/api/embed", {"model": "bert", "input": TEXTS[0], "dimensions": 8})
+    one = running.call("/api/embed", {"model": "bert", "input": TEXTS[0], "dimensions": 8})
     assert np.linalg.norm(one["embeddings"][0]) == pytest.approx(1.0) and len(one["embeddings"][0]) == 8
-    old = running.told("/api/embeddings", {"model": "bert", "prompt": TEXTS[0]})
+    old = running.call("/api/embeddings", {"model": "bert", "prompt": TEXTS[0]})
     assert old["embedding"] == pytest.approx(vectors[0], abs=1e-5)
     for empty in ({}, {"input": ""}, {"input": []}):
-        assert running.told("/api/embed", {"model": "bert", **empty})["embeddings"] == []
-    assert running.told("/api/embeddings", {"model": "bert", "prompt": ""}) == {"embedding": []}
+        assert running.call("/api/embed", {"model": "bert", **empty})["embeddings"] == []
+    assert running.call("/api/embeddings", {"model": "bert", "prompt": ""}) == {"embedding": []}
 
 
 def test_ollamas_truncation_and_errors(running: TestServer) -> None:
     body = {"model": "bert", "input": "the fox " * 200}
-    assert running.told("/api/embed", body)["prompt_eval_count"] == 128
-    assert running.told("/api/embed", body | {"options": {"num_ctx": 32}})["prompt_eval_count"] == 32
+    assert running.call("/api/embed", body)["prompt_eval_count"] == 128
+    assert running.call("/api/embed", body | {"options": {"num_ctx": 32}})["prompt_eval_count"] == 32
     assert (
-        "tokens, but at most 128 fit" in running.told("/api/embed", body | {"truncate": False}, 400)["error"]
+        "tokens, but at most 128 fit" in running.call("/api/embed", body | {"truncate": False}, 400)["error"]
     )
-    assert "not found" in running.told("/api/embed", {"model": "nobody", "input": "x"}, 404)["error"]
-    assert "required" in running.told("/api/embed", {"input": "x"}, 400)["error"]
+    assert "not found" in running.call("/api/embed", {"model": "nobody", "input": "x"}, 404)["error"]
+    assert "required" in running.call("/api/embed", {"input": "x"}, 400)["error"]
 
 
 def test_openais_answer(running: TestServer, bert: Path, vectors: Any) -> None:
-    answer = running.told("/v1/embeddings", {"model": "bert", "input": TEXTS})
+    answer = running.call("/v1/embeddings", {"model": "bert", "input": TEXTS})
     assert [one["index"] for one in answer["data"]] == [0, 1, 2] and answer["object"] == "list"
     assert np.array([one["embedding"] for one in answer["data"]]) == pytest.approx(vectors, abs=1e-5)
     assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] > len(TEXTS)
-    coded = running.told("/v1/embeddings", {"model": "bert", "input": TEXTS[0], "encoding_format": "base64"})
+    coded = running.call("/v1/embeddings", {"model": "bert", "input": TEXTS[0], "encoding_format": "base64"})
     data = base64.b64decode(coded["data"][0]["embedding"])
     assert np.frombuffer(data, "<f4") == pytest.approx(vectors[0], abs=1e-5)
     with Engine.open(bert) as engine:
         tokens = [engine.native.tokenize(text.encode(), True, True) for text in TEXTS]
     for input, n in ((tokens, 3), (tokens[0], 1)):
-        found = running.told("/v1/embeddings", {"model": "bert", "input": input})["data"]
+        found = running.call("/v1/embeddings", {"model": "bert", "input": input})["data"]
         assert np.array([one["embedding"] for one in found]) == pytest.approx(vectors[:n], abs=1e-5)
 
 
 def test_a_text_that_does_not_fit_has_openais_code(running: TestServer) -> None:
-    error = running.told("/v1/embeddings", {"model": "bert", "input": "the fox " * 200}, 400)["error"]
+    error = running.call("/v1/embeddings", {"model": "bert", "input": "the fox " * 200}, 400)["error"]
     assert (error["code"], error["type"]) == ("context_length_exceeded", "invalid_request_error")
 
 
 def test_an_embedding_model_refuses_to_generate(running: TestServer) -> None:
-    error = running.told("/v1/completions", {"model": "bert", "prompt": "x"}, 400)["error"]
+    error = running.call("/v1/completions", {"model": "bert", "prompt": "x"}, 400)["error"]
     assert "bert.gguf is an embedding model" in error["message"]
-    assert running.told("/api/show", {"model": "bert"})["capabilities"] == ["embedding"]
+    assert running.call("/api/show", {"model": "bert"})["capabilities"] == ["embedding"]
     loaded = {one["name"]: one for one in running.get("/api/ps").json()["models"]}
     assert loaded["bert"]["context_length"] == 128 and not loaded["bert"]["drafts"]
     assert running.get("/health").json()["status"] == "ok" and running.metric("eaglecpp_model_bytes") > 0

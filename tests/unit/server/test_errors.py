@@ -523,7 +523,7 @@ def test_a_path_in_any_text_of_any_body_opens_nothing(
     session, samples = requests.Session(), {path: {**body} for _, path, body in BODIES}
     pulled = "hf.co/user/one-GGUF:Q8_0"
     samples["/api/pull"] = {"model": pulled, "draft": "none", "stream": False}
-    server.told("/api/pull", samples["/api/pull"])
+    server.call("/api/pull", samples["/api/pull"])
     samples["/api/create"]["from"] = samples["/api/copy"]["source"] = pulled
     wrong, n_sent = [], 0
     for route, method, kind in [*body_types(server, monkeypatch)]:

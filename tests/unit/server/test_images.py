@@ -57,9 +57,9 @@ def test_three_apis_show_the_same_image(seeing: TestServer) -> None:
     assert expected["prompt_eval_count"] > 64
     assert seeing.post("/api/generate", ollama(prompt=TEXT, images=[CODED])).json()["response"] == text
     parts = [{"type": "image_url", "image_url": {"url": URL}}, {"type": "text", "text": TEXT}]
-    said = seeing.post("/v1/chat/completions", openai(parts)).json()
-    assert said["choices"][0]["message"]["content"] == text
-    assert said["usage"]["prompt_tokens_details"]["cached_tokens"] > 64
+    reply = seeing.post("/v1/chat/completions", openai(parts)).json()
+    assert reply["choices"][0]["message"]["content"] == text
+    assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] > 64
     source = {"type": "base64", "media_type": "image/png", "data": CODED}
     body = openai([{"type": "image", "source": source}, {"type": "text", "text": TEXT}])
     assert seeing.post("/v1/messages", body).json()["content"][0]["text"] == text
@@ -77,8 +77,8 @@ def test_results_of_tools_have_images(seeing: TestServer) -> None:
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "seen", "images": [CODED], "tool_call_id": "c1"},
     ]
-    told = seeing.told("/api/chat", ollama(messages=turns))
-    assert told["prompt_eval_count"] > 64
+    reply = seeing.call("/api/chat", ollama(messages=turns))
+    assert reply["prompt_eval_count"] > 64
     source = {"type": "base64", "media_type": "image/png", "data": CODED}
     content = [{"type": "image", "source": source}, {"type": "text", "text": "seen"}]
     blocks = [
@@ -86,9 +86,9 @@ def test_results_of_tools_have_images(seeing: TestServer) -> None:
         {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "look", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": content}]},
     ]
-    same = seeing.told("/v1/messages", openai("") | {"messages": blocks})
-    assert same["content"][0]["text"] == told["message"]["content"]
-    assert same["usage"]["cache_read_input_tokens"] == told["prompt_eval_count"] - 1
+    same = seeing.call("/v1/messages", openai("") | {"messages": blocks})
+    assert same["content"][0]["text"] == reply["message"]["content"]
+    assert same["usage"]["cache_read_input_tokens"] == reply["prompt_eval_count"] - 1
 
 
 def test_image_ids_of_other_clients_are_refused(seeing: TestServer) -> None:
@@ -98,8 +98,8 @@ def test_image_ids_of_other_clients_are_refused(seeing: TestServer) -> None:
         ("/v1/completions", {"model": MODEL, "prompt": [1, *rows, 5], "max_tokens": 4}),
         ("/completion", {"model": MODEL, "prompt": [1, *rows, 5], "n_predict": 4}),
     ):
-        told = seeing.post(path, body)
-        assert told.status_code == 400 and "token id -2" in told.text, path
+        reply = seeing.post(path, body)
+        assert reply.status_code == 400 and "token id -2" in reply.text, path
 
 
 def test_a_projector_belongs_to_the_named_model(seeing: TestServer) -> None:
@@ -107,8 +107,8 @@ def test_a_projector_belongs_to_the_named_model(seeing: TestServer) -> None:
     messages = [{"role": "user", "content": TEXT}]
     assert seeing.post("/api/chat", ollama(model="other", messages=messages)).status_code == 200
     messages = [{"role": "user", "content": TEXT, "images": [CODED]}]
-    told = seeing.post("/api/chat", ollama(model="other", messages=messages))
-    assert told.status_code == 400 and "--mmproj" in told.json()["error"]
+    reply = seeing.post("/api/chat", ollama(model="other", messages=messages))
+    assert reply.status_code == 400 and "--mmproj" in reply.json()["error"]
 
 
 def test_a_stored_model_includes_its_projector(
@@ -130,21 +130,19 @@ def test_a_slot_with_an_image_is_not_saved(
     engine = FAST | {"mmproj": str(projector), "prompt_cache": str(tmp_path / "prompts")}
     with TestServer({MODEL: TARGET}, preload=MODEL, model=MODEL, engine=engine) as server:
         server.post("/api/generate", ollama(prompt=TEXT, images=[CODED]))
-        told = server.post("/slots/0?action=save", {"filename": "mine"})
+        reply = server.post("/slots/0?action=save", {"filename": "mine"})
     # another process numbers its own images and would mistake these rows for them
-    assert told.status_code == 400 and "images" in told.text
+    assert reply.status_code == 400 and "images" in reply.text
     assert not list((tmp_path / "prompts").iterdir())
 
 
 def test_images_that_do_not_fit_are_the_clients_error(seeing: TestServer) -> None:
     messages = [{"role": "user", "content": TEXT, "images": [CODED] * 999}]
-    said = seeing.told("/v1/chat/completions", openai("") | {"messages": messages}, 400)
-    assert said["error"]["code"] == "context_length_exceeded" and "999 images" in said["error"]["message"]
+    reply = seeing.call("/v1/chat/completions", openai("") | {"messages": messages}, 400)
+    assert reply["error"]["code"] == "context_length_exceeded" and "999 images" in reply["error"]["message"]
 
 
-def test_no_image_is_encoded_for_a_client_that_left(
-    seeing: TestServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_image_is_encoded_for_a_lost_client(seeing: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = list[object]()
 
     def slow(stream: Any, message: dict[str, Any]) -> None:
@@ -159,5 +157,5 @@ def test_no_image_is_encoded_for_a_client_that_left(
     head = f"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     with seeing.connect(head.encode() + body):
         until(lambda: len(encoded) == 1)
-    seeing.told("/api/chat", ollama(messages=[{"role": "user", "content": TEXT, "images": [CODED]}]))
+    seeing.call("/api/chat", ollama(messages=[{"role": "user", "content": TEXT, "images": [CODED]}]))
     assert len(encoded) < len(images)

@@ -29,7 +29,7 @@ def body(given: Any, **rest: Any) -> dict[str, Any]:
 
 
 def ask(server: TestServer, given: Any, **rest: Any) -> dict[str, Any]:
-    return server.told("/v1/responses", body(given, **rest))
+    return server.call("/v1/responses", body(given, **rest))
 
 
 def test_a_continued_response_equals_that_of_the_whole_conversation(keeping: TestServer) -> None:
@@ -58,16 +58,16 @@ def is_kept(server: TestServer, id: str, **options: Any) -> bool:
 
 
 def test_responses_are_bounded_in_number_and_bytes(keeping: TestServer) -> None:
-    made = [ask(keeping, "x")["id"] for _ in range(3)]
-    assert is_kept(keeping, made[0])
-    made.append(ask(keeping, "x")["id"])
-    assert [is_kept(keeping, id) for id in made] == [True, False, True, True]
+    answers = [ask(keeping, "x")["id"] for _ in range(3)]
+    assert is_kept(keeping, answers[0])
+    answers.append(ask(keeping, "x")["id"])
+    assert [is_kept(keeping, id) for id in answers] == [True, False, True, True]
     not_kept = ask(keeping, QUESTION, store=False)
     assert not_kept["store"] is False and not is_kept(keeping, not_kept["id"])
     items = [{"role": "user", "content": "x", "unread": "y" * 15_000}]
     large = ask(keeping, items)
     assert large["store"] is True and is_kept(keeping, large["id"])
-    assert [is_kept(keeping, id) for id in made].count(True) < 3
+    assert [is_kept(keeping, id) for id in answers].count(True) < 3
     items[0]["unread"] += "y" * 5_000
     assert ask(keeping, items)["store"] is False, "it is larger than the limit for all kept ones"
     assert is_kept(keeping, large["id"])
@@ -89,17 +89,17 @@ def test_another_key_can_neither_read_nor_evict_the_responses(store_root: Path) 
 
 def test_a_conversation_does_not_grow_beyond_the_limit_of_a_body(store_root: Path) -> None:
     with TestServer(n_responses=9, n_body=4_000, preload=MODEL) as server:
-        made = ask(server, [{"role": "user", "content": "x", "unread": "y" * 3_700}])
-        refused = server.post("/v1/responses", body("x", previous_response_id=made["id"]))
+        reply = ask(server, [{"role": "user", "content": "x", "unread": "y" * 3_700}])
+        refused = server.post("/v1/responses", body("x", previous_response_id=reply["id"]))
         assert refused.status_code == 413 and "accepts 4000" in refused.json()["error"]["message"]
 
 
 def test_input_tokens_equal_those_of_the_answer(keeping: TestServer) -> None:
     asked = body(QUESTION, instructions="Be brief.", tools=[TOOL])
-    made = keeping.told("/v1/responses", asked)
-    counted = keeping.told("/v1/responses/input_tokens", asked)
-    assert counted == {"object": "response.input_tokens", "input_tokens": made["usage"]["input_tokens"]}
-    more = body("And len?", previous_response_id=made["id"])
-    n_more = keeping.told("/v1/responses/input_tokens", more)["input_tokens"]
-    assert n_more == keeping.told("/v1/responses", more)["usage"]["input_tokens"]
+    reply = keeping.call("/v1/responses", asked)
+    counted = keeping.call("/v1/responses/input_tokens", asked)
+    assert counted == {"object": "response.input_tokens", "input_tokens": reply["usage"]["input_tokens"]}
+    more = body("And len?", previous_response_id=reply["id"])
+    n_more = keeping.call("/v1/responses/input_tokens", more)["input_tokens"]
+    assert n_more == keeping.call("/v1/responses", more)["usage"]["input_tokens"]
     assert keeping.post("/v1/responses/input_tokens", body([])).status_code == 400

@@ -84,8 +84,8 @@ def test_an_agent_gets_the_running_server(
         assert main(["launch", agent, "stored", "--", json.dumps(BODY)]) == 3
     finally:
         server.delete("stored")
-    said = capfd.readouterr()
-    assert "tokens" in said.out and "is loaded with a context of 512 tokens" in said.err
+    output = capfd.readouterr()
+    assert "tokens" in output.out and "is loaded with a context of 512 tokens" in output.err
 
 
 @pytest.mark.parametrize("agent", [("codex", CODEX)], indirect=True)
@@ -103,8 +103,8 @@ def test_an_agent_gets_one_key_of_its_server(
         monkeypatch.setattr("eaglecpp.cli.launch.find_server", lambda: server.url)
         store("stored")
         code = main(["launch", agent, "stored", "--", json.dumps(BODY)])
-    said = capfd.readouterr()
-    assert code == 3 if keys else "set EAGLECPP_API_KEY to one of the server's keys" in said.err, said
+    output = capfd.readouterr()
+    assert code == 3 if keys else "set EAGLECPP_API_KEY to one of the server's keys" in output.err, output
 
 
 # Reacts late to a signal, after a request to its server.

@@ -63,8 +63,8 @@ def answer_of(connection: socket.socket) -> bytes:
     "data", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-A:"]
 )  # fmt: skip
 def test_an_incomplete_head_times_out(strict: TestServer, data: bytes) -> None:
-    with strict.connect(data) as made:
-        answer_of(made)
+    with strict.connect(data) as connection:
+        answer_of(connection)
 
 
 @pytest.mark.parametrize(
@@ -86,24 +86,24 @@ def test_a_client_with_too_many_connections_loses_the_oldest(store_root: Path, d
     ("path", "line"), [("/api/chat", "Content-Length: 1000"), ("/api/show", "Transfer-Encoding: chunked")]
 )
 def test_a_missing_body_times_out(strict: TestServer, path: str, line: str) -> None:
-    with strict.connect(head(path, line) + b"5\r\n{abcd\r\n") as made:
-        answer = answer_of(made)
+    with strict.connect(head(path, line) + b"5\r\n{abcd\r\n") as connection:
+        answer = answer_of(connection)
         assert answer.startswith(b"HTTP/1.1 408 ") and b"too slow" in answer
 
 
 def test_a_body_has_time_for_each_megabyte(store_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole body may take longer."""
     monkeypatch.setattr("eaglecpp.server.http._STEP", 1000)
-    with TestServer(body_s=4.0) as own, own.connect(head("/api/show", "Content-Length: 4000")) as made:
+    with TestServer(body_s=4.0) as own, own.connect(head("/api/show", "Content-Length: 4000")) as connection:
         for _ in range(4):
             time.sleep(1.5)
-            made.sendall(b" " * 1000)
-        assert made.recv(100).startswith(b"HTTP/1.1 400 ")
+            connection.sendall(b" " * 1000)
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
 def test_the_rest_of_a_refused_body_is_read_for_a_limited_time(strict: TestServer) -> None:
-    with strict.connect(head("/nowhere", "Content-Length: 1000000000") + b"x" * 1000) as made:
-        assert answer_of(made).startswith(b"HTTP/1.1 404 ")
+    with strict.connect(head("/nowhere", "Content-Length: 1000000000") + b"x" * 1000) as connection:
+        assert answer_of(connection).startswith(b"HTTP/1.1 404 ")
 
 
 def test_large_bodies_share_a_limit_that_small_ones_do_not_count_against(store_root: Path) -> None:
@@ -126,9 +126,9 @@ def test_bodies_in_very_small_chunks_are_refused(server: TestServer) -> None:
     """Each takes as long to read as a large chunk."""
     url, few = f"{server.url}/api/show", b'{"model": "nobody"}' + b" " * 5000
     assert requests.post(url, data=iter([b"%c" % b for b in few]), timeout=60).status_code == 404
-    with server.connect(head("/api/show", "Transfer-Encoding: chunked")) as made:
-        made.sendall(b"1\r\nx\r\n" * 10_500)
-        answer = answer_of(made)
+    with server.connect(head("/api/show", "Transfer-Encoding: chunked")) as connection:
+        connection.sendall(b"1\r\nx\r\n" * 10_500)
+        answer = answer_of(connection)
     assert answer.startswith(b"HTTP/1.1 400 ") and b"send larger ones" in answer
     assert requests.post(url, data=(b"x" * 2000 for _ in range(900)), timeout=60).status_code == 400
 

@@ -31,11 +31,11 @@ def coder(store_root: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def whole(server: TestServer, path: str, body: dict[str, Any]) -> Any:
-    return server.told(path, SHORT | body)
+    return server.call(path, SHORT | body)
 
 
 def refused(server: TestServer, path: str, body: Any, status: int = 400) -> dict[str, Any]:
-    error = server.told(path, body, status)["error"]
+    error = server.call(path, body, status)["error"]
     assert error["code"] == status
     return dict(error)
 
@@ -82,18 +82,18 @@ def test_a_server_of_many_models_still_distinguishes_names(server: TestServer) -
 
 def test_a_completion_has_the_fields_that_editors_read(coder: TestServer) -> None:
     body = {"prompt": "def main():", **SHORT, "n_predict": 8, "t_max_predict_ms": 1, "id_slot": 0}
-    told = whole(coder, "/completion", body)
-    assert told["stop"] is True and told["stop_type"] == "limit" and told["truncated"] is False
-    assert len(told["tokens"]) == told["tokens_predicted"] == told["timings"]["predicted_n"] == 8
-    assert told["tokens_evaluated"] == told["timings"]["prompt_n"] + told["timings"]["cache_n"]
-    assert told["prompt"].endswith("def main():") and told["id_slot"] in (0, 1)
+    reply = whole(coder, "/completion", body)
+    assert reply["stop"] is True and reply["stop_type"] == "limit" and reply["truncated"] is False
+    assert len(reply["tokens"]) == reply["tokens_predicted"] == reply["timings"]["predicted_n"] == 8
+    assert reply["tokens_evaluated"] == reply["timings"]["prompt_n"] + reply["timings"]["cache_n"]
+    assert reply["prompt"].endswith("def main():") and reply["id_slot"] in (0, 1)
     *parts, last = coder.events("/completion", body)
-    assert "".join(part["content"] for part in parts) == told["content"]
+    assert "".join(part["content"] for part in parts) == reply["content"]
     assert sum(len(part["tokens"]) for part in parts) == 8 == parts[-1]["tokens_predicted"]
     assert not any(part["stop"] for part in parts)
     assert (last["stop"], last["content"], last["tokens"]) == (True, "", [])
     asked = {"prompt": "def main():", "n_predict": 0, "samplers": []}  # as editors warm the cache
-    assert whole(coder, "/completion", asked)["tokens_cached"] == told["tokens_evaluated"]
+    assert whole(coder, "/completion", asked)["tokens_cached"] == reply["tokens_evaluated"]
 
 
 def test_a_prompt_is_text_or_tokens_or_several_of_them(coder: TestServer) -> None:
@@ -102,8 +102,8 @@ def test_a_prompt_is_text_or_tokens_or_several_of_them(coder: TestServer) -> Non
     assert whole(coder, "/completion", {"prompt": tokens})["content"] == text["content"]
     prompts: list[Any] = ["def main():", tokens, "class A:"]
     alone = [whole(coder, "/completion", {"prompt": prompt})["content"] for prompt in prompts]
-    told = whole(coder, "/completion", {"prompt": prompts})
-    assert [(one["index"], one["content"]) for one in told] == list(enumerate(alone))
+    reply = whole(coder, "/completion", {"prompt": prompts})
+    assert [(one["index"], one["content"]) for one in reply] == list(enumerate(alone))
     texts = ["", "", ""]
     for part in coder.events("/completion", {"prompt": prompts, **SHORT}):
         texts[part["index"]] += part["content"]
@@ -116,13 +116,13 @@ def test_a_prompt_is_text_or_tokens_or_several_of_them(coder: TestServer) -> Non
 def test_n_keep_cuts_a_prompt_in_blocks_so_that_its_beginning_stays_cached(coder: TestServer) -> None:
     n_ctx = coder.get("/props").json()["default_generation_settings"]["n_ctx"]
     prompt = [1 + i % 200 for i in range(2 * n_ctx)]
-    told = whole(coder, "/completion", {"prompt": prompt, "n_keep": 5})
-    n_kept, (notice,) = told["tokens_evaluated"], told["timings"]["notices"]
+    reply = whole(coder, "/completion", {"prompt": prompt, "n_keep": 5})
+    n_kept, (notice,) = reply["tokens_evaluated"], reply["timings"]["notices"]
     n_cut, n_begin = 2 * n_ctx - n_kept, int(notice.rsplit(" ", 4)[1])
     assert n_ctx // 4 < n_kept < n_ctx and n_begin in (5, 6)  # and the BOS token
     assert f"the context holds {n_ctx}: {n_cut} tokens after" in notice
     cut = [*prompt[:n_begin], *prompt[n_cut + n_begin :]]
-    assert whole(coder, "/completion", {"prompt": cut})["content"] == told["content"]
+    assert whole(coder, "/completion", {"prompt": cut})["content"] == reply["content"]
     longer = whole(coder, "/completion", {"prompt": [*prompt, 7, 8, 9], "n_keep": 5})
     assert longer["timings"]["cache_n"] >= n_kept - 1
     assert "context size of" in refused(coder, "/completion", {"prompt": prompt, "n_keep": -1})["message"]
@@ -131,17 +131,17 @@ def test_n_keep_cuts_a_prompt_in_blocks_so_that_its_beginning_stays_cached(coder
 def test_an_answer_that_fills_the_context_says_so(coder: TestServer) -> None:
     n_ctx = coder.get("/props").json()["default_generation_settings"]["n_ctx"]
     prompt = [1 + i % 200 for i in range(n_ctx - 5)]
-    told = whole(coder, "/completion", {"prompt": prompt, "n_predict": -1})
-    assert (told["truncated"], told["stop_type"], told["timings"]["context_full"]) == (True, "limit", True)
-    told = whole(coder, "/completion", {"prompt": prompt, "n_predict": 2})
-    assert (told["truncated"], told["timings"]["context_full"]) == (False, False)
+    reply = whole(coder, "/completion", {"prompt": prompt, "n_predict": -1})
+    assert (reply["truncated"], reply["stop_type"], reply["timings"]["context_full"]) == (True, "limit", True)
+    reply = whole(coder, "/completion", {"prompt": prompt, "n_predict": 2})
+    assert (reply["truncated"], reply["timings"]["context_full"]) == (False, False)
 
 
 def test_how_an_answer_ended(coder: TestServer) -> None:
-    told = whole(coder, "/completion", {"prompt": "x", **LINES, "stop": ["b"]})
-    assert (told["content"], told["stop_type"], told["stopping_word"]) == ("  a\n  ", "word", "b")
-    told = whole(coder, "/completion", {"prompt": "x", **LINES})
-    assert (told["stop_type"], told["stopping_word"]) == ("eos", "")
+    reply = whole(coder, "/completion", {"prompt": "x", **LINES, "stop": ["b"]})
+    assert (reply["content"], reply["stop_type"], reply["stopping_word"]) == ("  a\n  ", "word", "b")
+    reply = whole(coder, "/completion", {"prompt": "x", **LINES})
+    assert (reply["stop_type"], reply["stopping_word"]) == ("eos", "")
 
 
 def test_unnamed_samplers_are_off(coder: TestServer) -> None:
@@ -157,15 +157,17 @@ def test_unnamed_samplers_are_off(coder: TestServer) -> None:
 
 
 def test_biases_of_tokens(coder: TestServer) -> None:
-    told = whole(coder, "/completion", {"prompt": "def main():"})["tokens"][0]
-    for bias in ([[told, False]], {str(told): -100}):
-        assert whole(coder, "/completion", {"prompt": "def main():", "logit_bias": bias})["tokens"][0] != told
+    reply = whole(coder, "/completion", {"prompt": "def main():"})["tokens"][0]
+    for bias in ([[reply, False]], {str(reply): -100}):
+        assert (
+            whole(coder, "/completion", {"prompt": "def main():", "logit_bias": bias})["tokens"][0] != reply
+        )
 
 
 def test_a_json_schema_is_obeyed(coder: TestServer) -> None:
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
-    told = whole(coder, "/completion", {"prompt": "x", "json_schema": schema, "n_predict": 60})
-    assert told["content"].replace(" ", "").replace("\n", "").startswith('{"a":1')
+    reply = whole(coder, "/completion", {"prompt": "x", "json_schema": schema, "n_predict": 60})
+    assert reply["content"].replace(" ", "").replace("\n", "").startswith('{"a":1')
 
 
 # Infill
@@ -182,9 +184,9 @@ def test_infill_uses_the_files_tokens(coder: TestServer) -> None:
         "samplers": ["top_k", "top_p", "infill"], "cache_prompt": True, "t_max_prompt_ms": 500,
         "t_max_predict_ms": 100000, "id_slot": 0, "response_fields": ["content"],
     }  # fmt: skip
-    told = whole(coder, "/infill", body)
-    assert told["content"] is not None and told["model"] == MODEL and told["timings"]["prompt_n"] > 0
-    assert told["prompt"] == (
+    reply = whole(coder, "/infill", body)
+    assert reply["content"] is not None and reply["model"] == MODEL and reply["timings"]["prompt_n"] > 0
+    assert reply["prompt"] == (
         "<|repo_name|>myproject\n<|file_sep|>a.py\nimport os\n<|file_sep|>filename\n"
         f"<|fim_prefix|>def main():\n    <|fim_suffix|>{SUFFIX}<|fim_middle|>"
     )
@@ -200,10 +202,10 @@ def test_the_other_apis_infill_too(coder: TestServer, server: TestServer) -> Non
     assert coder.post("/v1/completions", of_openai).json()["choices"][0]["text"] == said
     options = {"num_predict": 8, "temperature": 0}
     of_ollama = {"prompt": PREFIX, "suffix": SUFFIX, "stream": False, "options": options}
-    told = coder.post("/api/generate", of_ollama).json()
-    assert (told["response"], told["prompt_eval_count"]) == (said, len(asked))
-    told = coder.post("/api/generate", of_ollama | {"template": "{{ .Suffix }}|{{ .Prompt }}"}).json()
-    assert "remove the template" in told["error"]
+    reply = coder.post("/api/generate", of_ollama).json()
+    assert (reply["response"], reply["prompt_eval_count"]) == (said, len(asked))
+    reply = coder.post("/api/generate", of_ollama | {"template": "{{ .Suffix }}|{{ .Prompt }}"}).json()
+    assert "remove the template" in reply["error"]
     assert "fim_pre_token_id" in refused(server, "/infill", {**body, "model": "demo"})["message"]
 
 
@@ -230,12 +232,12 @@ def test_texts_to_tokens_and_back(coder: TestServer) -> None:
 def test_endpoints_of_older_clients_are_known(coder: TestServer) -> None:
     assert coder.get("/v1/health").json()["status"] == "ok"
     body = {"prompt": "def main():", "n_predict": 4, "temperature": 0}
-    first, second = (coder.told(path, body)["content"] for path in ("/completion", "/completions"))
+    first, second = (coder.call(path, body)["content"] for path in ("/completion", "/completions"))
     assert first == second
-    (item,) = coder.told("/embedding", {"content": "one text"})
-    (same,) = coder.told("/v1/embeddings", {"input": "one text"})["data"]
+    (item,) = coder.call("/embedding", {"content": "one text"})
+    (same,) = coder.call("/v1/embeddings", {"input": "one text"})["data"]
     assert item == {"index": 0, "embedding": [same["embedding"]]}
-    assert len(coder.told("/embedding", {"content": ["a", [1, 2]]})) == 2
+    assert len(coder.call("/embedding", {"content": ["a", [1, 2]]})) == 2
 
 
 def test_slots_show_which_are_running(coder: TestServer, slow_rounds: None) -> None:
@@ -259,15 +261,17 @@ def test_the_template_alone(coder: TestServer) -> None:
 
 
 def test_properties_are_the_defaults_of_a_request(coder: TestServer, server: TestServer) -> None:
-    told = coder.get("/props").json()
-    assert told["total_slots"] == 2 and told["model_alias"] == MODEL and told["model_path"].endswith(".gguf")
-    defaults = told["default_generation_settings"]
+    reply = coder.get("/props").json()
+    assert (
+        reply["total_slots"] == 2 and reply["model_alias"] == MODEL and reply["model_path"].endswith(".gguf")
+    )
+    defaults = reply["default_generation_settings"]
     assert defaults["n_ctx"] == 512 and defaults["params"]["temperature"] == pytest.approx(0.8)
     body = {"prompt": "def main():", "seed": 5, "n_predict": 30}
     said = {key: defaults["params"][key] for key in ("temperature", "top_k", "top_p", "min_p")}
     texts = [coder.post("/completion", {**body, **rest}).json()["content"] for rest in ({}, said)]
     assert texts[0] == texts[1]
-    assert told["chat_template"]
+    assert reply["chat_template"]
     server.post("/models/unload", {"model": "demo"})
     n_loads, before = server.metric("eaglecpp_model_loads_total"), server.get("/props?model=demo").json()
     assert server.metric("eaglecpp_model_loads_total") == n_loads and before["model_alias"] == "demo"
@@ -301,14 +305,14 @@ def test_slots_are_saved_if_there_is_a_folder(
     ) as own:
         first = whole(own, "/completion", {"prompt": "def main():" * 8, "id_slot": 0})
         slot = f"/slots/{first['id_slot']}"
-        saved = own.told(f"{slot}?action=save", {"filename": "mine.bin"})
+        saved = own.call(f"{slot}?action=save", {"filename": "mine.bin"})
         n_saved = saved.pop("n_saved")
         assert saved["id_slot"] == first["id_slot"] and saved["filename"] == "mine.bin"
         assert saved["timings"]["save_ms"] > 0
         assert saved["n_written"] == (folder / "mine.bin.eagle-slot").stat().st_size
-        assert own.told(f"{slot}?action=erase", {})["n_erased"] == n_saved
+        assert own.call(f"{slot}?action=erase", {})["n_erased"] == n_saved
         assert "it is empty" in refused(own, f"{slot}?action=save", {"filename": "none.bin"})["message"]
-        restored = own.told(f"{slot}?action=restore", {"filename": "mine.bin"})
+        restored = own.call(f"{slot}?action=restore", {"filename": "mine.bin"})
         assert restored["n_restored"] == n_saved and restored["timings"]["restore_ms"] > 0
         again = whole(own, "/completion", {"prompt": "def main():" * 8})
         assert again["content"] == first["content"]

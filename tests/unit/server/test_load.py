@@ -135,8 +135,8 @@ def test_many_prompts_of_one_request_leave_slots_to_others(
     with ThreadPoolExecutor() as pool:
         many = pool.submit(server.post, "/completion", body)
         until(lambda: server.get("/health").json()["running"] > 0)
-        told = server.get("/health").json()
-        assert told["running"] + told["waiting"] <= 2
+        reply = server.get("/health").json()
+        assert reply["running"] + reply["waiting"] <= 2
         assert server.post("/v1/chat/completions", CHAT).status_code == 200
         goes_on.set()
         assert len(many.result().json()) == len(prompts)

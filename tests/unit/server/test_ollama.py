@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eaglecpp.server.config import keep_alive
-from helpers.http_server import FAST, MODEL, QUESTION, SAID, TestServer, until
+from helpers.http_server import EXPECTED, FAST, MODEL, QUESTION, TestServer, until
 
 
 def ask(text: str = QUESTION, **rest: Any) -> dict[str, Any]:
@@ -19,11 +19,11 @@ def ask(text: str = QUESTION, **rest: Any) -> dict[str, Any]:
 
 
 def whole(server: TestServer, body: dict[str, Any], path: str = "/api/chat") -> dict[str, Any]:
-    return dict(server.told(path, {**body, "stream": False}))
+    return dict(server.call(path, {**body, "stream": False}))
 
 
 def error(server: TestServer, path: str, body: Any, status: int = 400) -> str:
-    answer = server.told(path, body, status)
+    answer = server.call(path, body, status)
     assert set(answer) == {"error"}
     return str(answer["error"])
 
@@ -37,12 +37,12 @@ def test_the_root_answers_clients_and_shows_browsers_the_page(server: TestServer
 
 @pytest.mark.parametrize("key", ["model", "name"])
 def test_show_has_what_editors_need(server: TestServer, key: str) -> None:
-    told = server.post("/api/show", {key: MODEL}).json()
-    info = told["model_info"]
+    reply = server.post("/api/show", {key: MODEL}).json()
+    info = reply["model_info"]
     assert info[f"{info['general.architecture']}.context_length"] > 0
-    assert "completion" in told["capabilities"]
+    assert "completion" in reply["capabilities"]
     assert all(
-        isinstance(told[name], str) for name in ("parameters", "template", "modelfile", "license", "system")
+        isinstance(reply[name], str) for name in ("parameters", "template", "modelfile", "license", "system")
     )
 
 
@@ -76,7 +76,7 @@ def test_an_answer_streams_line_by_line(server: TestServer) -> None:
     assert all(isinstance(line["message"]["content"], str) for line in lines)
     assert all(line["message"]["role"] == "assistant" for line in lines)
     assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
-    assert SAID in "".join(line["message"]["content"] for line in lines)
+    assert EXPECTED in "".join(line["message"]["content"] for line in lines)
     last = lines[-1]
     assert last["done_reason"] in ("stop", "length")
     assert last["eval_count"] == last["timings"]["predicted_n"] > 0
@@ -107,10 +107,10 @@ def test_the_page_gets_the_drafted_parts_of_a_text(server: TestServer) -> None:
 
 def test_json_and_schemas_are_obeyed(server: TestServer) -> None:
     schema = {"type": "object", "properties": {"n": {"enum": [17]}}, "required": ["n"]}
-    told = whole(server, ask(format=schema))
-    assert json.loads(told["message"]["content"]) == {"n": 17}
-    told = whole(server, ask(format="json", options={"num_predict": 200}))
-    assert told["message"]["content"].lstrip().startswith(("{", "["))
+    reply = whole(server, ask(format=schema))
+    assert json.loads(reply["message"]["content"]) == {"n": 17}
+    reply = whole(server, ask(format="json", options={"num_predict": 200}))
+    assert reply["message"]["content"].lstrip().startswith(("{", "["))
 
 
 def test_a_continued_prompt_is_found_in_the_cache(server: TestServer) -> None:
@@ -127,18 +127,18 @@ def test_a_continued_prompt_is_found_in_the_cache(server: TestServer) -> None:
 
 def test_generate_takes_prompts_with_and_without_a_template(server: TestServer) -> None:
     body = {"model": MODEL, "prompt": QUESTION, "options": {"temperature": 0, "num_predict": 30}}
-    told = whole(server, body, "/api/generate")
-    assert SAID in told["response"]
-    assert whole(server, {**body, "raw": True}, "/api/generate")["response"] != told["response"]
+    reply = whole(server, body, "/api/generate")
+    assert EXPECTED in reply["response"]
+    assert whole(server, {**body, "raw": True}, "/api/generate")["response"] != reply["response"]
     other = {**body, "template": "{{ .Prompt }} means: ", "system": "unused"}
-    assert whole(server, other, "/api/generate")["prompt_eval_count"] != told["prompt_eval_count"]
+    assert whole(server, other, "/api/generate")["prompt_eval_count"] != reply["prompt_eval_count"]
 
 
 def test_a_raw_prompt_is_cut_like_in_ollama_and_the_answer_says_so(server: TestServer) -> None:
     options = {"temperature": 0, "num_predict": 4}
     body = {"model": MODEL, "prompt": "len counts. " * 400, "raw": True, "options": options}
-    told = whole(server, body, "/api/generate")
-    assert told["prompt_eval_count"] < 512 and "were left out" in told["timings"]["notices"][0]
+    reply = whole(server, body, "/api/generate")
+    assert reply["prompt_eval_count"] < 512 and "were left out" in reply["timings"]["notices"][0]
     assert "context size of 512" in error(server, "/api/generate", {**body, "truncate": False})
     everything = {**body, "options": options | {"num_keep": -1}}
     assert "context size of 512" in error(server, "/api/generate", everything)
@@ -152,8 +152,8 @@ def test_old_messages_are_dropped_and_the_answer_says_so(server: TestServer) -> 
             {"role": "assistant", "content": "It counts."},
         ]
     turns.append({"role": "user", "content": QUESTION})
-    told = whole(server, {**ask(), "messages": turns})
-    assert told["timings"]["messages_left_out"] > 0 and told["prompt_eval_count"] < 512
+    reply = whole(server, {**ask(), "messages": turns})
+    assert reply["timings"]["messages_left_out"] > 0 and reply["prompt_eval_count"] < 512
     refused = error(server, "/api/chat", {**ask(), "messages": turns, "truncate": False})
     assert "context size of 512" in refused
 
@@ -180,13 +180,13 @@ def test_unknown_models_and_paths_are_404(server: TestServer) -> None:
 def test_an_empty_request_loads_and_unloads(store_root: object) -> None:
     with TestServer() as own:
         assert own.get("/api/ps").json()["models"] == []
-        told = whole(own, {"model": MODEL, "messages": [], "keep_alive": "10m"})
-        assert (told["done"], told["done_reason"]) == (True, "load")
+        reply = whole(own, {"model": MODEL, "messages": [], "keep_alive": "10m"})
+        assert (reply["done"], reply["done_reason"]) == (True, "load")
         (loaded,) = own.get("/api/ps").json()["models"]
         left = datetime.fromisoformat(loaded["expires_at"]) - datetime.now().astimezone()
         assert 500 < left.total_seconds() <= 600
-        told = whole(own, {"model": MODEL, "prompt": "", "keep_alive": 0}, "/api/generate")
-        assert told["done_reason"] == "unload"
+        reply = whole(own, {"model": MODEL, "prompt": "", "keep_alive": 0}, "/api/generate")
+        assert reply["done_reason"] == "unload"
         assert own.get("/api/ps").json()["models"] == []
         whole(own, ask(keep_alive=0.1))
         until(lambda: own.get("/api/ps").json()["models"] == [])

@@ -65,13 +65,13 @@ def test_a_model_is_created_from_a_stored_one_and_copied(own: TestServer) -> Non
     }  # fmt: skip
     steps = [line["status"] for line in own.lines("/api/create", body)]
     assert steps[0] == "gathering model components" and steps[-1] == "success"
-    assert own.told("/api/create", body | {"stream": False}) == {"status": "success"}
-    shown = own.told("/api/show", {"model": "mine"})
+    assert own.call("/api/create", body | {"stream": False}) == {"status": "success"}
+    shown = own.call("/api/show", {"model": "mine"})
     assert (shown["system"], shown["template"]) == (system, body["template"])
     assert [one["content"] for one in shown["messages"]] == ["a", "b"]
     assert "num_predict" in shown["parameters"] and say(own, "mine").json()["eval_count"] == 3
     assert own.post("/api/copy", {"source": "mine", "destination": "other"}).status_code == 200
-    assert own.told("/api/show", {"model": "other"})["system"] == system
+    assert own.call("/api/show", {"model": "other"})["system"] == system
     assert say(own, "other").json()["eval_count"] == 3
 
 

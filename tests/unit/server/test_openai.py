@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from helpers.http_server import CITY, MODEL, QUESTION, SAID, WEATHER, TestServer, store
+from helpers.http_server import CITY, EXPECTED, MODEL, QUESTION, WEATHER, TestServer, store
 
 OTHER: dict[str, Any] = {"type": "function", "function": {"name": "other", "parameters": CITY}}
 
@@ -20,28 +20,28 @@ def ask(text: str = QUESTION, **rest: Any) -> dict[str, Any]:
 
 
 def whole(server: TestServer, body: dict[str, Any], path: str = "/v1/chat/completions") -> dict[str, Any]:
-    return server.told(path, body)
+    return server.call(path, body)
 
 
 def test_models_are_listed(server: TestServer) -> None:
-    told = server.get("/v1/models").json()
-    assert told["object"] == "list" and MODEL in [one["id"] for one in told["data"]]
+    reply = server.get("/v1/models").json()
+    assert reply["object"] == "list" and MODEL in [one["id"] for one in reply["data"]]
     assert server.get(f"/v1/models/{MODEL}").json()["object"] == "model"
     assert server.get("/v1/models/none").json()["error"]["code"] == "model_not_found"
-    (entry,) = [one for one in told["data"] if one["id"] == MODEL]
+    (entry,) = [one for one in reply["data"] if one["id"] == MODEL]
     assert (entry["type"], entry["display_name"]) == ("model", MODEL), "as Anthropic's clients read it"
     assert datetime.fromisoformat(entry["created_at"]).timestamp() == pytest.approx(entry["created"], abs=1)
-    assert (told["has_more"], told["first_id"]) == (False, told["data"][0]["id"])
+    assert (reply["has_more"], reply["first_id"]) == (False, reply["data"][0]["id"])
 
 
 def test_a_complete_answer(server: TestServer) -> None:
-    told = whole(server, ask())
-    (choice,) = told["choices"]
-    assert SAID in choice["message"]["content"] and choice["finish_reason"] in ("stop", "length")
-    usage = told["usage"]
+    reply = whole(server, ask())
+    (choice,) = reply["choices"]
+    assert EXPECTED in choice["message"]["content"] and choice["finish_reason"] in ("stop", "length")
+    usage = reply["usage"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    assert told["timings"]["predicted_n"] == usage["completion_tokens"]
-    assert told["object"] == "chat.completion"
+    assert reply["timings"]["predicted_n"] == usage["completion_tokens"]
+    assert reply["object"] == "chat.completion"
 
 
 def test_a_stream_has_the_structure_that_clients_require(server: TestServer) -> None:
@@ -61,8 +61,8 @@ def test_a_stream_has_the_structure_that_clients_require(server: TestServer) -> 
 
 
 def test_a_schema_next_to_the_messages_is_llama_servers(server: TestServer) -> None:
-    told = whole(server, ask("Hello", json_schema=CITY))
-    assert json.loads(told["choices"][0]["message"]["content"]) == {"city": "Paris"}
+    reply = whole(server, ask("Hello", json_schema=CITY))
+    assert json.loads(reply["choices"][0]["message"]["content"]) == {"city": "Paris"}
 
 
 NAMED: dict[str, Any] = {"type": "function", "function": {"name": "weather"}}
@@ -92,7 +92,7 @@ def test_a_required_tool_is_called(server: TestServer, choice: Any) -> None:
 @pytest.mark.parametrize("kind", ["json_schema", "strict", "json_object"])
 def test_an_answer_is_a_call_or_has_the_form(server: TestServer, kind: str) -> None:
     """Agents send both. Each test forbids the tokens that may begin one of them."""
-    server.told("/models/load", {"model": MODEL})
+    server.call("/models/load", {"model": MODEL})
     (model,) = (one for one in server.server._shared.models.values() if one.name == MODEL)
     pieces = [model.engine.engine.token_to_piece(i) for i in range(model.engine.engine.n_vocab)]
     schema = {"json_schema": {"schema": CITY, "strict": kind == "strict"}}
@@ -123,9 +123,9 @@ def test_calls_without_a_mark_do_not_break_the_form(server: TestServer) -> None:
 
 
 def test_log_probabilities(server: TestServer) -> None:
-    told = whole(server, ask(logprobs=True, top_logprobs=3))["choices"][0]
-    tokens = told["logprobs"]["content"]
-    assert "".join(one["token"] for one in tokens) == told["message"]["content"]
+    reply = whole(server, ask(logprobs=True, top_logprobs=3))["choices"][0]
+    tokens = reply["logprobs"]["content"]
+    assert "".join(one["token"] for one in tokens) == reply["message"]["content"]
     assert all(len(one["top_logprobs"]) == 3 for one in tokens)
     ended = whole(server, ask("What is len?", logprobs=True, max_tokens=100))["choices"][0]
     assert ended["finish_reason"] == "stop"
@@ -135,9 +135,9 @@ def test_log_probabilities(server: TestServer) -> None:
 
 def test_completions_use_no_template(server: TestServer) -> None:
     body = {"model": MODEL, "prompt": "The function", "max_tokens": 8, "temperature": 0, "logprobs": 1}
-    told = whole(server, body, "/v1/completions")
-    choice = told["choices"][0]
-    assert told["object"] == "text_completion" and choice["finish_reason"] == "length"
+    reply = whole(server, body, "/v1/completions")
+    choice = reply["choices"][0]
+    assert reply["object"] == "text_completion" and choice["finish_reason"] == "length"
     lists = choice["logprobs"]
     assert "".join(lists["tokens"]) == choice["text"]
     texts = [("The function" + choice["text"])[offset:] for offset in lists["text_offset"]]
@@ -168,12 +168,12 @@ def test_several_choices_equal_requests_with_other_seeds(server: TestServer) -> 
     alone = [whole(server, body | {"seed": 7 + i}) for i in range(3)]
     texts = [one["choices"][0]["message"]["content"] for one in alone]
     assert len(set(texts)) > 1, "the seeds make no difference here"
-    told = whole(server, body | {"n": 3, "cache_prompt": False})
-    assert [(one["index"], one["message"]["content"]) for one in told["choices"]] == list(enumerate(texts))
-    assert [one["timings"]["seed"] for one in told["choices"]] == [7, 8, 9]
-    assert told["usage"]["prompt_tokens"] == alone[0]["usage"]["prompt_tokens"], "it is one prompt"
+    reply = whole(server, body | {"n": 3, "cache_prompt": False})
+    assert [(one["index"], one["message"]["content"]) for one in reply["choices"]] == list(enumerate(texts))
+    assert [one["timings"]["seed"] for one in reply["choices"]] == [7, 8, 9]
+    assert reply["usage"]["prompt_tokens"] == alone[0]["usage"]["prompt_tokens"], "it is one prompt"
     n_out = sum(one["usage"]["completion_tokens"] for one in alone)
-    assert told["usage"]["completion_tokens"] == n_out
+    assert reply["usage"]["completion_tokens"] == n_out
     *chunks, usage, done = server.events("/v1/chat/completions", body | {"n": 3})
     assert done == "[DONE]" and usage["usage"]["completion_tokens"] == n_out and usage["choices"] == []
     streamed = ["", "", ""]
@@ -184,13 +184,11 @@ def test_several_choices_equal_requests_with_other_seeds(server: TestServer) -> 
 
 
 @pytest.mark.parametrize("stop", [None, [], "", [""]])
-def test_the_stops_of_a_model_apply_if_a_request_has_none(
-    server: TestServer, thinker: str, stop: Any
-) -> None:
+def test_a_models_stops_apply_if_a_request_has_none(server: TestServer, thinker: str, stop: Any) -> None:
     store("stopper", "PARAMETER stop e", f"FROM {thinker}")
     body = {"model": "stopper", "prompt": "The function", "temperature": 0, "max_tokens": 30, "stop": stop}
-    told = server.told("/completion", body)
-    assert (told["stop_type"], told["stopping_word"]) == ("word", "e")
+    reply = server.call("/completion", body)
+    assert (reply["stop_type"], reply["stopping_word"]) == ("word", "e")
     (choice,) = whole(server, body, "/v1/completions")["choices"]
-    assert (choice["finish_reason"], choice["text"]) == ("stop", told["content"])
+    assert (choice["finish_reason"], choice["text"]) == ("stop", reply["content"])
     server.delete("stopper")

@@ -64,9 +64,9 @@ def run(script: str) -> Any:
     """
     assert NODE is not None
     command = [NODE, "--input-type=module", "-e", f"{head}{script}; console.log(JSON.stringify(views));"]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert made.returncode == 0, made.stderr
-    return json.loads(made.stdout)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
 @pytest.mark.skipif(NODE is None, reason="needs Node")

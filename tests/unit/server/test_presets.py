@@ -46,8 +46,8 @@ def listed(tmp_path: Path, text: str = LISTED) -> Path:
 def serving(tmp_path: Path, text: str = LISTED, **config: Any) -> TestServer:
     presets = read_presets(listed(tmp_path, text))
     files = {name: one.path for name, one in presets.items() if one.path is not None}
-    given = {"presets": presets, "draft": None, "engine": FAST | {"n_ctx": 512}, "keep_alive_s": 300.0}
-    return TestServer(files=files, **(given | config))
+    options = {"presets": presets, "draft": None, "engine": FAST | {"n_ctx": 512}, "keep_alive_s": 300.0}
+    return TestServer(files=files, **(options | config))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def say(server: TestServer, model: str, **rest: Any) -> dict[str, Any]:
         "stream": False,
         "options": {"num_predict": 4, "temperature": 0},
     }
-    return server.told("/api/generate", body | rest)
+    return server.call("/api/generate", body | rest)
 
 
 def test_each_model_has_the_settings_of_the_file(server: TestServer) -> None:
@@ -111,9 +111,9 @@ def test_models_are_loaded_and_unloaded_by_requests(server: TestServer) -> None:
         return str(server.get("/v1/models/plain").json()["status"]["value"])
 
     assert status() == "unloaded"
-    assert server.told("/models/load", {"model": "plain"}) == {"success": True}
+    assert server.call("/models/load", {"model": "plain"}) == {"success": True}
     assert status() == "loaded" and loaded(server)["plain"]["pinned"] is False
-    assert server.told("/models/unload", {"model": "plain"}) == {"success": True}
+    assert server.call("/models/unload", {"model": "plain"}) == {"success": True}
     assert status() == "unloaded"
     again = server.post("/models/unload", {"model": "plain"})
     assert again.status_code == 400 and "not loaded" in again.json()["error"]["message"]

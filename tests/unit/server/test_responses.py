@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from helpers.http_server import CITY, MODEL, QUESTION, SAID, THOUGHT, TestServer
+from helpers.http_server import CITY, EXPECTED, MODEL, QUESTION, THOUGHT, TestServer
 
 REFERRING = {**CITY, "properties": {"city": {"$ref": "#/$defs/c"}}, "$defs": {"c": {"enum": ["Paris"]}}}
 TOOL = {"type": "function", "name": "weather", "parameters": REFERRING}
@@ -19,14 +19,14 @@ def ask(given: Any, **rest: Any) -> dict[str, Any]:
 
 
 def whole(server: TestServer, body: dict[str, Any]) -> dict[str, Any]:
-    return server.told("/v1/responses", body)
+    return server.call("/v1/responses", body)
 
 
 def test_responses_stream_and_whole_are_equal(server: TestServer) -> None:
     body = ask(QUESTION, store=True)
     told = whole(server, body)
     (item,) = told["output"]
-    assert SAID in item["content"][0]["text"] and told["status"] in ("completed", "incomplete")
+    assert EXPECTED in item["content"][0]["text"] and told["status"] in ("completed", "incomplete")
     assert told["store"] is False, "this server keeps nothing"
     events = list(server.events("/v1/responses", body))
     kinds = [event["type"] for event in events]
@@ -55,13 +55,13 @@ def test_responses_call_tools(server: TestServer) -> None:
 
 def test_a_thought_has_the_events_of_an_item(server: TestServer, thinker: str) -> None:
     body = ask("Hello", model=thinker, grammar=THOUGHT)
-    told = whole(server, body)
-    thought, message = told["output"]
+    reply = whole(server, body)
+    thought, message = reply["output"]
     assert [thought["type"], message["type"]] == ["reasoning", "message"]
     assert [part["text"] for part in thought["summary"]] == ["ab cd"]
     assert [part["text"] for part in message["content"]] == ["ef gh"]
-    n_thought = told["usage"]["output_tokens_details"]["reasoning_tokens"]
-    assert 0 < told["usage"]["output_tokens"] - n_thought <= len("ef gh") + 1, "tags belong to the thought"
+    n_thought = reply["usage"]["output_tokens_details"]["reasoning_tokens"]
+    assert 0 < reply["usage"]["output_tokens"] - n_thought <= len("ef gh") + 1, "tags belong to the thought"
     events = list(server.events("/v1/responses", body))
     of_thought = [e["type"].removeprefix("response.") for e in events if e.get("output_index") == 0]
     assert {kind for kind in of_thought if kind.endswith(".delta")} == {"reasoning_summary_text.delta"}
@@ -75,7 +75,7 @@ def test_a_thought_has_the_events_of_an_item(server: TestServer, thinker: str) -
     done = [e["item"] for e in events if e["type"] == "response.output_item.done"]
     assert done == events[-1]["response"]["output"]
     assert [one["content"] for one in done if one["type"] == "message"] == [message["content"]]
-    usage = server.told(
+    usage = server.call(
         "/v1/chat/completions", {"model": thinker, "messages": [USER], "grammar": THOUGHT, "temperature": 0}
     )["usage"]
     assert usage["completion_tokens_details"]["reasoning_tokens"] == n_thought
@@ -121,7 +121,7 @@ def test_items_of_one_turn_are_one_message(
 ) -> None:
     """The prompt equals that of Ollama's API for the same conversation."""
     options = {"temperature": 0, "num_predict": 8}
-    other = server.told(
+    other = server.call(
         "/api/chat",
         {"model": thinker, "messages": [USER, *messages, USER], "stream": False, "options": options},
     )
@@ -135,9 +135,9 @@ def test_a_tool_in_a_namespace_is_called_in_it(server: TestServer) -> None:
     """Codex uses a namespace for every MCP server."""
     space = {"type": "namespace", "name": "sky", "tools": [TOOL, {"type": "web_search"}]}
     body = ask("Hello", tools=[space], tool_choice="required", max_output_tokens=100)
-    told = whole(server, body)
-    (call,) = told["output"]
-    assert (call["namespace"], call["name"], told["tools"]) == ("sky", "weather", [space])
+    reply = whole(server, body)
+    (call,) = reply["output"]
+    assert (call["namespace"], call["name"], reply["tools"]) == ("sky", "weather", [space])
     *_, last = server.events("/v1/responses", body)
     (call,) = last["response"]["output"]
     assert (call["namespace"], call["name"]) == ("sky", "weather")
@@ -150,10 +150,10 @@ def test_a_custom_tool_is_called_with_a_text(server: TestServer) -> None:
     call = json.dumps({"name": "apply_patch", "arguments": {"input": "- a"}})
     said = f"root ::= {json.dumps(f'<tool_call>{call}</tool_call>')}"
     body = ask("Hello", tools=[tool], max_output_tokens=100, grammar=said)
-    told = whole(server, body)
-    (call,) = told["output"]
+    reply = whole(server, body)
+    (call,) = reply["output"]
     assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "apply_patch", "- a")
-    assert call["call_id"] and told["tools"] == [tool]
+    assert call["call_id"] and reply["tools"] == [tool]
     events = {event["type"]: event for event in server.events("/v1/responses", body)}
     assert events["response.custom_tool_call_input.done"]["input"] == "- a"
     output = {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "done"}
@@ -172,9 +172,9 @@ def test_background_requests_are_refused(server: TestServer) -> None:
 
 def test_a_conversation_is_truncated_on_request(server: TestServer) -> None:
     turns = [{"role": "user", "content": "word " * 600}, USER]
-    told = whole(server, ask(turns, truncation="auto", metadata={"a": "b"}))
-    assert told["timings"]["messages_left_out"] == 1
-    assert (told["truncation"], told["metadata"]) == ("auto", {"a": "b"})
+    reply = whole(server, ask(turns, truncation="auto", metadata={"a": "b"}))
+    assert reply["timings"]["messages_left_out"] == 1
+    assert (reply["truncation"], reply["metadata"]) == ("auto", {"a": "b"})
 
 
 def test_tools_that_are_not_offered_are_not_listed(server: TestServer) -> None:

@@ -152,9 +152,7 @@ def ask_without_reading(server: TestServer, client: socket.socket, n_tokens: int
     client.sendall(head.encode() + data)
 
 
-def test_an_answer_ends_if_the_client_does_not_read(
-    store_root: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_answer_ends_if_no_client_reads(store_root: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Its slot is freed, although the connection is still open."""
     with TestServer(preload=MODEL, unread_s=0.5) as own, socket.socket() as client:
         (model,) = own.server._shared.models.values()

@@ -34,12 +34,12 @@ def turns(*said: str) -> list[dict[str, Any]]:
 
 
 def prompt(server: TestServer, model: str, messages: Sequence[Any], **rest: Any) -> str:
-    return str(server.told("/apply-template", {"model": model, "messages": messages, **rest})["prompt"])
+    return str(server.call("/apply-template", {"model": model, "messages": messages, **rest})["prompt"])
 
 
 def chat(server: TestServer, model: str, messages: Sequence[Any], **rest: Any) -> dict[str, Any]:
     body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 40, **rest}
-    return dict(server.told("/v1/chat/completions", body))
+    return dict(server.call("/v1/chat/completions", body))
 
 
 @pytest.mark.parametrize("model", ["qwen35", "gemma3"])

@@ -57,11 +57,11 @@ def test_thinking_ends_at_its_budget(
         body = {"model": thinker, "draft": draft, **SEED, **fields}
         answer = server.post(path, body)
         assert answer.status_code == 200, answer.text
-        thought, said = parts(answer.json())
-        assert bool(thought) is (n > 0) and said and "think>" not in thought + said
+        thought, text = parts(answer.json())
+        assert bool(thought) is (n > 0) and text and "think>" not in thought + text
         tokens = server.post("/tokenize", {"model": thinker, "content": thought}).json()["tokens"]
         assert len(tokens) <= n + 1
-        texts.append((thought, said))
+        texts.append((thought, text))
     assert texts[0] == texts[1]
 
 

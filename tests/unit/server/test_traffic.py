@@ -31,8 +31,8 @@ def endless(**rest: Any) -> dict[str, Any]:
 
 
 def running(server: TestServer) -> tuple[int, int]:
-    told = server.get("/health").json()
-    return told["running"], told["waiting"]
+    reply = server.get("/health").json()
+    return reply["running"], reply["waiting"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -58,9 +58,9 @@ def test_a_long_prompt_does_not_stall_others(store_root: Path, slow_rounds: None
     with TestServer(engine=engine, preload=MODEL) as own, ThreadPoolExecutor() as pool:
         lines = own.lines("/api/chat", endless(draft=False))
         next(lines)
-        told = pool.submit(own.told, "/api/generate", long)
-        n_between = sum(1 for _ in takewhile(lambda line: not told.done(), lines))
-        assert told.result()["done"]
+        future = pool.submit(own.told, "/api/generate", long)
+        n_between = sum(1 for _ in takewhile(lambda line: not future.done(), lines))
+        assert future.result()["done"]
         lines.close()
     assert 10 <= n_between < 300, "a prompt of some 40 slices"
 
@@ -95,6 +95,6 @@ def test_a_request_preempted_for_another_models_memory_is_told_so(
     with TestServer(files=files, n_models=1, slot_time_s=0.2) as own, ThreadPoolExecutor() as pool:
         lines = own.lines("/api/chat", endless(draft=False))
         next(lines)
-        told = pool.submit(own.post, "/api/chat", ask("Hi", model="second", stream=False))
+        future = pool.submit(own.post, "/api/chat", ask("Hi", model="second", stream=False))
         *_, last = lines
-        assert "requests were queued" in last["error"] and told.result().status_code == 200
+        assert "requests were queued" in last["error"] and future.result().status_code == 200

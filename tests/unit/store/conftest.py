@@ -20,9 +20,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     from helpers.tiny import TargetSpec, converted_pair, make_target
 
     directory = tmp_path_factory.mktemp("tiny")
-    made = converted_pair(directory / "pair")
+    pair = converted_pair(directory / "pair")
     other = make_target(directory / "other", TargetSpec(n_layers=5, n_embd=32, head_dim=16)).gguf
-    return Tiny(made.pair.target.gguf, made.draft, made.pair.checkpoint, other)
+    return Tiny(pair.pair.target.gguf, pair.draft, pair.pair.checkpoint, other)
 
 
 @pytest.fixture(autouse=True)

@@ -110,9 +110,7 @@ def test_a_drafter_that_does_not_fit_is_refused_and_nothing_is_stored(
         make_model(stores, text)
 
 
-def test_fine_tunes_may_rename_control_tokens_but_no_others(
-    tiny: Tiny, stores: Stores, tmp_path: Path
-) -> None:
+def test_fine_tunes_may_only_rename_control_tokens(tiny: Tiny, stores: Stores, tmp_path: Path) -> None:
     renamed = rename_token(tiny.target, tmp_path / "control.gguf", 2)  # <|im_start|>
     assert kinds(make_model(stores, f"FROM {renamed}\nDRAFT {tiny.draft}\n")) == ["model", "draft"]
     renamed = rename_token(tiny.target, tmp_path / "normal.gguf", 300)
@@ -131,9 +129,7 @@ def test_a_drafter_may_be_a_stored_name(tiny: Tiny, stores: Stores) -> None:
         make_model(stores, f"FROM {tiny.target}\nDRAFT nowhere\n", "other")
 
 
-def test_an_adapter_becomes_a_layer_if_it_fits(
-    tiny: Tiny, stores: Stores, root: Path, tmp_path: Path
-) -> None:
+def test_a_fitting_adapter_becomes_a_layer(tiny: Tiny, stores: Stores, root: Path, tmp_path: Path) -> None:
     lora = tmp_path / "lora.gguf"
     write_lora(lora, tiny.target)
     with pytest.raises(MismatchError, match=r"\(4 x 64\) is for 64 outputs, the target's has 32"):

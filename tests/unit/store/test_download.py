@@ -176,9 +176,7 @@ def test_a_redirect_stays_encrypted(
             get(session, "https://a.example/x", "m", "")
 
 
-def test_stored_manifests_and_configs_have_a_limit_too(
-    ollama: OllamaModel, tiny: Tiny, stores: Stores
-) -> None:
+def test_stored_manifests_and_configs_have_a_limit(ollama: OllamaModel, tiny: Tiny, stores: Stores) -> None:
     file = ollama("library/m/1", {"model": tiny.target.read_bytes()})
     file.write_bytes(file.read_bytes() + b" " * MAX_JSON)
     with pytest.raises(StoreError, match=f"the maximum is {MAX_JSON}"):

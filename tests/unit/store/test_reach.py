@@ -126,9 +126,7 @@ def test_the_checked_address_is_the_one_that_is_contacted(
     assert [request.path for request in internet.log] == ["/away", "/there"]
 
 
-def test_behind_a_proxy_literal_addresses_are_checked(
-    hub: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_proxy_literal_addresses_are_checked(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", hub.url)
     hub.redirects["http://registry.ollama.ai/x"] = "http://10.0.0.1/secret"
     with (

@@ -66,8 +66,8 @@ def test_answers_are_the_targets_continuation(engine: Engine, written: Path) -> 
     for entry in entries(out).values():
         for begin, end in entry.get("turns", ()):
             with engine.session() as session:
-                said = session.generate(entry["tokens"][:begin], max_tokens=end - begin, temperature=0.0)
-            assert said.tokens == entry["tokens"][begin:end]
+                result = session.generate(entry["tokens"][:begin], max_tokens=end - begin, temperature=0.0)
+            assert result.tokens == entry["tokens"][begin:end]
             n_compared += 1
     assert n_compared >= 4
 

@@ -246,9 +246,7 @@ def test_a_folder_gives_its_text_files_and_reports_the_others(tmp_path: Path, en
         ('{"prompt_tokens": [1], "answer_tokens": [1, 99999]}', "found 99999"),
     ],
 )
-def test_a_bad_line_is_named_with_what_was_expected(
-    tmp_path: Path, engine: Engine, line: str, says: str
-) -> None:
+def test_a_bad_line_is_named_with_the_reason(tmp_path: Path, engine: Engine, line: str, says: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(chat(*TALK)) + "\n\n" + line + "\n", encoding="utf-8")
     with pytest.raises(DataError) as error:

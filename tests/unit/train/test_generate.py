@@ -148,9 +148,7 @@ def test_other_prompts_are_refused(engine: Engine, prompts: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ['{"messages": []}\n', "my notes, not a line of it ended"])
-def test_another_kind_of_file_is_not_changed(
-    engine: Engine, prompts: Path, tmp_path: Path, text: str
-) -> None:
+def test_another_file_is_not_changed(engine: Engine, prompts: Path, tmp_path: Path, text: str) -> None:
     out = tmp_path / "a.jsonl"
     out.write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match="expected recorded answers"):

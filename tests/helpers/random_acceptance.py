@@ -10,19 +10,19 @@ from eaglecpp.engine.request import ResolvedRequest
 
 
 @contextmanager
-def accepted_by_lot(rates: Sequence[float]) -> Iterator[None]:
+def accepted_at_random(rates: Sequence[float]) -> Iterator[None]:
     """Accepts drafts at random in generations that begin inside: the first with probability rates[0], the
     first two with rates[1], and so on. The resulting text is not the target's.
     """
-    made = ResolvedRequest.params
+    original = ResolvedRequest.params
 
     def params(request: ResolvedRequest) -> object:
-        found = made(request)
-        found.synth_rates = list(rates)
-        return found
+        sampling = original(request)
+        sampling.synth_rates = list(rates)
+        return sampling
 
     ResolvedRequest.params = params  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        ResolvedRequest.params = made  # type: ignore[method-assign]
+        ResolvedRequest.params = original  # type: ignore[method-assign]
