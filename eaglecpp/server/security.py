@@ -29,6 +29,7 @@ from eaglecpp.server.models import Server
 from eaglecpp.server.shared import in_words
 
 _log = logging.getLogger("eaglecpp.server.access")
+_POLLED = ("/static/", "/api/ps", "/api/tags")  # by the page; successes are logged at DEBUG
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
 _CORS: Any = {"allow_private_network": True, "max_age": 12 * 3600}  # seconds for which a preflight is valid
 _OPEN = ("/", "/health", "/v1/health", "/metrics")  # probes may read these without a key
@@ -68,7 +69,7 @@ class Gate:
             target = cut(scope["raw_path"].decode("ascii", "replace"))  # still percent-encoded: one line
             ms = 1000 * (time.perf_counter() - started)
             words = [f"{scope['method']} {target} {status} {ms:.1f} ms {id}", *in_words(scope)]
-            level = logging.DEBUG if path.startswith("/static/") and status < 400 else logging.INFO
+            level = logging.DEBUG if path.startswith(_POLLED) and status < 400 else logging.INFO
             _log.log(level, "%s", " ".join(words))
 
     def _route(self, scope: Scope) -> str:

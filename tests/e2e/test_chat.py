@@ -64,6 +64,7 @@ def test_an_answered_message_is_saved_and_the_chat_can_be_continued(
     done = cli("run", saved["model"], "--continue", "and then", "--verbose", "-n", "12", *CHAIN, *SHORT)
     assert done.returncode == 0
     assert "acceptance length" in done.stderr, "the drafter of the saved chat is used again"
+    assert "[ 12 tokens" not in done.stderr, "the lines of --verbose contain the short one"
     assert questions(home) == ["hello there", "and then"]
     assert done.stdout == saved_chats(home)[0]["messages"][3]["content"] + "\n"
 

@@ -211,7 +211,8 @@ class Chat:
             lines = ["", *verbose_lines(stats, total_ms, server_ms, speedup)]
             lines += figures([("template", template)])
         has_draft = model.plan.can_draft if model.is_open else "rounds" in stats.plan
-        lines.append(stats_line(stats, has_draft=has_draft, speedup=speedup))
+        if not lines or not stats.draft_n:  # else they say it all
+            lines.append(stats_line(stats, has_draft=has_draft, speedup=speedup))
         is_new = model.is_open and model.source.label not in self.judged and not stats.loops
         if is_new and (verdict := verdict_line(stats, model.engine)):
             self.judged.add(model.source.label)

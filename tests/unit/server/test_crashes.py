@@ -85,16 +85,18 @@ def test_a_server_killed_during_an_answer_frees_its_port(store_root: Path) -> No
 def test_a_server_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
     """It also removes its announcement. Lines of its log have the time."""
     home, log = tmp_path / "home", tmp_path / "log"
-    environment = {**os.environ, "EAGLECPP_HOME": str(home)}
+    environment, port = {**os.environ, "EAGLECPP_HOME": str(home)}, free_port()
     with log.open("wb") as file:
-        process = start_server(TARGET, free_port(), *QUICK, output=file, environment=environment)
+        process = start_server(TARGET, port, *QUICK, output=file, environment=environment)
     try:
         assert (home / "server.json").exists()
+        assert requests.get(f"http://127.0.0.1:{port}/api/ps", timeout=60).ok
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) in (0, -signal.SIGINT)  # the second signal may come when Python ends
         assert not (home / "server.json").exists()
         assert re.search(
             r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO GET /health 200 ", log.read_text(), re.MULTILINE
         )
+        assert "GET /api/ps" not in log.read_text(), "the page asks after each answer"
     finally:
         process.kill()
