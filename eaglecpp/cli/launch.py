@@ -32,6 +32,7 @@ from eaglecpp.server.announced import find_server
 
 N_CTX = 32_768  # tokens; Claude Code's system prompt alone takes 20,000
 _CLAUDE_RESERVES = 13_000
+_CLAUDE_WAITS_MS = "3600000"  # for a first token; its default of 5 minutes is too short for a busy CPU
 _STARTS_S = 600.0  # long, because a model may have to be downloaded first
 
 
@@ -73,6 +74,7 @@ def _claude(address: str, key: str, model: str, n_ctx: int) -> Setup:
             "CLAUDE_CODE_MAX_CONTEXT_TOKENS": window,
             "CLAUDE_CODE_AUTO_COMPACT_WINDOW": window,
             "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(n_ctx // 4),
+            **dict.fromkeys(("API_TIMEOUT_MS", "CLAUDE_STREAM_IDLE_TIMEOUT_MS"), _CLAUDE_WAITS_MS),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
             "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
