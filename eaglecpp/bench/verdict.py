@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Reports in one or two sentences what drafting and the kernels gain for one model on this machine.
 
-`doctor`, `run`, `bench` and the server all use it, so that they agree. It summarises the answers of this
-engine; before the first answer, it predicts from the measured costs.
+`doctor`, `run`, `bench` and the server all use it, so that they agree. It summarises the answers
+recorded on this machine, if any; otherwise it predicts from the measured costs.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Verdict:
 
 
 def verdict_of(engine: Engine) -> Verdict:
-    """Returns the verdict from the engine's answers, or a prediction before the first answer."""
+    """Returns the verdict from the recorded answers, or a prediction if there are none."""
     if not engine.timings.predicted_n:
         engine.clear()  # opens a conversation to report on
     gains, verdict = engine.gains, planned_verdict(plan_report(engine))
