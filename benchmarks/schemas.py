@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""JSONSchemaBench's schemas with eaglecpp and with llama-server: which compile, which answers fit, how fast.
+"""Runs JSONSchemaBench's schemas with eaglecpp and with llama-server: which compile, which answers are valid,
+how fast.
 
 python benchmarks/schemas.py TARGET --schemas FOLDER --llama-server PATH [--draft DRAFT]
 
@@ -24,11 +25,11 @@ import eaglecpp
 import eaglecpp.errors
 
 ASK = "Write one JSON value, short and complete, that follows this schema: "
-CAP, LONGEST = 256, 1500  # tokens of an answer, characters of a schema that is asked with
+CAP, LONGEST = 256, 1500  # tokens of an answer, characters of a schema in a prompt
 
 
 def judged(schema: Any, text: str, n: int) -> str:
-    """Whether an answer of n tokens is valid, cut, or neither."""
+    """Returns if an answer of n tokens is valid, cut, or invalid."""
     if n >= CAP:
         return "cut"
     try:
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--schemas", type=Path, required=True)
     parser.add_argument("--llama-server", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--limit", type=int, default=30, help="schemas of each category that are compiled")
+    parser.add_argument("--limit", type=int, default=30, help="schemas to compile of each category")
     parser.add_argument("--answers", type=int, default=6, help="of each category")
     args = parser.parse_args()
     rng, n_all = random.Random(1), 0

@@ -105,7 +105,7 @@ class Pair {
         b_[i] = std::make_unique<FeatureSequence>(*alone_);
     }
 
-    // rows without output, like those of a prompt
+    // rows without output, as in a prompt
     void read(int i, int n) {
         const Rows rows = make_rows(spec(), n);
         a_[i]->commit(rows.features(), rows.tokens.data());

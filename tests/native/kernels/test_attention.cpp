@@ -100,7 +100,7 @@ struct Scene {
     }
 };
 
-// Which rows a run computes and how.
+// Rows of a run, its threads and the layout of the cache.
 struct Run {
     int first_row = 0, n_rows = -1;  // -1: all
     int n_threads = 1;
