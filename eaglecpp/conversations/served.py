@@ -204,17 +204,17 @@ class ServerAnswers:
         """Returns the model's `/api/show` entry. Raises ServerRefusedError, also for a server that is not
         eaglecpp's and so would not draft.
         """
-        found: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         try:
             for method, path, body in (("GET", "version", None), ("POST", "show", {"model": self.model})):
-                found |= ask(self.address, method, f"/api/{path}", body, self.api_key, _FACTS_S)
-                if "eaglecpp" not in found:
+                facts |= ask(self.address, method, f"/api/{path}", body, self.api_key, _FACTS_S)
+                if "eaglecpp" not in facts:
                     raise ServerRefusedError(
                         f"{self.address} is not `eaglecpp serve`; use --no-server to open the model here"
                     )
         except (NoServerError, TypeError) as error:
             raise ServerRefusedError(f"{self.address} does not answer: {error}") from None
-        return found
+        return facts
 
     def found(self) -> tuple[ModelFiles, bool, bool]:
         """Returns the model as the server describes it (without files), whether it drafts, and whether it

@@ -58,9 +58,9 @@ class Detokenizer:
             return ""
         text = self._held + new
         for end in range(len(self._held) + 1, len(text) + 1):
-            found = [stop.text for stop in self._stops if stop.step(text[end - 1])]
-            if found:
-                self.stopped_by = max(found, key=len)
+            complete = [stop.text for stop in self._stops if stop.step(text[end - 1])]
+            if complete:
+                self.stopped_by = max(complete, key=len)
                 self._held = ""
                 return text[: end - len(self.stopped_by)]
         n_sure = len(text) - max((stop.n for stop in self._stops), default=0)

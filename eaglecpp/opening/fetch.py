@@ -47,7 +47,7 @@ def fetch(
     if draft == "auto" and wants_draft and model.draft is None:
         return _automatic(stores, model, report)
     try:
-        found = with_draft(model, draft, stores)
+        files = with_draft(model, draft, stores)
     except ModelNotFoundError:
         if not wants_draft or draft is None:
             return model.using()
@@ -58,8 +58,8 @@ def fetch(
         facts, here = read_facts([model.target]), Path.cwd()
         file = find_draft(stores, os.fspath(draft), here, facts, report=report)
         return model.using(file, "requested, from the Hub", draft_asked=True)
-    offers = draft is None and wants_draft and found.draft is None
-    return replace(found, offer=_offer(stores, model)) if offers else found
+    offers = draft is None and wants_draft and files.draft is None
+    return replace(files, offer=_offer(stores, model)) if offers else files
 
 
 def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ModelFiles:
@@ -96,9 +96,9 @@ def _automatic(stores: Stores, model: ModelFiles, report: Report) -> ModelFiles:
     known, why = known_for(str(model.name or ""), model.target.name, facts)
     if (sibling := _drafter_of_repository(stores, model)) is not None:
         known.insert(0, sibling)
-    found, failed = fetch_first(stores, known, facts, report=report)
-    if found is not None:
-        match, file = found
+    first, failed = fetch_first(stores, known, facts, report=report)
+    if first is not None:
+        match, file = first
         notices = (f"{failed}; using {match.repo} instead",) if failed else ()
         return model.using(file, f"auto: {match.why}", draft_asked=True, notices=notices)
     if facts.has_head:

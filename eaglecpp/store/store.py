@@ -52,15 +52,15 @@ class Store:
 
     def models(self) -> list[StoredModel]:
         """Returns every model, newest first; unreadable ones are logged and skipped."""
-        found = []
+        loaded = []
         for name, path in manifests(self.root):
             try:
                 model = read_again(partial(self._load, name, path), _with_config)
             except (EagleError, OSError) as error:
                 _log.warning("%s", error)
             else:
-                found += [] if model is None else [model]
-        return sorted(found, key=lambda model: model.modified, reverse=True)
+                loaded += [] if model is None else [model]
+        return sorted(loaded, key=lambda model: model.modified, reverse=True)
 
     def blob(self, digest: str) -> Path | None:
         """Returns the file with that content, from this store or `elsewhere`, or None."""
@@ -166,9 +166,9 @@ class Stores:
         or "".
         """
         names = [model.short_name for model in self.models()]
-        found = nearest(text.removesuffix(":latest"), names, cutoff=0.7)
-        if found:
-            return f"; did you mean {found}?"
+        suggestion = nearest(text.removesuffix(":latest"), names, cutoff=0.7)
+        if suggestion:
+            return f"; did you mean {suggestion}?"
         listed = names[:n_listed]
         return f"; stored here: {', '.join(listed)}{', ...' * (len(names) > n_listed)}" if listed else ""
 
@@ -190,11 +190,11 @@ class Stores:
         """
         from eaglecpp.store.packaged import SMOLLM2
 
-        found = [model for store in (self.own, *self.others) for model in store.models()]
+        models = [model for store in (self.own, *self.others) for model in store.models()]
         packaged = SMOLLM2.find(self.find)
-        found += [] if packaged is None else [packaged]
-        by_name = {model.name.key: model for model in reversed(found)}
-        return [model for model in found if by_name[model.name.key] is model]
+        models += [] if packaged is None else [packaged]
+        by_name = {model.name.key: model for model in reversed(models)}
+        return [model for model in models if by_name[model.name.key] is model]
 
 
 def read_again(find: Callable[[], StoredModel | None], use: Callable[[StoredModel], _T]) -> _T | None:

@@ -143,9 +143,9 @@ class Transaction:
             sync(self.root / "blobs")
             shutil.rmtree(self.directory, ignore_errors=True)
             _change(self.root, path, data or manifest.to_bytes())
-            found = self.stores.own.find(name)  # before another process can remove it
-        assert found is not None, path
-        return found
+            model = self.stores.own.find(name)  # before another process can remove it
+        assert model is not None, path
+        return model
 
     def _publish(self, layer: Layer) -> None:
         """Moves staged content to its blob, unless an unchanged blob exists already."""
