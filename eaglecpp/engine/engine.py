@@ -107,8 +107,8 @@ class Engine(Talking):
     def generate_many(
         self, prompts: Sequence[Prompt | MessageList], **options: Unpack[ChatKeywords]
     ) -> list[Completion]:
-        """Completes prompts and answers conversations (lists of messages) concurrently, as many at a time as
-        conversations are free (`n_sequences`). Results are in the order of the prompts, each the same as from
+        """Completes prompts and answers conversations (lists of messages) concurrently in the
+        free conversations (`n_sequences`). Results are in the order of the prompts, each the same as from
         a single call; options as in `generate` and `chat`.
 
         All prompts are checked before the first one runs; an error of the check names the prompt's index.

@@ -99,7 +99,7 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> G
         Route("/slots/{id:int}", llama_server.slot, methods=post),
         Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=post),
     ]
-    # a separate middleware, because starlette raises errors of its own Exception handler again
+    # a separate middleware: starlette's own handler for Exception raises the error again
     faults = Middleware(ExceptionMiddleware, handlers={Exception: _on_error})
     app = Starlette(routes=routes, lifespan=life, middleware=[faults])
     app.add_exception_handler(HTTPException, _on_error)
