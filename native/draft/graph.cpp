@@ -497,8 +497,9 @@ class Builder {
             g_.hidden = product(post, "selector_hidden.weight", b.selector_rank);
             table(&DraftWeights::before, "selector_predecessor.weight", b.selector_rank, s_.n_vocab);
             table(&DraftWeights::after, "selector_successor.weight", b.selector_rank, s_.n_vocab);
-        } else if (ggml_tensor * w = values("conf_proj.weight", {s_.n_embd + b.markov_rank}, Need::optional)) {
-            table(&DraftWeights::confidence, "conf_proj.weight", w->ne[0], 1, Need::optional, /*is_f32=*/true);
+        } else if (ggml_tensor * w =
+                       weight("conf_proj.weight", 0, {s_.n_embd + b.markov_rank}, Need::optional, false)) {
+            table(&DraftWeights::confidence, "conf_proj.weight", w->ne[0], 1, Need::optional);
             g_.hidden = biased(ggml_mul_mat(ctx_, ggml_view_1d(ctx_, w, s_.n_embd, 0), post), "conf_proj.bias", 0);
         }
         if (g_.hidden) {

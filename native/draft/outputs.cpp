@@ -102,11 +102,13 @@ void DraftOutputs::judge(const std::vector<int32_t> & slots, const Token * befor
     const DraftWeights & w = drafter_.weights();
     if (hidden_.empty()) return;
     const int n = drafter_.spec().block.markov_rank;
-    const float * factors = (const float *)w.confidence.stored_row(0) + drafter_.spec().n_embd;
+    std::vector<float> factors(w.confidence.n_embd());
+    w.confidence.row(0, factors.data());
     std::vector<float> row(n);
     for (size_t i = 0; i < slots.size(); ++i) {
         if (!row.empty()) w.before.row(stand_in(before[i]), row.data());
-        confidence_.push_back(std::inner_product(row.begin(), row.end(), factors, hidden_[slots[i]]));
+        confidence_.push_back(
+            std::inner_product(row.begin(), row.end(), factors.begin() + drafter_.spec().n_embd, hidden_[slots[i]]));
     }
 }
 

@@ -149,6 +149,18 @@ def test_slots_and_rows_equal_the_reference(name: str, options: dict[str, str], 
     assert max(differences(make(SHAPES[name]), **options)) < TOLERANCE
 
 
+def test_a_confidence_head_may_have_any_type(make: Make) -> None:
+    """llama.cpp's converter stores it as other matrices; ours in F32."""
+    made = make(SHAPES["dspark"])
+    other = made.gguf.with_name("other.gguf")
+
+    def change(tensors: dict[str, Any]) -> None:
+        tensors["conf_proj.weight"] = tensors["conf_proj.weight"].astype(np.float16)
+
+    rewrite(made.gguf, other, change)
+    assert max(differences(replace(made, gguf=other))) < 100 * TOLERANCE
+
+
 def test_a_gated_drafter_is_causal_if_its_file_does_not_say(make: Make) -> None:
     """poolside's own GGUFs do not."""
     made = make(SHAPES["dflash-gated"])
