@@ -258,7 +258,7 @@ class Clients:
     def no_path(self, rng: random.Random) -> None:
         self.expect(f"/v1/nothing{rng.random()}", b"{}", range(404, 405))
 
-    def stranger(self, rng: random.Random) -> None:
+    def other_site(self, rng: random.Random) -> None:
         status, _ = self.request("POST", "/api/chat", b"{}", {"Origin": "http://evil.example"})
         if status != 403:
             self.tally.note_wrong(f"another site's page was answered {status}")
@@ -276,7 +276,7 @@ class Clients:
 
 KINDS = {"question": 6, "openai": 4, "stream": 3, "schema": 1, "conversation": 3, "image": 4, "embeddings": 4,
          "leaves": 5, "bad_body": 6, "bad_image": 2, "too_long": 1, "too_large": 1, "no_path": 2,
-         "stranger": 1}  # fmt: skip
+         "other_site": 1}  # fmt: skip
 
 
 def client(clients: Clients, seed: int, until: float) -> None:

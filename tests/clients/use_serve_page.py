@@ -742,7 +742,7 @@ with serving() as url, sync_playwright() as tools:
     repeat(page)
     faults = [one for one in faults if "ERR_FAILED" not in one]  # of requests that were aborted above
     assert not faults, faults
-    strangers = [one for one in asked if not one.startswith((url, "data:", "blob:"))]
-    assert not strangers, strangers
+    foreign = [one for one in asked if not one.startswith((url, "data:", "blob:"))]
+    assert not foreign, foreign
     browser.close()
 done(f"{n_coloured} coloured pieces, and all that this file names at its head")

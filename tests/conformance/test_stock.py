@@ -159,9 +159,9 @@ def difference(path: Path, logits: np.ndarray[Any, Any], judged: np.ndarray[Any,
     table = next(one for one in gguf.GGUFReader(DEMO).tensors if one.name == "token_embd.weight")
     drafter = Drafter(str(path), options, gguf.dequantize(table.data, table.tensor_type))
 
-    def slots(behind: list[int]) -> Any:
+    def slots(previous: list[int]) -> Any:
         drafter.reset()
-        return drafter.block(random_features(320), [0] * (N_CONTEXT - 1) + [ANCHOR], behind, 16)
+        return drafter.block(random_features(320), [0] * (N_CONTEXT - 1) + [ANCHOR], previous, 16)
 
     if "dspark" in path.name:
         shares = judged[:, 0].astype(np.float64)

@@ -93,14 +93,14 @@ def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget
     rng = np.random.default_rng(5)
     for n_rows in (17, 1, 3, 4):
         features = rng.normal(size=(len(shape.layers), n_rows, shape.n_embd_target)).astype(np.float32)
-        anchor, *behind = rng.integers(0, shape.n_vocab, len(reference.slots())).tolist()
+        anchor, *previous = rng.integers(0, shape.n_vocab, len(reference.slots())).tolist()
         reference.commit(torch.from_numpy(features))
         done = reference.run(anchor)
         if kind == "dflash2":  # its slots return only their most likely tokens
-            behind = reference.walk(done)[:-1]
+            previous = reference.walk(done)[:-1]
         tokens = [*rng.integers(0, shape.n_vocab, n_rows - 1).tolist(), anchor]
-        found = native.block(features, tokens, behind, 4)
-        for slot, expected in zip(found, slot_distributions(reference, done, behind), strict=True):
+        found = native.block(features, tokens, previous, 4)
+        for slot, expected in zip(found, slot_distributions(reference, done, previous), strict=True):
             gaps = [abs(logp - expected[token]) for token, logp, _ in slot]
             assert len(gaps) == 4
             assert max(gaps) < (2e-3 if device.is_exact else 6e-2), f"{n_rows} rows"

@@ -66,7 +66,7 @@ except EngineBrokenError:
     pass
 engine.close()
 
-# without the server that is gone, with the one that is not
+# without the lost server, with the one that is left
 with Engine.open(target, draft, rpc=(kept.endpoint,), **options) as engine:
     assert engine.generate(prompt, **greedy).tokens == expected
 # the same server again

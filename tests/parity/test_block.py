@@ -117,19 +117,19 @@ def differences(made: Made, kind: Any = None, **options: Any) -> list[float]:
     reference = made.reference(kind)
     reference.commit(torch.from_numpy(features))
     done = reference.run(tokens[-1])
-    behind = reference.walk(done)[:-1]
+    previous = reference.walk(done)[:-1]
     if not reference.top_k:
-        behind = np.random.default_rng(3).integers(0, made.shape.n_vocab, len(behind)).tolist()
+        previous = np.random.default_rng(3).integers(0, made.shape.n_vocab, len(previous)).tolist()
     native = made.native(**options)
     native.append(np.ascontiguousarray(features[:, :N_BEFORE]), tokens[:N_BEFORE])
     n_most = reference.top_k or made.shape.n_draft_vocab
-    found = native.block(np.ascontiguousarray(features[:, N_BEFORE:]), tokens[N_BEFORE:], behind, n_most)
+    found = native.block(np.ascontiguousarray(features[:, N_BEFORE:]), tokens[N_BEFORE:], previous, n_most)
     gaps = []
-    for mine, theirs in zip(found, slot_distributions(reference, done, behind), strict=True):
+    for mine, theirs in zip(found, slot_distributions(reference, done, previous), strict=True):
         shared = [abs(value - theirs[token]) for token, value, _ in mine if token in theirs]
         gaps.append(max(shared, default=np.inf) if len(shared) == len(mine) else np.inf)
     if "confidence_head.proj.weight" in reference.w:
-        before = zip(reference.slots(), [tokens[-1], *behind], strict=True)
+        before = zip(reference.slots(), [tokens[-1], *previous], strict=True)
         mine = [confidence for (_, _, confidence), *_ in found]
         gaps += np.abs(np.subtract(mine, [reference.confidence(done, *one) for one in before])).tolist()
     rows = [

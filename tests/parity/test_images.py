@@ -285,7 +285,7 @@ def test_refusals(seeing: Seeing, open_engine: Callable[..., eaglecpp.Engine], t
         large = [of_side(6000, seed) for seed in (1, 2)]
         with pytest.raises(InvalidValueError, match="the images of a prompt have 68 million pixels"):
             engine.chat([ask("What?", *large)], **GREEDY)
-        assert engine.chat([ask("What is len?", make_image(1))], **GREEDY).text, "the reader goes on"
+        assert engine.chat([ask("What is len?", make_image(1))], **GREEDY).text, "the reader continues"
         with pytest.raises(InvalidValueError, match="unknown or was evicted"):
             engine.generate([1, -9999, 5], **GREEDY)
         prompt = engine.chat_prompt([ask("What is len?", make_image(1))])

@@ -116,7 +116,7 @@ def test_a_text_depends_on_seed_and_position(strategy: str, name: str, several: 
         found: list[int] = []
         for chunk, _ in zip(ours, theirs, strict=False):
             found += chunk.tokens
-        assert found == text[: len(found)] and len(found) > 20, "beside another conversation"
+        assert found == text[: len(found)] and len(found) > 20, "next to another conversation"
 
 
 def test_llama_cpps_generator_keeps_its_order_of_draws(several: eaglecpp.Engine) -> None:

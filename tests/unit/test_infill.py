@@ -79,15 +79,15 @@ def test_bos_stands_before_the_prefix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n_most", [12, 40, 200])
 def test_text_far_from_the_gap_is_left_out(engine: Engine, n_most: int) -> None:
-    before, behind = "one two three\n" * 200, "four five six\n" * 200
+    before, after = "one two three\n" * 200, "four five six\n" * 200
     whole = infill(engine, "two\n", "four\n", extra=[("a", "x " * 500)], n_most=n_most)
     assert len(whole) == n_most and shown(engine, whole).endswith(f"{PRE}two\n{SUF}four\n{MID}")
-    tokens = infill(engine, before, behind, extra=[("a", "x")], n_most=n_most)
+    tokens = infill(engine, before, after, extra=[("a", "x")], n_most=n_most)
     assert len(tokens) == n_most and tokens[0] == engine.native.fim_tokens()["pre"]
     head, _, tail = shown(engine, tokens).removeprefix(PRE).removesuffix(MID).partition(SUF)
-    assert before.endswith(head) and behind.startswith(tail)
+    assert before.endswith(head) and after.startswith(tail)
     assert len(engine.tokenize(head)) == pytest.approx(3 * len(engine.tokenize(tail)), rel=0.5)
-    assert shown(engine, infill(engine, "a", behind, n_most=n_most)).startswith(f"{PRE}a{SUF}")
+    assert shown(engine, infill(engine, "a", after, n_most=n_most)).startswith(f"{PRE}a{SUF}")
 
 
 def test_too_long_input_is_refused(engine: Engine) -> None:

@@ -331,9 +331,9 @@ def test_a_failed_training_is_retried_after_enough_new_records(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The training imports this package, not a folder of that name where the server was started."""
-    stranger = tmp_path / "eaglecpp" / "__init__.py"
-    stranger.parent.mkdir()
-    stranger.write_text(f"open({str(tmp_path / 'was here')!r}, 'w'); raise SystemExit(1)")
+    intruder = tmp_path / "eaglecpp" / "__init__.py"
+    intruder.parent.mkdir()
+    intruder.write_text(f"open({str(tmp_path / 'was here')!r}, 'w'); raise SystemExit(1)")
     monkeypatch.chdir(tmp_path)
     learning = Learning.of(TARGET)
     for seed in range(LEAST_TEXTS):

@@ -243,7 +243,7 @@ def test_a_logits_processor_sees_every_logit(ours: Llama, theirs: llama_cpp.Llam
     result = ours.generate(ours.tokenize(b"ab cd"), temp=0.0, logits_processor=processors)
     assert all(next(result) % 2 == 0 for _ in range(5))
     result.close()
-    assert "timings" in ours(PROMPT, max_tokens=4), "drafting goes on afterwards"
+    assert "timings" in ours(PROMPT, max_tokens=4), "drafting continues afterwards"
 
 
 def test_it_is_a_llama_cpp_llama_with_its_attributes(ours: Llama, theirs: llama_cpp.Llama) -> None:

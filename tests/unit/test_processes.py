@@ -42,9 +42,9 @@ def in_child(*calls):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 plain = Engine.open(target, **options)
-# nothing has been computed, so the child makes threads of its own: servers load before they fork for this
+# nothing has been computed, so the child creates its own threads, as servers need that load before they fork
 assert in_child(lambda: said(plain), opened) == 0
-# threads belong to the thread that computes, and only the one that forks exists in the child
+# worker threads belong to the computing thread, but the child only has the forking one
 thread = threading.Thread(target=said, args=(plain,))
 thread.start()
 thread.join()

@@ -319,16 +319,16 @@ class BlockDrafter:
         return chain
 
 
-def slot_distributions(it: BlockDrafter, done: BlockPass, behind: list[int]) -> list[dict[int, float]]:
+def slot_distributions(it: BlockDrafter, done: BlockPass, previous: list[int]) -> list[dict[int, float]]:
     """Returns log-probabilities of each slot by target id, after the anchor and these tokens. For DFlash2
     they are those of its lattice.
     """
     if it.top_k:
         table = it.lattice(done)
-        places = [0, *(ids.tolist().index(token) for ids, token in zip(table.ids, behind, strict=False))]
+        places = [0, *(ids.tolist().index(token) for ids, token in zip(table.ids, previous, strict=False))]
         scores, ids = [rows[place] for rows, place in zip(table.scores, places, strict=True)], table.ids
     else:
-        before = zip(it.slots(), [done.anchor, *behind], strict=True)
+        before = zip(it.slots(), [done.anchor, *previous], strict=True)
         scores = [it.conditional(done, slot, token) for slot, token in before]
         ids = [it.target_ids] * len(scores)
     return [

@@ -115,13 +115,13 @@ class Drafter:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Runs rows through all layers; returns logits `[n_rows, n_draft_vocab]` and fed states."""
         self.positions = torch.cat([self.positions, positions])
-        behind = positions[:, None] - self.positions[None, :]
+        distance = positions[:, None] - self.positions[None, :]
         h = feature
         if self.fuses_embedding:
             h = linear(self.concat(self.embedded(tokens), h), self.w, "fc")
         for i in range(self.n_layers):
             window = self.switches.window(i)
-            h = self.layer(i, h, tokens, positions, visible & (behind < window) if window else visible)
+            h = self.layer(i, h, tokens, positions, visible & (distance < window) if window else visible)
         normed = self.output(h)
         return normed @ self.head.T, normed if self.switches.norm_output else h
 

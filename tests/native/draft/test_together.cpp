@@ -192,7 +192,7 @@ class Pair {
         reopen(0);
         for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) round({0}, {n}, {{1, 3, 5}}, what + strf(", %d rows", n));
         read(0, 130);
-        round({0}, {2}, {{1}}, what + ", behind a prompt");
+        round({0}, {2}, {{1}}, what + ", after a prompt");
     }
 
     // A conversation must not read the rows of the previous one; device memory is reused.
@@ -229,7 +229,7 @@ class Pair {
             const std::vector<DraftRow> level{{n_steps + 1, 1, n_steps}, {n_steps + 2, 2, 2}};
             alone_->extend_together({DraftRequest::step(&b, level)});
             together_->extend_together({DraftRequest::step(&a, level)});
-            compare(0, 2, what + ": a level behind the steps");
+            compare(0, 2, what + ": a draft step after the chain");
         }
     }
 

@@ -104,8 +104,8 @@ struct Scene {
 struct Run {
     int first_row = 0, n_rows = -1;  // -1: all
     int n_threads = 1;
-    std::vector<int> places;  // cells' positions in the cache; empty: one after another
-    int n_places = -1;        // -1: as many as needed
+    std::vector<int> positions;  // cells' positions in the cache; empty: one after another
+    int n_cache = -1;            // -1: as many as needed
 };
 
 Run rows(int first, int n) {
@@ -118,16 +118,16 @@ Run rows(int first, int n) {
 // [batch][row][head][dv]
 std::vector<float> compute(const KernelTable & table, const Scene & s, const Run & run) {
     const int n_rows = run.n_rows < 0 ? s.n_rows : run.n_rows;
-    const int n_places = run.n_places < 0 ? s.n_cells : run.n_places;
-    auto place = [&](int cell) { return run.places.empty() ? cell : run.places[cell]; };
-    const size_t n_bytes = (size_t)n_places * s.n_kv_heads * s.n_batches * (s.dk + s.dv) * 4 +
-                           (size_t)n_rows * n_places * 2 * s.n_batches * s.n_mask_heads +
+    const int n_cache = run.n_cache < 0 ? s.n_cells : run.n_cache;
+    auto position = [&](int cell) { return run.positions.empty() ? cell : run.positions[cell]; };
+    const size_t n_bytes = (size_t)n_cache * s.n_kv_heads * s.n_batches * (s.dk + s.dv) * 4 +
+                           (size_t)n_rows * n_cache * 2 * s.n_batches * s.n_mask_heads +
                            (size_t)n_rows * s.n_heads * (s.dk + s.dv) * 4 * s.n_batches + (1 << 20);
     ggml_context * ctx = ggml_init({n_bytes, nullptr, false});
     // llama.cpp's layout: heads side by side, then permuted to [size, rows, heads]
     ggml_tensor * q = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, s.dk, s.n_heads, n_rows, s.n_batches);
-    ggml_tensor * k = ggml_new_tensor_4d(ctx, s.type_k, s.dk, s.n_kv_heads, n_places, s.n_batches);
-    ggml_tensor * v = ggml_new_tensor_4d(ctx, s.type_v, s.dv, s.n_kv_heads, n_places, s.n_batches);
+    ggml_tensor * k = ggml_new_tensor_4d(ctx, s.type_k, s.dk, s.n_kv_heads, n_cache, s.n_batches);
+    ggml_tensor * v = ggml_new_tensor_4d(ctx, s.type_v, s.dv, s.n_kv_heads, n_cache, s.n_batches);
     // unwritten cells: all bits set is NaN in every type
     std::memset(k->data, 0xFF, ggml_nbytes(k));
     std::memset(v->data, 0xFF, ggml_nbytes(v));
@@ -139,19 +139,20 @@ std::vector<float> compute(const KernelTable & table, const Scene & s, const Run
             for (ggml_tensor * t : {k, v}) {
                 const std::vector<uint8_t> & rows = t == k ? s.k_rows : s.v_rows;
                 const size_t n = t->nb[2];
-                std::memcpy((char *)t->data + b * t->nb[3] + place(c) * n, &rows[((size_t)b * s.n_cells + c) * n], n);
+                std::memcpy((char *)t->data + b * t->nb[3] + position(c) * n, &rows[((size_t)b * s.n_cells + c) * n],
+                            n);
             }
         }
     }
     ggml_tensor * mask = nullptr;
     if (s.has_mask) {
-        mask = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, n_places, n_rows, s.n_mask_heads, 1);
+        mask = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, n_cache, n_rows, s.n_mask_heads, 1);
         auto * m = (ggml_fp16_t *)mask->data;
         for (int64_t i = 0; i < ggml_nelements(mask); ++i) m[i] = ggml_fp32_to_fp16(hidden);
         for (int h = 0; h < s.n_mask_heads; ++h) {
             for (int r = 0; r < n_rows; ++r) {
                 for (int c = 0; c < s.n_cells; ++c) {
-                    m[((size_t)h * n_rows + r) * n_places + place(c)] =
+                    m[((size_t)h * n_rows + r) * n_cache + position(c)] =
                         ggml_fp32_to_fp16(s.mask(run.first_row + r, c, h));
                 }
             }
@@ -386,10 +387,10 @@ void threads_and_positions_change_nothing(const KernelTable & table) {
             run.n_threads = n;
             int at = n == 2 ? 256 : 0;  // the first part of the cache belongs to another conversation
             for (int c = 0; c < s.n_cells; ++c) {
-                run.places.push_back(at);
+                run.positions.push_back(at);
                 at += 1 + (n % 3 && random() % 8 == 0 ? (int)(random() % (n % 3 == 1 ? 3 : 40)) : 0);
             }
-            run.n_places = at + (int)(random() % 200);
+            run.n_cache = at + (int)(random() % 200);
             CHECK_MSG(same_bits(wanted, compute(table, s, run)),
                       s.name + ", " + std::to_string(n) + " threads, " + table.name);
         }

@@ -317,8 +317,8 @@ def test_parallel_calls_and_results_come_back(engine: Engine, family: Family) ->
     text = rendered(engine, family, CALLED, *RESULTS)
     told = [text.index(part) for part in ("light?", "it is on", "it rang")]
     assert told == sorted(told)
-    behind = text[told[0] :]
-    assert "lamp" in behind and "bell" in behind and behind.lower().count("true") == 1
+    rest = text[told[0] :]
+    assert "lamp" in rest and "bell" in rest and rest.lower().count("true") == 1
     assert rendered(engine, family, CALLED, *RESULTS, tools=()), "also without the tools"
 
 

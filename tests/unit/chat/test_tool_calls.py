@@ -28,7 +28,7 @@ class Around:
     layout: Layout | None = None
     said: str = "hm "
     before: str = ""
-    behind: str = ""
+    after: str = ""
 
 
 MESSAGES = {  # by the mark of the call
@@ -315,7 +315,7 @@ def test_calls_of_the_history_are_written_like_they_are_read(form: CallFormat) -
     what = around((form,))
     texts = [form.write(calls)]
     if form.is_message:
-        texts = [what.before + form.write([call]) + what.behind for call in calls]
+        texts = [what.before + form.write([call]) + what.after for call in calls]
     said, found = parts_of(reader((form,), TOOLS), what.said + "".join(texts), 1)
     assert said.strip() == "hm"
     read_back = [(call.name, call.arguments) for call in found]
