@@ -155,13 +155,17 @@ class SavedSequence:
     def seal(self) -> None:
         """Writes the checksum. Call before `blob` goes to a file."""
 
-    def check(self) -> None:
-        """Raises ValueError if the blob was not made by `seal`, or contains image tokens."""
+    def check(self, known: Sequence[int] = ()) -> None:
+        """Raises ValueError if the blob was not made by `seal`. known: its first tokens, with this process's
+        ids of images; other tokens must not be of images.
+        """
 
     @property
     def blob(self) -> memoryview: ...  # without copying
     @property
     def tokens(self) -> list[int]: ...
+    @property
+    def ends(self) -> list[int]: ...  # lengths to which the text can be cut, the last is n_past; [] = any
     @property
     def n_past(self) -> int: ...  # tokens already run
     @property
@@ -302,6 +306,12 @@ class Engine:
 
     def find_image(self, key: str) -> tuple[int, int] | None:
         """Returns the id of a known image's first row (the next ids count down) and its number of rows."""
+
+    def image_id(self, key: str, n_rows: int) -> int:
+        """Returns the id of an image's first row, the same for equal arguments."""
+
+    def image_name(self, token: int) -> tuple[str, int] | None:
+        """Returns the key and the number of rows of the image that a row's id belongs to."""
 
     def has_image(self, token: int) -> bool:
         """Returns True if the image with this row id is still stored."""

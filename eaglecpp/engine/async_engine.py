@@ -309,8 +309,6 @@ class AsyncEngine:
         prompts.slot_file(name)
         async with self._slot_turns:
             state = await self.call(lambda engine: self._scheduler.slots.free(number).sequence.offload())
-            if state is not None and min(state.tokens, default=0) < 0:
-                raise InvalidValueError(f"slot {number}: a text with images cannot be saved to a file")
             if state is not None and state.n_past > 0:
                 n_bytes = await asyncio.wrap_future(prompts.write(state, name))
         if state is None or n_bytes == 0:

@@ -60,7 +60,7 @@ WORTH = 32
 LEAST = 512
 """Tokens of a text that is worth a file."""
 _MAGIC = b"eaglecpp prompt\n"
-_VERSION = 2
+_VERSION = 3
 _CODE = 32
 _HEAD_MOST = 32 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -70,16 +70,21 @@ _LEFT = re.compile(r"\..+\.eagle-(prompt|slot)\.[0-9a-f]{8}\.tmp")
 
 @dataclass(frozen=True)
 class _Head:
-    """of: hash of everything the state depends on; tokens: the tokens that have been run."""
+    """of: hash of everything the state depends on; tokens: the tokens that have been run, -1 for rows of
+    images; images: start, rows in the text, key and all rows of each; ends: see `n_usable`.
+    """
 
     of: str
     tokens: list[int]
+    images: list[tuple[int, int, str, int]]
+    ends: list[int]
 
 
 @dataclass
 class _Entry:
     path: Path
     tokens: list[int]  # the tokens that have been run; empty if the file is unusable
+    ends: list[int]  # see `n_usable`
     place: tuple[int, int]  # inode and size
 
 
@@ -93,13 +98,19 @@ def n_common(first: Iterable[int], second: Iterable[int]) -> int:
     return n
 
 
+def n_usable(tokens: list[int], ends: list[int], prompt: Sequence[int]) -> int:
+    """Returns how many tokens of a prompt a saved text has. ends: lengths to which it can be cut, [] = any"""
+    n = n_common(tokens, prompt)
+    return max((end for end in ends if end <= n), default=0) if ends else n
+
+
 class PromptCache:
     """The files of one engine, in a folder that other processes may share. of: everything the state depends
     on, as text.
     """
 
-    def __init__(self, folder: Path, n_most: int, of: str) -> None:
-        self.folder, self._n_most = folder, n_most
+    def __init__(self, folder: Path, n_most: int, of: str, native: core.Engine | None = None) -> None:
+        self.folder, self._n_most, self._native = folder, n_most, native
         self._of = hashlib.sha256(of.encode()).hexdigest()
         make_folder(folder, 0o700)
         self._key = _key()
@@ -125,7 +136,7 @@ class PromptCache:
             return None
         try:
             n_most = n_bytes_of(model.prompt_cache_bytes)
-            return cls(expanded(model.prompt_cache), n_most, _depends_on(native, plan, drafting))
+            return cls(expanded(model.prompt_cache), n_most, _depends_on(native, plan, drafting), native)
         except OSError as error:
             raise InvalidValueError(
                 f"prompt_cache {model.prompt_cache}: expected a folder to write to, found: {error}"
@@ -144,7 +155,7 @@ class PromptCache:
         if len(prompt) < least:
             return None
         # the last token of a prompt is always run again
-        shared = [(n_common(entry.tokens, prompt[:-1]), entry) for entry in self._look()]
+        shared = [(n_usable(entry.tokens, entry.ends, prompt[:-1]), entry) for entry in self._look()]
         for n_shared, entry in sorted(shared, key=lambda pair: -pair[0]):
             if n_shared < least:
                 return None
@@ -163,9 +174,10 @@ class PromptCache:
                 continue
             known, place = self._entries.get(path.name), (status.st_ino, status.st_size)
             if known is None or known.place != place:
-                known = _Entry(path, [], place)
+                known = _Entry(path, [], [], place)
                 with self._logged(path), open_regular(path) as file:
-                    known.tokens = self._head(file)[0].tokens
+                    head, _ = self._head(file)
+                    known.tokens, known.ends = head.tokens, head.ends
             entries[path.name] = known
         self._entries = entries
         return list(entries.values())
@@ -179,7 +191,9 @@ class PromptCache:
             _log.info("%s is not used: %s", path, error)
 
     def _head(self, file: BinaryIO) -> tuple[_Head, bytes]:
-        """Returns the head of a file, and its code. Raises ValueError, OSError."""
+        """Returns the head of a file, with this process's ids of images, and its code. Raises ValueError,
+        OSError.
+        """
         start = file.read(len(_MAGIC) + 8)
         version_, n = (int.from_bytes(start[at : at + 4], "little") for at in (len(_MAGIC), len(_MAGIC) + 4))
         if start[: len(_MAGIC)] != _MAGIC or version_ != _VERSION:
@@ -192,18 +206,31 @@ class PromptCache:
         read = _Head(**json.loads(head))
         if read.of != self._of:
             raise ValueError("it is from another model, drafter, machine or version, or from other options")
+        for at, n, key, n_rows in read.images:
+            if self._native:
+                first = self._native.image_id(key, n_rows)
+                read.tokens[at : at + n] = range(first, first - n, -1)
         return read, code
+
+    def _images(self, tokens: list[int]) -> list[tuple[int, int, str, int]]:
+        """Returns the images among tokens, see `_Head`."""
+        found, end = list[tuple[int, int, str, int]](), 0
+        for at, token in enumerate(tokens):
+            if token < 0 and at >= end and self._native and (name := self._native.image_name(token)):
+                end = min(at + name[1], len(tokens))
+                found.append((at, end - at, *name))
+        return found
 
     def _read(self, path: Path) -> core.SavedSequence:
         """Returns the state in a file. Raises ValueError, OSError, MemoryError, EagleError."""
         with open_regular(path) as file:
-            _, code = self._head(file)
+            head, code = self._head(file)
             n_bytes = os.fstat(file.fileno()).st_size - file.tell() - _CODE
             state = core.SavedSequence(max(0, n_bytes))
             n_read = file.readinto(state.blob)
             if n_read != n_bytes or not hmac.compare_digest(self._end(code, state), file.read()):
                 raise ValueError("it is damaged")
-            state.check()
+            state.check(head.tokens)
             return state
 
     def _end(self, code: bytes, state: core.SavedSequence) -> bytes:
@@ -225,15 +252,13 @@ class PromptCache:
                 self.write(state)
 
     def is_worth(self, tokens: list[int], *, at_last: bool) -> bool:
-        """Returns whether to write a text. False for a text with images, whose ids are valid in this process
-        only, and while another text is being written. Does not access the disk, since the engine's thread
-        calls it.
+        """Returns whether to write a text; False while another text is being written. Does not access the
+        disk, since the engine's thread calls it.
         """
-        if len(tokens) < LEAST or self.is_full or min(tokens) < 0:
+        if len(tokens) < LEAST or self.is_full:
             return False
-        n_new = len(tokens) - max(
-            (n_common(entry.tokens, tokens) for entry in list(self._entries.values())), default=0
-        )
+        entries = list(self._entries.values())
+        n_new = len(tokens) - max((n_usable(one.tokens, one.ends, tokens) for one in entries), default=0)
         return n_new > (WORTH if at_last else max(LEAST // 2, len(tokens) // 8))
 
     @property
@@ -257,7 +282,11 @@ class PromptCache:
 
     def _write(self, path: Path, state: core.SavedSequence) -> int:
         state.seal()
-        head = json.dumps({"of": self._of, "tokens": state.tokens[: state.n_past]}).encode()
+        tokens = state.tokens[: state.n_past]
+        head = json.dumps({
+            "of": self._of, "tokens": [max(-1, token) for token in tokens], "images": self._images(tokens),
+            "ends": state.ends,
+        }).encode()  # fmt: skip
         start = b"".join((_MAGIC, *(n.to_bytes(4, "little") for n in (_VERSION, len(head))), head))
         n_bytes = len(start) + state.n_bytes + 2 * _CODE
         try:
@@ -362,17 +391,13 @@ def why_none(native: core.Engine, folder: str) -> str:
     """Returns the reason why an engine has no prompt cache; "" if it can have one."""
     if not folder:
         return "it was opened without --prompt-cache DIR"
-    if native.can_save:
-        return ""
-    return native.chains_only or (
-        "the target drops old tokens (sliding windows), or its conversations have separate caches"
-    )
+    return "" if native.can_save else native.chains_only
 
 
 def _depends_on(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> str:
     """Returns everything that affects the bits of a saved state."""
     model, facts = plan.model_options(), native.device_info()
-    files = [part_paths(plan.target), [Path(path) for path, _ in model.lora]]
+    files = [part_paths(plan.target), [Path(path) for path in (*dict(model.lora), model.mmproj) if path]]
     files.append([] if plan.draft is None else part_paths(plan.draft))
     metadata = native.metadata()
     trained = metadata.get(f"{metadata.get('general.architecture')}.rope.scaling.original_context_length", "")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from eaglecpp.engine.native import NativeSequence
-from eaglecpp.engine.prompt_cache import WORTH, PromptCache, n_common
+from eaglecpp.engine.prompt_cache import WORTH, PromptCache, n_common, n_usable
 from eaglecpp.errors import EagleError, EngineBusyError, InvalidValueError, OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class HostCache:
         """Returns the conversation with the longest common prefix with a prompt, and the length of that
         prefix.
         """
-        shared = [n_common(entry.tokens, prompt) for entry in self._offloaded]
+        shared = [n_usable(entry.tokens, entry.state.ends, prompt) for entry in self._offloaded]
         n_max = max(shared, default=0)
         return (self._offloaded[shared.index(n_max)], n_max) if n_max else (None, 0)
 
@@ -182,7 +182,8 @@ class Slots:
         slot = best if shared[best] * _REUSE_LEAST >= len(prompt) else unused_longest
         n_kept = shared[slot]
         offloaded, n_offloaded = self._cache.find(prompt)
-        if found is not None and (n_found := n_common(found.tokens, prompt)) >= n_offloaded + WORTH:
+        n_found = 0 if found is None else n_usable(found.tokens, found.ends, prompt)
+        if found is not None and n_found >= n_offloaded + WORTH:
             offloaded, n_offloaded = Offloaded(found.tokens, found), n_found
         # a prefix in another slot is copied from there
         if offloaded and n_offloaded < WORTH + max(shared.values()):

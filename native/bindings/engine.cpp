@@ -372,8 +372,9 @@ void bind_results(nb::module_ & m) {
     nb::class_<S>(m, "SavedSequence")
         .def(nb::init<size_t>(), nb::arg("n_bytes"))
         .def("seal", &S::seal, nb::call_guard<GilRelease>())
-        .def("check", &S::check, nb::call_guard<GilRelease>())
+        .def("check", &S::check, nb::arg("known") = Tokens(), nb::call_guard<GilRelease>())
         .def_prop_ro("tokens", &S::tokens)
+        .def_prop_ro("ends", &S::ends)
         .def_prop_ro("n_past", [](const S & s) { return s.header().n_past; })
         .def_prop_ro("blob", &blob)
         .def_prop_ro("n_bytes", [](const S & s) { return s.bytes.size(); });
@@ -457,6 +458,17 @@ void bind_engine(nb::module_ & m) {
         .def(
             "find_image", [](const E & e, const std::string & key) { return image_ids(e.get().images().find(key)); },
             nb::arg("key"))
+        .def(
+            "image_id",
+            [](const E & e, const std::string & key, int n) { return e.get().images().first_id({key, n}); },
+            nb::arg("key"), nb::arg("n_rows"))
+        .def(
+            "image_name",
+            [](const E & e, Token token) {
+                const Images::Name * name = e.get().images().name(token);
+                return name ? nb::cast(std::make_pair(name->key, name->n_rows)) : nb::none();
+            },
+            nb::arg("token"))
         .def(
             "has_image", [](const E & e, Token token) { return (bool)e.get().images().find(token); }, nb::arg("token"))
         .def("add_image", &add_image, nb::arg("key"), nb::arg("rows"), nb::arg("is_whole"), nb::arg("n_columns") = 0)

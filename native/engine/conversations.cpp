@@ -11,6 +11,9 @@ namespace eaglecpp {
 // Hidden states saved with a conversation, counted from its last position. If the next prompt diverges from the text at
 // all, it does so near the end.
 static constexpr int n_features_saved = 32;
+// Maximum checkpoints per conversation, prompt rows that justify one, and rows between the last one of a recurrent
+// state and the end of the prompt.
+static constexpr int n_checkpoints_max = SavedSequence::n_ends_max, n_checkpoint_rows = 256, n_tail = 8;
 
 Conversations::Conversations(Models & models)
     : target_(*models.target), drafter_(models.drafter.get()), traits_(models.draft_traits) {}
@@ -69,16 +72,46 @@ void Conversations::reuse_draft(Sequence & s, int n_keep, bool is_same_next) {
     s.features.truncate(n_keep);
 }
 
-// Keeps the first n rows, or no rows if the target cannot roll back.
+// Keeps the first n rows, or those up to the last checkpoint if the target cannot roll back.
 void Conversations::keep(Sequence & s, int n) {
     const int n_there = s.n_past - s.n_replay;
-    if (n < s.n_past && !target_.cells().truncate(s.range, n)) n = 0;
+    Cells & cells = target_.cells();
+    while (!s.checkpoints.empty() && s.checkpoints.back().n > n) s.checkpoints.pop_back();
+    if (n < s.n_past && !cells.truncate(s.range, n)) {
+        n = s.checkpoints.empty() ? 0 : s.checkpoints.back().n;
+        if (n == 0 || !cells.load_end(s.range, n, s.checkpoints.back().bytes)) return forget(s);
+        if (s.draft && s.draft->n_rows() > n) s.draft->truncate(n);
+    }
     s.n_past = n;
     s.n_replay = std::max(0, n - n_there);
     s.tokens.resize(n);
     s.features.truncate(n);
     if (n == 0 && s.draft) s.draft->truncate(0);
     if (s.inexact_from >= n) s.inexact_from = Sequence::none_inexact;
+}
+
+// Cells of windows stay until they are saved. A recurrent state must be copied at that position, so prefill() stops
+// there.
+int Conversations::last_checkpoint(const Sequence & s) const {
+    const bool has_state = target_.cells().has_state();
+    const int n = s.n_prompt - (has_state ? n_tail : 1), n_least = has_state ? n_checkpoint_rows : n_tail;
+    const bool is_set = !s.checkpoints.empty() && s.checkpoints.back().n >= n;
+    return !target_.cells().ends_anywhere() && !is_set && n >= s.stats.n_reused + n_least ? n : 0;
+}
+
+void Conversations::set_checkpoint(Sequence & s) {
+    const Cells & cells = target_.cells();
+    const int n_last = last_checkpoint(s), n = std::min(s.n_past, n_last);
+    const int n_before = s.checkpoints.empty() ? 0 : s.checkpoints.back().n;
+    if (n == 0 || (cells.has_state() && cells.n_rows(s.range) != n)) return;
+    if (n < n_last && n < n_before + std::max({n_before, 2 * n_checkpoint_rows, 4 * cells.n_window()})) return;
+    s.checkpoints.push_back({n, {}});
+    if (cells.has_state()) cells.save_end(s.range, n, s.checkpoints.back().bytes);
+    if ((int)s.checkpoints.size() <= n_checkpoints_max) return;
+    int least = 0;
+    const auto gap = [&](int i) { return s.checkpoints[i + 1].n - (i > 0 ? s.checkpoints[i - 1].n : 0); };
+    for (int i = 1; i < n_checkpoints_max - 1; ++i) least = gap(i) < gap(least) ? i : least;
+    s.checkpoints.erase(s.checkpoints.begin() + least);
 }
 
 void Conversations::adopt(Sequence & s) {
@@ -89,13 +122,14 @@ void Conversations::adopt(Sequence & s) {
         if (s.draft) n_max = std::min(n_max, other.draft->n_rows() + other.n_pending());
         if (s.exactness != Exactness::off) n_max = std::min(n_max, other.inexact_from);
         const int n = s.before_whole(s.tokens, n_common(other.tokens, s.tokens, n_max));
-        if (&other != &s && n > n_best) best = &other, n_best = n;
+        if (&other != &s && n > n_best && target_.cells().can_end_at(other.range, n)) best = &other, n_best = n;
     }
     if (!best) return;
     const int n = n_best;
     // Existing rows would be stored out of order, before the copied rows.
     target_.cells().truncate(s.range, 0);
     s.n_past = 0;  // until everything below has succeeded
+    s.checkpoints.clear();
     target_.cells().copy_prefix(best->range, s.range, n);
     s.inexact_from = best->inexact_from < n ? best->inexact_from : Sequence::none_inexact;
     if (s.draft) adopt_draft(s, *best, n);
@@ -119,6 +153,7 @@ void Conversations::adopt_draft(Sequence & s, const Sequence & source, int n) {
 void Conversations::forget(Sequence & s) {
     s.is_active = false;
     s.n_past = s.n_replay = 0;
+    s.checkpoints.clear();
     s.tokens.clear();
     s.features.truncate(0);
     s.text.clear();
@@ -144,16 +179,19 @@ void Conversations::roll_back(Sequence & s, size_t n_tokens) {
 
 SavedSequence Conversations::save(const Sequence & s) const {
     SavedSequence::Header h;
+    const Cells & cells = target_.cells();
     h.n_tokens = (int)s.tokens.size();
-    h.n_past = s.n_past;
+    h.n_past = s.n_past, h.n_replay = s.n_replay;
     h.inexact_from = s.inexact_from;
+    h.ends_anywhere = cells.ends_anywhere();
+    h.n_images = (int)cells.images(s.range).size();
     SavedSequence out;
     const auto append = [&](const auto & values) {
         const auto * data = (const uint8_t *)values.data();
         out.bytes.insert(out.bytes.end(), data, data + values.size() * sizeof(values[0]));
     };
     append(s.tokens);
-    out.images = target_.cells().images(s.range);
+    append(cells.images(s.range));
     if (s.draft) {
         h.n_draft_rows = s.draft->n_rows();
         FeatureWindow kept = s.features;
@@ -165,7 +203,13 @@ SavedSequence Conversations::save(const Sequence & s) const {
         s.draft->save_rows(h.n_draft_rows, out.bytes);
         h.n_draft = out.bytes.size() - n_before;
     }
-    h.n_target = target_.cells().save_rows(s.range, out.bytes);
+    for (const Checkpoint & c : s.checkpoints) {
+        const size_t n_before = out.bytes.size();
+        append(c.bytes);
+        if (c.bytes.empty()) cells.save_end(s.range, c.n, out.bytes);
+        if (out.bytes.size() > n_before) h.ends[h.n_ends++] = {(uint64_t)c.n, out.bytes.size() - n_before};
+    }
+    h.n_target = cells.save_rows(s.range, out.bytes);
     std::memcpy(out.bytes.data(), &h, sizeof(h));
     return out;
 }
@@ -173,8 +217,9 @@ SavedSequence Conversations::save(const Sequence & s) const {
 bool Conversations::restore(Sequence & s, const SavedSequence & saved) {
     const SavedSequence::Header h = saved.header();
     forget(s);
-    target_.cells().set_images(s.range, saved.images);
-    if (!target_.cells().load_rows(s.range, saved.target(), h.n_past) || target_.cells().n_rows(s.range) != h.n_past) {
+    target_.cells().set_images(s.range, saved.images());
+    const int n_rows = h.n_past - h.n_replay;
+    if (!target_.cells().load_rows(s.range, saved.target(), n_rows) || target_.cells().n_rows(s.range) != n_rows) {
         forget(s);
         return false;
     }
@@ -183,7 +228,11 @@ bool Conversations::restore(Sequence & s, const SavedSequence & saved) {
         s.features.assign(h.first, h.n_rows, saved.hidden_states());
     }
     s.tokens = saved.tokens();
-    s.n_past = h.n_past;
+    s.n_past = h.n_past, s.n_replay = h.n_replay;
+    for (int i = 0; i < h.n_ends; ++i) {
+        const ByteView end = saved.end(i);
+        s.checkpoints.push_back({(int)h.ends[i].n, {end.data, end.data + end.size}});
+    }
     s.inexact_from = h.inexact_from;
     return true;
 }

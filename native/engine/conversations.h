@@ -32,6 +32,11 @@ class Conversations {
     // Shortens the text to its first n tokens. The last of them counts as not run.
     void cut(Sequence & s, int n);
 
+    // Position of the last checkpoint of a prompt, where the same prompt and the next one can start; 0 = not needed.
+    int last_checkpoint(const Sequence & s) const;
+    // Call it after a batch with rows of the prompt. Sets this checkpoint, and others at growing distances.
+    void set_checkpoint(Sequence & s);
+
     // Copies the rows of another conversation whose text starts like this prompt, if that is longer than the rows
     // already here. Call it before any row of the prompt is run.
     void adopt(Sequence & s);

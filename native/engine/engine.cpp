@@ -135,8 +135,13 @@ SavedSequence Engine::save(int id) {
 
 void Engine::check_saved(const Sequence & s, const SavedSequence & saved) const {
     const SavedSequence::Header h = saved.header();
-    bool fits = can_save() && h.n_tokens <= target().n_ctx() && h.n_past > 0 && h.n_past <= h.n_tokens &&
-                h.n_draft_rows <= h.n_past && h.first + h.n_rows <= h.n_past;
+    bool fits = can_save() && h.n_tokens <= target().n_ctx() && h.n_past > 0 && h.n_past <= h.n_tokens;
+    fits = fits && h.n_draft_rows <= h.n_past && h.first + h.n_rows <= h.n_past;
+    fits = fits && h.n_replay >= 0 && h.n_replay < h.n_past;
+    for (const ImageRows & image : saved.images()) {
+        fits = fits && image.first >= 0 && image.n_pos > 0 && image.n_pos <= image.n_rows && image.n_rows <= h.n_past &&
+               image.first <= h.n_past - image.n_rows;
+    }
     for (Token t : fits ? saved.tokens() : Tokens()) fits = fits && t < target().vocab().size();
     if (s.draft) {
         fits = fits && h.n_aux == (int)s.features.layers().size() && h.n_embd == s.features.n_embd() &&

@@ -2,6 +2,7 @@
 #include "engine/images.h"
 
 #include <climits>
+#include <utility>
 
 #include "base/error.h"
 
@@ -25,14 +26,30 @@ std::shared_ptr<const Image> Images::find(Token token) {
     return find_if([&](const auto & image) { return image->has(token); });
 }
 
+Token Images::first_id(const Name & name) {
+    const std::lock_guard lock(mutex_);
+    const auto known = ids_.find(name);
+    if (known != ids_.end()) return known->second;
+    if (name.n_rows >= next_ - INT_MIN) {
+        fail(ErrorKind::value, "this engine has used up its image ids; open it again");
+    }
+    names_[next_] = &ids_.emplace(name, next_).first->first;
+    return std::exchange(next_, next_ - name.n_rows);
+}
+
+const Images::Name * Images::name(Token token) {
+    const std::lock_guard lock(mutex_);
+    const auto found = names_.lower_bound(token);
+    return found != names_.end() && token > found->first - found->second->n_rows ? found->second : nullptr;
+}
+
 std::shared_ptr<const Image> Images::add(const std::string & key, int n_rows, bool is_whole, int n_columns,
                                          std::vector<float> values) {
+    const Token first = first_id({key, n_rows});
     const std::lock_guard lock(mutex_);
     if (auto known = find_if([&](const auto & image) { return image->key == key; })) return known;
-    if (n_rows >= next_ - INT_MIN) fail(ErrorKind::value, "this engine has used up its image ids; open it again");
     n_bytes_ += values.size() * sizeof(float);
-    images_.push_front(std::make_shared<Image>(Image{key, next_, n_rows, is_whole, n_columns, std::move(values)}));
-    next_ -= n_rows;
+    images_.push_front(std::make_shared<Image>(Image{key, first, n_rows, is_whole, n_columns, std::move(values)}));
     while (n_bytes_ > n_bytes_max_ && images_.size() > 1) {
         n_bytes_ -= images_.back()->values.size() * sizeof(float);
         images_.pop_back();

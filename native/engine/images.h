@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/types.h"
@@ -31,8 +33,8 @@ struct Image {
     const float * row(Token token) const { return values.data() + (size_t)(first - token) * (values.size() / n_rows); }
 };
 
-// The most recently used images, up to n_bytes_max. A sequence that reads an image keeps its own reference.
-// Thread-safe.
+// The most recently used images, up to n_bytes_max, and the ids of all. A sequence that reads an image keeps its own
+// reference. Thread-safe.
 class Images {
   public:
     explicit Images(size_t n_bytes_max) : n_bytes_max_(n_bytes_max) {}
@@ -41,7 +43,17 @@ class Images {
     std::shared_ptr<const Image> find(const std::string & key);
     std::shared_ptr<const Image> find(Token token);
 
-    // Assigns new ids; `values` has n_rows rows. If the key is known, returns the image already stored.
+    struct Name {
+        std::string key;
+        int n_rows;
+        bool operator<(const Name & other) const { return std::tie(key, n_rows) < std::tie(other.key, other.n_rows); }
+    };
+    // Returns the id of an image's first row; equal names have equal ids.
+    Token first_id(const Name & name);
+    // Returns the name of the image with a row of this id, or null.
+    const Name * name(Token token);
+
+    // `values` has n_rows rows. If the key is known, returns the image already stored.
     std::shared_ptr<const Image> add(const std::string & key, int n_rows, bool is_whole, int n_columns,
                                      std::vector<float> values);
 
@@ -53,6 +65,8 @@ class Images {
     size_t n_bytes_max_;
     size_t n_bytes_ = 0;
     Token next_ = image_token_first;
+    std::map<Name, Token> ids_;  // of the first rows
+    std::map<Token, const Name *> names_;
     std::list<std::shared_ptr<const Image>> images_;  // most recently used first
 };
 

@@ -61,7 +61,7 @@ void ModelDrafter::make_context(const TargetOptions & options) {
     p.n_ctx = (uint32_t)options.n_sequences * (uint32_t)(options.n_ctx + n_rows_max + 1);
     p.n_batch = (uint32_t)std::max(options.n_batch, n_rows);
     p.n_ubatch = (uint32_t)n_ubatch_;
-    p.n_seq_max = (uint32_t)(options.n_sequences * (is_assistant() ? target_.cells().n_ids() : 1));
+    p.n_seq_max = (uint32_t)(is_assistant() ? target_.cells().n_seqs() : options.n_sequences);
     p.n_outputs_max = std::max((uint32_t)n_rows, p.n_seq_max);
     p.n_outputs_max_per_seq = n_rows_max + 1;
     p.swa_full = true;

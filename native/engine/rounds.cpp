@@ -147,7 +147,9 @@ ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int
 // which kernels compute the rows. The last prompt token gives the first token of the answer, as a round without drafts.
 StepResult Rounds::prefill(Sequence & s) {
     double start = now_ms();
-    const int n_slice_end = std::min(s.n_past + target_.n_slice(), s.prompt_end());
+    int n_slice_end = std::min(s.n_past + target_.n_slice(), s.prompt_end());
+    const int n_checkpoint = target_.cells().has_state() ? conversations_.last_checkpoint(s) : 0;
+    if (n_checkpoint > s.n_past) n_slice_end = std::min(n_slice_end, n_checkpoint);
     StepResult result = result_of(s, "prefill");
     while (s.n_past < n_slice_end && result.phase == "prefill") {
         const Image * image = s.image();
@@ -193,9 +195,13 @@ StepResult Rounds::finish_slice(const BatchPart & slice, double start_ms) {
     if (s.draft) commit_prefilled(s, slice.first, n_known);
     s.n_past += n_known;
     s.stats.prompt_ms += now_ms() - start_ms;
-    if (!is_last) return result_of(s, "prefill");
-    s.decode_start_ms = now_ms();
-    return finish_round({&s, 0, slice.first + slice.n_rows - 1, DraftTree(s.tokens.back())});
+    StepResult result = result_of(s, "prefill");
+    if (is_last) {
+        s.decode_start_ms = now_ms();
+        result = finish_round({&s, 0, slice.first + slice.n_rows - 1, DraftTree(s.tokens.back())});
+    }
+    conversations_.set_checkpoint(s);
+    return result;
 }
 
 // Commits the pending rows and rows [row, row + n_rows) of the last decode.

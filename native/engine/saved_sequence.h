@@ -15,13 +15,21 @@ namespace eaglecpp {
 
 class SavedSequence {
   public:
-    // Start of the blob, followed by tokens, hidden states, the drafter's rows and the target's rows.
+    static constexpr int n_ends_max = 6;
+    // A checkpoint after the first n tokens.
+    struct End {
+        uint64_t n = 0, n_bytes = 0;
+    };
+    // Start of the blob, followed by tokens, images, hidden states, the drafter's rows, checkpoints and the target's
+    // rows.
     struct Header {
         uint64_t checksum = 0;  // of all following bytes; 0 until seal()
-        uint32_t magic = 0x4C474145, version = 1;
+        uint32_t magic = 0x4C474145, version = 2;
         int32_t n_tokens = 0, n_past = 0, inexact_from = 0, n_draft_rows = 0;
         int32_t n_aux = 0, n_embd = 0, first = 0, n_rows = 0;  // of the hidden states (FeatureWindow)
-        uint64_t n_draft = 0, n_target = 0;                    // bytes
+        int32_t n_replay = 0, n_images = 0, n_ends = 0, ends_anywhere = 0;
+        uint64_t n_draft = 0, n_target = 0;  // bytes
+        End ends[n_ends_max];
     };
 
     SavedSequence() : bytes(sizeof(Header)) {}
@@ -30,22 +38,27 @@ class SavedSequence {
 
     // Sets the checksum. Call it before the blob goes to a file.
     void seal();
-    // Raises Error(value) unless seal() made the blob, or if it contains image tokens: their ids are valid only in the
-    // process that made them.
-    void check();
+    // Raises Error(value) unless seal() made the blob. `known`: its first tokens, with this process's ids of images.
+    // Raises Error(value) if other tokens are of images.
+    void check(const Tokens & known = {});
 
     // empty before check()
     Header header() const { return is_untrusted_ ? Header{} : *(const Header *)bytes.data(); }
     Tokens tokens() const;
-    const float * hidden_states() const { return (const float *)(bytes.data() + sizeof(Header)) + header().n_tokens; }
-    ByteView draft() const { return {target().data - header().n_draft, header().n_draft}; }
+    std::vector<ImageRows> images() const;
+    // Lengths to which the text can be cut, the last one being n_past; empty = any length.
+    std::vector<int> ends() const;
+    const float * hidden_states() const { return (const float *)(image_rows() + header().n_images); }
+    ByteView draft() const { return {end(0).data - header().n_draft, header().n_draft}; }
+    ByteView end(int i) const;
     ByteView target() const { return {bytes.data() + bytes.size() - header().n_target, header().n_target}; }
 
     std::vector<uint8_t> bytes;
-    std::vector<ImageRows> images;
 
   private:
     uint64_t checksum() const;
+    Token * first_token() const { return (Token *)(bytes.data() + sizeof(Header)); }
+    const ImageRows * image_rows() const { return (const ImageRows *)(first_token() + header().n_tokens); }
 
     bool is_untrusted_ = false;
 };

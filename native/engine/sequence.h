@@ -75,12 +75,20 @@ struct Stats {
     }
 };
 
+// A position to which a conversation with sliding windows or a recurrent state can be cut. `bytes` are those of
+// Cells::save_end(); empty while the cells still contain them.
+struct Checkpoint {
+    int n;
+    std::vector<uint8_t> bytes;
+};
+
 struct Sequence {
     int id = 0;
     SeqRange range;
     Tokens tokens;  // prompt and generated
     int n_past = 0;
     int n_replay = 0;
+    std::vector<Checkpoint> checkpoints;  // in ascending order
 
     std::unique_ptr<DraftSequence> draft;  // null without a drafter
     FeatureWindow features;

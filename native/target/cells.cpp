@@ -127,6 +127,7 @@ Pos Cells::pos(const SeqRange & range, int n) const {
 }
 
 bool Cells::truncate(const SeqRange & range, int n) {
+    if (!can_end_at(range, n)) return false;
     llama_memory_t mem = llama_get_memory(ctx_);
     const Pos end = pos(range, n);
     std::vector<int> & common = n_common_[of(range.first)];
@@ -140,18 +141,54 @@ bool Cells::truncate(const SeqRange & range, int n) {
         hold_from(range, n);
     }
     if (range.copy >= 0 && n_back > 0) {
-        if (n > 0 && llama_memory_seq_pos_max(mem, range.copy) + 1 == end) {
+        if (has_copy_at(range, n)) {
             go_back(range);
             return true;
         }
         llama_memory_seq_rm(mem, range.copy, -1, -1);
     }
-    // llama.cpp has the states between the rows of the last batch. It would also go back further, to wrong states.
-    bool ok = !rules_.has_state || n == 0 || n_back < std::max(n_run_[of(range.first)], 1);
+    bool ok = true;
     for (int i = 0; i < range.count; ++i) ok = ok && llama_memory_seq_rm(mem, range.first + i, end, -1);
-    if (ok) return true;
-    for (int i = 0; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, -1, -1);
-    return false;
+    return ok;
+}
+
+bool Cells::has_copy_at(const SeqRange & range, int n) const {
+    return range.copy >= 0 && llama_memory_seq_pos_max(llama_get_memory(ctx_), range.copy) + 1 == pos(range, n);
+}
+
+bool Cells::can_end_at(const SeqRange & range, int n) const {
+    const int n_back = n_rows(range) - n;
+    if (n == 0 || n_back <= 0 || has_copy_at(range, n)) return true;
+    // llama.cpp has the states between the rows of the last batch. It would also go back further, to wrong states.
+    if (rules_.has_state) return n_back < n_run_[of(range.first)];
+    const Pos first = llama_memory_seq_pos_min(llama_get_memory(ctx_), range.first);
+    return rules_.n_window == 0 || first <= std::max(0, pos(range, n) - rules_.n_window + 1);
+}
+
+void Cells::save_end(const SeqRange & range, int n, std::vector<uint8_t> & out) const {
+    if (n == n_rows(range)) return save(range.first, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, out);
+    if (!borrows() || !can_end_at(range, n)) return;
+    llama_memory_t mem = llama_get_memory(ctx_);
+    const llama_seq_id borrowed = n_seqs() - 1;
+    llama_memory_seq_cp(mem, range.first, borrowed, 0, pos(range, n));
+    save(borrowed, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, out);
+    llama_memory_seq_rm(mem, borrowed, -1, -1);
+}
+
+bool Cells::load_end(const SeqRange & range, int n, const std::vector<uint8_t> & bytes) {
+    if (range.held >= 0 && !are_others_empty(range)) hold_from(range, 0);
+    llama_memory_t mem = llama_get_memory(ctx_);
+    if (range.copy >= 0) llama_memory_seq_rm(mem, range.copy, -1, -1);
+    n_run_[of(range.first)] = 0;
+    const size_t n_taken = llama_state_seq_set_data_ext(ctx_, bytes.data(), bytes.size(), range.first,
+                                                        LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+    if (n_taken != bytes.size() || n_rows(range) != n) return false;
+    const bool ok = llama_memory_seq_rm(mem, range.first, pos(range, n), -1);
+    for (int i = 1; i < range.count; ++i) {
+        llama_memory_seq_rm(mem, range.first + i, -1, -1);
+        llama_memory_seq_cp(mem, range.first, range.first + i, -1, -1);
+    }
+    return ok;
 }
 
 void Cells::copy_prefix(const SeqRange & source, const SeqRange & range, int n) {
@@ -166,15 +203,20 @@ void Cells::copy_prefix(const SeqRange & source, const SeqRange & range, int n) 
 
 size_t Cells::save_rows(const SeqRange & range, std::vector<uint8_t> & out) const {
     const size_t first = out.size();
-    out.resize(first + llama_state_seq_get_size(ctx_, range.first));
-    const size_t n = llama_state_seq_get_data(ctx_, out.data() + first, out.size() - first, range.first);
-    out.resize(first + n);
-    return n;
+    save(range.first, LLAMA_STATE_SEQ_FLAGS_NONE, out);
+    return out.size() - first;
+}
+
+void Cells::save(llama_seq_id id, llama_state_seq_flags flags, std::vector<uint8_t> & out) const {
+    const size_t first = out.size();
+    out.resize(first + llama_state_seq_get_size_ext(ctx_, id, flags));
+    out.resize(first + llama_state_seq_get_data_ext(ctx_, out.data() + first, out.size() - first, id, flags));
 }
 
 // llama.cpp fills free cells in order, so rows keep the order in which they were saved.
 bool Cells::load_rows(const SeqRange & range, ByteView bytes, int n_rows) {
     truncate(range, 0);
+    n_run_[of(range.first)] = 0;
     if (holds_rejected() && n_rows > n_unused() - n_held() && !close_gaps()) return false;
     const bool is_taken = llama_state_seq_set_data(ctx_, bytes.data, bytes.size, range.first) == bytes.size;
     // Bytes from a file may contain a shorter text.
@@ -242,6 +284,12 @@ bool Cells::holds_rejected() const {
     if (!rules_.adds_in_order || !rules_.is_shared) return false;
     const size_t n_ids = (size_t)rules_.n_conversations * (rules_.n_leaves_max + 1);
     return rules_.n_leaves_max > 1 || (rules_.n_conversations > 1 && n_ids <= llama_max_parallel_sequences());
+}
+
+// With separate caches, cells cannot be shared with another id.
+bool Cells::borrows() const {
+    const size_t n_ids = (size_t)rules_.n_conversations * this->n_ids();
+    return rules_.n_window > 0 && rules_.is_shared && n_ids < llama_max_parallel_sequences();
 }
 
 bool Cells::are_others_empty(const SeqRange & range) const {

@@ -26,6 +26,7 @@ struct CellRules {
     bool adds_in_order = false;  // attention adds in the order of the cells
     bool has_state = false;      // recurrent
     bool copies_states = false;  // llama.cpp keeps no past states
+    int n_window = 0;            // length of sliding windows; 0 = no windows, or a recurrent state
 };
 
 // Rows of an image that share a position, as indices into the text.
@@ -46,6 +47,8 @@ class Cells {
     // Number of sequence ids per conversation, and the ids of a conversation.
     int n_ids() const { return rules_.n_leaves_max + (holds_rejected() || rules_.copies_states ? 1 : 0); }
     SeqRange seqs(int conversation) const;
+    // Number of all sequence ids, including the one that save_end() borrows.
+    int n_seqs() const { return rules_.n_conversations * n_ids() + borrows(); }
 
     // Sets the images of a conversation's text; they must match its stored rows.
     void set_images(const SeqRange & range, std::vector<ImageRows> v) { images_[of(range.first)] = std::move(v); }
@@ -61,9 +64,21 @@ class Cells {
     // cells.
     bool close_gaps_before(const SeqRange & range);
 
-    // Keeps rows [0, n) of a conversation; n must not split an image. Returns false if this target cannot remove the
-    // other rows; the conversation is then empty.
+    // Keeps rows [0, n) of a conversation; n must not split an image. Returns false, without changes, if this target
+    // cannot remove the other rows.
     bool truncate(const SeqRange & range, int n);
+    // Returns true if truncate() can keep n rows. Recurrent states have no past, and a loaded conversation lacks the
+    // rows that its windows had passed.
+    bool can_end_at(const SeqRange & range, int n) const;
+
+    // Returns true if truncate() can keep any number of rows.
+    bool ends_anywhere() const { return !rules_.has_state && rules_.n_window == 0; }
+    bool has_state() const { return rules_.has_state; }
+    int n_window() const { return rules_.n_window; }
+    // save_end() appends the windows and states that row n needs; nothing if they are gone. load_end() restores them
+    // and removes the rows from n on; it returns false after an error.
+    void save_end(const SeqRange & range, int n, std::vector<uint8_t> & out) const;
+    bool load_end(const SeqRange & range, int n, const std::vector<uint8_t> & bytes);
 
     // Shares the first n rows of another conversation with this one, which must be empty.
     void copy_prefix(const SeqRange & source, const SeqRange & range, int n);
@@ -97,9 +112,12 @@ class Cells {
     int of(llama_seq_id id) const { return id / n_ids(); }
     int n_rows(llama_seq_id id) const;
     bool holds_rejected() const;
+    bool borrows() const;
+    void save(llama_seq_id id, llama_state_seq_flags flags, std::vector<uint8_t> & out) const;
     void hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted, Pos pos);
     void hold_from(const SeqRange & range, int n);
     void go_back(const SeqRange & range);
+    bool has_copy_at(const SeqRange & range, int n) const;
     bool are_others_empty(const SeqRange & range) const;
     int n_held() const;
     void free_held();

@@ -114,8 +114,9 @@ Target::Target(TargetOptions options)
 
 void Target::set_cells() {
     cells_ = Cells({options_.n_sequences, options_.n_ctx, options_.n_draft_max, options_.n_leaves_max, shares_batches(),
-                    adds_in_order_, model_->has_state(), copies_states_});
-    if ((size_t)options_.n_sequences * cells_.n_ids() > llama_max_parallel_sequences()) {
+                    adds_in_order_, model_->has_state(), copies_states_,
+                    model_->has_state() ? 0 : llama_model_n_swa(model_->get())});
+    if ((size_t)cells_.n_seqs() > llama_max_parallel_sequences()) {
         fail(ErrorKind::value, "n_sequences %d needs %d sequence ids each, but llama.cpp allows %zu; lower n_sequences",
              options_.n_sequences, cells_.n_ids(), llama_max_parallel_sequences());
     }
@@ -147,7 +148,7 @@ llama_context_params Target::context_params() const {
     p.n_ctx = (uint32_t)options_.n_sequences * (uint32_t)(options_.n_ctx + n_round);
     p.n_batch = (uint32_t)options_.n_batch;
     p.n_ubatch = (uint32_t)options_.n_ubatch;
-    p.n_seq_max = (uint32_t)(options_.n_sequences * cells_.n_ids());
+    p.n_seq_max = (uint32_t)cells_.n_seqs();
     p.n_outputs_max = (uint32_t)(taps_->needs_all_outputs() ? options_.n_batch : options_.n_sequences * n_round);
     p.n_outputs_max_per_seq = (uint32_t)n_round;  // rows of a tree that one id sees; read only by samplers on devices
     // llama.cpp reserves an output for every id, even unused ones.

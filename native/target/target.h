@@ -72,9 +72,9 @@ class Target {
     // Returns true if conversations can share batches of any kind of rows, and the cells of a common prefix.
     bool shares_batches() const { return model_->supports_trees() && !options_.separate_caches; }
 
-    // Returns true if the cells of a conversation can be saved and restored. Rows must stay as computed, which excludes
-    // sliding windows and recurrent states.
-    bool can_save_rows() const { return shares_batches() && llama_model_n_swa(model_->get()) == 0; }
+    // Returns true if the cells of a conversation can be saved and restored. Sparse attention that counts in cells
+    // would find other blocks afterwards.
+    bool can_save_rows() const { return model_->supports_trees() || model_->has_state(); }
 
     // Call before a batch of n_rows prompt rows. If attention works in tiles, closes the gaps that rejected nodes left,
     // because they would shift the borders of the tiles. Returns false if that is impossible.

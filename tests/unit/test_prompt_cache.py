@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import struct
@@ -23,8 +24,26 @@ from eaglecpp.errors import EngineBusyError
 from helpers.kills import killed_everywhere
 from helpers.models import Models
 from helpers.random_block import BlockShape
+from helpers.tiny_arch import (
+    make_forgetful_hybrid,
+    make_hybrid,
+    make_latent,
+    make_recurrent,
+    make_windowed,
+)
 
+MADE = {
+    "windowed": make_windowed,
+    "latent": make_latent,
+    "hybrid": make_hybrid,
+    "recurrent": make_recurrent,
+    "forgetful": make_forgetful_hybrid,
+}
+WITH_STATE = {"hybrid", "recurrent", "forgetful"}
+every_kind = pytest.mark.parametrize("pair", ["plain", *MADE], indirect=True)
 N_PROMPT = 640
+N_BATCH = 512
+N_TAIL = 8
 GREEDY: dict[str, Any] = {"max_tokens": 24, "temperature": 0.0}
 SAMPLED: dict[str, Any] = {"max_tokens": 24, "temperature": 0.9, "seed": 5}
 
@@ -40,10 +59,21 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened(models: Models, folder: Path) -> Callable[..., Engine]:
-    def make(draft: Path | None = models.draft, **options: Any) -> Engine:
+def kind(request: pytest.FixtureRequest) -> str:
+    """Of the caches of `pair`."""
+    return str(request.node.callspec.params["pair"]) if hasattr(request.node, "callspec") else "plain"
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, models: Models, tmp_path: Path) -> Models:
+    return MADE[request.param](tmp_path) if getattr(request, "param", "plain") in MADE else models
+
+
+@pytest.fixture
+def opened(pair: Models, folder: Path) -> Callable[..., Engine]:
+    def make(draft: Path | None = pair.draft, **options: Any) -> Engine:
         given = {"n_ctx": 1024, "n_threads": 1, "exact": "off", "prompt_cache": str(folder)} | options
-        return Engine.open(models.target, draft, **given)
+        return Engine.open(pair.target, draft, **given)
 
     return make
 
@@ -56,10 +86,11 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path, _ in prompt_cache._files(folder))
 
 
-HEADER = struct.Struct("<QIIiiiiiiiiQQ")
-"""Header of a file: checksum, magic, version, n_tokens, n_past, inexact_from, n_draft_rows, n_aux, n_embd,
-first, n_rows, n_draft, n_target.
+HEADER = struct.Struct("<QII12iQQ12Q")
+"""Header of a blob: checksum, magic, version, n_tokens, n_past, inexact_from, n_draft_rows, n_aux, n_embd,
+first, n_rows, n_replay, n_images, n_ends, ends_anywhere, n_draft, n_target; of each end n and n_bytes.
 """
+N_ENDS, N_TARGET, FIRST_END = 13, 16, 17
 
 
 def saved(blob: bytes, *, is_sealed: bool = True) -> core.SavedSequence:
@@ -74,8 +105,9 @@ def saved(blob: bytes, *, is_sealed: bool = True) -> core.SavedSequence:
 def state(tokens: list[int], n_bytes: int = 3000) -> core.SavedSequence:
     """Returns the state of a possible conversation."""
     n = len(tokens)
-    header = HEADER.pack(0, 0x4C474145, 1, n, n, 2**31 - 1, 5, 2, 8, 3, 2, 40, n_bytes)
-    rows = bytes(i * 3 % 251 for i in range(128 + 40 + n_bytes))
+    numbers = (0, 0x4C474145, 2, n, n, 2**31 - 1, 5, 2, 8, 3, 2, 0, 0, 1, 0, 40, n_bytes, n - 3, 24)
+    header = HEADER.pack(*numbers, *[0] * 10)
+    rows = bytes(i * 3 % 251 for i in range(128 + 40 + 24 + n_bytes))
     return saved(header + np.array(tokens, np.int32).tobytes() + rows)
 
 
@@ -88,13 +120,21 @@ def changed(one: core.SavedSequence, at: int, value: int) -> bytes:
 # Answers
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("draft", ["eagle", "text", "none"])
+@pytest.mark.parametrize(
+    ("pair", "draft", "sampling"),
+    [
+        *(("plain", draft, how) for draft in ("eagle", "text", "none") for how in (GREEDY, SAMPLED)),
+        *((kind, "eagle", SAMPLED) for kind in MADE),
+    ],
+    indirect=["pair"],
+)
 def test_a_prompt_is_not_read_again_after_a_restart(
-    draft: str, sampling: dict[str, Any], models: Models, opened: Callable[..., Engine], folder: Path
+    draft: str, sampling: dict[str, Any], kind: str, pair: Models, opened: Callable[..., Engine], folder: Path
 ) -> None:
     sampling = sampling | ({} if draft == "none" else {"strategy": "chain:3"})
-    chosen = {"eagle": models.draft, "text": "text", "none": None}[draft]
+    chosen = {"eagle": pair.draft, "text": "text", "none": None}[draft]
+    n_again = N_PROMPT - (N_TAIL if kind in WITH_STATE else 1)
+    n_left = 600 if kind in ("plain", "latent") else N_BATCH
     with opened(chosen, prompt_cache="") as engine:
         plain = engine.generate(prompt(), **sampling)
     assert not folder.exists()
@@ -105,18 +145,46 @@ def test_a_prompt_is_not_read_again_after_a_restart(
     with opened(chosen) as engine:
         again = engine.generate(prompt(), **sampling)
         assert again.tokens == plain.tokens
-        assert again.timings.reused_n == N_PROMPT - 1
+        assert again.timings.reused_n == n_again
         assert again.timings.draft_n == plain.timings.draft_n
         assert again.timings.draft_n_accepted == plain.timings.draft_n_accepted
         # the text continues from the answer, or differs from it
-        for end in ([*prompt(), *plain.tokens, 50, 51], [*prompt(600), 41, 42, 43]):
+        for end, n in (([*prompt(), *plain.tokens, 50], N_PROMPT), ([*prompt(600), 41, 42, 43], n_left)):
             engine.clear()
-            assert engine.generate(end, **sampling).timings.reused_n >= 600
+            assert engine.generate(end, **sampling).timings.reused_n >= n
     with opened(chosen, prompt_cache="") as engine:
         expected = engine.generate([*prompt(600), 41, 42, 43], **sampling)
     with opened(chosen) as engine:
         left = engine.generate([*prompt(600), 41, 42, 43], **sampling)
-        assert left.timings.reused_n >= 600 and left.tokens == expected.tokens
+        assert left.timings.reused_n >= n_left and left.tokens == expected.tokens
+
+
+@every_kind
+def test_the_text_behind_a_kept_prompt_is_that_without_drafts(pair: Models, folder: Path) -> None:
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "planner_cache": False}
+    ends = [prompt(), [*prompt(), 50, 51, 52], [*prompt(560), 41, 42, 43]]
+    sampling = SAMPLED | {"ignore_eos": True, "max_tokens": 40}
+    with Engine.open(pair.target, **options) as engine:
+        expected = [engine.generate(end, **sampling, cache_prompt=False).tokens for end in ends]
+    with Engine.open(pair.target, pair.draft, **options, prompt_cache=str(folder)) as engine:
+        engine.generate(prompt(), **sampling, strategy="chain:4")
+    for strategy in ("off", "chain:3", "tree:k=2,depth=3,nodes=6", "auto"):
+        with Engine.open(pair.target, pair.draft, **options, prompt_cache=str(folder)) as engine:
+            for end, text in zip(ends, expected, strict=True):
+                engine.clear()
+                found = engine.generate(end, **sampling, strategy=strategy)
+                assert found.tokens == text and found.timings.reused_n >= N_BATCH, strategy
+
+
+def test_states_go_back_to_a_checkpoint(tmp_path: Path) -> None:
+    """Without any file: a prompt that leaves the text is not read from its beginning."""
+    for make in (make_hybrid, make_recurrent, make_forgetful_hybrid):
+        with Engine.open(make(tmp_path).target, n_ctx=1024, n_threads=1) as engine:
+            engine.generate(prompt(), **GREEDY)
+            left = engine.generate([*prompt(600), 41, 42], **GREEDY)
+            assert left.timings.reused_n == N_BATCH
+            again = engine.generate([*prompt(600), 41, 42], **GREEDY, cache_prompt=False)
+            assert again.tokens == left.tokens
 
 
 def test_a_block_drafters_rows_are_restored(
@@ -165,13 +233,14 @@ def test_a_continued_conversation_has_one_file(opened: Callable[..., Engine], fo
         assert engine.generate(prompt(start=7), **GREEDY).timings.reused_n == N_PROMPT - 1
 
 
-def test_slots_of_an_async_engine(models: Models, folder: Path) -> None:
+@pytest.mark.parametrize("pair", ["plain", "windowed", "hybrid"], indirect=True)
+def test_slots_of_an_async_engine(kind: str, pair: Models, folder: Path) -> None:
     """More conversations than slots: swapped-out ones are in files, and the others at the end."""
     options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "exact": "off", "n_parallel": 2}
     texts = [prompt(start=5 * i) for i in range(4)]
 
     async def talk(**more: Any) -> list[Any]:
-        async with await AsyncEngine.open(models.target, models.draft, **options, **more) as engine:
+        async with await AsyncEngine.open(pair.target, pair.draft, **options, **more) as engine:
             return list(await asyncio.gather(*(engine.generate(text, **GREEDY) for text in texts)))
 
     plain = asyncio.run(talk())
@@ -179,7 +248,8 @@ def test_slots_of_an_async_engine(models: Models, folder: Path) -> None:
     assert len(files(folder)) >= 2
     again = asyncio.run(talk(prompt_cache=str(folder)))
     assert [one.tokens for one in first] == [one.tokens for one in again] == [one.tokens for one in plain]
-    assert sum(one.timings.reused_n == N_PROMPT - 1 for one in again) >= 2
+    n_again = N_PROMPT - (N_TAIL if kind in WITH_STATE else 1)
+    assert sum(one.timings.reused_n == n_again for one in again) >= 2
 
 
 def test_a_conversation_that_grew_a_little_is_saved_at_the_end(models: Models, folder: Path) -> None:
@@ -208,14 +278,24 @@ def test_a_generating_slot_is_not_saved(models: Models, folder: Path) -> None:
     asyncio.run(work())
 
 
-def test_targets_that_cannot_go_back_are_refused(
-    base_model: Path, folder: Path, caplog: pytest.LogCaptureFixture
+def test_caches_of_their_own_are_kept(pair: Models, folder: Path) -> None:
+    """llama.cpp cannot copy between them, so windows are kept at the end only."""
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "separate_caches": True, "n_sequences": 2}
+    longer = [*prompt(), *prompt(60, start=3)]
+    for target in (pair.target, make_windowed(folder.parent).target):
+        for n in (0, N_PROMPT):
+            with Engine.open(target, **options, prompt_cache=str(folder)) as engine:
+                found = engine.generate(longer if n else prompt(), temperature=0.0, max_tokens=1)
+                assert found.timings.reused_n == n
+
+
+def test_targets_that_cannot_be_kept_say_so(
+    models: Models, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Engine.open(
-        base_model, n_ctx=256, separate_caches=True, n_sequences=2, prompt_cache=str(folder)
-    ) as engine:
+    monkeypatch.setattr(prompt_cache, "why_none", lambda *_: "its sparse attention counts in cells")
+    with Engine.open(models.target, n_ctx=256, prompt_cache=str(folder)) as engine:
         assert engine.shared.prompts is None
-    assert "no prompts are saved, because" in caplog.text
+    assert caplog.text.count("no prompts are saved, because its sparse attention") == 1
 
 
 # Files
@@ -267,23 +347,30 @@ def test_a_file_without_the_key_is_refused(
     assert cache.fetch([*prompt(), 1], 0).result() is None
 
 
-def test_sizes_are_checked_even_with_the_key(opened: Callable[..., Engine]) -> None:
-    """Headers with larger sizes than the file's, or impossible values."""
+@every_kind
+def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., Engine]) -> None:
+    """Heads that say more than there is, or what no conversation holds."""
     good = state(prompt())
     for at, value in [
         (1, 0),
-        (2, 2),
+        (2, 3),
         (3, 641),
         (3, -1),
         (7, 2**31 - 1),
         (8, 2**31 - 1),
-        (11, 2**64 - 1),
-        (12, 1 << 62),
+        (12, 1),
+        (12, -1),
+        (N_ENDS, 7),
+        (N_TARGET - 1, 2**64 - 1),
+        (N_TARGET, 1 << 62),
+        (FIRST_END, N_PROMPT + 1),
+        (FIRST_END, 0),
+        (FIRST_END + 1, 2**64 - 24),
     ]:
-        with pytest.raises(ValueError, match="expected version 1"):
+        with pytest.raises(ValueError, match="expected version 2"):
             saved(changed(good, at, value))
     for end in (0, 1, HEADER.size - 1, HEADER.size, good.n_bytes - 1):
-        with pytest.raises(ValueError, match="expected version 1"):
+        with pytest.raises(ValueError, match="expected version 2"):
             saved(bytes(good.blob[:end]), is_sealed=False)
     with pytest.raises(ValueError, match="correct checksum"):
         saved(bytes(good.blob[:-1]) + b"\xff", is_sealed=False)
@@ -300,17 +387,46 @@ def test_sizes_are_checked_even_with_the_key(opened: Callable[..., Engine]) -> N
         unchecked.blob[:] = own.blob
         assert (unchecked.n_past, unchecked.tokens, core.SavedSequence(0).tokens) == (0, [], [])
         assert not sequence.restore(unchecked)
-        # n_past, n_draft_rows, first; tokens outside the vocabulary
-        for at, value in [(4, 1), (4, 700), (6, 700), (6, 3), (9, 700)]:
-            assert not sequence.restore(saved(changed(own, at, value)))
+        # n_past, n_draft_rows, first, n_replay; tokens outside the vocabulary
+        for at, value in [(4, 1), (4, 700), (6, 700), (6, 3), (9, 700), (11, -1), (11, 2000)]:
+            with contextlib.suppress(ValueError):
+                assert not sequence.restore(saved(changed(own, at, value)))
         n_tokens = HEADER.size + 4 * len(own.tokens)
         ids = np.full(len(own.tokens), 2**30, np.int32).tobytes()
         assert not sequence.restore(saved(bytes(own.blob[: HEADER.size]) + ids + bytes(own.blob[n_tokens:])))
-        # bytes that llama.cpp itself refuses
-        n_target = HEADER.unpack(own.blob[: HEADER.size])[-1]
-        noise = np.random.default_rng(1).bytes(n_target)
-        assert not sequence.restore(saved(bytes(own.blob[:-n_target]) + noise))
+        # bytes that llama.cpp refuses by itself
+        header = HEADER.unpack(own.blob[: HEADER.size])
+        n_target, random = header[N_TARGET], np.random.default_rng(1)
+        assert not sequence.restore(saved(bytes(own.blob[:-n_target]) + random.bytes(n_target)))
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0
+        # checkpoints with other bytes, or of another length
+        for at in range(header[N_ENDS]):
+            n, n_end, *behind = header[FIRST_END + 2 * at :]
+            n_behind = n_target + sum(behind[1::2])
+            noise = bytes(own.blob[: -n_behind - n_end]) + random.bytes(n_end) + bytes(own.blob[-n_behind:])
+            for bad in (noise, changed(own, FIRST_END + 2 * at, n - 1)):
+                assert sequence.restore(saved(bad))
+                assert engine.generate([*prompt(n), 41, 42], **GREEDY).timings.reused_n < n
+        assert (kind in ("plain", "latent")) == (header[N_ENDS] == 0)
+
+
+@every_kind
+def test_damaged_and_foreign_files_are_read_again(
+    pair: Models, opened: Callable[..., Engine], folder: Path, tmp_path: Path
+) -> None:
+    with opened() as engine:
+        plain = engine.generate(prompt(), **GREEDY)
+    (file,) = files(folder)
+    whole = file.read_bytes()
+    with opened(rope_freq_scale=0.5, prompt_cache=str(tmp_path / "other")) as engine:
+        engine.generate(prompt(), **GREEDY)
+    (other,) = files(tmp_path / "other")
+    flipped = whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:]
+    for bad in (whole[: len(whole) // 2], whole[:-1], flipped, other.read_bytes(), b""):
+        file.write_bytes(bad)
+        with opened() as engine:
+            again = engine.generate(prompt(), **GREEDY)
+            assert again.timings.reused_n == 0 and again.tokens == plain.tokens
 
 
 def test_kills_at_every_moment_leave_the_old_or_the_new(cache: PromptCache, folder: Path) -> None:
