@@ -51,9 +51,7 @@ def questions(home: Path) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "user"]
 
 
-def test_an_answered_message_is_saved_and_the_chat_can_be_continued(
-    chat: Open, cli: Callable[..., Any], home: Path
-) -> None:
+def test_a_chat_is_saved_and_can_be_continued(chat: Open, cli: Callable[..., Any], home: Path) -> None:
     with chat() as terminal:
         terminal.say("hello there", "[ 12 tokens")
         assert terminal.leave() == 0

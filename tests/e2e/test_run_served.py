@@ -60,9 +60,7 @@ def address(home: Path) -> str:
 
 
 @pytest.mark.parametrize("options", [("--temp", "0"), ("--seed", "7"), ("--seed", "7", "--system", "ab cd")])
-def test_the_text_equals_that_of_a_separate_process(
-    cli: Cli, server: Server, home: Path, options: tuple[str, ...]
-) -> None:
+def test_a_server_gives_the_same_text(cli: Cli, server: Server, home: Path, options: tuple[str, ...]) -> None:
     served = cli(*ASK, "--verbose", *options)
     alone = cli(*ASK, "--verbose", "--no-server", *options)
     assert served.returncode == alone.returncode == 0, served.stderr
@@ -87,9 +85,7 @@ def test_the_model_stays_as_long_as_keepalive_says(cli: Cli, server: Server, hom
     assert loaded() == []
 
 
-def test_ps_asks_the_server_of_the_variable_if_none_is_announced(
-    cli: Cli, server: Server, home: Path, tmp_path: Path
-) -> None:
+def test_ps_falls_back_to_the_variables_server(cli: Cli, server: Server, home: Path, tmp_path: Path) -> None:
     env = {**os.environ, "EAGLECPP_HOME": str(tmp_path / "other"), "EAGLECPP_HOST": address(home)}
     assert cli("ps", env=env).stderr == ""
     unused = {**env, "EAGLECPP_HOST": "127.0.0.1:1"}
@@ -105,9 +101,7 @@ def test_a_model_without_thinking_is_asked_without(cli: Cli, server: Server) -> 
 
 
 @pytest.mark.parametrize("option", [("-t", "1"), ("--ctx-size", "256"), ("--json",), ("--draft", "text")])
-def test_options_of_opening_open_the_model_here(
-    cli: Cli, server: Server, home: Path, option: tuple[str, ...]
-) -> None:
+def test_opening_options_open_it_here(cli: Cli, server: Server, home: Path, option: tuple[str, ...]) -> None:
     done = cli("run", "tiny", "hello", "-n", "4", "--keepalive", "5m", *option)
     assert done.returncode == 0
     assert "no server (eaglecpp serve) answers" in done.stderr

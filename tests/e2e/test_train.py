@@ -168,9 +168,7 @@ def test_ctrl_c_before_the_first_step_ends_at_once_and_names_what_remains(
 
 
 @pytest.mark.parametrize("what", [pytest.param("checkpoint", marks=pytest.mark.long), "gguf"])
-def test_finetune_keeps_the_form_of_the_drafter(
-    what: str, cli: Cli, models: Models, texts: Path, tmp_path: Path
-) -> None:
+def test_finetune_keeps_the_form(what: str, cli: Cli, models: Models, texts: Path, tmp_path: Path) -> None:
     args = train_args(models, texts, tmp_path / "a", "--steps", 2, "--family", "eagle3", "--draft-vocab", 200)
     first = result_of(cli(*args))
     tuned = result_of(
@@ -183,9 +181,7 @@ def test_finetune_keeps_the_form_of_the_drafter(
     assert after["eaglecpp"]["finetuned_from"] == first[what]
 
 
-def test_a_causal_block_starts_from_an_eagle_drafter(
-    cli: Cli, models: Models, texts: Path, tmp_path: Path
-) -> None:
+def test_a_causal_block_starts_from_an_eagle(cli: Cli, models: Models, texts: Path, tmp_path: Path) -> None:
     """The block reads the EAGLE drafter's features and has its vocabulary and head."""
     still = ("--steps", 1, "--lr", 1e-12)
     first = result_of(cli(*train_args(models, texts, tmp_path / "a", *still, "--draft-vocab", 200)))
@@ -225,9 +221,7 @@ def test_a_causal_block_starts_from_an_eagle_drafter(
 
 
 @pytest.mark.long
-def test_layers_can_be_added_to_a_drafter_and_are_kept(
-    cli: Cli, models: Models, texts: Path, tmp_path: Path
-) -> None:
+def test_added_layers_are_kept(cli: Cli, models: Models, texts: Path, tmp_path: Path) -> None:
     result = result_of(cli(*train_args(models, texts, tmp_path / "one", "--steps", 2)))
     for name, start, *more in (
         ("three", result["checkpoint"], "--draft-layers", 3, "--type", "Q4_1", "--qat"),

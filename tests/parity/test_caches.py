@@ -133,9 +133,7 @@ def test_a_recurrent_state_takes_chains_and_the_report_says_so(hybrid: eaglecpp.
     assert f"; chains only: {hybrid.chains_only}" in auto.timings.plan["why"]
 
 
-def test_a_recurrent_state_turns_a_tree_into_a_chain_when_opened(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_recurrent_states_turn_trees_into_chains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with open_pair(make_hybrid(tmp_path), strategy="tree:k=2,depth=3,nodes=4") as engine:
         assert "chain:3 instead of tree:k=2,depth=3,nodes=4" in caplog.text
         assert run(engine, temperature=0.0).timings.plan["strategy"] == "chain:3"

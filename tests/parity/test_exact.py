@@ -146,9 +146,7 @@ def test_a_strategy_is_cut_and_the_report_says_so(it: ConvertedPair, q8: Path) -
 
 
 @pytest.mark.parametrize("strategy", ["tree:k=3,depth=4,nodes=12", "auto"])
-def test_trees_stay_exact_until_the_context_is_full(
-    strategy: str, kernels: str, it: ConvertedPair, q8: Path
-) -> None:
+def test_trees_stay_exact_in_a_full_context(strategy: str, kernels: str, it: ConvertedPair, q8: Path) -> None:
     """Rejected nodes leave cells behind, also in cancelled answers: over time more than the cache has."""
     sizes: dict[str, Any] = {**SIZES, "n_ctx": 320, "kernels": kernels}
     with (

@@ -168,7 +168,7 @@ def counted_encodings() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("seeing", ["janus_pro", "qwen2vl"], indirect=True)
-def test_equal_images_are_encoded_once_and_too_large_prompts_not_at_all(
+def test_images_are_encoded_once_if_they_fit(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
     one, other = make_image(1), make_image(2)
@@ -358,7 +358,7 @@ def own_reader() -> psutil.Process:
     return reader
 
 
-def test_ctrl_c_does_not_end_the_image_reader_or_leave_a_reply_behind(
+def test_ctrl_c_does_not_end_the_image_reader(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
     with open_engine() as engine:
@@ -441,7 +441,7 @@ def test_a_saved_chat_keeps_its_images(open_engine: Callable[..., eaglecpp.Engin
         assert again.retry(**GREEDY).tokens == first.tokens
 
 
-def test_a_waiting_image_does_not_stop_the_shared_rounds_of_others(
+def test_a_waiting_image_does_not_stop_other_rounds(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
     """A long text before it is read a few rows per round, as without the image."""
@@ -464,7 +464,7 @@ def test_a_waiting_image_does_not_stop_the_shared_rounds_of_others(
 
 
 @pytest.mark.parametrize("seeing", ["qwen2vl"], indirect=True)
-def test_rows_that_share_a_position_are_added_and_removed_together(
+def test_rows_of_one_position_stay_together(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
     """Read in several batches, interrupted in the middle, swapped out, and in a cache filled by trees."""

@@ -39,9 +39,7 @@ async def opened(models: Models, **options: Any) -> AsyncEngine:
     return await AsyncEngine.open(models.target, models.draft, **given)
 
 
-def test_a_cancelled_opening_leaves_neither_engine_nor_thread(
-    models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancelled_opening_leaves_nothing(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Engine] = []
     real = Engine.open
     monkeypatch.setattr(Engine, "open", lambda *a, **options: made.append(real(*a, **options)) or made[-1])
@@ -381,9 +379,7 @@ def test_leaving_frees_the_slot_for_a_waiting_request(models: Models) -> None:
     run(work())
 
 
-def test_a_broken_engine_fails_every_request_with_the_reason(
-    models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_engine_fails_every_request(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with await opened(models) as engine:
 

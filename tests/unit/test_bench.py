@@ -130,9 +130,7 @@ def test_a_block_to_share_has_no_address(models: Models) -> None:
     assert (block["gpu"], block["drafter"]) == ("RPC", "text")
 
 
-def test_without_a_drafter_only_target_only_decoding_is_measured(
-    models: Models, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_drafter_no_draft_is_measured(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", str(models.target), *SHORT]) == 0
     out, err = capsys.readouterr()
     first_words = [line.split()[0] for line in out.splitlines() if line]

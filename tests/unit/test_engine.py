@@ -107,9 +107,7 @@ def test_chunks_add_up_to_the_completion(engine: Engine, fresh: Completion) -> N
 
 
 @pytest.mark.parametrize("strategy", ["off", "chain:5"])
-def test_a_stop_string_cuts_text_and_tokens_at_the_same_position(
-    engine: Engine, fresh: Completion, strategy: str
-) -> None:
+def test_a_stop_string_cuts_text_and_tokens(engine: Engine, fresh: Completion, strategy: str) -> None:
     stop = fresh.text[9:12]
     cut = fresh.text.index(stop)
     result = greedy(engine, stop=stop, strategy=strategy)

@@ -84,9 +84,7 @@ def test_missing_experts_are_refused(tmp_path: Path, number: int) -> None:
         ("glm-dsa", ["indexer.attn_q_b.weight"], "indexer.attn_k.weight"),
     ],
 )
-def test_a_tensor_that_llama_cpp_would_miss_is_required(
-    tmp_path: Path, arch: str, there: list[str], missing: str
-) -> None:
+def test_tensors_of_the_graph_are_required(tmp_path: Path, arch: str, there: list[str], missing: str) -> None:
     """llama.cpp's loader treats them as optional, but its graph computes with them."""
     path = tmp_path / "target.gguf"
     writer = gguf.GGUFWriter(path, arch)

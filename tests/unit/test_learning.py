@@ -76,9 +76,7 @@ def test_the_oldest_records_are_removed_and_all_can_be_deleted(tmp_path: Path) -
     assert learning.forget() == n_left and learning.records() == [] and not learning.work.exists()
 
 
-def test_records_are_counted_by_files_too_and_without_a_scan_for_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_are_counted_without_a_scan_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learning, scans = Learning(tmp_path / "one"), []
     real = Learning._entries
     monkeypatch.setattr(Learning, "_entries", lambda self: scans.append(1) or real(self))
@@ -266,9 +264,7 @@ def test_too_few_texts_are_refused(models: Models) -> None:
     assert done.exit_code == 1 and f"expected at least {LEAST_TEXTS} answers" in str(done.exception)
 
 
-def test_a_damaged_record_is_deleted_and_the_others_are_learnt(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_record_is_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("torch")
     from eaglecpp.learn.training import _user_texts
 

@@ -342,9 +342,7 @@ def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_los
         [("system", "one")],
     ],
 )
-def test_all_messages_are_in_the_prompt_in_order(
-    engine: Engine, family: Family, turns: list[tuple[str, str]]
-) -> None:
+def test_all_messages_are_in_the_prompt(engine: Engine, family: Family, turns: list[tuple[str, str]]) -> None:
     if turns == [("system", "one")] and family.file == "Qwen3.5-4B":
         turns = [*turns, ("user", "two")]  # its template refuses a conversation without a question
     chat = chat_of(engine, family)

@@ -177,9 +177,7 @@ def test_loading_another_model_begins_a_new_chat(
     assert (saved.model, len(saved.messages)) == (str(base_model), 2)
 
 
-def test_a_saved_chat_is_a_model_that_begins_with_it(
-    talk: Talk, models: Models, folder: ChatFolder, capsys: Capture
-) -> None:
+def test_a_saved_chat_is_a_model(talk: Talk, models: Models, folder: ChatFolder, capsys: Capture) -> None:
     lines = ["/set system Be brief.", "/set parameter top_k 7", "/strategy chain:2", "hello", "/save mine"]
     chat = talk(*lines, "/list", "/list nothing", "/list --json")
     out = capsys.readouterr().out
@@ -290,9 +288,7 @@ def test_every_command_is_in_the_documentation() -> None:
     assert [name for name, word in names if f"`{name}" not in page and f"`{word}`" not in page] == []
 
 
-def test_errors_are_shown_and_the_chat_continues(
-    talk: Talk, models: Models, tmp_path: Path, capsys: Capture
-) -> None:
+def test_errors_do_not_end_the_chat(talk: Talk, models: Models, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "broken.gguf").write_text("no weights")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "long").write_text("word " * 5000)
@@ -331,9 +327,7 @@ def test_errors_are_shown_and_the_chat_continues(
 # Turns
 
 
-def test_old_messages_are_left_out_with_a_note_and_stay_saved(
-    talk: Talk, folder: ChatFolder, capsys: Capture
-) -> None:
+def test_old_messages_are_left_out_with_a_note(talk: Talk, folder: ChatFolder, capsys: Capture) -> None:
     long = "the man and the dog say one thing to all of us and then they go out " * 3
     chat = talk(*[f"{index} {long}" for index in range(8)], options={"n_ctx": 512})
     err = capsys.readouterr()

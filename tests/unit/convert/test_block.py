@@ -301,9 +301,7 @@ def test_partly_rotated_heads_are_a_choice(convert: Convert, target: TinyTarget,
         convert(checkpoint.write(tmp_path / "yarn"))
 
 
-def test_a_file_without_the_head_that_its_converter_left_out(
-    convert: Convert, target: TinyTarget, tmp_path: Path
-) -> None:
+def test_a_head_left_out_by_the_converter(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
     """llama.cpp's converter drops DeepSpec's copy of the head, and llama.cpp then uses the embeddings."""
     whole = convert(DSPARK.write(tmp_path / "in"))
     silent = rewrite(

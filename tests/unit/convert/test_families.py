@@ -33,9 +33,7 @@ def test_every_family_becomes_the_same_eagle3_file(family: str, convert: Convert
 
 
 @pytest.mark.parametrize("family", ["specforge", "torchspec", "speculators", "automodel", "vllm"])
-def test_eagle_31_switches_survive_in_every_family_that_has_them(
-    family: str, convert: Convert, tmp_path: Path
-) -> None:
+def test_eagle_31_switches_survive_in_their_families(family: str, convert: Convert, tmp_path: Path) -> None:
     shape = DraftShape(fc_norm=True, norm_output=True, own_embedding=family != "specforge")
     report = convert(write_checkpoint(tmp_path / "in", family, shape))
     assert (report.spec.fc_norm, report.spec.norm_output) == (True, True)
@@ -92,9 +90,7 @@ def test_eagle_1_has_its_own_file(
 @pytest.mark.parametrize(
     "option", [{"aux_layers": [2]}, {"readings": {"feed": "pre"}}, {"readings": {"feature_norm": "twice"}}]
 )
-def test_readings_that_eagle_1_does_not_have_are_refused(
-    option: dict[str, Any], convert: Convert, tmp_path: Path
-) -> None:
+def test_eagle_1_refuses_other_readings(option: dict[str, Any], convert: Convert, tmp_path: Path) -> None:
     with pytest.raises(LayerIdError, match="are for EAGLE-3"):
         convert(write_checkpoint(tmp_path / "in", shape=EAGLE1), **option)
 

@@ -56,9 +56,7 @@ def of_engine(*lora: tuple[Path, float]) -> str:
 CHOICES = [None, [], [(0, 1.0)], [(1, 1.0)], [(0, 0.5), (1, 1.0)]]
 
 
-def test_texts_equal_those_of_engines_opened_with_the_adapters(
-    server: TestServer, adapters: tuple[Path, Path]
-) -> None:
+def test_texts_equal_those_of_adapted_engines(server: TestServer, adapters: tuple[Path, Path]) -> None:
     first, second = adapters
     expected = [
         of_engine((first, 1.0)), of_engine(), of_engine((first, 1.0)), of_engine((second, 1.0)),

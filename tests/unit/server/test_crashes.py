@@ -47,9 +47,7 @@ def test_a_pulled_model_answers(hub: HubServer, server: TestServer) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize("n_signals", [1, 2])
-def test_ctrl_c_in_the_middle_of_an_answer_logs_no_traceback(
-    store_root: Path, tmp_path: Path, n_signals: int
-) -> None:
+def test_ctrl_c_in_an_answer_logs_no_traceback(store_root: Path, tmp_path: Path, n_signals: int) -> None:
     body = {"model": "demo-target", "prompt": "def", "options": {"ignore_eos": True, "num_predict": -1}}
     log, port = tmp_path / "log", free_port()
     with log.open("wb") as output:

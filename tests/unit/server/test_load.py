@@ -119,9 +119,7 @@ def test_long_bodies_wait_only_for_each_other(server: TestServer, monkeypatch: p
         goes_on.set()
 
 
-def test_many_prompts_of_one_request_leave_slots_to_others(
-    server: TestServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_prompts_leave_slots_to_others(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are prepared one by one. The last one is not prepared before the chat has its answer."""
     goes_on, real = threading.Event(), answer.resolve
 
@@ -148,9 +146,7 @@ def test_many_prompts_of_one_request_leave_slots_to_others(
     )
 
 
-def test_a_request_that_finds_the_queue_full_is_not_prepared(
-    store_root: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_for_a_full_queue_is_not_prepared(store_root: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, real = threading.Event(), Scheduler.step
 
     def step(self: Scheduler) -> Any:

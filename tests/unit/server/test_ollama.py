@@ -159,9 +159,7 @@ def test_old_messages_are_dropped_and_the_answer_says_so(server: TestServer) -> 
 
 
 @pytest.mark.parametrize(("n_first", "n_ctx"), [(128, 256), (320, 320)])
-def test_a_loaded_model_keeps_at_least_the_context_of_its_first_request(
-    store_root: object, n_first: int, n_ctx: int
-) -> None:
+def test_a_model_keeps_the_context_of_its_first_request(store_root: object, n_first: int, n_ctx: int) -> None:
     with TestServer(engine=FAST | {"n_ctx": 256}) as own:
         for asked in (n_first, 128, 512, 8192):
             whole(own, ask(options={"num_ctx": asked, "num_predict": 2}))

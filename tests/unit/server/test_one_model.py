@@ -95,9 +95,7 @@ def test_an_invalid_model_is_refused(own: TestServer, wrong: dict[str, Any], sai
     assert own.post("/api/copy", {"source": "pair", "destination": "../x"}).status_code == 400
 
 
-def test_a_model_that_is_removed_while_it_loads_is_not_lost(
-    own: TestServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_removed_while_it_loads_is_not_lost(own: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It used to stay in memory for as long as the process ran."""
     opened = models.open_fitting
 

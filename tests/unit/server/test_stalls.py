@@ -211,7 +211,7 @@ def test_a_stream_says_that_it_lives(
     assert ping in text if ping else "ping" not in text
 
 
-def test_a_preempted_request_is_told_that_others_wait(store_root: Any, slow_rounds: None) -> None:
+def test_a_preempted_request_says_that_others_wait(store_root: Any, slow_rounds: None) -> None:
     body = chat(max_tokens=450, stream=True, options={"ignore_eos": True}, draft=False)
     with TestServer(preload=MODEL, n_parallel=1, slot_time_s=0.2) as own, ThreadPoolExecutor() as pool:
         events = own.events("/v1/chat/completions", body)

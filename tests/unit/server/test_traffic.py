@@ -88,9 +88,7 @@ def test_the_least_recently_used_model_is_unloaded_first(store_root: Path, tmp_p
         assert refused.status_code == 503 and "1.0 MB" in refused.json()["error"]
 
 
-def test_a_request_preempted_for_another_models_memory_is_told_so(
-    store_root: Path, tmp_path: Path, slow_rounds: None
-) -> None:
+def test_a_request_preempted_for_memory_says_so(store_root: Path, tmp_path: Path, slow_rounds: None) -> None:
     files = {MODEL: TARGET, "second": Path(shutil.copy(TARGET, tmp_path / "second.gguf"))}
     with TestServer(files=files, n_models=1, slot_time_s=0.2) as own, ThreadPoolExecutor() as pool:
         lines = own.lines("/api/chat", endless(draft=False))

@@ -92,9 +92,7 @@ def test_a_file_that_is_changed_in_place_is_noticed(tiny: Tiny, stores: Stores, 
     assert find_target("m").target.read_bytes() == data
 
 
-def test_a_drafter_that_does_not_fit_is_refused_and_nothing_is_stored(
-    tiny: Tiny, stores: Stores, root: Path
-) -> None:
+def test_an_unfitting_drafter_is_refused_and_not_stored(tiny: Tiny, stores: Stores, root: Path) -> None:
     text = f"FROM {tiny.other}\nDRAFT {tiny.draft}\n"
     with pytest.raises(MismatchError) as caught:
         make_model(stores, text)

@@ -243,9 +243,7 @@ def test_registry_refusals(registry: HubServer, stores: Stores, tiny: Tiny) -> N
     assert stores.models() == []
 
 
-def test_blobs_that_ollama_already_has_are_not_downloaded(
-    registry: HubServer, ollama: OllamaModel, tiny: Tiny
-) -> None:
+def test_ollamas_blobs_are_not_downloaded(registry: HubServer, ollama: OllamaModel, tiny: Tiny) -> None:
     ollama("library/other/latest", {"model": tiny.target.read_bytes()})
     fetch(Stores.open(), f"http://{registry.host}/library/tiny:1b", insecure=True)
     digest = digest_of(tiny.target.read_bytes())
@@ -279,9 +277,7 @@ def test_a_drafter_of_the_hub_is_converted_once_and_shared(
     assert find_target(f"hf.co/{REPO}:Q4_K_M").draft is not None
 
 
-def test_a_pull_without_drafter_keeps_the_old_one_while_it_fits(
-    models: HubServer, stores: Stores, tiny: Tiny
-) -> None:
+def test_a_pull_keeps_a_fitting_drafter(models: HubServer, stores: Stores, tiny: Tiny) -> None:
     name = f"hf.co/{REPO}:Q4_K_M"
     fetch(stores, name, draft=str(tiny.draft))
     assert fetch(stores, name).model.files("draft")

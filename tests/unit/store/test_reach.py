@@ -64,9 +64,7 @@ def test_a_request_may_not_name_any_server(
         pull(name, stores=stores)
 
 
-def test_a_known_registry_at_an_address_of_this_network_is_refused(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_known_registry_in_this_network_is_refused(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server may answer anything."""
     address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args: [address])
@@ -106,9 +104,7 @@ def test_a_registry_of_this_network_may_redirect_within_it(hub: HubServer) -> No
     assert [request.path for request in hub.log] == ["/away", "/there", "/nowhere"]
 
 
-def test_the_checked_address_is_the_one_that_is_contacted(
-    internet: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_checked_address_is_contacted(internet: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that first resolves to an address of the Internet, and then to one of this network."""
     real, asked = socket.getaddrinfo, []
 

@@ -67,9 +67,7 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(
     assert READERS[reader]().strip() == "new"
 
 
-def test_a_file_that_may_be_mapped_is_never_written_to(
-    tiny: Tiny, stores: Stores, root: Path, hub: HubServer
-) -> None:
+def test_a_mapped_file_is_never_written_to(tiny: Tiny, stores: Stores, root: Path, hub: HubServer) -> None:
     """Truncating a mapped file ends the process that mapped it, by a signal; weights are mapped."""
     data = tiny.target.read_bytes()
     hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data})

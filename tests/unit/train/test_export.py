@@ -147,9 +147,7 @@ def test_a_file_with_other_results_is_refused(tmp_path: Path, target: TinyTarget
         check_engine(report, tmp_path, target.gguf, model, vocab, sample)
 
 
-def test_a_shared_head_is_in_the_checkpoint_but_not_in_the_gguf(
-    tmp_path: Path, target: TinyTarget, sample: Sample
-) -> None:
+def test_a_shared_head_is_only_in_the_checkpoint(tmp_path: Path, target: TinyTarget, sample: Sample) -> None:
     model, vocab = make_model(target, whole=True)
     report = export(tmp_path, target, model, vocab)
     assert "output.weight" not in {t["name"] for t in DraftFile(str(report.out)).tensors}
@@ -253,9 +251,7 @@ def test_layers_can_be_added_but_not_removed(target: TinyTarget) -> None:
         with_layers(new_spec(file, target.n_vocab, 8, LAYERS, "eagle1"), 2)
 
 
-def test_a_target_of_another_kind_gives_a_random_layer_and_a_note(
-    target: TinyTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_target_gives_a_random_layer(target: TinyTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_norms_of_gemma(file: GgufFile, name: str) -> Any:
         return read_tensor(file, name) * (50 if "norm" in name else 1)
 
