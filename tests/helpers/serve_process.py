@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
 
@@ -36,11 +36,12 @@ def start_server(
     *options: str,
     output: int | IO[bytes] | None = subprocess.DEVNULL,
     environment: Mapping[str, str] | None = None,
+    program: Sequence[str] = ("-m", "eaglecpp"),
 ) -> subprocess.Popen[bytes]:
     """Starts a server on that port. Raises RuntimeError if it does not start."""
     command = [
         sys.executable, "-P",  # not the checkout, which has no extension
-        "-m", "eaglecpp", "serve", str(model), "--port", str(port), "-t", "1", *options,
+        *program, "serve", str(model), "--port", str(port), "-t", "1", *options,
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     end = time.monotonic() + _START_S

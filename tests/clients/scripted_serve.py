@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""Runs `eaglecpp` with scripted answers, because a small model calls tools badly: `python scripted_serve.py
+serve MODEL ...`. A grammar that allows one text replaces the choice of tokens. Routes, prompts, caches and
+streams are the server's own.
+
+EAGLECPP_SCRIPT has the script as JSON: `calls`, the arguments of a call by the tool's name; `mark`, the text
+of each task; `secret`, a text in each result of a call; `log`, a file that gets one JSON line per answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from eaglecpp.chat.message import Role
+from eaglecpp.cli import main
+from eaglecpp.server import answer as of_server
+
+SCRIPT = json.loads(os.environ["EAGLECPP_SCRIPT"])
+
+
+def progress(request: of_server.ServedRequest) -> tuple[list[str], int, int]:
+    """Returns the names of known tools, and the numbers of tasks and of their results in a conversation."""
+    names = {tool.get("function", tool)["name"] for tool in request.tools}
+    messages: Any = request.messages or ()
+    n_tasks = sum(one.content.count(SCRIPT["mark"]) for one in messages if one.role == Role.USER)
+    n_results = sum(SCRIPT["secret"] in one.content for one in messages if one.role == Role.TOOL)
+    return [name for name in SCRIPT["calls"] if name in names], n_tasks, n_results
+
+
+def answered(request: of_server.ServedRequest) -> str:
+    """Returns the answer to a request: a call for each task, then a text."""
+    tools, n_tasks, n_results = progress(request)
+    if tools and n_results < n_tasks:
+        call = {"name": tools[0], "arguments": SCRIPT["calls"][tools[0]]}
+        return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+    return f"Done with task {n_tasks}."
+
+
+def resolve(model: Any, request: of_server.ServedRequest) -> Any:
+    """Replaces `eaglecpp.server.answer.resolve`."""
+    if request.json_schema is None:  # a schema, such as a title's, is left to the model
+        grammar = f"root ::= {json.dumps(answered(request))}"
+        request = replace(request, grammar=grammar, may_call=False)
+    return RESOLVE(model, request)
+
+
+def count(answer: of_server.Answer, request: Any) -> None:
+    """Also writes a line of the log."""
+    COUNT(answer, request)
+    tools, n_tasks, n_results = progress(answer.request)
+    line = {
+        "path": request.url.path,
+        "is_agent": bool(tools),
+        "n_tools": len(answer.request.tools),
+        "n_tasks": n_tasks,
+        "n_results": n_results,
+        "n_prompt": len(answer.prompt.tokens),
+        "n_reused": answer.timings["cache_n"],
+        "reason": answer.reason,
+    }
+    with Path(SCRIPT["log"]).open("a", encoding="utf-8") as log:
+        log.write(json.dumps(line) + "\n")
+
+
+RESOLVE, of_server.resolve = of_server.resolve, resolve
+COUNT, of_server._count = of_server._count, count
+
+if __name__ == "__main__":
+    main()
