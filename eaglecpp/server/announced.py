@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The address of this user's `eaglecpp serve` on this machine, for `run`.
+"""Announces the address of this user's `eaglecpp serve` on this machine, so that `eaglecpp run` finds the
+server.
 
-`server.json` in the user's folder has the address, and the server locks a file next to it while it runs. So
-the address of a killed server is ignored, and another program on its port receives nothing.
+`server.json` in the user's folder has the address, and the server locks a file next to `server.json` while it
+runs. The address of a killed server is ignored, because its lock is free. So another program on that port
+receives no requests.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from eaglecpp.data_dir import data_dir
 from eaglecpp.files import make_folder, read_json, replace_bytes
 from eaglecpp.store.layout import default_root
 
-_PATIENCE_S = 1.0  # `find_server` holds the lock only briefly
+_PATIENCE_S = 1.0  # seconds to wait for the lock, which `find_server` holds only briefly
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ def reached_as(host: str) -> str:
 
 @contextlib.contextmanager
 def announced(address: Address) -> Iterator[None]:
-    """Announces the server for the block. Only the first of several servers is announced, and none if the
-    folder is read-only.
+    """Announces the server's address until the `with` block ends. Only the first of several servers is
+    announced. If the folder is read-only, no server is announced.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, Timeout):
@@ -54,14 +56,14 @@ def announced(address: Address) -> Iterator[None]:
 
 
 def find_server() -> Address | None:
-    """Returns the address of the running server, or None."""
+    """Returns the address of this user's running server, or None."""
     try:
         record = read_json(_file())
         address = Address(str(record["host"]), int(record["port"]))
-        if record["models"] != str(default_root()):  # this process has another EAGLECPP_MODELS
+        if record["models"] != str(default_root()):  # this process has another model store
             return None
         _lock().acquire(timeout=0).lock.release()
-    except Timeout:  # the server holds its lock
+    except Timeout:  # a running server holds the lock
         return address
     except (OSError, ValueError, KeyError, TypeError):
         return None

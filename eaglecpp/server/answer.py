@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""From a request to a running answer: `ServedRequest` in, chunks with events out, the same for every API.
+"""Turns a `ServedRequest` into a running answer, which yields chunks with events. Every API uses this module.
 
 `open_answer` does everything that can reject a request: it loads the model, renders and tokenizes the prompt,
-checks that it fits, starts the generation and waits briefly for a slot. Only then does an API send its
-status. An API maps the events of an answer, which its reader yields, to its own JSON.
+checks that the prompt fits, starts the generation and waits briefly for a slot. Only then does the API send
+the HTTP status. Each API converts the events of an answer to its own JSON.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from eaglecpp.server.shared import note_answer
 
 T = TypeVar("T")
 
-_PATIENCE_S = 1.0  # how long the status waits for a slot; clients time out after 30 s
-_SHORT, _SHORT_FORM = 128 << 10, 16 << 10  # bytes of a body; of one with a grammar or a schema
+_PATIENCE_S = 1.0  # seconds for which the HTTP status waits for a slot; clients time out after 30 s
+_SHORT, _SHORT_FORM = 128 << 10, 16 << 10  # maximum bytes of a short body: without a grammar, and with one
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedRequest(GenerationRequest):
-    """A generation for a client. Its options override the model's own.
+    """One generation that a client requests. Its options override the model's own.
 
     n_ctx:      minimum context if the model has to be loaded
-    n_top:      likeliest tokens reported for each position; None = no log-probabilities
-    must_think: refuse a model that does not think
-    choice:     index of this answer among those to the same prompt; added to the request's seed
+    n_top:      number of likeliest tokens to report at each position; None = no log-probabilities
+    must_think: raise an error if the model cannot think
+    choice:     index of this answer among several answers to the same prompt; it is added to the seed
     lora:       scales of the model's adapters by number, None = the model's own
-    may_call:   the answer is a tool call or has the requested form
-    strict:     schemas that must be enforced completely
+    may_call:   the answer may be a tool call instead of having the requested form
+    strict:     JSON schemas that must be enforced completely
     """
 
     model: str
@@ -68,9 +68,10 @@ class ServedRequest(GenerationRequest):
 
 @dataclass(eq=False)
 class Answer:
-    """A running answer. Iterate for chunks; afterwards it holds the whole answer.
+    """A running answer. Iterate over it for chunks; after the last chunk, `completion` is the whole answer.
 
-    started, deadline: of the request; load_ms: load time of its model, 0 if it was loaded
+    started, deadline: start time and deadline of the request; load_ms: time to load the model, 0 if it was in
+    memory
     n_own: maximum prompt tokens that may be reported as cached; None = no limit
     name: the model's name in the answer; blocks: see `AnswerReader`
     """
@@ -98,20 +99,20 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """The reason of the end: "stop", "length", "tool_calls" or "cancelled"."""
+        """Why the answer ended: "stop", "length", "tool_calls" or "cancelled"."""
         reason = self.completion.finish_reason
         has_calls = any(kind == "call" for kind, _ in self.blocks)
         return "tool_calls" if has_calls and reason == "stop" else reason
 
     @property
     def is_full(self) -> bool:
-        """True if it ended because the context was full."""
+        """True if the answer ended because the context was full."""
         n_all = len(self.prompt.tokens) + len(self.completion.tokens)
         return self.reason == "length" and n_all >= self.model.n_ctx
 
     @property
     def timings(self) -> dict[str, Any]:
-        """The counters, under the names of llama.cpp's server and our own."""
+        """The counters of the answer: those of llama.cpp's server under its names, and eaglecpp's own."""
         timings = self.completion.timings.as_dict()
         if self.n_own is not None and (n_more := timings["reused_n"] - self.n_own) > 0:
             timings["reused_n"], timings["prompt_n"] = self.n_own, timings["prompt_n"] + n_more
@@ -129,7 +130,7 @@ class Answer:
 
     @property
     def n_thought(self) -> int:
-        """Tokens of its thinking, including tags."""
+        """Number of tokens of the answer's thinking, including its tags."""
         return self.reader.n_thought if any(kind == "thinking" for kind, _ in self.blocks) else 0
 
     @property
@@ -137,7 +138,7 @@ class Answer:
         return self._of_text(self.completion.logprobs)
 
     def _of_text(self, logprobs: Sequence[TokenLogprob]) -> list[TokenLogprob]:
-        """Removes the token that ends the generation, which has no text."""
+        """Removes the entry of the end-of-generation token, which has no text."""
         is_eog = self.model.engine.engine.native.is_eog
         return [entry for entry in logprobs if not is_eog(entry.token)]
 
@@ -146,10 +147,10 @@ class Answer:
         await self._in_time(self.stream.started())
 
     async def _in_time(self, awaitable: Awaitable[T]) -> T:
-        """Waits for the engine. Raises ApiError after the request's deadline."""
+        """Waits for a result of the engine. Raises ApiError after the request's deadline."""
         left = None if self.deadline is None else max(0.0, self.deadline - time.perf_counter())
         try:
-            async with asyncio.timeout(left):  # before 3.12, wait_for may lose a cancellation
+            async with asyncio.timeout(left):  # wait_for of Python 3.11 may lose a cancellation
                 return await awaitable
         except TimeoutError:
             self.stream.cancel()
@@ -175,13 +176,15 @@ class Answer:
 
 
 def leased(request: Request, wanted: ServedRequest) -> AbstractAsyncContextManager[Lease]:
-    """Leases the requested model, loaded. GET requests of monitors do not count towards the queue."""
+    """Leases the requested model, loading it if necessary. GET requests, which monitors send, do not count
+    towards the limit of the queue.
+    """
     return server_of(request).use(wanted, is_queued=request.method == "POST")
 
 
 @asynccontextmanager
 async def open_answer(request: Request, wanted: ServedRequest) -> AsyncIterator[Answer]:
-    """Starts an answer; leaving the block ends it. Raises the errors that reject the request."""
+    """Starts an answer, which ends when the `with` block is left. Raises errors that reject the request."""
     started, request_s = time.perf_counter(), server_of(request).config.request_s
     deadline = started + request_s if request_s > 0 else None
     async with leased(request, wanted) as lease:
@@ -210,9 +213,10 @@ async def respond(
     end: Callable[[Sequence[Answer]], bytes] = lambda answers: b"",
     media_type: str = "text/event-stream",
 ) -> Response:
-    """Runs several generations concurrently, up to the model's number of slots at a time. Streams the `parts`
-    of each, by its index, and then `end`; or returns the `whole` of the items that `one` builds. Raises
-    ApiError for more generations than a model's queue allows.
+    """Runs several generations, as many at a time as the model has slots. A streamed response sends
+    `parts(answer, index)` of every answer, and then `end(answers)`. Any other response is `whole(answers,
+    items)`, where `one(answer, index)` builds each item. Raises ApiError for more generations than a model's
+    queue allows.
     """
     config = server_of(request).config
     n_at_once, n_max = config.n_parallel, config.n_answers
@@ -239,7 +243,7 @@ async def respond(
     return await live(
         request,
         parts_of_all,
-        lambda n_parts: len(answers) >= min(n_at_once, len(wanted)),  # an error of these sets the status
+        lambda n_parts: len(answers) >= min(n_at_once, len(wanted)),  # errors until then set the HTTP status
         None if is_streamed else lambda: whole(ordered(answers), ordered(items)),
         media_type,
     )
@@ -268,8 +272,8 @@ async def _merged(
 async def in_lane(
     request: Request, wanted: ServedRequest, model: LoadedModel, work: Callable[[LoadedModel], T]
 ) -> T:
-    """Runs `work` in the threads for requests of this kind. Short requests never wait for long ones, nor
-    requests without images for those with images.
+    """Runs `work` in the threads for one kind of request: short, long, or with images. Short requests never
+    wait for long ones. Requests without images never wait for requests with images.
     """
     n_bytes = getattr(request.state, "n_body", 0)
     lane: Lane = "long" if n_bytes > _SHORT else "short"
@@ -300,7 +304,9 @@ async def n_prompt_tokens(request: Request, wanted: ServedRequest) -> int:
 
 
 def resolve(model: LoadedModel, request: ServedRequest) -> ResolvedRequest:
-    """Resolves a request, with the seed of this answer. Blocks: runs in a preparing thread."""
+    """Resolves a request. Each of several answers to one prompt gets its own seed. Blocks, so `in_lane` runs
+    it in a thread.
+    """
     if request.strict and not request.choice:
         from eaglecpp._extension import core
 
@@ -320,7 +326,9 @@ def resolve(model: LoadedModel, request: ServedRequest) -> ResolvedRequest:
 
 
 def _with_calls(model: LoadedModel, request: ServedRequest) -> ServedRequest:
-    """Adds a grammar that also allows calls: in the model's own form, and as bare JSON."""
+    """Adds a grammar to the request that allows its form, a tool call in the model's own form, or one in bare
+    JSON.
+    """
     names = {"enum": [tool["function"]["name"] for tool in request.tools]}
     form = {"$id": "form", **(request.json_schema or {"type": "object"})}  # type: ignore[dict-item]
     bare = [
@@ -329,7 +337,7 @@ def _with_calls(model: LoadedModel, request: ServedRequest) -> ServedRequest:
     ]
     template = model.chat.template
     forms = (*template.calls, *(() if template.takes.tools else (HERMES,)))
-    opens = {form.open for form in forms if form.open}  # without a mark, a call is bare
+    opens = {form.open for form in forms if form.open}  # calls without an opening mark are bare
     grammar = resolve_grammar(json_schema={"anyOf": [form, *bare]})
     assert grammar is not None
     if opens:

@@ -37,7 +37,7 @@ class _Body(bodies.CloudBody, kw_only=True):
     output_config: dict[str, Any] = {}
 
     def wanted(self) -> ServedRequest:
-        """Returns the request. Raises ApiError."""
+        """Returns the body as a `ServedRequest`. Raises ApiError."""
         system, images = _read(self.system, "system")
         system = _BILLING.sub(r"\1fffff", system)
         turns = [Message(Role.SYSTEM, system, images=tuple(images))] if system else []
@@ -83,7 +83,7 @@ async def count_tokens(request: Request) -> Response:
 
 
 def _tool(tool: Any, index: int) -> Any:
-    """Converts a tool to OpenAI's form."""
+    """Converts a tool from Anthropic's form to OpenAI's."""
     if not isinstance(tool, dict):
         return tool
     if tool.get("type") not in (None, "custom"):
@@ -99,7 +99,7 @@ def _tool(tool: Any, index: int) -> Any:
 
 
 def _turns(entry: Any, where: str) -> list[Message]:
-    """Converts one message; each tool result becomes a separate message."""
+    """Converts one message from Anthropic's form. Each tool result in it becomes a separate message."""
     role = entry.get("role") if isinstance(entry, dict) else None
     if role not in ("user", "assistant", "system"):
         raise ApiError(400, f"{where}: expected role user or assistant, found {role!r}")
@@ -140,7 +140,7 @@ def _call(block: Mapping[str, Any]) -> ToolCall:
 
 
 def _read(content: Any, where: str) -> tuple[str, list[bytes]]:
-    """Returns the text of a content, with marks for its images, and the images."""
+    """Returns a message's content as text with marks for the images, and the images."""
     if content is None or isinstance(content, str):
         return content or "", []
     text, images = "", []
@@ -170,7 +170,7 @@ def _message(id: str, model: str, blocks: list[dict[str, Any]], **end: Any) -> d
 
 
 def _end(answer: Answer) -> dict[str, Any]:
-    """Returns the reason of the end, and the stop sequence that matched."""
+    """Returns `stop_reason` and `stop_sequence` of an answer."""
     reason, text = ENDINGS[answer.reason], answer.completion.stopped_by
     if answer.reason != "stop" or text not in answer.request.options.get("stop", ()):
         return {"stop_reason": reason, "stop_sequence": None}
@@ -178,7 +178,7 @@ def _end(answer: Answer) -> dict[str, Any]:
 
 
 def _begun(part: Part) -> dict[str, Any]:
-    """Returns a block as a stream starts it."""
+    """Returns the empty content block with which a stream starts this part."""
     if part[0] == "call":
         return {"type": "tool_use", "id": part[1].id, "name": part[1].name, "input": {}}
     if part[0] == "thinking":
@@ -187,8 +187,8 @@ def _begun(part: Part) -> dict[str, Any]:
 
 
 def _filled(part: Part, id: str) -> dict[str, Any]:
-    """Returns the fields that are added to a block later. Clients only return thinking that has a
-    signature.
+    """Returns the fields of a content block once its content is known. Thinking gets a signature, because
+    clients send only signed thinking back.
     """
     if part[0] == "call":
         return {"input": dict(part[1].arguments)}

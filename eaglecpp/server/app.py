@@ -26,7 +26,7 @@ from eaglecpp.server.security import Gate
 
 _STATIC = Path(__file__).parent / "static"
 _FILES = {path.relative_to(_STATIC).as_posix(): path for path in _STATIC.rglob("*")}
-"""Files of the page. Requests look names up here, never on the disk."""
+"""Files of the chat page by name. Requests look names up here, never on the disk."""
 _TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
           **dict.fromkeys((".js", ".mjs"), "text/javascript; charset=utf-8")}  # fmt: skip
 _PAGE_HEADERS = {
@@ -41,7 +41,7 @@ _PAGE_HEADERS = {
 
 
 def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> Gate:
-    """Builds the application. files: GGUF files served under a name."""
+    """Builds the application. files: GGUF files by the name under which they are served."""
     server = Server(config, files or {})
 
     @asynccontextmanager
@@ -110,7 +110,7 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> G
 async def _on_error(request: Request, error: Exception) -> Response:
     """Turns an exception of a handler into an error response of the requested API."""
     path = request.url.path
-    if isinstance(error, ClientGoneError | ClientDisconnect):  # only the log shows this status
+    if isinstance(error, ClientGoneError | ClientDisconnect):  # status for the log only
         return Response(status_code=499)
     if isinstance(error, HTTPException):
         error = ApiError(error.status_code, f"{request.method} {path}: {error.detail.lower()}")
@@ -118,7 +118,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 async def _root(request: Request) -> Response:
-    """Returns the page for a browser; for other clients Ollama's text, which some check."""
+    """Returns the chat page to browsers. Other clients get Ollama's text, which some of them check."""
     if "text/html" in request.headers.get("accept", ""):
         return _file("index.html")
     return PlainTextResponse("Ollama is running")
@@ -132,7 +132,7 @@ def _file(name: str) -> Response:
     path = _FILES.get(name)
     if path is None or path.suffix not in _TYPES:
         raise ApiError(404, f"no such file: {name}")
-    kept = {"Cache-Control": "max-age=3600"} if path.suffix == ".svg" else {}  # each icon requests its file
+    kept = {"Cache-Control": "max-age=3600"} if path.suffix == ".svg" else {}  # requested for each icon
     return FileResponse(path, headers=_PAGE_HEADERS | kept, media_type=_TYPES[path.suffix])
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Request bodies as types, and the parsing that all APIs share: sampling, messages, tools, forms of answers.
 
-A null counts as a missing field, a text with a number as that number, and unknown fields are ignored. The
-sampling fields are those that `eaglecpp.options` declares.
+A null counts as a missing field. A text that contains a number counts as that number. Unknown fields are
+ignored. The sampling fields are those that `eaglecpp.options` declares.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ _KINDS: dict[Any, Any] = {"strings": str | list[str], "pairs": Any}
 
 
 async def read(request: Request, kind: type[B]) -> B:
-    """Reads the body of a request. Raises ApiError with the field, the expected and the actual value."""
+    """Reads the body of a request as a `kind`. Raises ApiError, which names the field, the expected value and
+    the actual value.
+    """
     return await in_thread(request, _converted, await read_json(request), kind)
 
 
@@ -67,8 +69,9 @@ class _Scale(msgspec.Struct):
 
 
 class Body(msgspec.Struct, kw_only=True):
-    """Fields of requests in every API. draft, strategy, exact, options, num_ctx are ours; the last two are
-    Ollama's `options`. lora: as in llama-server; unnamed adapters are not used
+    """Fields of requests in every API. `draft`, `strategy` and `exact` are eaglecpp's own fields. `options`
+    is Ollama's field, and `num_ctx` is the same as `options.num_ctx`. `lora` is llama-server's field:
+    adapters that it does not list are not used.
     """
 
     model: str = ""
@@ -83,8 +86,8 @@ class Body(msgspec.Struct, kw_only=True):
     lora: Annotated[list[_Scale], Meta(max_length=64)] | None = None
 
     def request(self, sampling: Mapping[str, Any] | None = None, **fields: Any) -> ServedRequest:
-        """Returns the request. sampling: options over those in `options`; fields: of `ServedRequest`. Raises
-        ApiError.
+        """Returns the body as a `ServedRequest`. sampling: sampling options that override `options`; fields:
+        further fields of the request. Raises ApiError.
         """
         options = _ollama_options(self.options)
         n_ctx, n_keep = options.pop("num_ctx", 0), options.pop("num_keep", None)
@@ -114,8 +117,9 @@ class Body(msgspec.Struct, kw_only=True):
 
 
 def _ollama_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks Ollama's `options`: its parameters, clamped to their range, fields of `SamplingOptions`, and
-    `draft_window`. Others are ignored, as in Ollama. Raises ApiError.
+    """Checks the entries of Ollama's `options` and returns the known ones. Ollama's parameters are clamped to
+    their range. Fields of `SamplingOptions` and `draft_window` are accepted too. Other entries are ignored,
+    as in Ollama. Raises ApiError.
     """
     options: dict[str, Any] = {}
     for name, value in values.items():
@@ -152,8 +156,8 @@ else:
 
 
 def sampling_of(body: SampledBody, **rest: Any) -> dict[str, Any]:
-    """Returns the options of a body, clamped to the range of Ollama's parameters. rest: options with another
-    name in the body. An empty `stop` keeps the model's own. Raises ApiError.
+    """Returns the sampling options of a body, clamped to the range of Ollama's parameters. rest: options that
+    have another name in this API. An empty `stop` keeps the model's own stop strings. Raises ApiError.
     """
     values = {name: getattr(body, name) for name in _FIELDS} | rest
     if values["logit_bias"] is not None:
@@ -168,8 +172,8 @@ def sampling_of(body: SampledBody, **rest: Any) -> dict[str, Any]:
 
 
 def _biases(value: Any) -> list[Any]:
-    """Reads `logit_bias`: an object, or llama-server's pairs, of token ids and numbers; false = never. Raises
-    ApiError.
+    """Reads `logit_bias`: an object from token ids to biases, or llama-server's list of [token id, bias]. A
+    bias of false forbids the token. Raises ApiError.
     """
     pairs = list(value.items()) if isinstance(value, dict) else value
     if not isinstance(pairs, list) or len(pairs) > LOGIT_BIASES:
@@ -183,7 +187,9 @@ def _biases(value: Any) -> list[Any]:
 
 
 class CloudBody(SampledBody, kw_only=True):
-    """Fields that the APIs of OpenAI and Anthropic share. Like their servers, refuses values out of range."""
+    """Fields that the APIs of OpenAI and Anthropic share. Values out of range are refused, as both servers
+    do.
+    """
 
     max_tokens: Limit | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -206,7 +212,7 @@ def read_message(entry: Any, where: str) -> Message:
 
 
 def _part(part: Any) -> Any:
-    """Converts a part of a content list; the names for text differ between the APIs."""
+    """Converts one part of a content list to a common form, because each API names text parts differently."""
     kind = part.get("type") if isinstance(part, dict) else None
     if key := {"input_text": "text", "output_text": "text", "refusal": "refusal"}.get(str(kind)):
         return {"type": "text", "text": part.get(key)}
@@ -217,7 +223,8 @@ def _part(part: Any) -> Any:
 
 def read_prompts(value: Any, where: str = "prompt", n_max: int | None = None) -> list[str | list[int]]:
     """Reads the prompts of a request, each a text or token ids. A list that contains a number is one prompt,
-    any other list is several. Raises ApiError, also for more than n_max, before any prompt is processed.
+    any other list is several. Raises ApiError, also for more than n_max prompts, before any prompt is
+    processed.
     """
     prompts = value if isinstance(value, list) and not any(type(x) is int for x in value) else [value]
     if n_max is not None and len(prompts) > n_max:
@@ -245,8 +252,8 @@ def _read_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
-    """Converts `response_format` to fields of `GenerationRequest`. name: of the field in the API. Raises
-    ApiError.
+    """Converts `response_format` to fields of `GenerationRequest`. name: the field's name in the API, for
+    errors. Raises ApiError.
     """
     kind = value.get("type") if isinstance(value, dict) else None
     if value is None or kind == "text":
@@ -264,8 +271,8 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
 
 
 def offered(offers: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns tools and form of the answer as arguments of `Body.request`. The answer has `form` or is a
-    call; a required call has the form of a call. Raises ApiError.
+    """Returns the tools and the form of an answer as arguments of `Body.request`. The answer has this `form`
+    or is a tool call. If `choice` requires a call, the form is that of a call. Raises ApiError.
     """
     tools = _read_tools(offers)
     if choice == "none":
@@ -295,23 +302,25 @@ def offered(offers: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict
 
 
 def _call_schema(function: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the schema of a tool call, as the bare JSON that `chat.reader.Reader` parses."""
+    """Returns the JSON schema of a call of this tool, in the bare form that `chat.reader.Reader` parses."""
     arguments = function.get("parameters") or {"type": "object"}
-    if isinstance(arguments, dict):  # references in it mean the tool's own schema
+    if isinstance(arguments, dict):  # $ref refers to the tool's own schema
         arguments = {"$id": function["name"], **arguments}
     properties = {"name": {"const": function["name"]}, "arguments": arguments}
     return {"type": "object", "properties": properties, "required": ["name", "arguments"]}
 
 
 def read_effort(effort: str, reasoning: Mapping[str, Any]) -> bool | str | None:
-    """Returns whether to think, and how long; None = the model's default."""
+    """Returns the value of `think` for an API's reasoning fields: False, a level such as "high", or None for
+    the model's default.
+    """
     wanted = effort or reasoning.get("effort")
     return None if wanted is None else False if wanted in ("none", "minimal") else str(wanted)
 
 
 def read_budget(*budgets: Any) -> dict[str, int]:
-    """Returns the option for a thinking budget in tokens, from the fields that an API has for it. Raises
-    ApiError.
+    """Returns the sampling option that limits thinking, in tokens. budgets: values of the API's fields for
+    this limit; the first one that is set counts. Raises ApiError.
     """
     budget = next((value for value in budgets if value is not None), None)
     if budget is None:
@@ -323,5 +332,5 @@ def read_budget(*budgets: Any) -> dict[str, int]:
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
-    """Returns the arguments of a call as JSON text, the form of most APIs."""
+    """Returns the arguments of a tool call as JSON text, which most APIs use."""
     return json.dumps(dict(arguments), ensure_ascii=False)

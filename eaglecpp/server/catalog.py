@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Descriptions of the models on this machine: entries of `/api/tags`, the facts of `/api/show`."""
+"""Describes the models on this machine: the entries of `/api/tags` and the facts of `/api/show`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from eaglecpp.store.store import read_again
 
 
 def entries(files: Mapping[str, Path], config: ServerConfig) -> list[dict[str, Any]]:
-    """Returns every model, as /api/tags lists it. files: GGUF files served under a name, in addition to the
-    stores
+    """Returns the /api/tags entry of every model. files: GGUF files by the name under which they are served,
+    in addition to stored models
     """
     stored = [complete_entry(model) for model in Stores.open().models() if not model.is_drafter]
     listed = [*(complete_entry(served(path), name) | {"file": True} for name, path in files.items()), *stored]
@@ -38,19 +38,19 @@ def entries(files: Mapping[str, Path], config: ServerConfig) -> list[dict[str, A
 
 
 def entry(files: Mapping[str, Path], config: ServerConfig, name: str) -> dict[str, Any]:
-    """Returns one model's entry. Raises ModelNotFoundError."""
+    """Returns one model's entry of /api/tags. Raises ModelNotFoundError."""
     listed = _read(files, name, lambda model: complete_entry(model, name if name in files else ""))
     return _as_served(listed, listed["name"], config)
 
 
 def facts(files: Mapping[str, Path], config: ServerConfig, name: str) -> dict[str, Any]:
-    """Returns the facts of /api/show. Raises ModelNotFoundError."""
+    """Returns what /api/show reports about a model. Raises ModelNotFoundError."""
     listed = name if means_path(name) or name in files else str(read_name(name))
     return _as_served(_read(files, name, _facts), listed, config)
 
 
 def _as_served(entry: dict[str, Any], name: str, config: ServerConfig) -> dict[str, Any]:
-    """Adds the projector and the drafter that the command line gives a model."""
+    """Adds to a model's entry the projector and the drafter that the command line gives this model."""
     own: dict[str, Any] = {}
     if config.engine_of(name).get("mmproj"):
         own["capabilities"] = list(dict.fromkeys([*entry["capabilities"], "vision"]))
@@ -80,8 +80,9 @@ def _facts(model: StoredModel) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _stored_facts(model: StoredModel, states: tuple[FileState, ...]) -> dict[str, Any]:
-    """Returns the facts without vocabularies; cached, since reading takes long and clients ask often. A
-    manifest names all contents of a model, so equal models have equal facts.
+    """Returns the facts about a stored model for /api/show, without vocabularies. The result is cached,
+    because reading takes long and clients ask often. A manifest names all contents of a model, so equal
+    models have equal facts.
     """
     heads = head_facts(model)
     facts = everything(model, heads, template_in_use(model, heads[0]))
@@ -101,14 +102,18 @@ def read_name(text: str) -> ModelName:
 
 
 def served(path: Path) -> StoredModel:
-    """Returns a file outside any store as a model. Its content is not read, since clients list often."""
+    """Returns a file outside any store as a model. The file's content is not read, because clients list
+    models often.
+    """
     state = hashlib.sha256(f"{path}:{path.stat().st_mtime_ns}".encode()).hexdigest()
     config = _config(path, file_state(path))
     return file_model(ModelName("file"), {f"sha256:{state}": ("model", path)}, config)
 
 
 def complete_entry(model: StoredModel, name: str = "") -> dict[str, Any]:
-    """Returns an entry without nulls in fields that clients read. name: of a file outside any store"""
+    """Returns a model's entry of /api/tags, without nulls in fields that clients read. name: the served name
+    of a file outside any store
+    """
     entry = list_entry(model)
     details = {key: value or "" for key, value in entry["details"].items()}
     family = details["family"]
@@ -124,7 +129,7 @@ def complete_entry(model: StoredModel, name: str = "") -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _known(model: StoredModel, states: tuple[FileState, ...]) -> dict[str, Any]:
-    """Returns the facts for lists that only the model's file has."""
+    """Returns the facts for /api/tags that only the header of the model's file contains."""
     facts = read_facts(model.target_files())
     return {
         "parameter_size": human_number(facts.n_parameters),
@@ -135,7 +140,9 @@ def _known(model: StoredModel, states: tuple[FileState, ...]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _config(path: Path, state: FileState) -> dict[str, Any]:
-    """Returns the header of a file in the store's terms; cached, since clients list often."""
+    """Returns a GGUF's header in the form of a stored model's config. The result is cached, because clients
+    list models often.
+    """
     return read_facts([path]).config()
 
 

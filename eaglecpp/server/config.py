@@ -43,10 +43,10 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, 
 class Preset:
     """A model as the operator wants it served.
 
-    path:   its file; None for a stored model
-    draft:  its drafter, as for `find_here`; None = the model's own
-    pinned: load it at startup and never unload it
-    engine: options over those of the server
+    path:   the model's file; None for a stored model
+    draft:  the drafter, as for `find_here`; None = the model's own
+    pinned: load the model at startup and never unload it
+    engine: options that override the server's
     """
 
     path: Path | None = None
@@ -57,22 +57,22 @@ class Preset:
 
 @dataclass(frozen=True)
 class ServerConfig(Checked):
-    """The settings of a server. Those with a flag are options of `serve`.
+    """The settings of a server. Settings with a flag are options of `eaglecpp serve`.
 
     n_held:      maximum bytes of all unanswered requests' bodies together
-    n_connections: maximum at a time; 0 = half of the files that this process may open, up to 2048
+    n_connections: maximum open connections; 0 = half of the files that this process may open, up to 2048
     head_s:      seconds for the head of a request
-    body_s:      seconds for each further megabyte of its body
-    n_unread:    unread rounds of an answer after which it is cancelled, 0 = no limit
-    n_response_bytes: bytes of kept responses, for each key
-    hosts:       further host names; others are refused, because another site's page could resolve its own
-    name to this machine (DNS rebinding)
-    engine:      options of every model, by field name of `ModelOptions` and `DraftOptions`; files that fit
-    only one model are for `model`
-    model:       the model of the command line, for requests that name none
-    draft:       its drafter, if it is a file
-    presets:     models by their listed name, and how they are served
-    strategy:    for requests that do not set one, "" = each model's own
+    body_s:      seconds for each further megabyte of a request's body
+    n_unread:    number of unread rounds after which an answer is cancelled, 0 = no limit
+    n_response_bytes: maximum bytes of kept responses for each API key
+    hosts:       further accepted host names. Other names are refused, because a malicious site could let its
+    own name resolve to this machine (DNS rebinding)
+    engine:      options of every model, by field name of `ModelOptions` and `DraftOptions`. Options that name
+    a file apply only to `model`
+    model:       the model of the command line, which also serves requests without a model name
+    draft:       the drafter of the command line
+    presets:     the operator's settings for single models, by listed name
+    strategy:    default strategy of requests, "" = each model's own
     learn_idle_s: seconds without a request before drafters learn
     """
 
@@ -186,17 +186,19 @@ class ServerConfig(Checked):
     learn_idle_s: float = 300.0
 
     def engine_of(self, name: str) -> dict[str, Any]:
-        """Returns the options of a model. name: as listed"""
+        """Returns the options for opening a model. name: the model's listed name"""
         own = {key: v for key, v in self.engine.items() if key not in _OF_ONE_MODEL or name == self.model}
         return {**own, **self.presets.get(name, Preset()).engine}
 
     @property
     def n_answers(self) -> int:
-        """Answers that a model runs and queues at a time: the maximum of one request."""
+        """Number of answers that a model can run and queue at a time, which is also the maximum for one
+        request.
+        """
         return self.n_parallel + self.n_queue
 
     def draft_of(self, name: str) -> str | None:
-        """Returns the drafter that the command line gives a model, instead of its own."""
+        """Returns the drafter that the operator gives a model, or None for the model's own."""
         return self.presets[name].draft if name in self.presets else self.draft
 
     def is_pinned(self, name: str) -> bool:
@@ -205,7 +207,7 @@ class ServerConfig(Checked):
 
     @property
     def is_loopback(self) -> bool:
-        """True if the address is reachable only from this machine, judged by its text."""
+        """True if only this machine can reach the server's address, judged by the text of the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -213,7 +215,7 @@ class ServerConfig(Checked):
 
 
 def keep_alive(value: float | str | None) -> float | None:
-    """Returns seconds; < 0 = forever; None if unset. Raises ApiError."""
+    """Converts a request's `keep_alive` to seconds; < 0 = forever, None = unset. Raises ApiError."""
     if value is None or isinstance(value, int | float):
         return value
     match = _DURATION.fullmatch(value.strip()) if len(value) <= _DURATION_CHARS else None
@@ -271,7 +273,7 @@ def read_presets(file: Path) -> dict[str, Preset]:
 
 
 def means_path(name: str) -> bool:
-    """Returns whether a request's model is meant as a path."""
+    """Returns whether a client means a model name as a path."""
     return is_path_text(name) or name.startswith((".", "/", "~")) or "\\" in name
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Vectors of texts: Ollama's `/api/embed` and `/api/embeddings`, OpenAI's `/v1/embeddings`.
 
-Texts are computed in threads, between the rounds of generations, a few of each request in turn. Long answers
-are written in a thread too, vector by vector, because the JSON encoder holds the GIL.
+Threads compute the vectors between the rounds of generations, a few texts of each request in turn. Long
+responses are encoded in a thread too, vector by vector, because the JSON encoder holds the GIL.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ async def embedding(request: Request) -> Response:
 async def _embedded(
     request: Request, body: _Body, texts: Sequence[Any], truncate: bool = True
 ) -> tuple[list[Embedding], str, float]:
-    """Returns the vectors, the model's name in the answer, and its load time in milliseconds. A request
-    without texts only loads the model.
+    """Returns the vectors, the model's name for the response, and the model's load time in milliseconds. A
+    request without texts only loads the model.
     """
     server = server_of(request)
     wanted, begun = body.request(), time.perf_counter()
@@ -132,7 +132,7 @@ async def _list_response(
     vectors: Sequence[Embedding],
     item: Callable[[int, Embedding], Any],
 ) -> Response:
-    """Returns `head` with a list under `key`."""
+    """Returns a JSON response with the fields of `head`, and under `key` a list of `item(index, vector)`."""
 
     def write() -> bytes:
         items = b",".join(dump(item(index, vector)) for index, vector in enumerate(vectors))

@@ -15,7 +15,7 @@ from eaglecpp.store.errors import DownloadError, HostRefusedError, OfflineError
 _OF_LLAMA_SERVER = {400: "invalid_request_error", 413: "invalid_request_error", 500: "server_error",
                     503: "unavailable_error"}  # fmt: skip
 _log = logging.getLogger("eaglecpp.server")
-_MOST, _HEAD = 300, 200  # characters of a message, and of its beginning if it is longer
+_MOST, _HEAD = 300, 200  # maximum characters of a message; characters kept from the beginning of a longer one
 _READ = 10_000
 _FOLDERS = re.compile(r"(?<![\w.:/\\~-])(?:[A-Za-z]:)?(?:[/\\][^/\\\s:'\"]+)+[/\\]")
 _TYPES = {
@@ -31,8 +31,8 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """A request is answered with an error. code, param: OpenAI's fields. A long message is shortened, since
-    it may quote megabytes of a request.
+    """An error that is sent to the client as the response. code, param: fields of OpenAI's error object. A
+    long message is shortened, because it may quote megabytes of a request.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class FieldError(ApiError):
 
 
 def cut(text: str) -> str:
-    """Shortens a text that quotes a request, for the answer and the log."""
+    """Shortens a text that quotes a request, for the error response and the log."""
     return text if len(text) <= _MOST else f"{text[:_HEAD]} ... {text[_HEAD - _MOST :]}"
 
 
 def as_api_error(error: BaseException, path: str = "") -> ApiError:
-    """Returns the error that a client gets for an exception. Client errors are returned unchanged. Errors of
-    files and other servers are also logged for the operator. Any other exception is logged as an internal
+    """Converts an exception to the error that the client gets. Client errors are returned unchanged. Errors
+    of files and other servers are also logged for the operator. Any other exception is logged as an internal
     error and reported without its text, which may contain confidential details.
     """
     if isinstance(error, ApiError):
@@ -100,11 +100,13 @@ _KNOWN: tuple[tuple[Any, int, str | None, str | None], ...] = (
     (of_engine.EngineBrokenError, 500, "engine_broken", None),
     (of_engine.EagleError, 500, None, None),
 )
-"""Exceptions with status, code and field; the first match counts."""
+"""Exception classes with their HTTP status, code and field. The first class that matches is used."""
 
 
 def error_body(error: ApiError, path: str) -> dict[str, Any]:
-    """Returns the error body of the API that `path` belongs to; llama-server's for all other paths."""
+    """Returns an error body in the form of the API that `path` belongs to, or of llama-server for other
+    paths.
+    """
     if path.startswith("/v1/messages"):
         return {"type": "error", "error": {"type": error.type, "message": error.message}}
     if path.startswith("/v1/"):

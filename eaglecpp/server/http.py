@@ -27,25 +27,25 @@ T = TypeVar("T")
 
 _log = logging.getLogger("eaglecpp.server")
 _STEP = 1 << 20  # bytes of a body that must arrive within `ServerConfig.body_s`
-_PING_S = 15.0  # without an event; programs and proxies close silent streams, some after a minute
+_PING_S = 15.0  # seconds of silence before a ping; some proxies close a silent stream after a minute
 _LARGE = 64 << 10  # bytes above which a body is parsed in a thread
-_MAX_DEPTH = 100  # of a body; parsers recurse, and must not reach Python's limit
+_MAX_DEPTH = 100  # nesting of a body; parsers recurse, and must not reach Python's limit
 _HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
-_ENDS = re.compile(b"\xc2\x85|\xe2\x80[\xa8\xa9]")  # line separators for some readers
+_ENDS = re.compile(b"\xc2\x85|\xe2\x80[\xa8\xa9]")  # Unicode's line separators, at which some clients split
 _IS_ODD = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\0|^\xef\xbb\xbf")
-"""Halves of surrogate pairs, UTF-16 or UTF-32, and a byte order mark."""
+"""Matches halves of surrogate pairs, UTF-16 or UTF-32, and a byte order mark."""
 
 
 class ClientGoneError(Exception):
-    """No client waits for the answer any more."""
+    """The client has disconnected, so its request is cancelled."""
 
 
 class _UnreadError(Exception):
-    """The client reads nothing of the answer."""
+    """The client is connected but does not read the answer."""
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """Reads the body as a JSON object, with any content type, since curl -d sends a wrong one. Halves of
+    """Reads the body as a JSON object, with any content type, because `curl -d` sends a wrong type. Halves of
     surrogate pairs, from clients that cut texts in the middle, become U+FFFD, as in Ollama. Raises ApiError
     for a body that is too long or too slow.
     """
@@ -78,7 +78,7 @@ async def read_json(request: Request) -> dict[str, Any]:
 
 
 async def in_thread(request: Request, work: Callable[..., T], *args: Any) -> T:
-    """Runs `work` on a body: at once if the body is small, else in a thread."""
+    """Runs `work(*args)`, which processes the request's body: at once for a small body, else in a thread."""
     if request.state.n_body <= _LARGE:
         return work(*args)
     return await server_of(request).work.bodies.run(work, *args)
@@ -87,7 +87,7 @@ async def in_thread(request: Request, work: Callable[..., T], *args: Any) -> T:
 def _parsed(data: bytes) -> dict[str, Any]:
     try:
         check_values(data)
-        if _IS_ODD.search(data):  # `dump` replaces them
+        if _IS_ODD.search(data):  # `dump` replaces half pairs
             data = dump(json.loads(data))
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError) as error:
@@ -131,8 +131,8 @@ def sse(value: Any, event: str = "") -> bytes:
 
 
 async def while_there(receive: Receive, work: Awaitable[T]) -> T:
-    """Returns the result of `work`, which is cancelled with ClientGoneError if the client disconnects.
-    receive: of the request, whose body must have been read.
+    """Returns the result of `work`. If the client disconnects, cancels `work` and raises ClientGoneError.
+    receive: the request's ASGI channel; the body must have been read.
     """
 
     async def left() -> None:
@@ -161,8 +161,8 @@ async def live(
     whole: Callable[[], Any] | None,
     media_type: str,
 ) -> Response:
-    """Sends the `parts` as they arrive, or, after the last one, the JSON of `whole`. An error before
-    `is_begun`, which gets the number of parts so far, sets the status.
+    """Sends the `parts` as they arrive. With `whole`, waits for the last part and sends the result of `whole`
+    as JSON. Until `is_begun(number of parts so far)` is true, an error sets the HTTP status.
     """
     first = list[bytes]()
     try:
@@ -179,9 +179,9 @@ async def live(
 
 
 class _LiveResponse(StreamingResponse):
-    """Sends its headers at once, then `first` and the `parts`, until they end, the client disconnects, or it
-    reads nothing for `ServerConfig.unread_s`. `parts` is always closed. An error is sent in the stream, since
-    the status has already been sent.
+    """A response that sends its headers at once, then `first`, then the `parts`. It stops early if the client
+    disconnects or reads nothing for `ServerConfig.unread_s`. It always closes `parts`. An error is sent in
+    the stream, because the status has already been sent.
     """
 
     def __init__(self, first: bytes, parts: AsyncGenerator[bytes, None], media_type: str) -> None:

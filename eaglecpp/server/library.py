@@ -39,11 +39,11 @@ from eaglecpp.server.models import server_of
 from eaglecpp.store import Status, Stores
 from eaglecpp.store.store import read_again
 
-_REPORT_S = 0.1  # between two reports of the same step
+_REPORT_S = 0.1  # seconds between two reports of the same step
 
 
 class _Named(msgspec.Struct, kw_only=True):
-    """A body that names a model; older Ollama clients send `name`."""
+    """A request body that names a model in `model`, or in `name` as older Ollama clients do."""
 
     model: str = ""
     name: str = ""
@@ -51,7 +51,7 @@ class _Named(msgspec.Struct, kw_only=True):
 
     @property
     def named(self) -> str:
-        """Raises ApiError."""
+        """The model's name. Raises ApiError if it is missing."""
         if not (self.model or self.name):
             raise ApiError(400, "model is required; send its name")
         return self.model or self.name
@@ -76,12 +76,14 @@ _Refused = dict[str, Any] | str | None
 
 
 class _Create(_Named, kw_only=True):
-    """The texts and parameters of a Modelfile. No file of the client or of this machine is read."""
+    """The body of `/api/create`: texts and parameters of a Modelfile. Files of the client or of this machine
+    are never read.
+    """
 
     base: str = msgspec.field(default="", name="from")
     system: str = ""
     template: str = ""
-    license: str | Annotated[list[str], Meta(max_length=64)] = []  # each becomes a file
+    license: str | Annotated[list[str], Meta(max_length=64)] = []  # each text becomes a file
     parameters: dict[str, Any] = {}
     messages: list[_Turn] = []
     files: _Refused = None
@@ -91,7 +93,7 @@ class _Create(_Named, kw_only=True):
     path: _Refused = None
 
     def read_modelfile(self) -> Modelfile:
-        """Returns the equivalent Modelfile. Raises ApiError, ModelfileError."""
+        """Returns the Modelfile that this body describes. Raises ApiError, ModelfileError."""
         for field in ("files", "adapters", "quantize", "modelfile", "path"):
             if getattr(self, field):
                 how = "send from, system, template, parameters and messages, or use `eaglecpp create`"
@@ -159,7 +161,7 @@ async def ps(request: Request) -> Response:
 
 
 def _drafter(engine: Engine) -> str | None:
-    """Returns the kind of drafter, in the terms of `list`."""
+    """Returns the kind of an engine's drafter, named as in `eaglecpp list`; None if it does not draft."""
     if not engine.has_draft or (info := engine.draft_info) is None:
         return TEXT if engine.has_draft else None
     return HEAD if info["kind"] == "head" else info["arch" if info["kind"] in ("eagle", "model") else "kind"]
@@ -191,7 +193,7 @@ async def delete(request: Request) -> Response:
 
 
 async def copy(request: Request) -> Response:
-    """`POST /api/copy`: a second name for a model."""
+    """`POST /api/copy`: gives a model a second name."""
     from eaglecpp.store.transaction import copy_model
 
     body = await read(request, _Copy)
@@ -215,7 +217,7 @@ async def create(request: Request) -> Response:
     def work(report: Callable[[Status], None]) -> None:
         from eaglecpp.store.create import create_model
 
-        with tempfile.TemporaryDirectory() as empty:  # relative names in FROM are searched there first
+        with tempfile.TemporaryDirectory() as empty:  # FROM searches here first
             create_model(Stores.open(), name, modelfile, Path(empty), report=report)
 
     return await _progress(request, work, body.stream)
@@ -244,8 +246,8 @@ async def pull(request: Request) -> Response:
 async def _progress(
     request: Request, work: Callable[[Callable[[Status], None]], None], is_streamed: bool
 ) -> Response:
-    """Runs `work` in a thread and sends its reports. If the client disconnects, the next report ends the
-    work.
+    """Runs `work` in a thread and sends its progress reports to the client. If the client disconnects, the
+    next report raises an error, which ends `work`.
     """
     from eaglecpp.store.remote.reach import named_by_a_request
 
@@ -277,7 +279,7 @@ async def _progress(
     def ended(task: asyncio.Future[None]) -> None:
         lines.put_nowait(None)
         if not task.cancelled():
-            task.exception()  # retrieved, since no caller may wait for it
+            task.exception()  # marks the exception as retrieved
 
     async def parts() -> AsyncGenerator[bytes, None]:
         task = asyncio.ensure_future(server.work.downloads.run(run))

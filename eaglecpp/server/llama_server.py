@@ -2,7 +2,7 @@
 """The requests that editors send to llama-server: completions and infill, tokens, properties.
 
 Fields and forms: ggml-org/llama.cpp: tools/server/README.md, server-task.cpp. docs/serve.md lists the
-supported fields; others are ignored, as in llama-server.
+supported fields; other fields are ignored, as in llama-server.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SAMPLERS: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": 1.0, "dynatemp_range": 0.0},
     "infill": {"infill": False},
 }
-"""llama.cpp's samplers, and the options that switch each one off."""
+"""llama.cpp's samplers by name, each with the options that switch it off."""
 
 
 class CompletionBody(SampledBody, kw_only=True):
@@ -53,7 +53,7 @@ class CompletionBody(SampledBody, kw_only=True):
     samplers: list[str] | None = None
 
     def generation(self, **fields: Any) -> ServedRequest:
-        """Returns the request for one prompt. Raises ApiError."""
+        """Returns the body as a request for one prompt. Raises ApiError."""
         limits = (self.n_predict, self.max_tokens, -1)
         options = sampling_of(self, max_tokens=next(limit for limit in limits if limit is not None))
         if self.samplers is not None:
@@ -66,7 +66,7 @@ class CompletionBody(SampledBody, kw_only=True):
         return self.request(options, **fields)
 
     def requests(self, n_max: int) -> list[ServedRequest]:
-        """Returns a request for each prompt, for at most n_max. Raises ApiError."""
+        """Returns one request for each prompt. Raises ApiError, also for more than n_max prompts."""
         prompts = read_prompts(self.prompt, n_max=n_max)
         return [self.generation(prompt=prompt, n_keep=self.n_keep) for prompt in prompts]
 
@@ -109,7 +109,7 @@ async def _answered(request: Request, body: Body, wanted: Sequence[ServedRequest
         n_tokens = 0
         async for round in answer:
             n_tokens += len(round.tokens)
-            if round.tokens:  # more than one if drafts were accepted
+            if round.tokens:  # several tokens if drafts were accepted
                 part = {"index": index, "content": round.text, "tokens": round.tokens, "stop": False}
                 counts = {"tokens_predicted": n_tokens, "tokens_evaluated": len(answer.prompt.tokens)}
                 yield sse({**part, "id_slot": answer.stream.slot_number, **counts})
@@ -123,7 +123,7 @@ async def _answered(request: Request, body: Body, wanted: Sequence[ServedRequest
 
 
 def _last(answer: Answer) -> dict[str, Any]:
-    """Returns the fields of the last object."""
+    """Returns the fields of an answer's last JSON object."""
     completion, prompt = answer.completion, answer.prompt.tokens
     n_all, ending = len(prompt) + len(completion.tokens), ENDINGS[answer.reason]
     return {
@@ -167,7 +167,7 @@ async def tokenize(request: Request) -> Response:
 
 
 def _piece(data: bytes) -> str | list[int]:
-    """Returns a token's text, or its bytes if they are part of a character."""
+    """Returns a token's text, or the token's bytes if they are not whole characters."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -193,7 +193,7 @@ async def load(request: Request) -> Response:
 
 
 async def unload(request: Request) -> Response:
-    """`POST /models/unload`: unloads a model once it is unused."""
+    """`POST /models/unload`: unloads a model as soon as no request uses it."""
     name = (await read(request, Body)).model
     if not await server_of(request).unload(name):
         raise ApiError(400, f"model '{name}' is not loaded")
@@ -201,8 +201,8 @@ async def unload(request: Request) -> Response:
 
 
 async def adapters(request: Request) -> Response:
-    """`GET /lora-adapters`; `?model=` selects one of several models. `POST` is not supported: in llama-server
-    it changes the answers of all clients. Here each request sets its own scales.
+    """`GET /lora-adapters`; `?model=` selects one of several models. llama-server's `POST`, which changes the
+    answers of all clients, is not supported: each request sets its own scales.
     """
     source = await _source(request)
     listed = [
@@ -212,7 +212,7 @@ async def adapters(request: Request) -> Response:
 
 
 async def _source(request: Request) -> Source:
-    """Returns the model that `?model=` names, or the server's own."""
+    """Returns the model that `?model=` names, or the model of the command line."""
     server, name = server_of(request), request.query_params.get("model", "")
     return await server.work.names.run(find_source, name, server.config, server.files)
 

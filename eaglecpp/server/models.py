@@ -48,10 +48,10 @@ from eaglecpp.store.model import StoredModel
 if TYPE_CHECKING:
     from eaglecpp.server.answer import ServedRequest
 
-_N_BATCH = 256  # prompt tokens between two rounds, while other requests wait
+_N_BATCH = 256  # prompt tokens processed between two rounds of other requests
 _HOST_CACHE_SHARE = 8  # swapped out conversations may take 1/8 of the free memory
-_SHARE = 0.85  # share of the free memory at startup for models
-_LOOK_S = 1.0  # interval for checking what other requests wait for
+_SHARE = 0.85  # share of the memory free at startup that models may use
+_LOOK_S = 1.0  # maximum seconds between two checks for a change
 _log = logging.getLogger("eaglecpp.server")
 T = TypeVar("T")
 
@@ -64,11 +64,11 @@ Key = tuple[Any, ...]
 class Source:
     """The model that a name currently refers to.
 
-    name:   as listed, in one spelling
-    key:    the same for all names of one model
-    stored: returns the model in its store, or the file as a model
-    adapters: path and scale of each; an adapter with scale 0 is not used
-    chosen: the scales, if a request chose them
+    name:   the model's listed name, in one spelling
+    key:    identity of the model, equal for all its names
+    stored: function that returns the model in its store, or the file as a model
+    adapters: path and scale of each adapter; an adapter with scale 0 is not used
+    chosen: the adapters' scales, if a request chose them
     """
 
     name: str
@@ -82,8 +82,9 @@ class Source:
     def of(
         cls, name: str, files: ModelFiles, config: ServerConfig, stored: Callable[[], StoredModel]
     ) -> Source:
-        """Builds a source. Spellings and copies share a key. Another drafter, adapter or Modelfile
-        (parameters, system prompt, template, messages) on the same weights is another model.
+        """Builds the source of a name. Other spellings of the name and copies of the model have the same key.
+        The same weights with another drafter, adapter or Modelfile (parameters, system prompt, template,
+        messages) are another model.
         """
         text, draft = files.modelfile, files.draft
         states = (
@@ -99,9 +100,9 @@ class Source:
         return cls(name, files, key, stored, tuple(adapters))
 
     def adapted(self, scales: Mapping[int, float]) -> Source:
-        """Returns this model with its adapters at these scales, by number; unlisted adapters are not used. It
-        counts as another model in memory, because different adapters share neither a batch nor a cache.
-        Raises ApiError.
+        """Returns this model with other scales of its adapters, given by number. Unlisted adapters are not
+        used. The result counts as another model in memory, because different adapters share neither a batch
+        nor a cache. Raises ApiError.
         """
         for number in scales:
             if not 0 <= number < len(self.adapters):
@@ -115,17 +116,19 @@ class Source:
 
     @property
     def base_key(self) -> Key:
-        """Key of the model with its own scales; all variants share one queue."""
+        """Key of the model with its own adapter scales. Variants with other scales share the queue of this
+        key.
+        """
         return self.key[:-1] if self.chosen else self.key
 
 
 def find_source(
     name: str, config: ServerConfig, files: Mapping[str, Path], lora: Mapping[int, float] | None = None
 ) -> Source:
-    """Finds the model of a name on this machine; downloads nothing. files: GGUF files served under a name.
-    The operator decides which files are served. If the server's model is a file, every unknown name means
-    that file, as in llama-server, since clients send arbitrary names. lora: scales of its adapters by number,
-    instead of the model's own
+    """Finds the model of a name on this machine; downloads nothing. files: GGUF files by the name under which
+    they are served. The operator decides which files are served. If the server's model is a file, every
+    unknown name means that file, as in llama-server, since clients send arbitrary names. lora: scales of the
+    model's adapters by number, instead of its own
 
     Raises ModelNotFoundError, ModelNameError; ApiError for an empty name without a default model.
     """
@@ -158,8 +161,9 @@ def find_source(
 
 
 def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan:
-    """Returns the plan for opening a model: its own settings, overridden by the server's, for several
-    conversations. n_ctx: minimum tokens of each conversation; more if model and memory allow it.
+    """Returns the plan for opening a model for several conversations. The server's settings override the
+    model's own. n_ctx: minimum context of each conversation in tokens; it is longer if model and memory allow
+    it.
     """
     strategy = Strategy.parse(config.strategy) if config.strategy else None
     options: dict[str, Any] = config.engine_of(source.name) | {"n_sequences": config.n_parallel}
@@ -167,7 +171,7 @@ def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan
     options.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
     if source.adapters:
         options["lora"] = tuple((path, scale) for path, scale in source.adapters if scale)
-    defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # and Ollama's for sampling, even of a bare file
+    defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # files get Ollama's sampling defaults too
     defaults |= {name: value for name, value in engine_options({}).items() if name.startswith("sampling.")}
     make = partial(make_plan, source.files, strategy=strategy, defaults=defaults, choose_context=True)
     plan = make(options=options)
@@ -178,24 +182,26 @@ def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan
 
 
 def n_bytes_of(plan: OpeningPlan) -> int:
-    """Returns the bytes of memory of a model opened with this plan."""
+    """Returns the memory in bytes that a model opened with this plan takes."""
     return memory_needed(plan.target, plan.model_options(), plan.files.n_weight_bytes)
 
 
 class LoadedModel:
-    """A model in memory: its engine, which this opens, and its users. Belongs to one server.
+    """A model in memory: the engine, which the constructor opens, and the requests that use it. Belongs to
+    one server.
 
-    used: time when its last use ended; load_ms: load time, until a request has reported it
-    is_pinned: never unloaded for another model
+    used: time when the last use of the model ended; load_ms: load time, 0 after a request has reported it
+    is_pinned: the model is never unloaded for another one
     """
 
     def __init__(self, source: Source, plan: OpeningPlan, config: ServerConfig, turns: FairLock) -> None:
-        """plan: from `plan_source`"""
+        """Opens the model. plan: from `plan_source`"""
         started = time.perf_counter()
         self.notices = list(plan.notices)
         self.entry = complete_entry(source.stored(), source.name)  # as /api/tags lists it
         self.n_bytes = n_bytes_of(plan)
-        # steps that may fail come first: after this, no caller could close the open engine
+        # Steps that may fail come before the engine is opened, because no caller could close it after a
+        # failure.
 
         def open_engine() -> Engine:
             engine, without = open_fitting(plan)
@@ -226,7 +232,7 @@ class LoadedModel:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until it is unloaded; None = never."""
+        """Seconds until the model is unloaded; None = never."""
         if self.keep_alive_s < 0:
             return None
         return self.keep_alive_s if self.n_users else self.used + self.keep_alive_s - time.monotonic()
@@ -238,11 +244,11 @@ class LoadedModel:
 
     @property
     def chat(self) -> ChatModel:
-        """Builds prompts and reads answers."""
+        """The model's chat, which builds prompts and reads answers."""
         return self.engine.engine.shared.chat
 
     def answers_as(self, requested: str) -> str:
-        """Returns the model's name in an answer: as in the request; for a file, its own name."""
+        """Returns the model's name for an answer: the requested name, or the file's own name for a file."""
         return self.name if self.source.files.name is None or not requested else requested
 
 
@@ -258,9 +264,10 @@ def owner_of(request: Request) -> str:
 
 
 class Lease:
-    """The use of a loaded model.
+    """The use of a loaded model by one request.
 
-    end_late: ends the use if it has lasted longer than this many seconds, because others wait for the memory
+    end_late: function that takes seconds; ends the use if it has lasted longer, because other requests wait
+    for the memory
     """
 
     def __init__(self, model: LoadedModel) -> None:
@@ -269,9 +276,10 @@ class Lease:
 
 
 class Server:
-    """State shared by requests. files: GGUF files served under a name, in addition to the stores.
+    """State shared by requests. files: GGUF files by the name under which they are served, in addition to
+    stored models.
 
-    models: models in memory by `Source.key`, so that all names of one model share it
+    models: models in memory by `Source.key`, so that all names of a model share one entry
     """
 
     def __init__(self, config: ServerConfig, files: Mapping[str, Path]) -> None:
@@ -297,11 +305,13 @@ class Server:
         )
 
     async def files_run(self, work: Callable[..., T], *args: Any) -> T:
-        """Runs `work` on the models of this machine: files served under a name, and stored ones."""
+        """Runs `work(files, config, *args)`, which uses the models of this machine, in a thread."""
         return await self.work.files.run(work, self.files, self.config, *args)
 
     def _learning(self) -> Iterator[tuple[str, Path, Path]]:
-        """Yields the models whose answers are saved for their drafter: name, target, drafter."""
+        """Yields name, target and drafter of each model whose answers are saved for its drafter to learn
+        from.
+        """
         for model in list(self.models.values()):
             files = model.source.files
             if model.engine.engine.shared.on_answer is not None and files.draft is not None:
@@ -340,11 +350,11 @@ class Server:
                 self._release(model)
         finally:
             self._n_asked[source.base_key] -= is_queued
-            self._n_asked += Counter()  # drops entries of 0
+            self._n_asked += Counter()  # removes zero counts
 
     async def unload(self, name: str) -> bool:
-        """Unloads a model, by any of its names, as soon as it is unused, including variants with other
-        adapters. Returns False if it is not loaded. Raises ModelNotFoundError; ApiError for a pinned model.
+        """Unloads the model with this name, and its variants with other adapters, as soon as they are unused.
+        Returns False if the model is not loaded. Raises ModelNotFoundError; ApiError for a pinned model.
         """
         source = await self.work.names.run(find_source, name, self.config, self.files)
         if self.config.is_pinned(source.name):
@@ -355,8 +365,8 @@ class Server:
         return bool(models)
 
     async def forget(self, name: str) -> None:
-        """Unloads the models of that name as soon as they are unused: they were removed, or have another
-        drafter. name: as listed
+        """Unloads the models with a listed name as soon as they are unused. Called after a model was removed
+        or got another drafter.
         """
         for model in [model for model in self.models.values() if model.name == name]:
             await self._end(model)
@@ -383,8 +393,8 @@ class Server:
             loading.cancel()
 
     async def _taken(self, source: Source, n_ctx: int) -> LoadedModel:
-        """Returns a model with one more user. All requests for a model that is loading share that load and
-        its error. The load continues when they have disconnected.
+        """Returns a loaded model, counting one more user of it. All requests for a model that is being loaded
+        share this load and its error. The load continues even if all of them disconnect.
         """
         model = self.models.get(source.key)
         if model is not None and model.engine.broken is None:
@@ -425,10 +435,10 @@ class Server:
     async def _loaded(self, source: Source, n_ctx: int) -> LoadedModel:
         if self._is_stopping:
             raise asyncio.CancelledError
-        if (old := self.models.pop(source.key, None)) is not None:  # broken
+        if (old := self.models.pop(source.key, None)) is not None:  # the old engine is broken
             await self._unload(old)
         plan = await self.work.loading.run(plan_source, source, self.config, n_ctx)
-        if await self._make_room(n_bytes_of(plan), source.name):  # there is memory for more context now
+        if await self._make_room(n_bytes_of(plan), source.name):  # now a longer context may fit
             plan = await self.work.loading.run(plan.with_context)
         adapters = "".join(f", {Path(path).name} at {scale:g}" for path, scale in source.adapters)
         _log.info("loading %s%s", source.name, adapters)
@@ -445,7 +455,9 @@ class Server:
         return model
 
     async def _make_room(self, n_bytes: int, name: str) -> bool:
-        """Unloads other models until this one fits; returns whether any was unloaded."""
+        """Unloads other models until `n_bytes` more fit into memory; returns whether a model was unloaded.
+        name: the new model, for errors. Raises ApiError if the pinned models leave too little.
+        """
         pinned = [model for model in self.models.values() if model.is_pinned]
         n_pinned_bytes = sum(model.n_bytes for model in pinned)
         if len(pinned) >= self.config.n_models or n_pinned_bytes + n_bytes > self.n_bytes:
@@ -474,8 +486,8 @@ class Server:
         return len(self.models) < n_loaded
 
     async def _change(self, of: Iterable[LoadedModel]) -> None:
-        """Waits for a short time, or until something changes. Ends leases of these models that have lasted
-        longer than `slot_time_s`.
+        """Ends leases of these models that have lasted longer than `slot_time_s`. Then waits until a model is
+        unused or unloaded, at most one second.
         """
         if self.config.slot_time_s > 0:
             for lease in [lease for model in of for lease in model.leases]:
@@ -483,7 +495,7 @@ class Server:
         await self._look_again()
 
     async def _look_again(self) -> None:
-        """Waits for a short time, or until something changes."""
+        """Waits until a model is unused or unloaded, at most `_LOOK_S` seconds."""
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_S):

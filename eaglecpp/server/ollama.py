@@ -29,7 +29,7 @@ _N_KEEP = 4
 
 
 class _Body(Body, kw_only=True):
-    """Fields of both endpoints. show_drafts: for our page"""
+    """Fields of both endpoints. show_drafts: report which text was drafted, for the chat page"""
 
     stream: bool = True
     think: bool | Annotated[str, Meta(pattern="^(low|medium|high|max)$")] | None = None
@@ -139,7 +139,7 @@ async def _respond(request: Request, body: _Chat | _Generate, is_empty: bool) ->
 
 
 async def _load_or_unload(request: Request, body: _Chat | _Generate) -> Response:
-    """Loads the model of an empty request; unloads it if keep_alive is 0."""
+    """Handles a request without input: loads its model, or unloads it if keep_alive is 0."""
     wanted, reason, name = body.generation(), "load", body.model
     if wanted.keep_alive_s == 0:
         reason = "unload"
@@ -155,14 +155,16 @@ def _head(name: str) -> dict[str, Any]:
 
 
 def _drafts(answer: Answer, round: Chunk) -> dict[str, Any]:
-    """Returns a round for the page."""
+    """Returns a round's text in drafted and other pieces, and the counters so far, for the chat page."""
     counters = {name: answer.stream.live.get(name, 0) for name in ("predicted_n", "predicted_ms")}
     pieces = [[piece.text, piece.is_accepted, piece.is_thinking] for piece in round.pieces]
     return {"pieces": pieces, **counters}
 
 
 def _last(answer: Answer) -> dict[str, Any]:
-    """Returns the end of an answer: the reason, Ollama's times in nanoseconds, and our timings."""
+    """Returns the last object of an answer: the reason of the end, Ollama's times in nanoseconds, and our
+    timings.
+    """
     timings = answer.timings
     return {
         "done": True,

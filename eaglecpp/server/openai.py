@@ -39,12 +39,14 @@ class _Body(bodies.CloudBody, kw_only=True):
     stream_options: dict[str, Any] = {}
 
     def given(self) -> dict[str, Any]:
-        """Returns the sampling options. Raises ApiError."""
+        """Returns the sampling options of the body. Raises ApiError."""
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         return bodies.sampling_of(self, max_tokens=limit)
 
     def form(self) -> dict[str, Any]:
-        """Returns the form of the answer; `json_schema` is llama-server's field. Raises ApiError."""
+        """Returns the requested form of the answer, from `response_format` or llama-server's `json_schema`.
+        Raises ApiError.
+        """
         form = bodies.read_format(self.response_format)
         return form or ({"json_schema": self.json_schema} if self.json_schema else {})
 
@@ -62,13 +64,15 @@ class _Chat(_Body, kw_only=True):
     reasoning_effort: str = ""
     reasoning_budget_tokens: int | None = None
     thinking_budget_tokens: int | None = None
-    """Both are llama-server's."""
+    """llama-server's field, like `reasoning_budget_tokens`."""
     reasoning: dict[str, Any] = {}
     chat_template_kwargs: Annotated[dict[str, str | float | int | bool | None], Meta(max_length=256)] = {}
-    """Each value is tried by the probes of a template, so their number is limited."""
+    """Variables for the chat template. Their number is limited, because the probes of a template try each
+    value.
+    """
 
     def chat(self) -> ServedRequest:
-        """Returns the request. Raises ApiError."""
+        """Returns the body as a `ServedRequest`. Raises ApiError."""
         values = self.chat_template_kwargs
         if taken := ", ".join(values.keys() & _OF_PROMPTS):
             raise FieldError("chat_template_kwargs", f"{taken}: only the server sets these; leave them out")
@@ -97,7 +101,7 @@ class _Completions(_Body, kw_only=True):
     echo: bool = False
 
     def requests(self, n_max: int) -> list[ServedRequest]:
-        """Returns a request for each answer, for at most n_max. Raises ApiError."""
+        """Returns one request for each answer. Raises ApiError, also for more than n_max answers."""
         if self.echo:
             raise FieldError("echo", "not supported; remove it")
         if self.best_of not in (None, self.n):
@@ -213,7 +217,7 @@ async def model(request: Request) -> Response:
 
 
 def _model(entry: Mapping[str, Any], request: Request) -> dict[str, Any]:
-    """Returns a model's entry. `status` is llama-server's field."""
+    """Returns a model's entry of `/v1/models`. Its `status` is llama-server's field."""
     is_loaded = any(model.name == entry["name"] for model in server_of(request).models.values())
     status = {"status": {"value": "loaded" if is_loaded else "unloaded"}}
     name, modified = entry["name"], entry["modified_at"]
@@ -225,7 +229,7 @@ def _model(entry: Mapping[str, Any], request: Request) -> dict[str, Any]:
 
 
 def _head(prefix: str, kind: str) -> dict[str, Any]:
-    """Returns the fields that every object of an answer repeats."""
+    """Returns the fields that every JSON object of an answer repeats."""
     id, fingerprint = f"{prefix}-{uuid.uuid4().hex[:24]}", "fp_eaglecpp"
     return {"id": id, "object": kind, "created": int(time.time()), "system_fingerprint": fingerprint}
 
@@ -233,7 +237,7 @@ def _head(prefix: str, kind: str) -> dict[str, Any]:
 def _whole(
     head: Mapping[str, Any], answers: Sequence[Answer], choices: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Returns the whole answer. If there are several choices, each has its own timings."""
+    """Returns the JSON object of a finished answer. Each of several choices has its own timings."""
     out = {**head, "model": answers[0].name, "choices": choices, "usage": _usage(answers)}
     if len(answers) == 1:
         return {**out, "timings": answers[0].timings}
@@ -243,8 +247,8 @@ def _whole(
 
 
 def _end(head: Mapping[str, Any], body: _Body, answers: Sequence[Answer]) -> bytes:
-    """Returns the end of a stream. Other chunks have no usage, not even null, which some clients take for the
-    end.
+    """Returns the last chunks of a stream. The chunks before have no `usage` field, because some clients take
+    even null for the end.
     """
     last = {**head, "model": answers[0].name, "choices": [], "usage": _usage(answers)}
     return (sse(last) if body.stream_options.get("include_usage") is True else b"") + b"data: [DONE]\n\n"

@@ -47,12 +47,14 @@ class _Body(bodies.CloudBody, kw_only=True):
     truncation: Annotated[str, Meta(pattern="^(auto|disabled)$")] = "disabled"
     conversation: None = None
     prompt: None = None
-    """Stored on OpenAI's servers only; an answer that ignores it would be wrong."""
+    """A prompt stored on OpenAI's servers. It is refused, because an answer without the prompt would be
+    wrong.
+    """
 
     def wanted(self) -> ServedRequest:
-        """Returns the request. Raises ApiError."""
+        """Returns the body as a `ServedRequest`. Raises ApiError."""
         n_bytes = len(dump([getattr(self, name) for name in _REPEATED]))
-        if n_bytes > _REPEATED_BYTES:  # three events repeat these
+        if n_bytes > _REPEATED_BYTES:  # three events repeat these fields
             names = ", ".join(_REPEATED)
             raise ApiError(400, f"{names} have {n_bytes} bytes in all, the maximum is {_REPEATED_BYTES}")
         if self.background:
@@ -69,9 +71,9 @@ class _Body(bodies.CloudBody, kw_only=True):
 
 
 def _functions(tools: Iterable[Any]) -> Iterator[Any]:
-    """Yields the tools that the client runs, as functions. A custom tool, whose input is a text, gets a
-    parameter for it. Tools in a namespace (Codex has one per MCP server) keep its name. Tools that OpenAI
-    runs are left out, as in Ollama.
+    """Yields the tools that the client runs, as functions. A custom tool takes a text, for which its function
+    gets one parameter. Tools in a namespace keep the name of the namespace (Codex has one per MCP server).
+    Tools that OpenAI runs are left out, as in Ollama.
     """
     for tool in tools:
         kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
@@ -85,8 +87,8 @@ def _functions(tools: Iterable[Any]) -> Iterator[Any]:
 
 
 def _as_function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts a custom tool to a function. The grammar of its input is added to its description, and not
-    enforced.
+    """Converts a custom tool to a function. The grammar of the tool's input is not enforced, but added to the
+    tool's description.
     """
     form, text = tool.get("format"), str(tool.get("description") or "")
     if isinstance(form, dict) and isinstance(form.get("definition"), str):
@@ -95,7 +97,7 @@ def _as_function(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(tool: Any) -> Any:
-    """Returns a tool, or a call of it, under the name that the model knows."""
+    """Returns a tool or a tool call with the name that the model knows, in which a namespace is a prefix."""
     space = tool.get("namespace") if isinstance(tool, dict) else None
     return {**tool, "name": f"{space}__{tool.get('name')}"} if space else tool
 
@@ -193,8 +195,8 @@ def _texts(parts: Any) -> str:
 
 
 class _Form(NamedTuple):
-    """Names in one kind of item: its type, the prefix of its id, the key of its text, the events of the text,
-    and, if the text is in a part, the events and the type of the part.
+    """Names in one kind of output item: type, prefix of the id, key of the text, and events of the text. If
+    the item holds its text in a part, also the events and the type of that part.
     """
 
     item: str
@@ -214,12 +216,12 @@ _FORMS = {
     "custom": _Form("custom_tool_call", "ctc", "input", "custom_tool_call_input"),
 }
 ServerEvent = tuple[str, dict[str, Any]]
-"""Name and fields."""
+"""Name and fields of an event that the server sends."""
 
 
 class _ResponseObject:
-    """The response object in its states. output: its finished items; keep: saves the conversation with these
-    items, and returns whether it was kept
+    """The response object, updated by each event. output: finished items; keep: function that saves the
+    conversation with these items, and returns whether it was kept
     """
 
     def __init__(self, body: _Body) -> None:
@@ -266,7 +268,7 @@ class _ResponseObject:
         step, (kind, text), position = event.step, event.part, {"output_index": event.index}
         form = _FORMS[kind]
         own = {"role": "assistant"} if kind == "content" else {}
-        lists: dict[str, Any] = {"logprobs": []} if kind == "content" else {}  # always empty
+        lists: dict[str, Any] = {"logprobs": []} if kind == "content" else {}  # log-probabilities: empty
         id = uuid.uuid4().hex
         if isinstance(text, ToolCall):
             id, own = text.id, {"call_id": text.id, "name": text.name}

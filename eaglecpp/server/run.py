@@ -34,7 +34,7 @@ from eaglecpp.server.security import Gate
 
 _MAX = 2048
 _LINES = 10
-_FILES = 1 << 16  # a process with more open files has another problem
+_FILES = 1 << 16  # maximum; a process that needs more open files has another problem
 _WRITE_BUFFER = 8 << 10
 _CHUNKS, _CHUNK_BYTES = 10_000, 1024
 """Number of chunks that a body may have, plus one per this many bytes: h11 takes 10 us for each."""
@@ -50,7 +50,7 @@ def raise_file_limit() -> int:
     if soft == resource.RLIM_INFINITY:
         return 0
     n_max = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    with contextlib.suppress(OSError, ValueError):  # the system's own limit may be even lower
+    with contextlib.suppress(OSError, ValueError):  # the system's limit may be lower
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, n_max), hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
@@ -59,8 +59,8 @@ class Connections:
     """All connections of one server. waiting: connections without a complete request, oldest first."""
 
     def __init__(self, n_max: int = 0, n_files: int = 0) -> None:
-        """n_max: maximum connections; 0 = half of the available files, leaving the rest for models and
-        downloads
+        """n_max: maximum connections; 0 = half of the files that this process may open, so that models and
+        downloads have the other half
         """
         self.n_max = n_max or (min(_MAX, n_files // 2) if n_files else _MAX)
         self.waiting: dict[Protocol, None] = {}
@@ -68,12 +68,12 @@ class Connections:
     def make_room(self, n_open: int, newest: Protocol) -> None:
         if n_open > self.n_max:
             oldest = next(iter(self.waiting), newest)
-            self.waiting.pop(oldest, None)  # at once: many connections may be made before one is lost
+            self.waiting.pop(oldest, None)  # now: many connections may open before this one is lost
             oldest.transport.abort()
 
 
 class _Connection(h11.Connection):
-    """Refuses bodies in very small chunks, and bodies whose end is ambiguous."""
+    """An HTTP/1.1 connection that refuses bodies in very small chunks, and bodies whose end is ambiguous."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER)
@@ -97,8 +97,8 @@ class _Connection(h11.Connection):
 
 
 class Protocol(H11Protocol):
-    """Stops writing to a client that does not read, instead of buffering, and limits the time for the rest of
-    a request.
+    """uvicorn's HTTP protocol with two more limits. It stops writing to a client that does not read, instead
+    of buffering. It limits the time for the rest of a request.
     """
 
     def __init__(self, connections: Connections, head_s: float, **options: Any) -> None:
@@ -130,8 +130,9 @@ class Protocol(H11Protocol):
         super().send_400_response(self.conn.refusal or msg)
 
     def _watch(self) -> None:
-        """Tracks how far the client's request has arrived. uvicorn limits the time between two requests, and
-        the reader of a body its time. This limits the head, and the rest of a body that is no longer read.
+        """Records whether the connection waits for a complete request. Limits the time for the head of a
+        request, and for the rest of a body that no handler reads any more. uvicorn limits the time between
+        two requests, and `http.read_json` the time for a body that is read.
         """
         state = self.conn.their_state
         if state in (h11.IDLE, h11.SEND_BODY):
@@ -150,8 +151,9 @@ class Protocol(H11Protocol):
 
 
 class Seldom(logging.Filter):
-    """Limits each warning to a few lines a minute, so that no client can fill a disk. Drops the tracebacks
-    that uvicorn and starlette log for requests that are cancelled when the server stops.
+    """A log filter that limits each warning to a few lines a minute, so that no client can fill a disk. It
+    also drops the tracebacks that uvicorn and starlette log for requests that are cancelled when the server
+    stops.
     """
 
     def __init__(self) -> None:
@@ -172,7 +174,9 @@ class Seldom(logging.Filter):
 
 
 LARGE = 1 << 20
-"""Bytes above which freed blocks return to the system; a round allocates smaller blocks, or keeps them."""
+"""Bytes above which a freed block returns to the system. Blocks that a round allocates are smaller, or are
+kept.
+"""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _TRIM = 16 << 20
@@ -213,8 +217,8 @@ def bind(host: str, port: int) -> socket.socket:
                 "program, or choose another port with --port"
             ) from None
         raise EagleError(f"cannot listen on {host} port {port}: {error.strerror}") from None
-    # Connections inherit these. They keep the system's buffer small for a client that does not read, and
-    # close its connection after a while, even with unsent data.
+    # Connections inherit these options, which keep the system's buffer small for a client that does not read,
+    # and close the connection after a while, even with unsent data.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
@@ -245,8 +249,8 @@ def serve(
 
 
 class Runner(uvicorn.Server):
-    """Listens at once, then loads the preloaded and the pinned models. failure: the error of such a load,
-    which stops the server.
+    """A uvicorn server that listens at once, then loads the preloaded and the pinned models. failure: the
+    error of such a load, which stops the server.
     """
 
     def __init__(self, app: Gate, preload: str, on_start: Callable[[], None] | None = None) -> None:
@@ -266,7 +270,7 @@ class Runner(uvicorn.Server):
 
     @property
     def is_ready(self) -> bool:
-        """True if it listens and all preloaded models are in memory."""
+        """True if the server listens and all preloaded models are in memory."""
         return self.started and not self._shared.loads
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

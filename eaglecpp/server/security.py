@@ -29,15 +29,15 @@ from eaglecpp.server.models import Server
 from eaglecpp.server.shared import in_words
 
 _log = logging.getLogger("eaglecpp.server.access")
-_POLLED = ("/static/", "/api/ps", "/api/tags")  # by the page; successes are logged at DEBUG
+_POLLED = ("/static/", "/api/ps", "/api/tags")  # polled by the page; successes are logged at DEBUG
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
-_CORS: Any = {"allow_private_network": True, "max_age": 12 * 3600}  # seconds for which a preflight is valid
-_OPEN = ("/", "/health", "/v1/health", "/metrics")  # probes may read these without a key
-_OWN_PAGES = ("none", "same-origin")  # of Sec-Fetch-Site: typed by the user, or from this server's page
+_CORS: Any = {"allow_private_network": True, "max_age": 12 * 3600}  # seconds that a preflight is valid
+_OPEN = ("/", "/health", "/v1/health", "/metrics")  # paths that probes may read without a key
+_OWN_PAGES = ("none", "same-origin")  # Sec-Fetch-Site: typed by the user; from our page
 
 
 class Gate:
-    """Checks, counts and logs requests. server: their shared state"""
+    """ASGI middleware that checks, counts and logs requests. server: the state shared by requests"""
 
     def __init__(self, app: Starlette, server: Server) -> None:
         self.app, self.server, self.config = app, server, server.config
@@ -73,7 +73,9 @@ class Gate:
             _log.log(level, "%s", " ".join(words))
 
     def _route(self, scope: Scope) -> str:
-        """Returns the pattern of the path, because model names must not become labels of metrics."""
+        """Returns the pattern of the matching route as a label for metrics, because model names must not
+        become labels.
+        """
         routes = (route for route in self.app.routes if isinstance(route, Route))
         return next((route.path for route in routes if route.matches(scope)[0] is not Match.NONE), "other")
 
@@ -106,8 +108,8 @@ class Gate:
         return scheme in ("http", "https") and (_is_local(_host(netloc)) or netloc == headers.get("host"))
 
     def _is_elsewhere(self, scope: Scope, headers: Headers, host: str) -> bool:
-        """Returns whether another site's page sends the request without an origin. Links to our own page are
-        allowed.
+        """Returns whether another site's page sent the request without an Origin header. Links to our own
+        page are allowed.
         """
         site = headers.get("sec-fetch-site", _OWN_PAGES[0])
         if site in _OWN_PAGES or "*" in self.config.origins or (site == "same-site" and _is_local(host)):
@@ -116,11 +118,11 @@ class Gate:
 
 
 def _known_key(headers: Headers, keys: Sequence[str]) -> str | None:
-    """Returns the matching key of a request, from either header."""
+    """Returns the valid API key in a request's headers, or None."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     sent = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
     same = [k for k in keys for key in sent if hmac.compare_digest(key.encode("latin-1"), k.encode())]
-    return next(iter(same), None)  # after all comparisons, for constant time
+    return next(iter(same), None)  # only now, so that the time is constant
 
 
 def _host(text: str) -> str:
@@ -141,7 +143,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_local(host: str) -> bool:
-    """Returns whether the host means the client's own machine on any network."""
+    """Returns whether a host name or address always means the client's own machine, such as localhost."""
     if (address := _address(host)) is not None:
         return address.is_loopback or address.is_unspecified
     return host == "localhost" or host.endswith(".localhost")

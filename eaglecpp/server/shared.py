@@ -24,10 +24,12 @@ from eaglecpp.threads import Threads
 
 
 class Work:
-    """names:     looks up model names, for every request
+    """Threads of the server, by purpose.
+
+    names:     looks up model names, for every request
     loading:   opens models, one after another
     files:     lists and describes models, changes the store
-    downloads: pulls, which may take hours; refuses further ones while all are busy
+    downloads: pulls models, which may take hours; refuses further pulls while all threads are busy
     bodies:    parses large bodies
     answers:   writes large answers
     """
@@ -42,8 +44,8 @@ class Work:
 
 
 class Held:
-    """Bytes of the bodies of unanswered requests. n_max: maximum of all together. The first 64 KiB of a body
-    are not counted, so a few large bodies cannot block ordinary requests.
+    """Counter of the bytes in all bodies of unanswered requests. n_max: maximum of this sum. The first 64 KiB
+    of a body are not counted, so a few large bodies cannot block ordinary requests.
     """
 
     FREE = 64 << 10
@@ -53,7 +55,9 @@ class Held:
         self._n = 0
 
     def hold(self, scope: Scope, size: int) -> None:
-        """Counts a body. size: bytes of this request so far. Raises ApiError."""
+        """Counts the body of a request. size: bytes received so far. Raises ApiError if the sum exceeds
+        n_max.
+        """
         more = max(0, size - self.FREE) - scope.get("held", 0)
         if more <= 0:
             return
@@ -67,9 +71,9 @@ class Held:
 
 
 class KeptResponses:
-    """n_max, n_bytes: limits for each owner; beyond them, the least recently used responses are dropped. An
-    owner is an API key, or "" if the server requires none. Owners can neither read nor evict each other's
-    responses. 0 = keep none.
+    """Responses that later requests may continue. n_max, n_bytes: maximum responses and bytes of each owner,
+    0 = keep no responses; the least recently used responses are dropped first. An owner is an API key, or ""
+    if the server requires no key. Owners can neither read nor evict each other's responses.
     """
 
     def __init__(self, n_max: int, n_bytes: int) -> None:
@@ -77,8 +81,8 @@ class KeptResponses:
         self._of: dict[str, OrderedDict[str, bytes]] = {}
 
     def add(self, owner: str, id: str, items: bytes) -> bool:
-        """Keeps a conversation with its response, a JSON array of items. Returns False if it exceeds the
-        limit on its own.
+        """Keeps a conversation with its response, a JSON array of items. Returns False if this response alone
+        exceeds the limit.
         """
         if not self.n_max or len(items) > self.n_bytes:
             return False
@@ -112,7 +116,7 @@ class OwnTexts:
         own = self._of.setdefault(owner, deque(maxlen=self.N_MAX))
         lengths = [_n_equal(text, old) for old in own]
         for old, n in [*zip(own, lengths, strict=True)]:
-            if n == len(old):  # the new text continues it
+            if n == len(old):  # the new text continues the old one
                 own = self._of[owner] = deque((other for other in own if other is not old), self.N_MAX)
         own.append(text)
         return max(lengths, default=0)
@@ -133,7 +137,7 @@ _OF_ANSWERS = {
     "draft_tokens_total": ("draft_n", "Tokens drafted."),
     "draft_tokens_accepted_total": ("draft_n_accepted", "Drafted tokens that were accepted."),
 }
-"""Counters, and the timings that they sum."""
+"""Counters of `/metrics`, each with the entry of `timings` that it sums and a description."""
 _GAUGES = {
     "requests_running": "Running generations.",
     "requests_waiting": "Requests waiting for a slot.",
@@ -166,7 +170,7 @@ class Metrics:
         values[key] = values.get(key, 0.0) + value
 
     def count(self, model: str, timings: Mapping[str, Any], reason: str, seconds: float) -> None:
-        """Adds one generation."""
+        """Adds one generation to the counters."""
         for family, (key, _) in _OF_ANSWERS.items():
             self.add(family, timings.get(key, 0), model=model)
         self.add("generations_total", model=model, reason=reason)
@@ -192,7 +196,7 @@ class Metrics:
 
 
 def note_answer(scope: MutableMapping[str, Any], model: str, timings: Mapping[str, Any]) -> None:
-    """Remembers an answer for the log line of its request. timings: the available ones"""
+    """Remembers an answer for the log line of its request. timings: the available timings"""
     scope.setdefault("answers", []).append((model, timings))
 
 
@@ -207,7 +211,7 @@ def in_words(scope: Mapping[str, Any]) -> list[str]:
     words = [answers[0][0], f"prompt {n('prompt_n') + n('reused_n')} ({n('reused_n')} cached)"]
     if n("predicted_n"):
         ms = max(timings.get("predicted_ms", 0.0) for _, timings in answers)
-        # they ran concurrently
+        # the answers ran concurrently
         words.append(f"answer {n('predicted_n')}, {1000 * n('predicted_n') / max(ms, 1e-3):.1f} tokens/s")
         words.append(f"drafts {n('draft_n_accepted')}/{n('draft_n')}")
     return words

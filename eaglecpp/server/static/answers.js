@@ -33,7 +33,7 @@ export function ask(content) {
   }
 }
 
-// index: of the answer to generate again; turn: an answer to continue at its end
+// Generates an answer. index: number of the answer to generate again; turn: an answer to continue at its end
 export async function answer(index = shown(chat()).length, turn = null) {
   const owner = chat(), { compare: isPair, drafting } = turn ? {} : state.settings, control = new AbortController();
   endEdit();
@@ -42,17 +42,17 @@ export async function answer(index = shown(chat()).length, turn = null) {
   set();
   await haveModels();
   const asked = messages(owner, index), wanted = options();
-  if (isPair) wanted.seed ??= Math.floor(Math.random() * 2 ** 31);  // the same text in both
+  if (isPair) wanted.seed ??= Math.floor(Math.random() * 2 ** 31);  // the same seed gives both answers the same text
   speak(turn ? "The answer continues." : "The answer has started.");
   if (turn) delete turn.answers[0].error;
   else {
     turn = { role: "assistant", answers: (isPair ? [true, false] : [drafting]).map((draft) => ({ draft, content: "", thinking: "", runs: [] })) };
     addTurn(owner, index, turn);
     saveChat(owner);
-    if (owner === chat()) $("log").scrollTop = 0;  // scrolls to the end
+    if (owner === chat()) $("log").scrollTop = 0;  // the end, since the log is in reverse order
   }
   let isWhole = true;
-  // one after the other, so that their speeds are comparable
+  // The two answers run one after the other, so that their speeds are comparable.
   for (const one of turn.answers) isWhole &&= await stream(one, asked, wanted, isPair, control.signal);
   if (isPair) compare(...turn.answers);
   state.running.delete(owner.id);

@@ -44,8 +44,8 @@ export function save(name, value) {
 // A message for screen readers only; other users see the change.
 export const speak = (spoken) => set({ spoken });
 
-// Shows a notice above the question, also to screen readers. One with an error or a button stays until it is closed or replaced.
-// retry: action of the button; label: its text
+// Shows a notice above the question, also to screen readers. A notice with an error or a button stays until
+// it is closed or replaced. retry: action of the button; label: its text
 export function say(notice, isBad = false, retry = null, label = "Try again") {
   set({ notice, isBad, retry, label });
   clearTimeout(fading);
@@ -91,7 +91,7 @@ export async function request(path, { method = "GET", body, signal } = {}) {
   return answer;
 }
 
-// Yields the objects of a streamed answer, one per line. Throws an object that is an error.
+// Yields the objects of a streamed answer, one per line. If an object is an error, throws it.
 export async function* lines(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The turns of a conversation, `one`. All turns ever made are kept, in order, so that an edit loses none.
-// Each turn has the index of its predecessor, `before`, and of its shown successor, `next`; the conversation
-// has the `next` of the first.
+// The turns of a conversation, which is called `one` here. An edit loses no turn, because `turns` keeps all
+// turns in order of creation. Each turn has the index of its predecessor, `before`, and of its shown
+// successor, `next`. The `next` of the conversation is its first shown turn.
 
 export function shown(one) {
   const turns = [];
@@ -9,7 +9,7 @@ export function shown(one) {
   return turns;
 }
 
-// Replaces the shown turn at the index, and all after it, by a turn.
+// Replaces the shown turn at `index`, and all turns after it, by `turn`.
 export function addTurn(one, index, turn) {
   turn.before = one.turns.indexOf(shown(one)[index - 1]);
   (one.turns[turn.before] ?? one).next = one.turns.push(turn) - 1;
@@ -22,7 +22,7 @@ export function showTurn(one, turn) {
   (one.turns[turn.before] ?? one).next = one.turns.indexOf(turn);
 }
 
-// Checks that a stored conversation is such a tree.
+// Checks that a stored conversation is a valid tree of turns.
 export function isTree({ turns, next }) {
   const isBehind = (at, one) => one === undefined || (one > at && one in turns);
   return isBehind(-1, next) && turns.every((turn, at) => turn.before < at && (turn.before === -1 || turn.before in turns) && isBehind(at, turn.next));

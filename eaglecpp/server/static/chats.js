@@ -60,7 +60,7 @@ const isAnswer = ({ content, runs, speedup = 0 }) => typeof content === "string"
 
 const byTime = (one, other) => other.at - one.at;
 
-// Marks a conversation as just used: it comes first.
+// Marks a conversation as just used, so that it comes first in the list.
 export function touch(one) {
   one.at = Date.now();
   state.chats.sort(byTime);
@@ -92,7 +92,7 @@ export function newChat() {
 // randomUUID is missing if the page comes over plain HTTP from another machine.
 const made = () => ({ id: `${Date.now()}-${Math.random()}`, at: Date.now(), title: "New conversation", turns: [] });
 
-// Shows a conversation. A running answer of another one continues.
+// Shows a conversation. A running answer of another conversation continues.
 export function open(one) {
   endEdit();
   save("current", one.id);
@@ -118,7 +118,7 @@ export function leave() {
   endEdit();
 }
 
-// The list: a drawer on a phone, else next to the conversation.
+// The list of conversations: a drawer on a phone, else next to the conversation.
 export function showList(isListOpen) {
   set({ isListOpen });
   if (!NARROW.matches) save("menu", isListOpen);

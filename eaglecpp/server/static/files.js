@@ -3,8 +3,8 @@
 import { $, complain, html, IconButton, set, state } from "./base.js";
 import { takesImages } from "./models.js";
 
-const MAX_TEXT = 256 * 1024;  // bytes; exceeds most contexts
-const MAX_SIDE = 1024;  // pixels; models scale pictures down further anyway
+const MAX_TEXT = 256 * 1024;  // bytes of a text file; more than most contexts hold
+const MAX_SIDE = 1024;  // pixels of the longer side; models scale pictures down further anyway
 
 Object.assign(state, { files: [], images: [] });  // attached to the question in the input field
 document.ondragover = (event) => event.preventDefault();

@@ -24,11 +24,11 @@ export async function defaults() {
   return { ...settings.params, num_predict: settings.params.n_predict, num_ctx: settings.n_ctx };
 }
 
-let loading = null;  // the promise of the list
+let loading = null;  // promise of the list of models
 
 export const loadModels = () => loading = listModels();
 
-// Waits for the list, since a question may come first.
+// Waits for the list of models, since a question may be sent before it has arrived.
 export async function haveModels() {
   await loading;
   if (!state.chosen) await loadModels();

@@ -66,7 +66,8 @@ function formula(tex, displayMode) {
 
 const asWritten = (tex) => `<code>${markdown.utils.escapeHtml(tex)}</code>`;
 
-// Returns whether a mark still follows. Cached, since searching for each unclosed mark would be quadratic.
+// Returns whether this mark still occurs in the text after `from`. Cached, since a search for each unclosed
+// mark would take quadratic time.
 function comes(state, mark, from) {
   state.marks ??= {};
   state.marks[mark] ??= state.src.lastIndexOf(mark);

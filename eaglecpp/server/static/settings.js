@@ -8,7 +8,7 @@ import { defaults, loadedModel, loadModels } from "./models.js";
 const NUMBERS = {  // label, step, maximum, minimum; a phone folds all but the first two
   temperature: ["Temperature", 0.1, 2], num_predict: ["Max tokens", 1, undefined, 1], num_ctx: ["Context", 1, undefined, 1],
   top_p: ["Top p", 0.05, 1], top_k: ["Top k", 1], min_p: ["Min p", 0.01, 1], repeat_penalty: ["Repeat penalty", 0.05], seed: ["Seed", 1] };
-const SAVED = [...Object.keys(NUMBERS), "think", "strategy"];  // by a preset, in addition to the system prompt
+const SAVED = [...Object.keys(NUMBERS), "think", "strategy"];  // settings that a preset saves, in addition to the system prompt
 const BUILT_IN = { "Model's own": {}, Precise: { temperature: "0" }, Balanced: { temperature: "0.7", top_p: "0.9" },
   Creative: { temperature: "1.1", top_p: "0.95", min_p: "0.05" } };
 const FIRST = { ...Object.fromEntries(SAVED.map((name) => [name, ""])), key: "", theme: "", drafting: true, compare: false, colour: false };
@@ -24,7 +24,7 @@ export function change(changes) {
   set({ settings: { ...state.settings, ...changes } });
 }
 
-// Attributes of a field, and of a switch, for a setting.
+// Return the attributes of an input field, and of a switch, for a setting.
 const field = (id) => ({ id, value: state.settings[id], onInput: ({ target }) => change({ [id]: target.value }) });
 export const toggle = (id) => ({ id, type: "checkbox", checked: state.settings[id], onChange: ({ target }) => change({ [id]: target.checked }) });
 
@@ -36,7 +36,7 @@ export async function openSettings() {
 
 function closeSettings() {
   saveChat();
-  if (!state.chosen) loadModels();  // the key may have been missing
+  if (!state.chosen) loadModels();  // the API key may have been missing before
 }
 
 function setSystem(system) {
@@ -121,7 +121,7 @@ function inMemory(now) {
     `strategy ${now.strategy}, ${now.drafts ? "with" : "without"} drafts. ${(now.notices ?? []).join(" ")}`;
 }
 
-// Returns the value of an empty field.
+// Returns the value that applies if a field is empty.
 function inForce(name) {
   const value = state.inForce[name];
   if (name === "seed") return "random";
