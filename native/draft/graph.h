@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "draft/kv.h"
+#include "draft/sketch.h"
 #include "draft/weights.h"
 
 namespace eaglecpp {
@@ -145,6 +146,8 @@ struct DraftGraph {
 
     std::vector<std::unique_ptr<DraftGraph>> steps;  // inputs and outputs of the GraphShape::n_steps draft rows
     std::unique_ptr<DraftGraph> context;             // for a block: inputs of the rows before it
+
+    std::unique_ptr<ExactLogits> exact;  // for a head with a sketch
 
     int epoch = 0;  // of its memory
 

@@ -5,6 +5,7 @@
 
 #include <ggml-backend.h>
 #include <ggml-cpp.h>
+#include <ggml-cpu.h>
 #include <ggml.h>
 
 #include <string>
@@ -60,6 +61,9 @@ struct DraftWeights {
     EmbeddingTable before;
     // The other factor: W2 [Vd, R] by draft id if the host multiplies with it, or the selector's [V, R].
     EmbeddingTable after;
+    // For a head with a sketch on the CPU: its rows [Vd, H], and how ggml multiplies and rounds them.
+    EmbeddingTable head_rows;
+    const ggml_type_traits_cpu *head_product = nullptr, *head_input = nullptr;
     EmbeddingTable confidence;  // confidence head: [1, H + R], for a position's state and a row of W1
     // On a device with enough memory: the embeddings of the draft vocabulary [H, Vd], by draft id; otherwise null.
     ggml_tensor * draft_embedding = nullptr;
