@@ -124,7 +124,7 @@ def test_differing_settings_of_drafters_are_named_and_newer_ones_ignored(tmp_pat
 
     trainer(size=8, block={"rank": 64}).run()
     trainer(size=8, block={"rank": 64, "newer": 1.0}, newer=False).resume()
-    wrong = r"only, and drafter.block.rank: the stored run has 64, this one 32\. "
+    wrong = r"same run, but drafter.block.rank: the stored run has 64, this one 32\. "
     with pytest.raises(MismatchError, match=wrong):
         trainer(size=8, block={"rank": 32}).resume()
 
