@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The compiled extension. Only `eaglecpp.engine`, `eaglecpp.lowlevel` and `eaglecpp.log` import it."""
+"""The compiled extension. Only `eaglecpp.engine`, `eaglecpp.lowlevel` and `eaglecpp.log` import this module."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, overload
@@ -24,7 +24,9 @@ def drain_log() -> list[tuple[int, str]]:
 plan_reasons: Sequence[str]  # values of `Timings.plan["reason"]`
 
 def head_architectures() -> list[str]:
-    """Returns the architectures with heads for further tokens that can draft (native/target/heads.cpp)."""
+    """Returns the architectures whose models may have multi-token prediction heads that can draft
+    (native/target/heads.cpp).
+    """
 
 class EngineOptions:
     """Plain struct; every field has a default. Names as in `eaglecpp.options.ModelOptions` / `DraftOptions`."""
@@ -51,16 +53,16 @@ class EngineOptions:
     rope_freq_base: float  # 0 = from the model
     rope_freq_scale: float
     repack: str  # "auto" | "on" | "off": extra CPU buffer types (AMX, repacked weights)
-    kernels: str  # "auto" | "off": our own CPU kernels
+    kernels: str  # "auto" | "off": eaglecpp's own CPU kernels
     n_sequences: int  # maximum number of open conversations
     separate_caches: bool  # a cache per conversation; disables trees
     n_draft_max: int  # maximum draft nodes per round, for all strategies
-    n_draft_more: int  # further draft nodes, for a single conversation without a recurrent state
+    n_draft_more: int  # further draft nodes while one conversation runs, without a recurrent state
     n_leaves_max: int  # maximum tree leaves per round and sequence
     draft_device: str  # "auto" | "cpu" | a ggml device name
     draft_type_kv: str  # "f16" | "f32"
     draft_window: int  # tokens that the drafter attends to, counted from the last; 0 = as its file says
-    text_drafts: str  # "auto" = if there is a drafter | "on" = also without one | "off"
+    text_drafts: str  # "auto" = if there is a drafter | "on" = also without a drafter | "off"
     exact: str  # "auto" | "on" | "off"
     lora: list[tuple[str, float]]
 
@@ -101,7 +103,7 @@ class SamplingParams:
     def __init__(self) -> None: ...
 
 class Strategy:
-    """How to use the drafter: kind "off" | "chain" | "tree" | "auto"."""
+    """How to draft: kind "off" | "chain" | "tree" | "auto"."""
 
     kind: str
     k: int  # children per frontier node; 1 for a chain
@@ -111,7 +113,7 @@ class Strategy:
     def __init__(self, kind: str = "off", k: int = 1, depth: int = 0, nodes: int = 0) -> None: ...
 
 class GenerateParams:
-    """One generation on one sequence."""
+    """Parameters of one generation on one sequence."""
 
     sampling: SamplingParams
     strategy: Strategy
@@ -144,50 +146,50 @@ class StepResult:
     error: Exception | None  # error that ended only this generation; `tokens` is then empty
 
 class MadeSampler:
-    """A sampler from `Engine.make_sampler`, for one generation."""
+    """A sampler that `Engine.make_sampler` returns, for one generation."""
 
 class SavedSequence:
-    """A conversation that was saved between two generations. n_bytes: size of a blob from a file, which `check`
-    must validate before other calls.
+    """A conversation that was saved between two generations. n_bytes: size of a blob that is read from a file, which
+    `check` must validate before other calls.
     """
 
     def __init__(self, n_bytes: int) -> None: ...
     def seal(self) -> None:
-        """Writes the checksum. Call before `blob` goes to a file."""
+        """Writes the checksum into the blob. Call this before `blob` is written to a file."""
 
     def check(self, known: Sequence[int] = ()) -> None:
-        """Raises ValueError if the blob was not made by `seal`. known: its first tokens, with this process's
-        ids of images; other tokens must not be of images.
+        """Raises ValueError if the blob was not made by `seal`. known: the first tokens of the blob, with this
+        process's ids of images. Further tokens must not be image ids.
         """
 
     @property
-    def blob(self) -> memoryview: ...  # without copying
+    def blob(self) -> memoryview: ...  # the state, not copied
     @property
     def tokens(self) -> list[int]: ...
     @property
-    def ends(self) -> list[int]: ...  # lengths to which the text can be cut, the last is n_past; [] = any
+    def ends(self) -> list[int]: ...  # lengths to which the text can be cut, up to n_past; [] = any length
     @property
-    def n_past(self) -> int: ...  # tokens already run
+    def n_past(self) -> int: ...  # number of tokens that have been run
     @property
     def n_bytes(self) -> int: ...
 
 class Embedder:
-    """Computes vectors of texts in a separate context on an engine's weights, which it keeps alive."""
+    """Computes vectors of texts with an engine's weights, in a separate context. It keeps the weights alive."""
 
     def __init__(self, engine: Engine, pooling: str) -> None:
-        """pooling: none, mean, cls or last; "" = the file's, or mean."""
+        """pooling: "none", "mean", "cls" or "last"; "" = the file's setting, or "mean"."""
     @property
     def pooling(self) -> str: ...
     @property
     def n_values(self) -> int: ...  # per row
     @property
-    def n_most(self) -> int: ...  # tokens of the longest text
+    def n_most(self) -> int: ...  # maximum tokens of a text
     def begin(self, texts: Sequence[Sequence[int]]) -> None: ...
     def step(self, n_threads: int) -> bool:
         """Runs one decode; returns False once all texts were read."""
 
     def take(self) -> NDArray[np.float32]:
-        """Returns [texts, n_values], or without pooling [tokens, n_values]; not normalised."""
+        """Returns the vectors, not normalised: [texts, n_values], or without pooling [tokens, n_values]."""
 
 class Engine:
     """Owns target, drafter and sequences. Not thread-safe: a concurrent call raises EngineBusyError."""
@@ -196,7 +198,7 @@ class Engine:
         self, options: EngineOptions, on_progress: Callable[[], object] | None = None
     ) -> (
         None
-    ): ...  # on_progress: called while models load and are measured; its exception cancels and is raised
+    ): ...  # on_progress: called while models load and are measured; its exception cancels that and is raised
     @property
     def n_ctx(self) -> int: ...
     @property
@@ -231,28 +233,28 @@ class Engine:
     @property
     def n_threads_now(
         self,
-    ) -> int: ...  # for decoding; fewer than device_info()'s while other processes need the cores
+    ) -> int: ...  # threads for decoding; fewer than device_info()'s while other processes need the cores
     @property
     def n_draft_max(self) -> int: ...
     @property
     def n_shared_rows(self) -> int: ...
     @property
-    def chains_only(self) -> str: ...  # reason; "" = supports trees
+    def chains_only(self) -> str: ...  # reason why trees are not supported; "" = they are
     @property
     def never_exact(self) -> str: ...  # reason why batches of several rows are never exact; "" = they can be
     @property
-    def keeps_order(self) -> bool: ...  # trees do not change the order of cells, so they can be exact
+    def keeps_order(self) -> bool: ...  # trees keep the order of cells, so they can be exact
     def measure_exact_rows(self, sequence: int = -1) -> dict[str, Any]:
-        """Measures the numbers of rows at which a batch has the bits of single rows. Returns `points`, `decodes`,
-        `ms`. Uses the given sequence, which is cleared, or runs before any sequence is open. Raises EngineBusyError
-        if another sequence generates, or without a sequence if any is open.
+        """Measures the batch sizes, in rows, at which each row has the same bits as alone. Returns `points`, `decodes`,
+        `ms`. Uses and clears the given sequence. Without `sequence`, no sequence may be open. Raises EngineBusyError if
+        another sequence generates or is open.
         """
 
     @property
-    def drafts_forms_alone(self) -> bool: ...  # drafts only forced tokens of grammars
+    def drafts_forms_alone(self) -> bool: ...  # True if only forced tokens of grammars are drafted
     def set_exact_rows(self, points: Sequence[tuple[int, bool]]) -> None: ...
     @property
-    def exact_points(self) -> list[tuple[int, bool]]: ...  # as measured: (rows, is_exact)
+    def exact_points(self) -> list[tuple[int, bool]]: ...  # measured (rows, is_exact)
     @property
     def exact_rows(self) -> str: ...  # "1-5, 8"
     def metadata(self) -> dict[str, str]: ...
@@ -274,7 +276,7 @@ class Engine:
     @overload
     def tokenize(
         self, text: bytes, add_special: bool, parse_special: bool, n_most: int
-    ) -> list[int] | None: ...  # None if there are more
+    ) -> list[int] | None: ...  # None if the text has more tokens than allowed
     def detokenize(self, tokens: Sequence[int], remove_special: bool, special: bool) -> bytes: ...
     def token_to_piece(self, token: int, special: bool) -> bytes: ...
     def is_eog(self, token: int) -> bool: ...
@@ -285,30 +287,30 @@ class Engine:
     def save(self, sequence: int) -> SavedSequence: ...
     def restore(self, sequence: int, saved: SavedSequence) -> bool: ...
     def make_sampler(self, params: GenerateParams) -> MadeSampler:
-        """Does the slow work before a generation. Thread-safe."""
+        """Returns a sampler, which is the slow part of starting a generation. Thread-safe."""
 
     def begin(
         self, sequence: int, prompt: Sequence[int], params: GenerateParams, sampler: MadeSampler | None = None
     ) -> int:
         """Starts a generation, ending a running one of this sequence. Returns the number of reused prompt tokens.
-        sampler: from `make_sampler` with the same parameters; for one use.
+        sampler: result of `make_sampler` with the same parameters, which can be used once.
         """
 
     def step(self, sequences: Sequence[int], for_ms: float = 0.0) -> list[StepResult]:
-        """Runs a prefill slice or a round for each sequence, without the GIL. If all of them generate, runs rounds
-        until `for_ms` milliseconds have passed; each result then covers several rounds.
+        """Runs a prefill slice or a round for each sequence, without the GIL. If all sequences generate, runs rounds
+        until `for_ms` milliseconds have passed. Each result then covers several rounds.
         """
 
     def end(self, sequence: int, n_taken: int = -1) -> None:
-        """Ends the running generation. The prompt and the first n_taken tokens (< 0: all) stay for prefix reuse.
-        Allowed at any time between steps.
+        """Ends the running generation. The prompt and the first n_taken tokens (< 0: all) stay for prefix reuse. May be
+        called at any time between steps.
         """
 
     def find_image(self, key: str) -> tuple[int, int] | None:
         """Returns the id of a known image's first row (the next ids count down) and its number of rows."""
 
     def image_id(self, key: str, n_rows: int) -> int:
-        """Returns the id of an image's first row, the same for equal arguments."""
+        """Returns the id of an image's first row. Equal arguments give the same id."""
 
     def image_name(self, token: int) -> tuple[str, int] | None:
         """Returns the key and the number of rows of the image that a row's id belongs to."""
@@ -319,9 +321,9 @@ class Engine:
     def add_image(
         self, key: str, rows: NDArray[np.float32], is_whole: bool, n_columns: int = 0
     ) -> tuple[int, int]:
-        """Adds an image and returns the same as `find_image`. rows: [n, values of the target's input]; is_whole: the
-        rows attend to each other in both directions; n_columns: for rows numbered in three dimensions (M-RoPE), 0 = as
-        text. The engine keeps the most recently used images.
+        """Adds an image and returns the same as `find_image`. rows: [n, width of the target's input]; is_whole: the
+        rows attend to each other in both directions; n_columns: columns of rows that are numbered in three dimensions
+        (M-RoPE), 0 = the rows are numbered like text. The engine keeps the most recently used images.
         """
 
     def tokens(self, sequence: int) -> list[int]:
@@ -336,13 +338,17 @@ class Engine:
         """Returns the cost table and the acceptance model as numbers by name."""
 
     def load_costs(self, state: dict[str, list[float]]) -> bool:
-        """Returns False and changes nothing if the numbers are invalid; the same for load_acceptance()."""
+        """Loads the cost table of `planner_state()`. Returns False and changes nothing if the numbers are invalid.
+        `load_acceptance()` does the same with the acceptance model.
+        """
 
     def load_acceptance(self, state: dict[str, list[float]]) -> bool: ...
     def planner_report(self, sequence: int) -> dict[str, Any]:
-        """Returns the planner's statistics. Times in ms: plain_ms (None = not measured), host_ms (of a drafting round
-        beyond a target-only one), plain_host_ms; verify, commit, level: lists of (n_rows, ms, n_samples; 0 =
-        interpolated); change_ms; labels: first drafts judged so far; chances: of the first draft, by depth."""
+        """Returns the planner's statistics. Times in ms: plain_ms (target-only step, None = not measured), host_ms
+        (host time of a drafting round beyond that of a target-only round), plain_host_ms (host time of a target-only
+        round); verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated); change_ms; labels: number of
+        likeliest draft tokens judged so far; chances: mean acceptance of the likeliest draft token in this text, by
+        depth."""
 
     def clear(self, sequence: int) -> None: ...
     def close(self) -> None: ...
@@ -359,7 +365,7 @@ class DraftFile:
     @property
     def d2t(self) -> list[int]: ...  # draft id -> target id
     @property
-    def tensors(self) -> list[dict[str, Any]]: ...  # name, type, shape (slowest axis first), n_bytes
+    def tensors(self) -> list[dict[str, Any]]: ...  # keys: name, type, shape (slowest axis first), n_bytes
 
 class Target:
     """A target without engine, for research, tests and training data: hidden states and logits of token lists."""
@@ -372,7 +378,7 @@ class Target:
     @property
     def n_vocab(self) -> int: ...
     @property
-    def n_ubatch(self) -> int: ...  # rows of one compute graph, n_draft_max + 1 or more
+    def n_ubatch(self) -> int: ...  # rows of one compute graph: n_draft_max + 1 or more
     @property
     def taps(self) -> str: ...  # "layer_inp" | "cb_eval" | "none"
     def forward(
@@ -382,19 +388,23 @@ class Target:
 
     def time_rows(self, prefix: Sequence[int], tokens: Sequence[int], repeats: int = 1) -> list[float]:
         """Returns the milliseconds of each of `repeats` decodes of the tokens as rows of one batch, all with logits,
-        after the prefix. The prefix is run again only if it differs from the last call's."""
+        after the prefix. The prefix is run again only if it differs from the prefix of the last call."""
 
 class Sampler:
-    """A sampler without engine, on logits f32 [n_vocab]. With only a vocabulary size, neither DRY nor grammar."""
+    """A sampler without engine, on logits f32 [n_vocab]. If only a vocabulary size is given, DRY and grammars are not
+    available.
+    """
 
     def __init__(self, params: SamplingParams, target: Target | int) -> None: ...
     def accept_prompt(self, tokens: Sequence[int]) -> None: ...
     def accept(self, token: int) -> None: ...
     def allowed(self) -> list[bool]:
-        """Returns for each token of the vocabulary if the grammar allows it next; all True without a grammar."""
+        """Returns for each token of the vocabulary whether the grammar allows it as the next token; all True without a
+        grammar.
+        """
 
     def sample(self, logits: NDArray[np.float32], pos: int) -> int:
-        """Returns the token at index `pos` of the text."""
+        """Samples and returns the token at index `pos` of the text."""
 
     def count(self, logits: NDArray[np.float32], first: int, n: int) -> list[int]:
         """Returns how often each token is sampled at positions first to first + n - 1."""
@@ -417,32 +427,34 @@ class Drafter:
     def commit(
         self, features: NDArray[np.float32], tokens: Sequence[int]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Appends rows with true hidden states, f32 [n_aux, n_rows, n_embd_target]; row i embeds tokens[i].
+        """Commits rows with true hidden states, f32 [n_aux, n_rows, n_embd_target]. Row i embeds tokens[i].
         Returns draft logits f32 [n_draft_vocab] and state f32 [n_embd] of the last row."""
 
     def commit_ahead(
         self, features: NDArray[np.float32], tokens: Sequence[int], n_ahead: int
     ) -> NDArray[np.float32]:
-        """Commits rows of a parallel drafter (P-EAGLE), followed by n_ahead masked rows that are not kept. Returns
-        the logits of the next n_ahead + 1 tokens, [n_ahead + 1, n_draft_vocab].
+        """Commits rows of a parallel drafter (P-EAGLE) and runs n_ahead masked rows after them, which are not kept.
+        Returns the logits of the next n_ahead + 1 tokens, [n_ahead + 1, n_draft_vocab].
         """
 
     def block(
         self, features: NDArray[np.float32], tokens: Sequence[int], behind: Sequence[int], k: int
     ) -> list[list[tuple[int, float, float]]]:
-        """Commits rows of a block drafter and runs the block after them. Returns for each of the first
-        len(behind) + 1 positions its k likeliest tokens as target ids, with their log-probabilities and the logit of
-        the position's confidence (0 without a confidence head), given the tokens `behind` the anchor if they matter.
+        """Commits rows of a block drafter and runs the block after them. Returns a list for each of the first
+        len(behind) + 1 positions: its k likeliest tokens, as (target id, log-probability, logit of the position's
+        confidence, 0 without a confidence head). behind: tokens after the anchor, for drafters that depend on these.
         """
 
     def append(self, features: NDArray[np.float32], tokens: Sequence[int]) -> None:
-        """Commits rows of a prompt without outputs, which is cheaper. Draft rows may only follow commit()."""
+        """Commits rows of a prompt and computes no outputs, which is cheaper. Before draft rows, call commit() at least
+        once more.
+        """
 
     def extend(
         self, states: NDArray[np.float32], tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Runs draft rows after the committed ones: states f32 [n_rows, n_embd]; parents index earlier draft rows of
-        this tree (-1 = the last committed row). Returns logits [n_rows, n_draft_vocab], states [n_rows, n_embd]."""
+        the same tree (-1 = the last committed row). Returns logits [n_rows, n_draft_vocab], states [n_rows, n_embd]."""
 
     def truncate(self, n_rows: int) -> None: ...
     def kv(self, layer: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -456,7 +468,7 @@ class TextIndex:
     def propose(self, n: int) -> list[int]: ...
 
 def load_llguidance(path: str) -> None:
-    """Loads the shared library of llguidance, once; grammars need it."""
+    """Loads the shared library of llguidance, once per process. Grammars need this library."""
 
 def check_grammar(text: str) -> None:
     """Raises GrammarError if the text is invalid for every vocabulary."""

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: MIT
 """The engine: a loaded target with its drafter (`engine`), conversations (`session`), running generations and
-their parts. Raises and logs, never prints.
+their parts. The package raises and logs, it never prints.
 """

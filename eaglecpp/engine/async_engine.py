@@ -65,20 +65,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Lane = Literal["short", "long", "images"]
-"""Kind of a request's preparation, which waits only for others of its kind."""
+"""Kind of preparation that a request needs. A preparation waits only for others of the same kind."""
 _N_PREPARED: Mapping[Lane, int] = {"short": 2, "long": 1, "images": 1}
-_EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13  # per turn of an embeddings request
+_EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13  # texts and characters per turn of one request
 _log = logging.getLogger("eaglecpp.async")
 
 
 class Serving(TypedDict, total=False):
     """Options for serving requests.
 
-    n_queue:     requests that may wait for a slot, and as many that may wait for embeddings; 512
-    host_cache_bytes: host memory for conversations that are swapped out; 0
+    n_queue:     maximum requests that wait for a slot, and maximum that wait for embeddings; default 512
+    host_cache_bytes: host memory for conversations that are swapped out; default 0
     slot_time_s: maximum seconds for which a generation holds its slot, or an embeddings request takes turns,
     while other requests wait; 0 = no limit
-    n_unread:    unread chunks of a stream after which its generation is cancelled; 0 = no limit
+    n_unread:    number of unread chunks after which a stream's generation is cancelled; 0 = no limit
     turns:       a lock shared with other engines in this process, see `FairLock`
     """
 
@@ -117,7 +117,7 @@ class AsyncEngine:
         self._scheduler = Scheduler(HostCache(serving.get("host_cache_bytes", 0)), self._turns, reads=False)
         self._changed = self._scheduler.changed
         self._calls: deque[Callable[[], None]] = deque()
-        self._slot_turns = asyncio.Lock()  # a slot is copied to host memory: one copy at a time
+        self._slot_turns = asyncio.Lock()  # held while a slot is copied to host memory
         self._closing: Literal["no", "when idle", "now"] = "no"
         self._opened: Future[None] = Future()
         self._engine: Engine | None = None
@@ -135,8 +135,8 @@ class AsyncEngine:
         n_parallel: int = 4,
         **options: Unpack[OpenServing],
     ) -> Self:
-        """Opens an engine as `Engine.open` does, with slots for `n_parallel` conversations at a time. A
-        cancelled task returns at once; the engine is then closed as soon as it is loaded.
+        """Opens an engine as `Engine.open` does, with slots for `n_parallel` conversations at a time. If the
+        calling task is cancelled, it returns at once, and the engine is closed as soon as it is loaded.
         """
         opening: dict[str, Any] = {**options, "n_sequences": n_parallel}
         serving = {name: opening.pop(name) for name in options if name in Serving.__annotations__ | RENAMED}
@@ -154,9 +154,9 @@ class AsyncEngine:
 
     @property
     def engine(self) -> Engine:
-        """The engine itself, for facts and the tokenizer. Generate with the methods here, and use `call` for
-        anything else that runs the model. A native call from another thread waits for the running round and
-        delays the next one.
+        """The `Engine`, for facts and the tokenizer. Generate with the methods of `AsyncEngine`, and use
+        `call` for anything else that runs the model. A native call from another thread waits for the running
+        round and delays the next one.
         """
         if self._engine is None:
             raise InvalidStateError("this engine is closed")
@@ -206,8 +206,8 @@ class AsyncEngine:
         return replace(resolved, sampler=sampler)
 
     async def run_in_lane(self, work: Callable[..., T], *args: Any, lane: Lane = "short") -> T:
-        """Runs the preparation of a request in a thread. If the caller is cancelled, queued work is
-        dropped.
+        """Runs `work(*args)`, the preparation of a request, in a thread. If the caller is cancelled before
+        the work starts, the work is dropped.
         """
         return await self._preparing[lane].run(work, *args)
 
@@ -270,10 +270,10 @@ class AsyncEngine:
         n_values_most: int = 0,
         **options: Unpack[EmbedKeywords],
     ) -> list[Embedding]:
-        """Like `Engine.embed` for a list of texts, computed between the rounds of conversations and in turns
-        with other embeddings requests. n_ctx: maximum tokens of a text, if less than the engine's;
-        n_values_most: maximum values in all vectors, 0 = no limit. Also raises QueueFullError and
-        PreemptedError.
+        """Like `Engine.embed` for a list of texts. Computes the vectors between the rounds of conversations,
+        in turns with other embeddings requests. n_ctx: maximum tokens of a text, if less than the engine's
+        context; n_values_most: maximum values in all vectors together, 0 = no limit. Also raises
+        QueueFullError and PreemptedError.
         """
         if self._n_embedding > self._n_queue:
             n_waiting = self._n_embedding - 1
@@ -301,9 +301,9 @@ class AsyncEngine:
         return vectors
 
     async def save_slot(self, number: int, name: str) -> tuple[int, int]:
-        """Writes a slot to a file. Returns its tokens and bytes. All three slot methods raise
-        UnsupportedError without a prompt cache, InvalidValueError for an invalid slot or name,
-        EngineBusyError while the slot is in use, and EagleError if the file cannot be written.
+        """Writes a slot's conversation to a file. Returns its number of tokens and the bytes of the file. All
+        three slot methods raise UnsupportedError without a prompt cache, InvalidValueError for an invalid
+        slot or name, EngineBusyError while the slot is in use, and EagleError if the file cannot be written.
         """
         prompts, n_bytes = self._files(), 0
         prompts.slot_file(name)
@@ -316,7 +316,9 @@ class AsyncEngine:
         return len(state.tokens), n_bytes
 
     async def restore_slot(self, number: int, name: str) -> tuple[int, int]:
-        """Restores a slot from a file that `save_slot` wrote. Returns its tokens and bytes."""
+        """Restores a slot from a file that `save_slot` wrote. Returns the conversation's number of tokens and
+        the bytes of the file.
+        """
         prompts = self._files()
         async with self._slot_turns:
             state = await asyncio.to_thread(prompts.read_slot, name)
@@ -336,7 +338,7 @@ class AsyncEngine:
         return len(state.tokens), state.n_bytes
 
     async def erase_slot(self, number: int) -> int:
-        """Clears a slot. Returns the number of its tokens."""
+        """Clears a slot. Returns the number of tokens that it held."""
         self._files()
         return await self.call(lambda engine: self._scheduler.slots.free(number).clear())
 
@@ -383,7 +385,9 @@ class AsyncEngine:
         await self.close()
 
     def _stop(self) -> None:
-        """Ends everything after the current round; the engine's thread then frees the engine."""
+        """Ends all generations and queued calls after the current round. The engine's thread then frees the
+        engine.
+        """
         self._closing = "now"
         self._scheduler.wake()
 
@@ -452,7 +456,7 @@ class AsyncEngine:
             calls, self._calls = list(self._calls), deque()
         send(self._scheduler.end(rest, self._scheduler.broken or CancelledGenerationError()))
         engine, self._engine = self._engine, None
-        for call in calls:  # each finds a closed engine and raises to its caller
+        for call in calls:  # each call finds a closed engine and raises to its caller
             call()
         if engine is not None:
             with contextlib.suppress(EagleError):
@@ -478,8 +482,8 @@ def _stop_all() -> None:
 
 
 def _parts(texts: Any) -> Iterator[tuple[int, Any]]:
-    """Splits a list into parts for one turn each, with the index of their first entry. Anything but a list is
-    one part, which `Embedder.embed` refuses.
+    """Splits a list of texts into parts, one per turn, and yields each part with the index of its first text.
+    Anything but a list becomes one part, which `Embedder.embed` refuses.
     """
     if not isinstance(texts, Sequence) or isinstance(texts, str | bytes):
         yield 0, texts

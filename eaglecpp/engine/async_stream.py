@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, kw_only=True)
 class AsyncGeneration(Generation):
-    """A generation for a task of an event loop. taken_up: set when it has a slot, or has ended without
-    one.
+    """A generation that an asyncio task reads. taken_up: set when the generation has a slot, or has ended
+    without a slot.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -34,7 +34,7 @@ class AsyncGeneration(Generation):
 class AsyncStream(AsyncIterator[Chunk]):
     """A running or queued generation: `async for` yields chunks, `completion()` returns the result so far.
 
-    Leaving `async with`, or `cancel()`, frees its slot before the next round.
+    Leaving `async with`, or `cancel()`, frees the slot before the next round.
     """
 
     def __init__(self, task: AsyncGeneration, cancel: Callable[[Generation], None]) -> None:
@@ -45,7 +45,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     @property
     def slot_number(self) -> int:
-        """The number of its slot, from 0; -1 while it waits."""
+        """The number of the generation's slot, from 0; -1 while the generation waits for a slot."""
         return self._task.slot_number
 
     @property
@@ -54,12 +54,12 @@ class AsyncStream(AsyncIterator[Chunk]):
         return 1000 * ((self._task.begun or time.perf_counter()) - self._task.submitted)
 
     async def started(self, timeout: float | None = None) -> bool:
-        """Waits until the generation has a slot. Raises the error if it failed before. Returns False after
-        `timeout` seconds.
+        """Waits until the generation has a slot. If the generation has failed before, raises its error.
+        Returns False after `timeout` seconds.
         """
         if not self._is_over:
             try:
-                async with asyncio.timeout(timeout):  # before Python 3.12, wait_for may lose a cancellation
+                async with asyncio.timeout(timeout):  # wait_for of Python 3.11 may lose a cancellation
                     await self._task.taken_up.wait()
             except TimeoutError:
                 return False
@@ -81,7 +81,9 @@ class AsyncStream(AsyncIterator[Chunk]):
         raise StopAsyncIteration if isinstance(event, CancelledGenerationError) else event
 
     async def finish(self) -> Completion:
-        """Waits for the end and returns the whole result. Frees the slot if this task is cancelled."""
+        """Waits for the end of the generation and returns the whole result. Frees the slot if this task is
+        cancelled.
+        """
         async with self:
             async for _ in self:
                 pass
@@ -96,7 +98,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     @property
     def live(self) -> dict[str, Any]:
-        """The native counters after the last chunk; only with `watch`."""
+        """The native counters after the last chunk. Only kept if the stream was started with `watch`."""
         return self._task.live
 
     def cancel(self) -> None:
@@ -105,8 +107,8 @@ class AsyncStream(AsyncIterator[Chunk]):
         self._cancel(self._task)
 
     def end_late(self, max_s: float) -> None:
-        """Ends a generation that has held its slot for longer, including its unread chunks, because other
-        requests wait. Further reading raises PreemptedError.
+        """Ends a generation that has held its slot for more than `max_s` seconds, because other requests
+        wait. Reading past the chunks so far raises PreemptedError.
         """
         if self._lost is None and self._task.begun and time.perf_counter() - self._task.begun > max_s:
             self._lost = preempted(max_s)
@@ -126,7 +128,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
 
 def send(events: Sequence[tuple[Generation, Update]]) -> None:
-    """Sends events to the tasks' loops, with one wake-up for each loop."""
+    """Sends events to the tasks that read the generations, with one wake-up for each event loop."""
     of_tasks = [(task, event) for task, event in events if isinstance(task, AsyncGeneration)]
     for loop in {task.loop for task, _ in of_tasks}:
         own = [(task, event) for task, event in of_tasks if task.loop is loop]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`Embedder`: turns texts into vectors with the weights of an engine.
 
-It has its own context (native/target/embedder.h), so conversations keep theirs. It computes in steps, between
-which conversations can run. All input is checked and tokenized first.
+The embedder has its own context (native/target/embedder.h), so conversations keep their caches. It computes
+in steps, between which conversations can run. Before the first step it checks and tokenizes all input.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_CHARS_PER_TOKEN = 16  # characters read first of a long text; more if those are too few tokens
-_SPARE_TOKENS = 64  # tokens at a cut that may differ from those of the whole text
+_CHARS_PER_TOKEN = 16  # characters of a long text to tokenize first, per token that fits
+_SPARE_TOKENS = 64  # tokens before a cut that may differ from the tokens of the whole text
 _COUNTED_CHARS = 1 << 20  # a longer text that does not fit is refused without an exact count
 _NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
 
@@ -41,7 +41,7 @@ class EmbedKeywords(TypedDict, total=False):
 
 
 class Embedder:
-    """Thread-safe: calls wait for each other."""
+    """Computes vectors of texts for one engine. Thread-safe: concurrent calls wait for each other."""
 
     def __init__(self, native: NativeEngine, vocabulary: Vocabulary) -> None:
         self._native = native
@@ -51,7 +51,7 @@ class Embedder:
         self._asked = ""  # the requested pooling of the open embedder
 
     def close(self) -> None:
-        """Frees its context."""
+        """Frees the embedder's context."""
         with self._lock:
             self._embedder = None
 
@@ -69,8 +69,8 @@ class Embedder:
         lock: AbstractContextManager[Any] = _NO_LOCK,
         is_over: Callable[[], bool] = lambda: False,
     ) -> list[Embedding]:
-        """Like `Engine.embed` for a list. n_ctx: maximum tokens of a text, if less than the engine's;
-        special: parse the text of special tokens; n_before: number of inputs before these, for error
+        """Like `Engine.embed` for a list. n_ctx: maximum tokens of a text, if less than the engine's context;
+        special: parse the text of special tokens; n_before: number of inputs before these texts, for error
         messages; lock: held for each step; is_over: returns True if the rest is no longer needed.
         """
         import numpy as np  # not at the top: the import takes 0.1 s, and `eaglecpp run` does not need it

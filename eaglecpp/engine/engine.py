@@ -45,9 +45,10 @@ _log = logging.getLogger("eaglecpp.engine")
 
 
 class Engine(Talking):
-    """A loaded target with an optional drafter, made by `open`. Release it with `close` or `with`.
+    """A loaded target with an optional drafter, which `open` loads. Release the engine with `close()` or a
+    `with` block.
 
-    plan: the models and options to open, see `eaglecpp.opening`; its notices are left to the caller.
+    plan: the models and options to open, see `eaglecpp.opening`; showing its notices is left to the caller.
     """
 
     def __init__(self, plan: OpeningPlan) -> None:
@@ -140,7 +141,7 @@ class Engine(Talking):
         dimensions: number of values to keep, for models trained for truncated vectors. truncate: cut a text
         that exceeds the context; False raises `ContextFullError`. normalize: scale to length 1. pooling: how
         the vectors of a text's tokens are combined: "mean", "cls" (the first), "last", or "none" to return
-        all of them; the default is the file's, or the mean.
+        one vector per token; the default is the file's setting, or the mean.
 
         Raises `UnsupportedError` for a reranker, `ValueError` for an empty text or invalid dimensions,
         `OutOfMemoryError`.
@@ -196,11 +197,11 @@ class Engine(Talking):
     ) -> list[int]:
         """Returns the token ids of a rendered conversation, ready for `generate`.
 
-        `messages`: {"role", "content"} dicts or `eaglecpp.chat.message.Message`. The messages of a stored
-        model come first, and its system prompt too unless they begin with one. Parts that the template
-        ignores are placed in a field that it prints (docs/templates.md). `template`: text in Jinja or Go, or
-        a `ChatTemplate`, instead of the model's; `tools` and `think` are passed to it. Raises
-        `UnsupportedError` without any template, `TemplateError` if it fails.
+        `messages`: {"role", "content"} dicts or `eaglecpp.chat.message.Message`. A stored model's own
+        messages come first, and so does its system prompt, unless `messages` begins with a system message.
+        Parts that the template ignores are placed in a field that it prints (docs/templates.md). `template`:
+        text in Jinja or Go, or a `ChatTemplate`, instead of the model's; `tools` and `think` are passed to
+        it. Raises `UnsupportedError` without any template, `TemplateError` if it fails.
         """
         options = {"template": template, "tools": tools, "think": think}
         return self.shared.resolve(GenerationRequest.of(options, messages=messages)).prompt.tokens
@@ -251,8 +252,8 @@ class Engine(Talking):
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The template that `chat` uses; its `describe()` gives the reason. The bare prompt if there is no
-        template.
+        """The chat template that `chat` uses. Its `describe()` says why this template was chosen. Without any
+        template, the result renders the bare prompt.
         """
         return self.shared.chat.template
 
@@ -283,7 +284,9 @@ class Engine(Talking):
 
     @property
     def exactness(self) -> Exactness:
-        """The batch sizes with the same bits as target-only decoding; measured only with a drafter."""
+        """The batch sizes at which each token has the same bits as in target-only decoding; measured only
+        with a drafter.
+        """
         return self.shared.drafting.exactness
 
     @property
@@ -300,8 +303,8 @@ class Engine(Talking):
 
     @property
     def native(self) -> core.Engine:
-        """The extension's engine, for anything without a method here. Calls on it bypass the one-thread
-        check.
+        """The extension's engine, for anything without a method here. Calls of its methods bypass the check
+        that one thread uses the engine at a time.
         """
         return self._native.get()
 
@@ -334,7 +337,7 @@ class Engine(Talking):
         return self.shared.drafting.resolve(strategy)
 
     def _resolved(self, index: int, prompt: Any, options: Mapping[str, Any]) -> ResolvedRequest:
-        """Resolves one of many requests. Raises what starting it would raise."""
+        """Resolves one of many requests. Raises the errors that starting this request would raise."""
         try:
             is_chat = isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping | Message)
             what = {"messages" if is_chat else "prompt": prompt}

@@ -2,9 +2,9 @@
 """Batch sizes for which this model, on this machine, computes each token to the same bits as alone.
 
 Drafting verifies several tokens in one batch, and the kernels for several tokens may add in another order
-than the kernels for one. That depends on the type of the weights, the shapes, the device and the build, so it
-is measured when a model is first opened with a drafter (a few dozen steps) and saved with the planner's
-costs. If no batch is exact the model still drafts, unless `exact` forbids it.
+than the kernels for one. Whether they do depends on the type of the weights, the shapes, the device and the
+build, so exactness is measured when a model is first opened with a drafter (a few dozen steps) and saved with
+the planner's costs. If no batch is exact the model still drafts, unless `exact` forbids it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Exactness:
 
 
 def measure(native: core.Engine, sequence: int = -1) -> Exactness:
-    """Measures, ignoring earlier results. The engine must be unused; or pass a `sequence`, which is cleared,
-    while no other sequence generates (EngineBusyError).
+    """Measures the exact batch sizes, ignoring earlier results. Without `sequence`, the engine must be
+    unused. Otherwise this sequence is used and cleared. Raises EngineBusyError while another sequence
+    generates.
     """
     counters = native.measure_exact_rows(sequence)
     result = found(native, counters["ms"], counters["decodes"])
@@ -52,5 +53,5 @@ def measure(native: core.Engine, sequence: int = -1) -> Exactness:
 
 
 def found(native: core.Engine, ms: float = 0.0, decodes: int = 0) -> Exactness:
-    """Returns the engine's current exactness, set or measured."""
+    """Returns the exactness of an engine, which was measured, or loaded from a file."""
     return Exactness(native.exact_rows, native.never_exact, native.keeps_order, ms, decodes)

@@ -2,8 +2,9 @@
 """Speed-ups of the last answers of a target and its drafter, relative to target-only decoding; saved between
 processes.
 
-All reports of the speed-up read it here, so they agree. `bench` and `doctor --measure`, which alternate with
-target-only steps, replace the saved answers. Every other answer of `auto` adds the planner's own estimate.
+All reports of the speed-up use these numbers, so they agree. `bench` and `doctor --measure` run target-only
+steps in turn with drafting, and replace the saved answers by what they measure. Every other answer with
+strategy `auto` adds the planner's own estimate.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from msgspec import Meta
 
 from eaglecpp.results import Timings
 
-_N_MAX = 64  # answers; older ones had other texts
+_N_MAX = 64  # saved answers; older answers had other texts
 _N_ENOUGH = 32  # tokens; fewer are no evidence about the drafter
 
 
 @dataclass(frozen=True)
 class Answered:
-    """One answer. n_steps: its duration in target-only steps, as a fraction."""
+    """Counters of one answer. n_steps: its duration, in target-only steps."""
 
     n_tokens: Annotated[int, Meta(gt=0)]
     n_rounds: Annotated[int, Meta(gt=0)]
@@ -32,7 +33,9 @@ class Answered:
 
 @dataclass(frozen=True)
 class Gain:
-    """Average over answers of one kind. speed: relative to target-only decoding; tokens: per round."""
+    """Average over answers of one kind. speed: speed relative to target-only decoding; tokens: tokens per
+    round.
+    """
 
     n_answers: int
     speed: float
@@ -61,8 +64,9 @@ class Gains:
         self.kernels = kernels or self.kernels
 
     def gain(self, *, greedy: bool | None = None) -> Gain | None:
-        """Returns the average of the greedy or the sampled answers, or of all; None with too few tokens. The
-        speed is capped at the tokens per round, since a round takes at least one target-only step.
+        """Returns the average of the greedy or the sampled answers, or of all; None if these answers have too
+        few tokens. The speed is capped at the tokens per round, since a round takes at least one target-only
+        step.
         """
         answers = [answer for answer in self.answers if greedy in (None, answer.is_greedy)]
         n_tokens = sum(answer.n_tokens for answer in answers)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Grammars of answers, from GBNF, a JSON schema or OpenAI's `response_format`, for llguidance.
 
-`llguidance` is imported with the first grammar. Grammars come from clients. Their size, depth and number of
-parts are checked here, because llguidance's converters recurse and take quadratic time.
+`llguidance` is imported with the first grammar. Grammars come from clients, so their size, depth and number
+of parts are checked here: llguidance's converters recurse and take quadratic time.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def _from_schema(schema: str | Mapping[str, Any], strict: bool) -> Lark:
 
 
 class _Schema:
-    """Checks the limits of a schema and adds what llama.cpp implies: the type that follows from other keys,
-    and `additionalProperties: false`. Parts of a joined schema (`allOf`, or keys next to `anyOf` or `$ref`)
-    stay open; otherwise each part would forbid the others' properties.
+    """Checks the limits of a schema and adds keys that llama.cpp implies: the type that follows from other
+    keys, and `additionalProperties: false`. Parts of a joined schema (`allOf`, or keys next to `anyOf` or
+    `$ref`) stay open; otherwise each part would forbid the others' properties.
     """
 
     def __init__(self, root: dict[str, Any], strict: bool) -> None:
@@ -152,7 +152,7 @@ class _Schema:
         if not isinstance(schema, dict):
             return 1
         if id(schema) not in self._n_ways:
-            self._n_ways[id(schema)] = 1  # for a schema that refers to itself
+            self._n_ways[id(schema)] = 1  # stops at a schema that refers to itself
             n = self._ways(self._referred(schema.get("$ref")))
             for key in _COMBINED:
                 parts = schema.get(key)
@@ -193,7 +193,9 @@ class _Schema:
             _check(f"in {key}", "JSON schema", int(value), GRAMMAR_REPETITIONS)
 
     def _join(self, schema: dict[str, Any]) -> None:
-        """Keeps all parts of a joined schema open."""
+        """Marks all parts of a joined schema as open, so that `additionalProperties: false` is not added to
+        them.
+        """
         waiting = [schema]
         while waiting:
             node = waiting.pop()
@@ -380,7 +382,9 @@ def _written(char: str) -> str:
 
 
 def _format(response_format: Any) -> tuple[Any, Any, bool]:
-    """Returns the type, the schema or None, and whether all of it must be enforced."""
+    """Returns the type of a `response_format`, its schema or None, and whether the whole schema must be
+    enforced.
+    """
     if not isinstance(response_format, Mapping):
         raise InvalidTypeError(
             f'response_format: expected a dict like {{"type": "json_object"}}, found {response_format!r}'

@@ -19,11 +19,13 @@ _CHARS_PER_TOKEN = 64  # limits the text before it is tokenized, which bounds th
 
 @dataclass(frozen=True)
 class Infill:
-    """prefix, suffix: the texts around the gap; special tokens in them are not parsed
-    extra:  names and texts of other files, most important last; None = also without llama.cpp's header for
-    them
+    """A prompt for the text that belongs between two texts.
+
+    prefix, suffix: the texts around the gap; special tokens in them are not parsed
+    extra:  names and texts of other files, most important last; None = no other files, and no header for them
     begun:  beginning of the answer, placed after the prefix
-    suffix_first: the order that some models were trained on, such as Codestral (llama.cpp's --spm-infill)
+    suffix_first: place the suffix before the prefix, as in the training of models such as Codestral
+    (llama.cpp's --spm-infill)
     """
 
     prefix: str
@@ -33,9 +35,10 @@ class Infill:
     suffix_first: bool = False
 
     def tokens(self, vocabulary: Vocabulary, n_most: int = 0) -> list[int]:
-        """Returns the prompt. n_most: maximum length in tokens. A longer prompt loses other files first, then
-        the text farthest from the gap; up to three quarters stay for the prefix. 0 = raise ContextFullError
-        if it does not fit. Raises UnsupportedError if the file lacks the tokens.
+        """Returns the prompt as token ids. n_most: maximum length in tokens, 0 = raise ContextFullError if
+        the prompt does not fit into the context. A longer prompt loses other files first, then the text
+        farthest from the gap; up to three quarters of the space are kept for the prefix. Raises
+        UnsupportedError if the model's file lacks infill tokens.
         """
         fim = vocabulary.fim_tokens
         missing = [name for name in _NEEDED if name not in fim]

@@ -31,8 +31,8 @@ _log = logging.getLogger("eaglecpp.engine")
 def load(
     plan: OpeningPlan, *, count: Callable[[Timings, float], None], keep: Callable[[PlannerCache], None]
 ) -> tuple[NativeEngine, Shared]:
-    """Opens the models of a plan; returns the engine and the state shared by its conversations. count:
-    receives the counters of each generation and its temperature; keep: receives the planner's cache.
+    """Opens the models of a plan; returns the engine and the state shared by its conversations. count: called
+    with the counters and the temperature of each generation; keep: called with the planner's cache.
     """
     drafting = _connect_servers(plan)
     may_draft = plan.draft is not None or drafting.text_drafts == "on"

@@ -15,8 +15,8 @@ _TIMES = 4
 
 
 def is_looping(tokens: Sequence[int]) -> bool:
-    """Returns whether a text ends in its last few words four times and for 48 tokens, or `repeats` them as
-    often.
+    """Returns whether a text ends in a repetition: its last words occur four times in a row, over 48 tokens
+    or more, or `repeats` is above four.
     """
     for period in range(1, min(_PERIOD, len(tokens) // _TIMES) + 1):
         n = max(_TIMES * period, -(-_TOKENS // period) * period)
@@ -26,7 +26,7 @@ def is_looping(tokens: Sequence[int]) -> bool:
 
 
 def repeats(tokens: Sequence[int]) -> float:
-    """Returns the mean number of occurrences of each run of eight tokens in the last 512; 1 for shorter
+    """Returns how often each run of eight tokens occurs in the last 512 tokens, on average; 1 for shorter
     texts. A small model that alternates between the same sentences reaches 5.5. The most repetitive of 811
     documents, headers and sources has a passage with 3.1 (November 2026).
     """
@@ -37,8 +37,8 @@ def repeats(tokens: Sequence[int]) -> float:
 
 
 def ends_in_a_loop(tokens: Sequence[int], max_repeats: float) -> bool:
-    """Returns whether to stop here; max_repeats 0 = never. Checked every 16 tokens, in texts that are long
-    enough.
+    """Returns whether to stop a generation because `repeats` exceeds max_repeats; 0 = never. Texts of at
+    least 512 tokens are checked every 16 tokens.
     """
     is_time = max_repeats > 0 and len(tokens) >= TAIL and len(tokens) % _LOOK_EVERY == 0
     return is_time and repeats(tokens) > max_repeats

@@ -22,7 +22,7 @@ from eaglecpp.log import drain
 from eaglecpp.threads import check_wanted
 
 _log = logging.getLogger("eaglecpp.engine")
-_LOST_S = 1.0  # timeout of a wait, because Ctrl+C may prevent the notification
+_LOST_S = 1.0  # seconds until a wait checks again, because Ctrl+C may prevent the notification
 
 
 @contextlib.contextmanager
@@ -39,13 +39,13 @@ def checks_arguments() -> Iterator[None]:
 
 
 class _Hold:
-    """A call that holds an engine. thread: its ident, 0 = it has ended."""
+    """A call that holds an engine. thread: ident of the calling thread, 0 = the call has ended."""
 
     thread = 0
 
 
 class NativeEngine:
-    """Owns a `core.Engine`. waits: threads wait for each other instead of raising `EngineBusyError`."""
+    """Owns a `core.Engine`. waits: let threads wait for each other instead of raising `EngineBusyError`."""
 
     def __init__(self, options: core.EngineOptions) -> None:
         self.waits = False
@@ -54,7 +54,7 @@ class NativeEngine:
         self._outer: Callable[[], _Hold | None] = lambda: None
         self._left = threading.Event()
         self.released: list[int] = []  # sequences without an owner
-        # called with a sequence before its first answer with a grammar, if nothing else is drafted
+        # Called with a sequence before the engine's first answer with a grammar, if nothing else is drafted.
         self.before_forms: Callable[[int], None] | None = None
         try:
             with checks_arguments():
@@ -73,8 +73,8 @@ class NativeEngine:
         return "" if self._native is None else self._native.chains_only
 
     def get(self) -> core.Engine:
-        """Returns the extension's object, for facts, which need no exclusive call. Raises InvalidStateError
-        once closed.
+        """Returns the extension's engine, for facts, which need no exclusive call. Raises InvalidStateError
+        once the engine is closed.
         """
         if self._native is None:
             raise InvalidStateError("this engine is closed")
@@ -96,9 +96,9 @@ class NativeEngine:
                     "the engine is in use by another thread; an engine can be used by one thread at a time"
                 )
             self._left.clear()
-            if self._holder:  # a thread that left before `clear` has already set the event
+            if self._holder:  # if the holder left before `clear`, the event was already set
                 self._left.wait(_LOST_S)
-        outer = self._outer()  # None if that frame was interrupted
+        outer = self._outer()  # None if the frame of the outer call was interrupted
         if outer is not None and outer.thread == me:
             yield self.get()
             return
@@ -119,7 +119,7 @@ class NativeEngine:
                 self.before_forms = None
 
     def close_released(self, native: core.Engine) -> None:
-        """Closes the sequences that were released. If interrupted, the next call repeats it."""
+        """Closes the sequences that were released. After an interruption, the next call closes the rest."""
         while self.released:
             with contextlib.suppress(ValueError):  # closed before the interruption
                 native.close_sequence(self.released[-1])
@@ -136,8 +136,8 @@ class NativeEngine:
 
 
 class NativeSequence:
-    """Opens a sequence of the engine, and returns it when this object is closed or collected. Raises
-    `EngineBusyError` if another thread holds the engine.
+    """A sequence of the engine, which is opened by the constructor, and released when this object is closed
+    or collected. Raises `EngineBusyError` if another thread holds the engine.
     """
 
     _closed = True  # until it is constructed
@@ -158,25 +158,25 @@ class NativeSequence:
 
     @property
     def number(self) -> int:
-        """Number of the sequence in the engine."""
+        """Number that the engine has given the sequence."""
         return self._numbers[0]
 
     @property
     def closed(self) -> bool:
-        """True if the sequence was returned, or the engine is closed."""
+        """True if the sequence was released, or the engine is closed."""
         return self._closed or self._engine.closed
 
     @property
     def tokens(self) -> list[int]:
-        """Tokens committed here: prompt and generated."""
+        """Tokens committed in this sequence: prompt and generated."""
         with self._exclusive() as native:
             return native.tokens(self.number)
 
     def begin(
         self, prompt: list[int], params: core.GenerateParams, sampler: core.MadeSampler | None = None
     ) -> tuple[int, int]:
-        """Starts a generation, which ends the previous one. Returns its number and the number of reused
-        prompt tokens.
+        """Starts a generation and ends the previous one. Returns the generation's number and the number of
+        reused prompt tokens.
         """
         with self._exclusive() as native:
             if params.sampling.grammar and params.strategy.kind != "off":
@@ -187,7 +187,7 @@ class NativeSequence:
             return self._generation, reused
 
     def end(self, generation: int, n_taken: int) -> dict[str, Any]:
-        """Ends the generation, of which n_taken tokens were used; returns its counters. Raises
+        """Ends the generation and returns its counters. n_taken: number of its tokens that were used. Raises
         EngineBusyError for a replaced generation.
         """
         self._require_current(generation)
@@ -206,13 +206,15 @@ class NativeSequence:
             native.clear(self.number)
 
     def offload(self) -> core.SavedSequence | None:
-        """Returns the saved conversation, between two generations; None if it cannot leave the caches."""
+        """Saves the conversation between two generations and returns it; None if this engine's caches cannot
+        be saved.
+        """
         with self._exclusive() as native:
             return native.save(self.number) if native.can_save else None
 
     def restore(self, saved: core.SavedSequence) -> bool:
-        """Replaces the conversation here by a saved one. Returns False if there is no room, or it is from
-        another engine.
+        """Replaces this sequence's conversation by a saved one. Returns False if there is no room, or if the
+        saved conversation is from another engine.
         """
         with self._exclusive() as native:
             try:
@@ -222,7 +224,7 @@ class NativeSequence:
                 return False
 
     def close(self) -> None:
-        """Returns the sequence to the engine. A second call does nothing."""
+        """Releases the sequence. A second call does nothing."""
         if not self.closed:
             with self._exclusive() as native:
                 self._engine.released.append(self.number)
@@ -248,9 +250,9 @@ class NativeSequence:
 def step_together(
     running: Sequence[tuple[NativeSequence, int]], for_ms: float = 0.0
 ) -> list[core.StepResult]:
-    """Runs one step of generations of one engine, each given by its sequence and number. Generating sequences
-    are verified in one batch. With `for_ms`, runs as many rounds as start in that time, while all of them
-    generate. Results are in the order of `running`.
+    """Runs one step of several generations of one engine. running: sequence and number of each generation.
+    Sequences that generate are verified in one batch. With `for_ms`, runs as many rounds as start within that
+    time, as long as all sequences generate. Results are in the order of `running`.
     """
     if not running:
         return []

@@ -44,7 +44,9 @@ _FREE = {
 
 
 class _Learned(msgspec.Struct):
-    """exact: by the batch sizes for which it was measured."""
+    """Content of a planner file. exact: measured exactness, as (batch size, is exact), by the options that
+    limit the batches.
+    """
 
     key: str
     costs: dict[str, list[float]]
@@ -55,8 +57,8 @@ class _Learned(msgspec.Struct):
 
 
 class PlannerCache:
-    """The file of a loaded engine. Its key: llama.cpp, machine, files and every option that changes the cost
-    of a round.
+    """The planner file of a loaded engine. The key of the file: llama.cpp, machine, model files and every
+    option that changes the cost of a round.
     """
 
     def __init__(self, native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> None:
@@ -64,10 +66,10 @@ class PlannerCache:
         drafter = TEXT if plan.draft is None else fingerprint(plan.draft)
         files = f"target={fingerprint(plan.target)} draft={drafter}"
         threads = f"n_threads={native.device_info()['n_threads']}"
-        build = core.__file__ and fingerprint(Path(core.__file__))  # contains our kernels
+        build = core.__file__ and fingerprint(Path(core.__file__))  # the extension with our kernels
         self._key = f"{files} {machine()} build={build} {threads} {options_key(model, drafting)}"
-        # Batches hold the drafts of all conversations and parts of prompts; in such a short context, fewer
-        # tokens fit before them.
+        # The options that limit the batches, which hold the drafts of all conversations and parts of prompts.
+        # A context below 1024 tokens leaves fewer tokens before a batch.
         self._batches = (
             f"n_draft_max={native.n_draft_max} n_sequences={model.n_sequences} "
             f"n_shared_rows={native.n_shared_rows} n_ctx={min(native.n_ctx, 1024)}"
@@ -82,7 +84,7 @@ class PlannerCache:
 
     def load(self, native: core.Engine) -> tuple[bool, bool]:
         """Loads saved measurements into the engine, which must be unused. Returns whether the file has costs,
-        and whether it has the exact batch sizes.
+        and whether it has the exact batch sizes for this engine.
         """
         learned = self._read(native)
         if learned is None:

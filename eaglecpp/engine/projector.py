@@ -32,8 +32,9 @@ _MAX_S = 600.0  # for one image
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of a prompt: tokens, or `n` embeddings of an image. image: its mark, "" for tokens; part: index
-    among the pieces into which llama.cpp cuts this image; whole, columns: as in `NativeEngine.add_image`.
+    """A piece of a prompt: tokens, or `n` embeddings of an image. image: mark of the image, "" for tokens;
+    part: index among the pieces into which llama.cpp cuts the image; whole, columns: as in
+    `NativeEngine.add_image`.
     """
 
     tokens: Sequence[int] = ()
@@ -64,7 +65,7 @@ class Projector:
         self._target = target
         self._engine = engine
         self._lock = threading.Lock()
-        self._marker = f"<__media_{secrets.token_hex(8)}__>"  # no text contains it
+        self._marker = f"<__media_{secrets.token_hex(8)}__>"  # random, so that no text contains it
         self._start = {
             "marker": self._marker, "mmproj": os.fspath(mmproj), "target": os.fspath(target),
             "n_threads": n_threads, "gpu": gpu,
@@ -72,8 +73,8 @@ class Projector:
         self._open()
 
     def read(self, parts: Sequence[str], images: Mapping[str, bytes], *, add_bos: bool) -> list[Chunk]:
-        """Splits a prompt into chunks without decoding images. parts: from `split_at_images`; images: by
-        mark. Raises InvalidValueError for an unsupported image.
+        """Splits a prompt into chunks without decoding images. parts: result of `split_at_images`; images:
+        files by their mark. Raises InvalidValueError for an unsupported image.
         """
         marks = parts[1::2]
         reply = self._ask({
@@ -108,7 +109,7 @@ class Projector:
         self.close()
 
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the projector's process."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(OSError), process:
@@ -118,7 +119,7 @@ class Projector:
         """Returns the ids of an image's embeddings. Raises CancelledError if no client waits for them any
         more.
         """
-        import numpy as np  # not at the top, as in `Embedder.embed`
+        import numpy as np  # imported here because it takes 0.1 s
 
         native, key = self._engine.get(), f"{chunk.image}:{chunk.part}"
         known = native.find_image(key)
@@ -135,7 +136,7 @@ class Projector:
                 raise InvalidValueError(f"{self.path} produces NaN or infinity for an image")
             try:
                 known = native.add_image(key, rows, chunk.whole, chunk.columns)
-            except ValueError as error:  # the native code has no class for it
+            except ValueError as error:  # native code raises no class of ours
                 raise InvalidValueError(f"{self.path}: {error}") from None
         first, n = known
         return range(first, first - n, -1)
@@ -146,7 +147,7 @@ class Projector:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # starts no debugger when it crashes
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # no debugger after a crash
         )
         try:
             self._exchange(self._start)

@@ -7,8 +7,8 @@ a length, then a MessagePack object.
 
 * first {mmproj, target, marker, n_threads, gpu}: {}. Only the target's metadata is read.
 * {text, add_special, sizes, images}: {chunks}, in order, each as `eaglecpp.engine.projector.Chunk`, with
-`_columns`. sizes: width and height of each image, by id; images: the id for each marker in the text. Decodes
-no image.
+`_columns`. sizes: width and height of each image, by id; images: the id for each marker in the text. No image
+is decoded for this.
 * {image, data, part}: {width, rows}, in float32.
 
 Any answer may be {error} instead.
@@ -88,7 +88,7 @@ class _Reader:
         if not mtmd_cpp.mtmd_support_vision(self.context):
             raise RuntimeError("it has no image encoder")
         self.chunks = mtmd_cpp.mtmd_input_chunks_init()
-        self.image = ""  # the image whose pixels the chunks have
+        self.image = ""  # the image whose pixels are in the chunks
 
     def read(
         self, text: str, add_special: bool, sizes: dict[str, tuple[int, int]], images: list[str]
@@ -139,8 +139,9 @@ class _Reader:
         }
 
     def _columns(self, chunk: Any) -> int:
-        """Returns the columns of an image whose embeddings share one position and have a line and column
-        (M-RoPE). 0: they are numbered like text; -1: another numbering, such as HunyuanVL's.
+        """Returns the number of columns of an image whose embeddings share one position and are told apart by
+        line and column (M-RoPE). 0 = the embeddings are numbered like text; -1 = another numbering, such as
+        HunyuanVL's.
         """
         mtmd = self.mtmd
         if not mtmd.mtmd_decode_use_mrope(self.context):

@@ -2,8 +2,8 @@
 """`PromptCache`: computed states of long prompts, in files, so that a restart need not compute them again.
 
 A file holds the tokens of a conversation and the blob of `core.SavedSequence`: the target's KV cache as
-llama.cpp saves it, the drafter's KV cache, and the hidden states that it needs. A state is used only if the
-text, the files and everything else that affects its bits are the same, so answers do not change.
+llama.cpp saves it, the drafter's KV cache, and the hidden states that the drafter needs. A state is used only
+if the text, the files and everything else that affects its bits are the same, so answers do not change.
 
 Files are untrusted. Each carries two codes (keyed BLAKE2b) that only the owner of this user's key can
 produce: one for the head, checked before the head is parsed, and one for the whole file, checked before
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("eaglecpp.prompts")
 WORTH = 32
-"""Tokens that are worth copying; fewer are computed again."""
+"""Minimum tokens that are worth copying; fewer tokens are computed again."""
 LEAST = 512
-"""Tokens of a text that is worth a file."""
+"""Minimum tokens of a text that is worth a file."""
 _MAGIC = b"eaglecpp prompt\n"
 _VERSION = 3
 _CODE = 32
@@ -70,8 +70,9 @@ _LEFT = re.compile(r"\..+\.eagle-(prompt|slot)\.[0-9a-f]{8}\.tmp")
 
 @dataclass(frozen=True)
 class _Head:
-    """of: hash of everything the state depends on; tokens: the tokens that have been run, -1 for rows of
-    images; images: start, rows in the text, key and all rows of each; ends: see `n_usable`.
+    """The head of a file. of: hash of everything the state depends on; tokens: the tokens that have been run,
+    -1 for rows of images; images: start, number of rows in the text, key and number of all rows of each
+    image; ends: see `n_usable`.
     """
 
     of: str
@@ -99,7 +100,9 @@ def n_common(first: Iterable[int], second: Iterable[int]) -> int:
 
 
 def n_usable(tokens: list[int], ends: list[int], prompt: Sequence[int]) -> int:
-    """Returns how many tokens of a prompt a saved text has. ends: lengths to which it can be cut, [] = any"""
+    """Returns how many tokens of a prompt a saved text can provide. ends: lengths to which the text can be
+    cut, [] = any length
+    """
     n = n_common(tokens, prompt)
     return max((end for end in ends if end <= n), default=0) if ends else n
 
@@ -145,8 +148,8 @@ class PromptCache:
     # Reading
 
     def fetch(self, prompt: Sequence[int], n_held: int) -> Future[core.SavedSequence | None]:
-        """Searches for the beginning of a prompt, in a thread. n_held: its tokens that are already in the
-        caches.
+        """Searches the files for the longest beginning of a prompt, in a thread. n_held: number of the
+        prompt's tokens that are already in the caches.
         """
         return self._reader.submit(self._fetch, prompt, n_held)
 
@@ -154,7 +157,7 @@ class PromptCache:
         least = max(LEAST, n_held + WORTH)
         if len(prompt) < least:
             return None
-        # the last token of a prompt is always run again
+        # without the prompt's last token, which is always run again
         shared = [(n_usable(entry.tokens, entry.ends, prompt[:-1]), entry) for entry in self._look()]
         for n_shared, entry in sorted(shared, key=lambda pair: -pair[0]):
             if n_shared < least:
@@ -167,7 +170,7 @@ class PromptCache:
         return None
 
     def _look(self) -> list[_Entry]:
-        """Returns the current files, including those that other processes wrote."""
+        """Returns the current files, including the files of other processes."""
         entries: dict[str, _Entry] = {}
         for path, status in _files(self.folder):
             if not path.name.startswith(self._of[:16] + "-"):
@@ -191,8 +194,8 @@ class PromptCache:
             _log.info("%s is not used: %s", path, error)
 
     def _head(self, file: BinaryIO) -> tuple[_Head, bytes]:
-        """Returns the head of a file, with this process's ids of images, and its code. Raises ValueError,
-        OSError.
+        """Returns the head of a file, with this process's ids of images, and the file's code. Raises
+        ValueError, OSError.
         """
         start = file.read(len(_MAGIC) + 8)
         version_, n = (int.from_bytes(start[at : at + 4], "little") for at in (len(_MAGIC), len(_MAGIC) + 4))
@@ -213,7 +216,7 @@ class PromptCache:
         return read, code
 
     def _images(self, tokens: list[int]) -> list[tuple[int, int, str, int]]:
-        """Returns the images among tokens, see `_Head`."""
+        """Returns the images among tokens, in the form of `_Head.images`."""
         found, end = list[tuple[int, int, str, int]](), 0
         for at, token in enumerate(tokens):
             if token < 0 and at >= end and self._native and (name := self._native.image_name(token)):
@@ -244,8 +247,8 @@ class PromptCache:
     # Writing
 
     def keep(self, sequence: NativeSequence, *, at_last: bool = False) -> None:
-        """Writes a conversation between two generations, if that saves enough computation. at_last: the
-        conversation is about to leave the caches, so less is enough.
+        """Writes a conversation to a file between two generations, if the file saves enough computation.
+        at_last: the conversation is about to leave the caches, so a smaller saving is enough.
         """
         with self._logged(self.folder):
             if self.is_worth(sequence.tokens, at_last=at_last) and (state := sequence.offload()) is not None:
@@ -273,7 +276,7 @@ class PromptCache:
 
     def write(self, state: core.SavedSequence, name: str = "") -> Future[int]:
         """Writes a state in the background. Returns a future of the file's bytes, 0 after a failure, which is
-        logged. name: of a slot's file, see `slot_file`.
+        logged. name: name of a slot's file, see `slot_file`.
         """
         text = hashlib.sha256(",".join(map(str, state.tokens)).encode()).hexdigest()
         path = self.slot_file(name) if name else self.folder / f"{self._of[:16]}-{text[:16]}.eagle-prompt"
@@ -316,7 +319,9 @@ class PromptCache:
             n_bytes -= status.st_size
 
     def _drop_beginnings(self, path: Path, tokens: list[int]) -> None:
-        """Removes files whose text the new file continues, with few other tokens."""
+        """Removes files whose text is a beginning of the new file's text, except for at most `WORTH`
+        tokens.
+        """
         for entry in self._look():
             own = entry.tokens
             if own and entry.path != path and len(own) - n_common(own, tokens) <= WORTH:
@@ -401,7 +406,7 @@ def _depends_on(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) 
     files.append([] if plan.draft is None else part_paths(plan.draft))
     metadata = native.metadata()
     trained = metadata.get(f"{metadata.get('general.architecture')}.rope.scaling.original_context_length", "")
-    # beyond that length some models rotate positions differently
+    # beyond the original context length some models rotate positions differently
     is_beyond = trained.isdigit() and native.n_ctx > int(trained)
     parts = [
         version("eaglecpp"),

@@ -2,9 +2,9 @@
 """A short warm-up when an engine opens without known costs.
 
 It gives the planner measured costs before the first answer. A device loads each kernel at its first use, and
-CUDA runs a graph twice before it is captured. With a drafter that takes tens of milliseconds, as much as
-twenty target-only steps of a small model. In a first answer the planner would take that for the cost of
-drafting, and stop drafting.
+CUDA runs a graph twice before it is captured. With a drafter this takes tens of milliseconds, as long as
+twenty target-only steps of a small model. Without a warm-up, the planner would take this time for the cost of
+drafting in the first answer, and stop drafting.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from eaglecpp.options import SamplingOptions, Strategy
 
 _TEXT = b"The sun rises in the east and sets in the west. "
 _TOKENS = 16
-_DEPTH = 3  # of the chains, if drafter and engine allow as many tokens
-_SECONDS = 2.0  # with steps slow enough to reach it, graphs hardly matter
+_DEPTH = 3  # depth of the drafted chains, if drafter and engine allow it
+_SECONDS = 2.0  # time limit; graphs hardly matter if steps are so slow that it is reached
 
 
 def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
@@ -38,7 +38,7 @@ def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
     # other options may need features that this text or model lacks
     plain = SamplingOptions(max_tokens=_TOKENS, ignore_eos=True)
     deadline = time.monotonic() + _SECONDS
-    # measures a commit alone, then with the draft steps that follow it in the same graph
+    # A chain of one measures the commit alone, a longer chain the commit and the draft steps in one graph.
     for strategy, temperature in product(("chain:1", f"chain:{depth}"), {0.0, sampling.temperature}):
         params = generate_params(replace(plain, temperature=temperature), 1, Strategy.parse(strategy))
         sequence = native.open_sequence()

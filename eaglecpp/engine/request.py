@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`GenerationRequest`: a request as the caller wrote it. `Shared.resolve` checks it and returns a
-`ResolvedRequest`, ready to start. `Drafting`: the sources of drafts of an engine. `Shared`: state shared by
-its conversations.
+`ResolvedRequest`, ready to start. `Drafting`: an engine's sources of drafts. `Shared`: state shared by an
+engine's conversations.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def resolve_strategy(
 
 @dataclass
 class Drafting:
-    """has_draft: True if drafts come from a drafter or the text; strategy: the engine's own; n_leaves:
-    maximum leaves of a tree; has_forms: without a drafter, forced tokens of grammars are drafted.
+    """An engine's sources of drafts. has_draft: True if drafts come from a drafter or the text; strategy: the
+    engine's own strategy; n_leaves: maximum leaves of a tree; has_forms: True if forced tokens of grammars
+    are drafted although there is no drafter.
     """
 
     engine: NativeEngine
@@ -64,7 +65,7 @@ class Drafting:
     exactness: Exactness = field(default_factory=Exactness)
 
     def resolve(self, strategy: Strategy, *, has_form: bool = False) -> tuple[Strategy, str]:
-        """Resolves a strategy as `Engine.resolve` does. has_form: for an answer with a grammar."""
+        """Resolves a strategy as `Engine.resolve` does. has_form: True for an answer with a grammar."""
         has_form = has_form and self.has_forms
         resolved, why = resolve_strategy(strategy, self.has_draft, self.engine.chains_only, has_form=has_form)
         if resolved.kind == "tree" and resolved.n_leaves > self.n_leaves:
@@ -75,7 +76,9 @@ class Drafting:
         return resolved, why
 
     def plan_facts(self, asked: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns `Timings.plan` of a finished generation. asked: strategy and why; raw: its counters."""
+        """Returns `Timings.plan` of a finished generation. asked: strategy and its reason; raw: the
+        generation's native counters.
+        """
         plan = dict(asked)
         if not self.has_draft and plan["strategy"] == "off":
             return plan
@@ -93,15 +96,18 @@ class Drafting:
 
 
 _MIN_DRAFT_MAX = 16
-_MORE_OF_TEXT = 16  # copied passages are long, and proposing them costs nothing
-# Declared in SamplingOptions, but not part of choosing a token: they go into GenerateParams or stay here.
+_MORE_OF_TEXT = 16  # further tokens for text drafts: copied passages are long and cost nothing to propose
+# Fields of SamplingOptions that do not affect the choice of a token: they go into GenerateParams or stay in
+# Python.
 _NOT_SAMPLING = {"max_tokens", "stop", "ignore_eos", "n_probs", "seed", "max_repeats", "think_budget"}
 
 
 def engine_options(
     target: Path, draft: Path | None, model: ModelOptions, drafting: DraftOptions, strategy: Strategy
 ) -> core.EngineOptions:
-    """Returns the extension's options for loading the models; limits of 0 become what the strategy needs."""
+    """Returns the extension's options for loading the models; a limit of 0 becomes the number that the
+    strategy needs.
+    """
     native = core.EngineOptions()
     native.target_path = str(target)
     native.draft_path = "" if draft is None else str(draft)
@@ -142,20 +148,22 @@ EXACT = ("auto", "on", "off")
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest(PromptOptions):
-    """A request as the caller wrote it, from any API: one of `messages`, `prompt` and `gap`, and options.
+    """A request as the caller wrote it, from any API. It has one of `messages`, `prompt` and `gap`, and
+    options.
 
     messages:  a conversation, which becomes a prompt through the chat template
     prompt:    text or token ids, used unchanged
     gap:       two texts; the answer goes between them
-    template:  used instead of the model's own
-    needs_template: refuse a model whose template is only a guess
+    template:  chat template to use instead of the model's own
+    needs_template: raise an error if the model's template is only a guess
     truncate:  drop the oldest messages of a conversation that does not fit, or the text farthest from a gap
     n_keep:    tokens to keep from the beginning of a `prompt` that does not fit, in addition to its end;
     negative values refuse such a prompt
-    images:    accept ids of images that the engine holds in a prompt
-    options:   of `SamplingOptions`, over `sampling`; without `sampling`, over the engine's
+    images:    accept image ids in a prompt, if the engine still has these images
+    options:   fields of `SamplingOptions` that override `sampling`, or the engine's defaults without
+    `sampling`
     draft_window: as in `DraftOptions`; None = as the engine was opened
-    The other fields are those of `Session.stream`, `Session.chat` and `PromptOptions`.
+    The other fields are arguments of `Session.stream`, `Session.chat` and `PromptOptions`.
     """
 
     messages: Conversation | Sequence[Any] | None = None
@@ -183,7 +191,8 @@ class GenerationRequest(PromptOptions):
     @classmethod
     def of(cls, options: Mapping[str, Any], **what: Any) -> GenerationRequest:
         """Builds a request from keyword arguments: those of `Session.chat` if `what` has `messages`, else
-        those of `Session.stream`. what: fields. Raises InvalidTypeError for unknown arguments.
+        those of `Session.stream`. what: further fields of the request. Raises InvalidTypeError for unknown
+        arguments.
         """
         keywords: Any = GenerateKeywords
         if "messages" in what:
@@ -202,7 +211,7 @@ class GenerationRequest(PromptOptions):
         return cls(**what, **own, options=sampling, images=True)
 
     def chosen(self, usual: SamplingOptions) -> SamplingOptions:
-        """Returns its sampling options, over the defaults in `usual`."""
+        """Returns the request's sampling options; options that it does not set are taken from `usual`."""
         sampling = replace(self.sampling or usual, **self.options)
         text = resolve_grammar(self.grammar, self.json_schema, self.response_format)
         if text is None and sampling.grammar:
@@ -229,7 +238,7 @@ class Shared:
     prompts: PromptCache | None = None
 
     def resolve(self, request: GenerationRequest) -> ResolvedRequest:
-        """Checks a request, builds its prompt and the reader of its answer, and draws a seed if it has none.
+        """Checks a request, builds its prompt and the reader of its answer, and draws a seed if none is set.
         Raises ContextFullError, GrammarError, TemplateError, UnsupportedError, and TypeError or ValueError
         for misuse.
         """
@@ -269,7 +278,9 @@ class Shared:
         )
 
     def prompt(self, request: GenerationRequest) -> ChatPrompt:
-        """Returns the prompt alone. Raises ContextFullError if it leaves no room for an answer."""
+        """Returns only the prompt of a request. Raises ContextFullError if it leaves no room for an
+        answer.
+        """
         return self._prompt(request, request.chosen(self.sampling), self.chat.with_template(request.template))
 
     def _prompt(self, request: GenerationRequest, sampling: SamplingOptions, chat: ChatModel) -> ChatPrompt:
@@ -289,8 +300,9 @@ class Shared:
         return self._plain_prompt(request, n_ctx, n_max)
 
     def _plain_prompt(self, request: GenerationRequest, n_ctx: int, n_max: int) -> ChatPrompt:
-        """Builds a prompt without a template. n_max: length of a truncated prompt. The cut removes whole
-        blocks of half that length, so a growing prompt keeps its prefix and most of it is not computed again.
+        """Builds a prompt without a template. n_max: maximum tokens of a truncated prompt. The cut removes
+        whole blocks of half that length, so a growing prompt keeps its prefix and most of it is not computed
+        again.
         """
         prompt: Any = request.prompt
         is_cut = request.n_keep >= 0
@@ -314,14 +326,14 @@ class ResolvedRequest:
     """One generation, checked and ready to start.
 
     source:   the original request
-    chat:     the model's chat, or one with the request's own template, compiled
-    reader:   reader of a chat's answer, made with the prompt; belongs to this generation
-    strategy: resolved; `plan` describes it in words, with the reason
-    sampler:  prepared in advance, so that the generation starts at once
-    budget:   returns the limit of its thinking
-    answer_grammar: the part of its grammar that applies after the thinking
-    stop_tokens: control tokens among the stop strings, which have no text in an answer; without the tokens
-    that end every generation
+    chat:     the model's chat, with the request's own template if it has one
+    reader:   reader of a chat's answer, built with the prompt and used by this generation only
+    strategy: the strategy that will run; `plan` describes it in words, with the reason
+    sampler:  a sampler prepared in advance, so that the generation starts at once
+    budget:   function that returns the limit of the answer's thinking
+    answer_grammar: the part of the grammar that applies after the thinking
+    stop_tokens: stop strings that are control tokens, which have no text in an answer. Tokens that end every
+    generation are left out
     """
 
     source: GenerationRequest

@@ -63,7 +63,7 @@ def start_relay(endpoint: str) -> str:
     """Starts a relay to a server; returns the endpoint for ggml. Raises UnsupportedError."""
     command = [sys.executable, "-I", str(Path(__file__).with_name("rpc_relay.py")), endpoint]
     pipe = subprocess.PIPE
-    # a new session, so that Ctrl+C does not reach it
+    # a new session, so that Ctrl+C does not reach the relay
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, start_new_session=True) as process:
         assert process.stdin is not None and process.stdout is not None
         line = process.stdout.readline().decode("utf-8", "replace").strip()
@@ -74,7 +74,7 @@ def start_relay(endpoint: str) -> str:
         # Kept open until this process ends: the last models are freed through the relay at exit.
         os.dup(process.stdin.fileno())
         says = os.dup(process.stdout.fileno())
-        process.returncode = 0  # not waited for: it ends with this process
+        process.returncode = 0  # not waited for: the relay ends with this process
     relay = f"127.0.0.1:{line}"
     core.watch_rpc_server(endpoint, relay, says)
     return relay
@@ -119,7 +119,7 @@ def _function(name: str, result: Any, *arguments: Any) -> Any:
     from llama_cpp import llama_cpp
 
     libraries = [llama_cpp._lib]
-    if sys.platform == "win32":  # a library does not export its dependencies' symbols
+    if sys.platform == "win32":  # Windows libraries do not export their dependencies' symbols
         libraries += [ctypes.CDLL("ggml.dll"), ctypes.CDLL("ggml-base.dll")]
     for library in libraries:
         if hasattr(library, name):

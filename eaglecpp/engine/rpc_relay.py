@@ -9,7 +9,7 @@ right sizes, so that ggml continues. The engine reads the reason before it uses 
 (native/target/llama_bridge.h).
 
 Output: one line with the listening port, or with the reason why the server cannot be used; later one line
-with the reason why it was lost. It ends when its input is closed.
+with the reason why the server was lost. The relay ends when its input is closed.
 
 Uses blocking threads instead of asyncio: a round exchanges some twenty messages, one after the other.
 Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned llama.cpp. The relay supports TCP only; it does not
@@ -27,9 +27,10 @@ from enum import IntEnum
 from typing import BinaryIO
 
 CHUNK = 1 << 20
-# command, size, 24 bytes of capabilities (all zero)
+# the first request: command, size, 24 bytes of capabilities (all zero)
 HELLO = bytes((14, 24)).ljust(33, b"\0")
-# start of a greeting of this version; ggml reconnects to query a device's memory
+# Start of a server's greeting: its version of the protocol. The relay of a lost server greets too, because
+# ggml reconnects to query a device's memory.
 GREETING = bytes((7, 0, 0))
 GREETING_S = 5.0
 # a server counts as lost after this time without any sign from the network
@@ -37,7 +38,7 @@ IDLE_S, PROBE_S, PROBES = 10, 5, 3
 
 
 class Command(IntEnum):
-    """The commands with an answer, and others that matter here."""
+    """ggml's RPC commands that have an answer, and further commands that matter here."""
 
     ALLOC_BUFFER = 0
     GET_ALIGNMENT = 1
@@ -61,7 +62,7 @@ ANSWER_BYTES: dict[int, int] = {
 
 
 def _report(line: object) -> None:
-    """Prints a line for the parent process."""
+    """Prints a line, which the parent process reads."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -87,7 +88,9 @@ def greet(address: tuple[str, int]) -> str:
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """A lost server stays lost: a new one at the same address lacks the first one's buffers."""
+    """Relays ggml's connections to one server. A lost server stays lost, because a new server at the same
+    address lacks the buffers of the first.
+    """
 
     daemon_threads = True
 
@@ -106,7 +109,7 @@ class Relay(socketserver.ThreadingTCPServer):
 
 
 class Connection(socketserver.StreamRequestHandler):
-    """One connection from ggml, which sends no request before the last answer."""
+    """One connection from ggml, which sends no request before it has the last answer."""
 
     disable_nagle_algorithm = True
     server: Relay
@@ -139,7 +142,7 @@ class Connection(socketserver.StreamRequestHandler):
         self.far, self.answers = far, far.makefile("rb")
 
     def _pass_on(self, header: bytes) -> None:
-        """Forwards a request, and its answer if it has one."""
+        """Forwards a request to the server, and the server's answer, if this command has one, to ggml."""
         command, left = header[0], int.from_bytes(header[1:], "little")
         self._send(header)
         last = b""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`Scheduler`: the loop that runs many generations of one engine, without its own threads or asyncio.
+"""`Scheduler`: a loop that runs many generations of one engine. It has no threads of its own and does not use
+asyncio.
 
 `admit` gives free slots to queued generations. `step` runs a round of all generations with a slot: they draft
 together and are verified in one batch, next to slices of prompts that are still being processed. Each
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from eaglecpp._extension import core
 
 Update = Chunk | BaseException | None
-"""A chunk, the error that ended a generation, or None when it gets a slot."""
+"""A chunk, the error that ended a generation, or None when a generation gets a slot."""
 
 
 class CancelledGenerationError(Exception):
@@ -48,8 +49,8 @@ class Generation:
     `is_cancelled`.
 
     watch: keep `live`, the native counters, up to date
-    slot_number: kept after the slot is freed; -1 before
-    fetched: prefix of its prompt, from a file
+    slot_number: number of the slot, kept after the slot is freed; -1 before the first slot
+    fetched: search for the prompt's prefix in files
     """
 
     request: ResolvedRequest
@@ -72,7 +73,9 @@ def preempted(seconds: float) -> PreemptedError:
 
 
 class Scheduler:
-    """cache: host memory for swapped out conversations; turns: held during a step; reads: as in `Stream`;
+    """Runs the generations of one engine.
+
+    cache: host memory for swapped out conversations; turns: lock held during a step; reads: as in `Stream`;
     reads_alone: process each prompt before other generations continue; is_watched: each step is one round
     """
 
@@ -95,7 +98,7 @@ class Scheduler:
         self._reads, self._reads_alone, self._is_watched = reads, reads_alone, is_watched
 
     def open(self, shared: Shared, sequences: Iterable[NativeSequence]) -> None:
-        """Takes the sequences for the generations."""
+        """Sets the sequences in which generations run."""
         self._shared, self.cache.prompts = shared, shared.prompts
         self.slots = Slots(sequences, self.cache)
 
@@ -105,7 +108,9 @@ class Scheduler:
 
     @property
     def may_admit(self) -> bool:
-        """True if a request waits for a slot, and not for a file with its prompt."""
+        """True if the first waiting request no longer waits for a file with its prompt, or some waiting
+        request is cancelled.
+        """
         head = self.waiting[0].fetched if self.waiting else None
         return bool(self.waiting) and (
             head is None or head.done() or any(waiting.is_cancelled for waiting in self.waiting)
@@ -121,12 +126,12 @@ class Scheduler:
         self.wake()
 
     def wake(self, _: object = None) -> None:
-        """Wakes the thread to check for work."""
+        """Wakes the scheduler's thread, which then checks for work."""
         with self.changed:
             self.changed.notify()
 
     def run(self, requests: Sequence[ResolvedRequest]) -> list[Stream]:
-        """Runs requests to their ends; returns their streams. Raises the first error."""
+        """Runs requests until all have ended; returns their streams. Raises the first error of a request."""
         generations = [Generation(request) for request in requests]
         self.waiting.extend(generations)
         while not self.is_idle:
@@ -136,7 +141,7 @@ class Scheduler:
         return [generation.stream for generation in generations if generation.stream is not None]
 
     def turn(self) -> Updates:
-        """Admits and steps once there is work."""
+        """Waits for work, then admits generations and runs one step. Returns the events of both."""
         with self.changed:
             while not (self.running or self.may_admit):
                 self.changed.wait()
@@ -145,12 +150,12 @@ class Scheduler:
         return events
 
     def close(self) -> None:
-        """Ends running generations. Their texts stay cached."""
+        """Ends all running generations. Their texts stay cached."""
         self.end([*self.running])
 
     def admit(self, slot_time_s: float = 0.0) -> Updates:
-        """Drops cancelled generations, then gives free slots to queued ones. slot_time_s: seconds after which
-        a generation is preempted if others wait; 0 = never
+        """Drops cancelled generations, then gives free slots to queued generations. slot_time_s: seconds
+        after which a generation is preempted while others wait; 0 = never
         """
         with self.changed:
             cancelled = [generation for generation in self.waiting if generation.is_cancelled]
@@ -193,15 +198,15 @@ class Scheduler:
         return generation.fetched.done()
 
     def keep(self) -> None:
-        """Writes texts to files while nothing runs. The events of the step must be sent first, since an error
-        ends this thread.
+        """Writes texts of free slots to files while no generation runs. The events of the step must be sent
+        before, because an error here ends the thread.
         """
         if self._shared.prompts is not None and not self.running:
             self.slots.keep(self._shared.prompts, lambda: not self.waiting)
 
     def step(self, running: Sequence[Generation] | None = None) -> Updates:
-        """Runs a round of each generation whose prompt is processed, and a slice of the prompts of the
-        others.
+        """Runs a round of each generation whose prompt is processed, and a slice of each other generation's
+        prompt.
         """
         running = list(self.running) if running is None else running
         if not running:

@@ -27,15 +27,15 @@ MessageList = Sequence["Message | Mapping[str, Any]"]
 
 
 class Talking:
-    """Methods for generation, shared by a session and an engine with its default session."""
+    """Methods for generation, shared by `Session` and `Engine`, which calls them on its default session."""
 
     @property
     def default_session(self) -> Session:
-        """The conversation that these methods use."""
+        """The session that the methods of this class use."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Ends it. A second call does nothing."""
+        """Closes the session or the engine. A second call does nothing."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -56,11 +56,11 @@ class Talking:
         `**options`: see `SamplingOptions`; the defaults are the engine's. `strategy` overrides the engine's,
         and so does `exact` ("auto", "on", "off"; see `DraftOptions`). `grammar`, `json_schema`,
         `response_format`: at most one, see `eaglecpp.engine.grammar`. `on_prefill(n_done, n_prompt)` is
-        called while the prompt is processed. `stop_when(tokens)` is called after each token with all
-        generated ones, which it must not change; True ends the generation. `utf8_errors`: handling of bytes
-        that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the answer goes between `prompt` (a str)
-        and this text. `cache_prompt=False`: compute the whole prompt, even if the caches hold its beginning.
-        `log_plan`: record every round's decision, one line each, in `Completion.plan_log`.
+        called while the prompt is processed. `stop_when(tokens)` is called after each token with the list of
+        all generated tokens, which it must not change; True ends the generation. `utf8_errors`: handling of
+        bytes that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the answer goes between `prompt`
+        (a str) and this text. `cache_prompt=False`: compute the whole prompt, even if the caches hold its
+        beginning. `log_plan`: record every round's decision, one line each, in `Completion.plan_log`.
 
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,
         all before anything runs.
@@ -82,7 +82,7 @@ class Talking:
         """Answers a conversation: `messages` ({"role", "content"} each) through the model's chat template.
 
         `template`, `tools`, `think`: see `Engine.chat_prompt`; other arguments as in `stream`. Raises
-        `UnsupportedError` if the model has no template and none is passed.
+        `UnsupportedError` if neither the model nor the call has a template.
         """
         running = self.default_session.answer(messages, options)
         return running if stream else running.finish()
@@ -95,18 +95,18 @@ class Talking:
         return self.default_session.slot.tokens
 
     def clear(self) -> None:
-        """Forgets the conversation; the next prompt reuses nothing of it."""
+        """Forgets the conversation, so that the next prompt reuses none of its tokens."""
         self.default_session.slot.clear()
         self.default_session.memory.clear()
 
 
 class Session(Talking):
-    """A conversation with its own slot in the KV caches: a prompt with the same prefix as the last one is
-    cheap.
+    """A conversation with its own slot in the KV caches: a prompt with the same prefix as the previous prompt
+    is cheap.
 
-    Get one from `Engine.session()`; the engine's own methods use a default one. It runs one generation at a
-    time: starting another ends the previous one, in whichever thread it runs, or raises `EngineBusyError`
-    while another thread is in the middle of a round.
+    `Engine.session()` opens a session; the engine's own methods use a default session. A session runs one
+    generation at a time. Starting another generation ends the previous one, in whichever thread that runs. It
+    raises `EngineBusyError` while another thread is in the middle of a round.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -119,8 +119,8 @@ class Session(Talking):
         return self
 
     def begin(self, request: ResolvedRequest) -> Stream:
-        """Starts a resolved generation. If a conversation continues an earlier prompt and its answer, the new
-        prompt begins with exactly their tokens, if they fit.
+        """Starts a resolved generation. If the conversation continues an earlier prompt and its answer, the
+        new prompt begins with exactly the tokens of both, if they fit.
         """
         is_chat, prompts, prompt = request.source.messages is not None, self.shared.prompts, request.prompt
         tokens = (is_chat and self.memory.continued(prompt.rendered)) or prompt.tokens
@@ -148,7 +148,7 @@ class Session(Talking):
         return self.begin(self.shared.resolve(GenerationRequest.of(options, **what)))
 
     def close(self) -> None:
-        """Returns the conversation's slot to the engine. A second call does nothing."""
+        """Releases the conversation's slot in the caches. A second call does nothing."""
         if self.shared.prompts is not None and not self.slot.closed:
             self.shared.prompts.keep(self.slot, at_last=True)
         self.slot.close()

@@ -2,7 +2,7 @@
 """`Slots` assigns prompts to an engine's conversations; `HostCache` holds swapped out conversations;
 `FairLock` lets engines that share a machine take turns.
 
-Slots and host caches are not thread-safe: they belong to the engine's thread.
+Slots and host caches are not thread-safe. They belong to the engine's thread.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Offloaded:
 
 
 class HostCache:
-    """n_max: maximum bytes; the least recently used conversation is evicted first. 0 = hold no conversations.
-    prompts: files that also receive evicted conversations
+    """Conversations in host memory. n_max: maximum bytes, 0 = hold no conversations; the least recently used
+    conversation is evicted first. prompts: files that also receive evicted conversations
     """
 
     def __init__(self, n_max: int, prompts: PromptCache | None = None) -> None:
@@ -83,7 +83,7 @@ class HostCache:
             if state is not None and to_file is not None:
                 to_file.write(state)
             if state is not None and state.n_bytes <= self.n_max:
-                # drops texts that the new one continues
+                # drops conversations that the new one continues
                 kept = [old for old in self._offloaded if n_common(old.tokens, tokens) < len(old.tokens)]
                 self._offloaded = [*kept, Offloaded(tokens, state)]
                 while self.n_bytes > self.n_max:
@@ -98,8 +98,8 @@ class HostCache:
         return (self._offloaded[shared.index(n_max)], n_max) if n_max else (None, 0)
 
     def restore(self, sequence: NativeSequence, old: Offloaded, n_shared: int) -> None:
-        """Restores a conversation into a sequence. It stays here only if the prompt does not use much of
-        it.
+        """Restores a conversation into a sequence. The copy in host memory is kept only if the prompt leaves
+        `WORTH` or more of its tokens unused.
         """
         if sequence.restore(old.state) and len(old.tokens) - n_shared < WORTH and old in self._offloaded:
             self._offloaded.remove(old)
@@ -117,7 +117,7 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     is_free: bool = True
     used: float = 0.0
-    is_new: bool = False  # it has text that `Slots.keep` has not written
+    is_new: bool = False  # the slot has text that `Slots.keep` has not written
 
     def take(self, prompt: list[int]) -> None:
         self.is_free, self.tokens = False, prompt
@@ -129,14 +129,14 @@ class Slot:
             self.tokens = self.sequence.tokens
 
     def clear(self) -> int:
-        """Forgets its text; returns the number of its tokens."""
+        """Forgets the slot's text; returns the number of its tokens."""
         n_tokens, self.tokens = len(self.sequence.tokens), []
         self.sequence.clear()
         return n_tokens
 
 
 class Slots:
-    """cache: receives conversations that must leave their slots."""
+    """The slots of one engine. cache: receives conversations that must leave their slots."""
 
     def __init__(self, sequences: Iterable[NativeSequence], cache: HostCache) -> None:
         self._slots = [Slot(sequence, number, sequence.tokens) for number, sequence in enumerate(sequences)]
@@ -160,20 +160,23 @@ class Slots:
         return self._slots[number]
 
     def n_held(self, prompt: list[int]) -> int:
-        """Returns the length of the longest prefix of a prompt in memory."""
+        """Returns the length of the longest prefix of a prompt that a slot or the host cache holds, in
+        tokens.
+        """
         return max(self._cache.find(prompt)[1], *(n_common(slot.tokens, prompt) for slot in self._slots))
 
     def keep(self, prompts: PromptCache, is_wanted: Callable[[], bool]) -> None:
-        """Writes the texts of free slots to files, while that is wanted."""
+        """Writes the texts of free slots to files, as long as `is_wanted()` is true."""
         for slot in self._slots:
             if slot.is_free and slot.is_new and not prompts.is_full and is_wanted():
                 slot.is_new = False
                 prompts.keep(slot.sequence)
 
     def find(self, prompt: list[int], found: core.SavedSequence | None = None) -> Slot:
-        """Picks the free slot with the longest common prefix, restoring it from the host cache or a file if
-        that is longer; otherwise an empty or the least recently used slot. The slot's old conversation goes
-        to the host cache. found: the state from a file
+        """Picks the free slot with the longest common prefix, unless the host cache or a file has a longer
+        prefix, which is then restored into an empty or the least recently used slot. Without a long common
+        prefix, picks such a slot too. The slot's old conversation goes to the host cache. found: the state
+        that a file has, or None
         """
         shared = {slot: n_common(slot.tokens, prompt) for slot in self._slots}
         free = [slot for slot in self._slots if slot.is_free]
@@ -185,7 +188,7 @@ class Slots:
         n_found = 0 if found is None else n_usable(found.tokens, found.ends, prompt)
         if found is not None and n_found >= n_offloaded + WORTH:
             offloaded, n_offloaded = Offloaded(found.tokens, found), n_found
-        # a prefix in another slot is copied from there
+        # The engine copies a prefix that another slot holds.
         if offloaded and n_offloaded < WORTH + max(shared.values()):
             offloaded = None
         if offloaded:

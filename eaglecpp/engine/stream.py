@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """`Stream`: one running generation.
 
-Runs the native engine one round per `next()`, turns tokens into text, finds stop strings and counts. However
-it ends (by the model, an exception, Ctrl+C, `close()` or garbage collection), the native generation ends too,
-and committed tokens stay for prefix reuse. Sampling, drafting and verification are native.
+A stream runs the native engine one round per `next()`, turns tokens into text, finds stop strings and counts.
+However the stream ends (by the model, an exception, Ctrl+C, `close()` or garbage collection), the native
+generation ends too, and committed tokens stay for prefix reuse. Sampling, drafting and verification are
+native.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Stream(AnswerStream):
     def __init__(
         self, sequence: NativeSequence, shared: Shared, request: ResolvedRequest, *, reads: bool = True
     ) -> None:
-        """reads: split a chat's answer into pieces and events; otherwise the caller does."""
+        """reads: split a chat's answer into pieces and events; False if the caller does this."""
         self._failed = False
         self._sequence = sequence
         self._shared = shared
@@ -58,8 +59,8 @@ class Stream(AnswerStream):
         self.is_open = True
 
     def _begin(self, request: ResolvedRequest) -> int:
-        """Starts the native generation of a request, or of the rest of one. Returns the number of reused
-        tokens.
+        """Starts the native generation of a request, or of the rest of a request after its thinking was
+        closed. Returns the number of reused tokens.
         """
         self._n_before, self._is_running = len(self._tokens), True
         self._generation, n_reused = self._sequence.begin(
@@ -68,8 +69,8 @@ class Stream(AnswerStream):
         return n_reused
 
     def _close_thought(self, budget: ThinkBudget) -> FinishReason | None:
-        """Appends the text that closes the thinking, and continues after it. Returns "length" if no room is
-        left for an answer.
+        """Appends the text that closes the thinking, and continues the generation after this text. Returns
+        "length" if no room is left for an answer.
         """
         self._timings = self._end()
         self._budget = None
@@ -96,7 +97,7 @@ class Stream(AnswerStream):
             self._logprobs.append(entry)
 
     def finish(self) -> Completion:
-        """Runs to the end without streaming: a chunk may contain several rounds."""
+        """Runs the generation to its end without streaming, so that each step may run several rounds."""
         with self:
             while self.is_open:
                 self.__next__(self.unwatched_ms)
@@ -104,7 +105,7 @@ class Stream(AnswerStream):
 
     @property
     def unwatched_ms(self) -> float:
-        """Milliseconds for which rounds may run before their tokens are checked; 0 if a stop condition must
+        """Milliseconds for which rounds may run before Python checks their tokens; 0 if a stop condition must
         be checked after each round.
         """
         stop, stop_when = self._request.sampling.stop, self._request.source.stop_when
@@ -117,12 +118,12 @@ class Stream(AnswerStream):
 
     @property
     def n_tokens(self) -> int:
-        """Tokens generated so far."""
+        """Number of tokens generated so far."""
         return len(self._tokens)
 
     def __next__(self, for_ms: float = 0.0) -> Chunk:
-        """Processes slices of the prompt until a round gives tokens, or the end; with `for_ms`, runs as many
-        rounds as start in that time.
+        """Processes slices of the prompt until a round generates tokens or the generation ends. With
+        `for_ms`, runs as many rounds as start within that time.
         """
         if not self.is_open:
             raise StopIteration
@@ -137,8 +138,8 @@ class Stream(AnswerStream):
             raise
 
     def completion(self) -> Completion:
-        """Returns the result so far. `finish_reason` is "cancelled" if it is still running or was closed
-        early.
+        """Returns the result so far. `finish_reason` is "cancelled" if the generation is still running or was
+        closed early.
         """
         return Completion(
             text="".join(self._texts),
@@ -162,7 +163,7 @@ class Stream(AnswerStream):
             chunk = self._read(replace(chunk, text=self._detokenizer.finish()))
             self._texts.append(chunk.text)
             # If the session was closed, taken over or is busy in another thread, the native generation has
-            # ended or will end without us: starting another one always ends it first.
+            # ended or will end later: starting another generation always ends the previous one first.
             with contextlib.suppress(EagleError, ValueError):
                 self._settle()
                 self._report_end()
@@ -176,13 +177,17 @@ class Stream(AnswerStream):
             self.close()
 
     def _gave_tokens(self, result: core.StepResult) -> bool:
-        """Returns whether a step gave tokens or an end. Reports slices of the prompt to `on_prefill`."""
+        """Returns whether a step generated tokens or ended the generation. Reports slices of the prompt to
+        `on_prefill`.
+        """
         if result.phase == "prefill" and self._request.source.on_prefill is not None:
             self._request.source.on_prefill(result.n_prompt_done, result.n_prompt)
         return bool(result.tokens or result.finish or result.error)
 
     def _chunk_of(self, result: core.StepResult) -> Chunk | BaseException | None:
-        """Returns the chunk of a step, None without tokens, or the error that ended this stream."""
+        """Returns the chunk of a step, None for a step without tokens, or the error that ended this
+        stream.
+        """
         try:
             return self._take(result) if self._gave_tokens(result) else None
         except Exception as error:
@@ -214,8 +219,8 @@ class Stream(AnswerStream):
         return chunk
 
     def _take_tokens(self, result: core.StepResult) -> FinishReason | None:
-        """Takes the round's tokens one by one, so that the end never depends on the number of tokens in a
-        round.
+        """Processes the round's tokens one by one, so that the end of the text never depends on the number of
+        tokens in a round.
         """
         finish: FinishReason | None = "length" if result.finish else None
         if result.finish == "stop":
@@ -244,7 +249,7 @@ class Stream(AnswerStream):
         return finish
 
     def _end(self) -> Timings:
-        """Ends the native generation. Returns the counters up to this point."""
+        """Ends the native generation. Returns the counters of the whole answer so far."""
         n_tokens, self._is_running = len(self._tokens), False
         raw = self._sequence.end(self._generation, n_tokens - self._n_before)
         self._plan_log += raw["plan_log"]
@@ -258,7 +263,7 @@ class Stream(AnswerStream):
         )
         if self._n_before == 0:
             return timings
-        # Tokens read after a closed thought do not count as the client's prompt.
+        # Tokens that are processed again after a closed thought do not count as prompt tokens.
         return self._timings + replace(timings, prompt_n=0, reused_n=0)
 
     def _settle(self) -> None:
@@ -287,10 +292,10 @@ def _peak_memory() -> int:
 
 
 def next_chunks(streams: Sequence[Stream], is_watched: bool = True) -> list[Chunk | BaseException | None]:
-    """Runs one step of streams of one engine; generating streams are verified in one batch. Returns for each
-    its chunk, None while its prompt is processed, or the error that has closed it: from its sampler (a
-    grammar that allows no token) or from decoding its tokens. Unless `is_watched`, a chunk may contain
-    several rounds.
+    """Runs one step of several streams of one engine; streams that generate are verified in one batch.
+    Returns for each stream its chunk, None while its prompt is processed, or the error that has closed it.
+    Such an error comes from the stream's sampler (a grammar that allows no token) or from decoding its
+    tokens. Unless `is_watched`, a chunk may contain several rounds.
 
     An error of the step itself is raised. It cannot be assigned to a stream, so no stream is closed.
     """

@@ -18,9 +18,9 @@ from eaglecpp.errors import ContextFullError, InvalidTypeError, InvalidValueErro
 class Detokenizer:
     """Incremental UTF-8 decoding with stop strings.
 
-    `stop`: strings that end the text; they are cut off with everything after them. The one completed first
-    wins, and the longest of those completed at the same character. `errors`: handling of bytes that are not
-    UTF-8, as in `bytes.decode`; U+FFFD by default.
+    `stop`: strings that end the text; they are cut off with everything after them. The stop string that is
+    completed first wins; if several are completed at the same character, the longest wins. `errors`: handling
+    of bytes that are not UTF-8, as in `bytes.decode`; U+FFFD by default.
     """
 
     def __init__(self, stop: Iterable[str] = (), errors: str = "replace") -> None:
@@ -69,8 +69,9 @@ class Detokenizer:
 
 
 class _Stop:
-    """Knuth, Morris and Pratt's search: constant time per character, however often the text nearly matches.
-    n: length of the stop string's prefix that the text ends with.
+    """Searches a text for one stop string with Knuth, Morris and Pratt's algorithm, in constant time per
+    character, however often the text nearly matches. n: length of the stop string's prefix that the text ends
+    with.
     """
 
     def __init__(self, text: str) -> None:
@@ -92,7 +93,7 @@ class _Stop:
 
 
 Prompt = str | bytes | Sequence[int]
-_LONG = 8  # characters per token of the context; few texts that fit have more
+_LONG = 8  # characters per token of the context; few texts that fit into the context have more
 
 
 class Vocabulary:
@@ -143,7 +144,7 @@ class Vocabulary:
         try:
             tokens: list[int] | None = self._engine.get().tokenize(data, *options)
             return tokens
-        except ValueError as error:  # the native code has no class for it
+        except ValueError as error:  # native code raises no class of ours
             raise InvalidValueError(str(error)) from None
 
     def tokenize_images(
@@ -162,7 +163,7 @@ class Vocabulary:
             raise self._context_full(f"{n_images} images", n_room)
         if n_ctx is not None and len(text) > _LONG * n_room:
             n_left = n_room
-            for part in parts[::2]:  # llama.cpp's mtmd tokenizes each part, and then all of them
+            for part in parts[::2]:  # mtmd tokenizes each part first, then all parts
                 tokens = self.read(part.encode(), False, True, n_left)
                 if tokens is None:
                     raise self._context_full(f"at least {n_room} tokens", n_room)
@@ -211,7 +212,9 @@ class Vocabulary:
         return tokens[0] if is_whole else None
 
     def control_tokens(self, texts: Iterable[str]) -> dict[int, str]:
-        """Returns the control tokens among texts; these have no text in an answer."""
+        """Returns those texts that are control tokens, by token id. Control tokens have no text in an
+        answer.
+        """
         tokens = ((self.token_of(text), text) for text in texts)
         return {token: text for token, text in tokens if token is not None and not self.token_to_piece(token)}
 
@@ -234,19 +237,21 @@ class Vocabulary:
         return tokens
 
     def _to_tokenize(self, text: str | bytes, add_bos: bool, special: bool) -> tuple[bytes, bool]:
-        """Returns the bytes, and whether llama.cpp must add a BOS token."""
+        """Returns the text's bytes, and whether llama.cpp must add a BOS token."""
         data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
         return data, add_bos and not (special and self.bos_text and data.startswith(self.bos_text))
 
     def _unended(self, tokens: list[int], add_special: bool) -> list[int]:
-        """Removes the EOS token that llama.cpp appends if the file asks for it (`add_eos_token`): it would
-        end a text that is to be continued.
+        """Removes the EOS token that llama.cpp appends if the file asks for it (`add_eos_token`): this token
+        would end a text that is to be continued.
         """
         native = self._engine.get()
         return tokens[:-1] if add_special and native.add_eos and tokens[-1:] == [native.eos] else tokens
 
     def _context_full(self, found: str, n_ctx: int) -> ContextFullError:
-        """Clients search for "prompt is too long" and "exceeds the available context size"."""
+        """Returns the error for a prompt that does not fit. Clients search its message for "prompt is too
+        long" and "exceeds the available context size".
+        """
         return ContextFullError(
             f"the prompt is too long: it has {found}, which exceeds the available context size of {n_ctx} "
             f"including the answer; raise n_ctx (the model was trained for {self._engine.get().n_ctx_train})"
@@ -256,8 +261,8 @@ class Vocabulary:
         return b"" if token < 0 else self.token_to_piece(token, special=True)
 
     def checked(self, tokens: Sequence[int], *, images: bool = False) -> list[int]:
-        """Returns the ids unchanged. images: also accept ids of images that the engine has. Raises
-        InvalidTypeError, InvalidValueError for invalid ids.
+        """Checks token ids and returns them unchanged. images: also accept ids of images that the engine has.
+        Raises InvalidTypeError, InvalidValueError for invalid ids.
         """
         try:
             ids, n_vocab = [operator.index(token) for token in tokens], self._engine.get().n_vocab
