@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`python -m eaglecpp` and the `eaglecpp` command. Imports nothing until Ctrl+C can be handled."""
+"""Entry point of `python -m eaglecpp` and of the `eaglecpp` command. Imports nothing until Ctrl+C can be
+handled.
+"""
 
 import sys
 
@@ -7,7 +9,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Runs the command line of this process and returns the exit code, final despite a later Ctrl+C."""
+    """Runs the command line of this process and returns the exit code, which a later Ctrl+C cannot change."""
     try:
         import atexit
         import signal

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Loads the compiled extension `eaglecpp._core`; no other file may. Refuses a llama.cpp the extension was not
-built for.
+"""Loads the compiled extension `eaglecpp._core`; no other file may load it. Refuses a llama.cpp that the
+extension was not built for.
 
 libllama is loaded first, from the package `llama_cpp` or from `LLAMA_CPP_LIB_PATH`, so that the process has
-only one copy. This uses the package's own loader but skips its Python classes, which take a third of a second
-to import. The extension shares C structs with libllama, and their layout changes between versions. A wrong
-pair would read garbage instead of failing cleanly, so the import raises `VersionError`.
+only one copy. The package's own loader is used, but its Python classes, which take a third of a second to
+import, are not loaded. The extension shares C structs with libllama, and their layout changes between
+versions. An extension and a libllama that do not match would read garbage instead of failing cleanly, so the
+import raises `VersionError`.
 """
 
 from __future__ import annotations

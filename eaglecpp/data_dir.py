@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The folder for the user's data: models, conversations, the input history and the planner's measurements.
 
-`EAGLECPP_HOME`, or platformdirs' folder for application data. Nothing here creates it.
+`EAGLECPP_HOME`, or platformdirs' folder for application data. Nothing here creates the folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def folder_named(variable: str) -> Path | None:
 
 
 def data_dir() -> Path:
-    """Returns the folder, which need not exist. Raises InvalidValueError if the user has no home folder."""
+    """Returns the folder for the user's data, which need not exist. Raises InvalidValueError if the user has
+    no home folder.
+    """
     override = folder_named("EAGLECPP_HOME")
     if override is not None:
         return override
@@ -42,7 +44,7 @@ def data_dir() -> Path:
 
     try:
         usual = user_data_path("eaglecpp", appauthor=False)
-        if not usual.is_absolute():  # an earlier platformdirs leaves ~ as it is
+        if not usual.is_absolute():  # older platformdirs do not expand ~
             raise RuntimeError
     except RuntimeError:
         raise InvalidValueError("this user has no home folder; set EAGLECPP_HOME to a folder") from None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Atomic file operations: a file is written under another name, flushed to the disk, then renamed.
 
-A reader sees either the old content or the new one, even after a kill. The shared parts live in
+Even after a kill, a reader sees either the old content or the new content. The shared parts live in
 `eaglecpp.convert.files`, because `convert` imports nothing else from this package.
 """
 
@@ -28,7 +28,9 @@ sync = of_convert.sync
 
 
 def make_private(path: Path) -> None:
-    """Creates a folder and its missing parents, readable only by its user. Tightens an existing folder."""
+    """Creates a folder and its missing parents, readable only by the user. Removes other users' rights from
+    an existing folder.
+    """
     make_folder(path, 0o700)
     if path.stat().st_mode & 0o077:
         path.chmod(0o700)
@@ -55,7 +57,7 @@ def read_json(path: Path, limit: int = 16 << 20) -> Any:
 
 def exists(path: Path) -> bool:
     """Returns whether the path exists. False for an impossible path (too long, or with a NUL). Raises OSError
-    if the answer is unknown.
+    if the system cannot tell.
     """
     try:
         path.stat()
@@ -69,7 +71,7 @@ def exists(path: Path) -> bool:
 
 
 def fingerprint(path: Path) -> str:
-    """Returns a hash of the size and of 65 samples across the file, which identifies it without reading
+    """Returns a hash of the size and of 65 samples across the file, which identifies the file without reading
     gigabytes.
     """
     size = path.stat().st_size

@@ -20,7 +20,7 @@ _SYMBOLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFF
 
 
 def visible(text: str) -> str:
-    """Text with control characters shown as symbols, except line ends and tabs."""
+    """Returns a text in which control characters are symbols, except line ends and tabs."""
     return text.translate(_SYMBOLS)
 
 

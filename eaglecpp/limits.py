@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Limits on what one request, or one model's settings, can ask for. Each protects time or memory that is
-spent before generation starts, or at every token. They apply to requests and Modelfiles alike. SECURITY.md
-lists them. The server's own limits are in its configuration, the limits of templates in
-`eaglecpp.chat.bounds`.
+"""Limits on requests and on the settings of a model. Each limit protects time or memory that is spent before
+generation starts, or at every token. The same limits apply to requests and Modelfiles. SECURITY.md lists
+them. The server's own limits are in its configuration, the limits of templates in `eaglecpp.chat.bounds`.
 """
 
 from __future__ import annotations
@@ -13,40 +12,49 @@ from eaglecpp.errors import InvalidValueError
 
 STOP_STRINGS = 256
 STOP_CHARS = 16_384
-"""Characters in all stop strings together."""
+"""Maximum characters in all stop strings together."""
 DRY_BREAKERS = 16
-"""Texts that DRY does not match across. llama.cpp searches the whole vocabulary for each."""
+"""Maximum number of texts that DRY does not match across. llama.cpp searches the whole vocabulary for each
+text.
+"""
 DRY_CHARS = 512
-"""Characters in all of these together. llama.cpp uses the first 40 bytes of each."""
+"""Maximum characters in all DRY breakers together. llama.cpp uses the first 40 bytes of each breaker."""
 LOGIT_BIASES = 16_384
-"""Entries of a request's `logit_bias`."""
+"""Maximum entries of a request's `logit_bias`."""
 JSON_VALUES = 1_000_000
-"""Values in the body of a request, counted by its brackets and commas."""
+"""Maximum values in the JSON body of a request, counted by brackets and commas."""
 EMBEDDING_VALUES = 8 << 20
-"""Values in all vectors of one request: 2048 vectors of 4096 values, which is OpenAI's limit, or 21,845 of
-384.
+"""Maximum values in all vectors of one embeddings request: 2048 vectors of 4096 values, which is OpenAI's
+limit, or 21,845 of 384.
 """
 PATTERN_CHARS = 1 << 16
-"""Characters in all regular expressions of a JSON schema."""
+"""Maximum characters in all regular expressions of a JSON schema."""
 SCHEMA_BYTES = 1 << 20
 SCHEMA_DEPTH = 64
-"""Nesting of schemas."""
+"""Maximum nesting of schemas in a JSON schema."""
 SCHEMA_NODES = 3000
-"""Subschemas of a schema; values of an enum are not counted. Compiling takes up to 3 s of processor time."""
+"""Maximum subschemas of a JSON schema, without the values of enums. Compiling so many takes up to 3 s of
+processor time.
+"""
 SCHEMA_PATTERN_KEYS = 80
-"""Keys of `patternProperties` in a schema. llguidance compares each key with all others."""
+"""Maximum keys of `patternProperties` in a JSON schema. llguidance compares each key with all others."""
 SCHEMA_MULTIPLE = 1 << 16
-"""Common multiple of the `multipleOf` in a schema. llguidance creates a state for each remainder."""
+"""Maximum common multiple of all `multipleOf` in a JSON schema. llguidance creates a state for each
+remainder.
+"""
 SCHEMA_WAYS = 10_000
-"""Combinations of alternatives (`anyOf`) that `allOf` joins. Each combination is written out."""
+"""Maximum combinations of alternatives (`anyOf`) that an `allOf` joins. llguidance writes out each
+combination.
+"""
 GBNF_BYTES = 1 << 17
 GBNF_RULES = 1000
-"""Rules of a GBNF grammar. llguidance's converter takes quadratic time, and 10,000 rules crash the process.
+"""Maximum rules of a GBNF grammar. llguidance's converter takes quadratic time, and 10,000 rules crash the
+process.
 """
 GBNF_DEPTH = 64
-"""Nesting of groups."""
+"""Maximum nesting of groups in a GBNF grammar."""
 GRAMMAR_REPETITIONS = 1_000_000_000
-"""Maximum of the numbers in {m,n}, and of lengths and item counts in a schema. They are counted, never
+"""Maximum of the numbers in {m,n}, and of lengths and item counts in a schema. Repetitions are counted, never
 written out.
 """
 

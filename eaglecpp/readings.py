@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Converts a drafter. If its checkpoint can be read in several ways, measures which reading is right.
+"""Converts a drafter's checkpoint. If the checkpoint can be read in several ways, measures which reading is
+right.
 
 Trainers and engines disagree about some checkpoints, and no field of the file identifies its trainer
-(`eaglecpp.convert.open_choices`). The target can decide: it generates a few texts greedily, and a drafter
-converted with each reading drafts from many positions in them, using the target's hidden states. The measure
-is the expected number of accepted tokens at each position: 1 + p1 + p1 p2 + ..., with the drafter's
-probability for each of the target's own tokens. (Counting correct tokens is noisier: on the demo pair, wrong
-layers stood out by 2 standard errors with counts and by 6 to 8 with probabilities.) The drafter was trained
-under the right reading, so that reading drafts best. A checkpoint with one reading is not measured.
+(`eaglecpp.convert.open_choices`). The target can decide. It generates a few texts greedily. For each reading,
+a drafter is converted, which drafts from many positions in these texts, using the target's hidden states. The
+measure is the expected number of accepted tokens at each position: 1 + p1 + p1 p2 + ..., where p1, p2, ...
+are the drafter's probabilities for the target's own next tokens. (Counting correct tokens is noisier: on the
+demo pair, wrong layers stood out by 2 standard errors with counts and by 6 to 8 with probabilities.) The
+drafter was trained under the right reading, so that reading drafts best. A checkpoint with one reading is not
+measured.
 """
 
 from __future__ import annotations
@@ -47,23 +49,25 @@ PROMPTS = (
     "What is the difference between a list and a tuple? Answer with an example.",
 )
 N_TOKENS = 128
-"""Tokens of each answer."""
+"""Tokens of each answer that the target generates."""
 DEPTH = 4
-"""Drafted tokens in a row at each position."""
+"""Number of tokens drafted in a row at each measured position."""
 STRIDE = 2
 """Tokens from one measured position to the next; neighbouring positions give nearly the same result."""
 CERTAIN = 3.0
 """Standard errors of the mean difference from which one reading counts as better than another. Neighbouring
-positions share tokens, so the true number is smaller than it looks.
+positions share tokens, so the difference is less certain than this number suggests.
 """
 _LITTLE = 0.02
-"""Probability of reaching a depth, below which drafting stops."""
+"""Drafting stops at a depth that is reached with a smaller probability than this."""
 _CANDIDATES = 64
-"""Likeliest tokens at a position of a block; all others count as impossible."""
+"""Number of likeliest tokens at a position of a block; all other tokens count as impossible."""
 MATTERS = 0.01
-"""Expected tokens in a row; a smaller difference does not overrule a default, however certain it is."""
+"""Difference in expected tokens in a row; a smaller difference does not overrule a default, however certain
+it is.
+"""
 MOST = 16
-"""Combinations of readings that are tried."""
+"""Maximum number of combinations of readings to measure."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,9 @@ class OwnText:
 
 @dataclass(frozen=True)
 class Measured:
-    """lengths: expected tokens in a row at each measured position, including the target's own token."""
+    """Result of the measurement for one combination of readings. lengths: expected tokens in a row at each
+    measured position, including the target's own token.
+    """
 
     readings: Readings
     lengths: NDArray[np.float64]
@@ -89,7 +95,9 @@ class Measured:
         return float(self.lengths.mean())
 
     def leads(self, other: Measured) -> bool:
-        """Returns whether this reading is better by more than chance, and by enough to matter."""
+        """Returns whether this reading is better than the other by more than chance, and by enough to
+        matter.
+        """
         gain = self.lengths - other.lengths
         mean = float(gain.mean())
         return mean >= MATTERS and mean >= CERTAIN * float(gain.std()) / np.sqrt(len(gain))
@@ -113,7 +121,7 @@ def convert_checkpoint(
     type, progress: as in `eaglecpp.convert.convert_checkpoint`, which takes paths and measures nothing
     report:  receives the progress of downloads, instead of progress bars on a terminal or in a notebook
     say:     receives, line by line, how the readings of the checkpoint were measured
-    reading: what you know about it: aux_layers, readings by name; see `eaglecpp.convert.Reading`
+    reading: known facts about the checkpoint: aux_layers, readings by name; see `eaglecpp.convert.Reading`
 
     If the checkpoint can be read in several ways, the reading that drafts best is used. If the target cannot
     be run, or no reading beats the default, the default is used. Raises ModelNotFoundError, DownloadError,
@@ -133,7 +141,7 @@ def convert_checkpoint(
         except convert.errors.TargetError:  # a wrong target fails under every reading
             raise
         except (EagleError, OSError, MemoryError) as error:
-            # convert_checkpoint below raises the errors of the checkpoint and of the output folder
+            # Errors of the checkpoint and of the output folder are raised by convert_checkpoint below.
             say(f"cannot measure how to read this checkpoint: {error}")
             measured = []
         best = choose(measured, choices) if measured else None
@@ -146,8 +154,8 @@ def convert_checkpoint(
 
 
 def choose(measured: Sequence[Measured], choices: Sequence[Choice]) -> Measured | None:
-    """Returns the reading to use: among those that the best one does not beat with certainty, the closest to
-    the defaults. Returns None if these disagree about a choice without a default.
+    """Returns the reading to use: of the readings that the best reading does not certainly beat, the closest
+    to the defaults. Returns None if these readings disagree about a choice without a default.
     """
     best = max(measured, key=lambda m: m.mean)
     contenders = [m for m in measured if not best.leads(m)]
@@ -280,13 +288,13 @@ def expected_lengths(
 
 
 def _expected(drafter: Drafter, features: Array, tokens: Sequence[int], rank: Mapping[int, int]) -> float:
-    """Returns how many drafted tokens in a row can be expected after the given positions. tokens: one for
-    each position, then the ones that the drafts should match.
+    """Returns how many drafted tokens in a row can be expected after the given positions. tokens: one token
+    for each position, then the tokens that the drafts should match.
     """
     n_rows = features.shape[1]
     embedded, wanted = tokens[:n_rows], tokens[n_rows:]
     n_block = min(DEPTH, drafter.info["n_parallel"])
-    if n_block and drafter.info["arch"].startswith("dflash"):  # a token may depend on the one before it
+    if n_block and drafter.info["arch"].startswith("dflash"):  # a token may depend on the token before it
         block = drafter.block(features, embedded, wanted[: n_block - 1], _CANDIDATES)
         found = [{token: math.exp(p) for token, p, _ in top if math.isfinite(p)} for top in block]
         chances = [one.get(token, 0.0) for one, token in zip(found, wanted, strict=False)]
@@ -318,8 +326,8 @@ def _chance(logits: Array, index: int | None) -> float:
 def _shared_tables(
     file: DraftFile, target: Path, texts: Sequence[OwnText]
 ) -> tuple[Array | None, Array | None]:
-    """Returns the target's embeddings and output head, each None if the drafter has its own. Only the rows of
-    embeddings that occur in the texts are read, which saves memory.
+    """Returns the target's embeddings and output head, or None for a table that the drafter has itself. Only
+    the rows of embeddings that occur in the texts are read, which saves memory.
     """
     from eaglecpp.convert import read_gguf, read_rows, read_tensor
 

@@ -7,8 +7,8 @@ and Python. docs/models.md describes it for users.
 file
     [HOST/][NAMESPACE/]MODEL[:TAG]        a stored model, ours or Ollama's; else in Ollama's registry
 
-They are tried in this order, so a file or folder takes precedence over a name. `owner/name` alone is a name;
-a reference to the Hub needs its prefix. Names follow Ollama (ollama/ollama: types/model/name.go). For a
+These forms are tried in this order, so a file or folder takes precedence over a name. `owner/name` alone is a
+name; a reference to the Hub needs its prefix. Names follow Ollama (ollama/ollama: types/model/name.go). For a
 drafter, the words `text` (drafts from the text itself) and `auto` (finds a fitting drafter) come first.
 """
 
@@ -138,7 +138,7 @@ _PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.IGNORECASE)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Returns the names of one split file in the order of its parts.
+    """Returns the file names of one split file in the order of its parts.
 
     Raises ValueError unless they are exactly the parts of one file.
     """
@@ -155,7 +155,9 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def all_parts(name: str) -> list[str]:
-    """Returns the names of all parts of the split file that contains `name`; just `name` for a whole file."""
+    """Returns the names of all parts of the split file that contains `name`; just `name` for a file that is
+    not split.
+    """
     match = _PART.fullmatch(name)
     if match is None or int(match[3]) == 0:
         return [name]
@@ -163,14 +165,14 @@ def all_parts(name: str) -> list[str]:
 
 
 def part_paths(path: Path) -> list[Path]:
-    """Returns the existing parts of a split file next to `path`; just `path` if no part exists."""
+    """Returns the existing parts of a split file next to `path`; just `path` if there are no parts."""
     parts = [path.with_name(name) for name in all_parts(path.name)]
     return [part for part in parts if part.is_file()] or [path]
 
 
 def first_part(path: Path) -> Path:
     """Returns the part by which llama.cpp opens a split file; `path` itself for any other file. Raises
-    ModelNotFoundError if that part is missing.
+    ModelNotFoundError if the first part is missing.
     """
     first = path.with_name(all_parts(path.name)[0])
     if first != path and not first.is_file():
@@ -187,7 +189,7 @@ _WEIGHT_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 
 
 def read_reference(text: str, directory: Path | None = None) -> ModelName | Path:
-    """Resolves a reference: to an absolute path if it exists, else to a name. A relative path is below
+    """Resolves a reference: to an absolute path if it exists, else to a model name. A relative path is below
     `directory`, which defaults to the current one.
 
     Raises InvalidValueError or FileNotFoundError for a missing path, NotAFileError for a pipe or device,

@@ -27,7 +27,9 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 
 class PlanReason(StrEnum):
-    """The planner's reason for drafting or not, as in `Timings.plan["reason"]` (native/algo/decision.h)."""
+    """The planner's reason for drafting or not drafting, as in `Timings.plan["reason"]`
+    (native/algo/decision.h).
+    """
 
     OFF = "off"
     ROOM = "room"
@@ -55,10 +57,10 @@ class TokenLogprob:
 class LogprobLists:
     """Builds the `logprobs` of a completion in OpenAI's form, part by part.
 
-    name:   display text of a token; the chosen one is always among the likeliest
+    name:   display text of a token; the generated token is always among the likeliest
     piece:  the bytes of a token in the completion's text
     offset: characters before the completion
-    errors: error mode with which that text was decoded
+    errors: error mode with which the completion's text was decoded
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class LogprobLists:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
 
     def of(self, entries: Sequence[TokenLogprob], n_top: int | None = None) -> dict[str, Any]:
-        """Returns the lists for the next tokens. n_top: likeliest tokens to include; None = all."""
+        """Returns the lists for the next tokens. n_top: number of likeliest tokens to include; None = all."""
         offsets = []
         for entry in entries:
             offsets.append(self._offset)
@@ -98,7 +100,7 @@ class Timings:
     came from the text itself, not from a drafter.
 
     `exact`: every token of this answer was computed bit for bit as in target-only decoding, so the text is
-    the same. False also if that is not known.
+    the same. Also False if this is unknown.
 
     `plan`: `strategy` and `why`. With "auto", `reason` is a `PlanReason` if most rounds did not draft, else
     "". If drafting was possible, `plan` also has `rounds`, `drafted_rounds` (with a verified draft) and
@@ -193,7 +195,9 @@ _REPORTED = (
 
 @dataclass(frozen=True)
 class Piece:
-    """Text to show. is_thinking: not part of the answer; is_accepted: drafted and accepted."""
+    """Text to show. is_thinking: the text is thinking, not the answer; is_accepted: it was drafted and
+    accepted.
+    """
 
     text: str
     is_thinking: bool
@@ -207,8 +211,8 @@ Part = tuple[Literal["thinking", "content"], str] | tuple[Literal["call"], "Tool
 class Event:
     """A step of an answer, which is a list of blocks. A block begins, grows and ends.
 
-    index: number of the block; part: its kind, and the added text or, at its end, the whole block; is_last:
-    end of the last block
+    index: number of the block; part: kind of the block, and the added text or, at the block's end, its whole
+    text; is_last: True at the end of the last block
     """
 
     step: Literal["begin", "add", "end"]
@@ -224,7 +228,7 @@ class Chunk:
     `text` is the text that became final. It can be shorter or longer than the text of `tokens`, because
     incomplete characters and possible stop strings are held back. `accepted[i]`: `tokens[i]` was drafted. The
     last chunk has `finish_reason` and `timings`. In a chat, `pieces` is the text split into answer and
-    thinking; `events` is the same as blocks of thinking, content and tool calls.
+    thinking; `events` is the same text as blocks of thinking, content and tool calls.
     """
 
     text: str
@@ -268,7 +272,7 @@ class Completion:
     @property
     def message(self) -> Message:
         """The answer of a chat as a message for the next call. `content` excludes the thinking and the tool
-        calls; `text` has them as the model wrote them. Raises InvalidStateError for a completion.
+        calls; `text` includes both as the model wrote them. Raises InvalidStateError for a completion.
         """
         if self._message is None:
             raise InvalidStateError("a completion has only text; use chat() to get a message")
@@ -286,18 +290,18 @@ class Completion:
 
 
 class AnswerStream(Iterator[Chunk]):
-    """A running generation: iterate for chunks; leaving `with` ends it.
+    """A running generation. Iterate over it for chunks; leaving a `with` block ends the generation.
 
     on_end: called with the result, unless an error ended the generation; notices: notices about the prompt
     """
 
     on_end: Callable[[Completion], None] | None = None
     notices: tuple[str, ...] = ()
-    is_open = False  # False once it has ended or been closed
+    is_open = False  # False once the stream has ended or was closed
 
     def completion(self) -> Completion:
-        """Returns the result so far. `finish_reason` is "cancelled" if it is still running or was closed
-        early.
+        """Returns the result so far. `finish_reason` is "cancelled" if the generation is still running or was
+        closed early.
         """
         raise NotImplementedError
 
@@ -321,8 +325,8 @@ def _rate(n: int, ms: float) -> float:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Embedding:
-    """vector: [n_values], or without pooling [n_tokens, n_values]; n_tokens: tokens read, including those
-    that the model adds; is_truncated: the text had more tokens
+    """The vector of a text. vector: [n_values], or without pooling [n_tokens, n_values]; n_tokens: number of
+    tokens read, including tokens that the model adds; is_truncated: True if the text was cut
     """
 
     vector: NDArray[np.float32]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`Threads`: slow work next to an event loop, with a few threads for each purpose. A shared pool would let
+"""`Threads`: runs slow work outside an event loop, in a few threads for each purpose. A shared pool would let
 one purpose block another: six downloads from an unresponsive host would delay every prompt.
 """
 
@@ -26,7 +26,7 @@ def check_wanted() -> None:
 
 
 def cancel_when(holds: Callable[[], bool]) -> None:
-    """Makes `check_wanted` raise in this context also when `holds()`."""
+    """Makes `check_wanted` in this context also raise when `holds()` is true."""
     before = _is_cancelled.get(bool)  # bool() is False
     _is_cancelled.set(lambda: holds() or before())
 
@@ -43,12 +43,12 @@ class Threads:
 
     @property
     def is_full(self) -> bool:
-        """True if another job would have to wait."""
+        """True if a further job would have to wait."""
         return self._free.locked()
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
-        """Returns or raises what `work(*args)` does. If the caller is cancelled, a waiting job never starts;
-        a running one keeps its thread until the next `check_wanted`.
+        """Runs `work(*args)` in a thread and returns its result or raises its error. If the caller is
+        cancelled, a waiting job never starts; a running job keeps its thread until the next `check_wanted`.
         """
         await self._free.acquire()
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()

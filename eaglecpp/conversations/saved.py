@@ -34,9 +34,9 @@ class SavedChatError(EagleError):
 
 @dataclass(frozen=True)
 class SavedChat:
-    """One conversation. model, draft: the references it was opened with; examples: the model's examples when
-    it began, None if an earlier release saved it; parameters, strategy: set by the user in the chat, by
-    Modelfile name; created, updated: seconds since 1970.
+    """One conversation. model, draft: the references that the chat was opened with; examples: the model's
+    examples when the chat began, None if an earlier release saved it; parameters, strategy: set by the user
+    in the chat, by Modelfile name; created, updated: seconds since 1970.
     """
 
     id: str
@@ -58,8 +58,8 @@ class SavedChat:
         return replace(self, system=conversation.system, examples=conversation.examples, messages=messages)
 
     def continue_in(self, conversation: Conversation) -> None:
-        """Loads the saved chat into an empty conversation. The model's current examples are replaced, since
-        `/save` may have turned this very chat into them.
+        """Loads the saved chat into an empty conversation. The model's current examples are replaced, because
+        `/save` may have turned this very chat into examples.
         """
         conversation.system = self.system
         conversation.messages = list(self.messages)
@@ -75,7 +75,9 @@ def new_chat(model: str, draft: str | None = None) -> SavedChat:
 
 
 def write_chat(path: Path, chat: SavedChat) -> SavedChat:
-    """Writes a conversation atomically; returns it as saved. Raises SavedChatError, which names the file."""
+    """Writes a conversation atomically and returns it as it was saved. Raises SavedChatError, which names the
+    file.
+    """
     chat = replace(chat, updated=time.time())
     text = msgspec.json.format(msgspec.json.encode(replace(chat, stamp=None)), indent=1)
     try:
@@ -109,8 +111,8 @@ class ChatFolder:
         self.directory = directory
 
     def save(self, chat: SavedChat) -> SavedChat:
-        """Writes the chat; returns it as saved, under a new id if another process has written to its file
-        meanwhile.
+        """Writes the chat and returns it as it was saved. It gets a new id if another process has written to
+        its file meanwhile.
 
         Raises SavedChatError, which names the file, if it cannot be written.
         """
@@ -127,14 +129,14 @@ class ChatFolder:
         return write_chat(path, chat)
 
     def remove(self, chat: SavedChat) -> None:
-        """Deletes the file, unless another process has written to it."""
+        """Deletes the chat's file, unless another process has written to it."""
         path = self.path(chat)
         if chat.stamp is not None and chat.stamp == _stamp(path):
             with contextlib.suppress(OSError):
                 path.unlink()
 
     def latest(self, model: str | None = None) -> SavedChat | None:
-        """Returns the last saved conversation, of any model or of one; None if there is no such
+        """Returns the conversation that was saved last, of any model or of `model`; None if there is no such
         conversation.
         """
         return next((chat for chat in self.chats() if model is None or chat.model == model), None)
@@ -159,12 +161,12 @@ class ChatFolder:
                 yield chat
 
     def path(self, chat: SavedChat) -> Path:
-        """Returns the path of its file, which may not exist yet."""
+        """Returns the path of a chat's file, which may not exist yet."""
         return self.directory / f"{chat.id}.json"
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """Returns a value that changes whenever the file does; None if the file does not exist."""
+    """Returns a value that changes whenever the file changes; None if the file does not exist."""
     try:
         status = path.stat()
     except FileNotFoundError:

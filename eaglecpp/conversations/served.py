@@ -37,10 +37,10 @@ _FACTS_S = 30.0
 _TCP = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 _TCP_HERE = [(socket.IPPROTO_TCP, getattr(socket, n), i) for n, i in _TCP.items() if hasattr(socket, n)]
 _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *_TCP_HERE]
-_MAX_BYTES = 1 << 26  # of a line of an answer, or of a model's description
+_MAX_BYTES = 1 << 26  # maximum bytes of a line of an answer, or of a model's description
 _MALFORMED = (AttributeError, TypeError, ValueError, ArithmeticError, RecursionError)
 _NO_THINKING = "does not support thinking"
-_FIGURES = vars(Timings())  # as in JSON, by name
+_FIGURES = vars(Timings())  # counters by their name in JSON
 _SAMPLING = {option.name for option in describe(SamplingOptions)}
 
 
@@ -54,7 +54,8 @@ class NoServerError(ServerRefusedError):
 
 def address_of(text: str, port: int = 11434) -> str:
     """Returns the URL of a server given as in OLLAMA_HOST: [SCHEME://]HOST[:PORT][/PATH] (ollama/ollama:
-    envconfig/config.go). port: the default if neither scheme nor text gives one. Raises InvalidValueError.
+    envconfig/config.go). port: used if neither the scheme nor the text gives a port. Raises
+    InvalidValueError.
     """
     scheme, _, rest = text.strip().strip("\"'").rpartition("://")
     netloc, slash, path = rest.partition("/")
@@ -181,7 +182,9 @@ def _read(response: httpx.Response) -> bytes:
 
 @dataclass(frozen=True)
 class ServerAnswers:
-    """A model in a server, loaded for keep_alive_s after an answer; None = the server's default."""
+    """A model in a server. The server keeps the model loaded for keep_alive_s seconds after an answer; None =
+    the server's default.
+    """
 
     address: str
     model: str
@@ -196,13 +199,13 @@ class ServerAnswers:
         try:
             return ServedAnswer(request(self.address, "POST", "/api/chat", body, self.api_key))
         except ServerRefusedError as error:
-            if body["think"] and _NO_THINKING in str(error):  # an engine ignores the option too
+            if body["think"] and _NO_THINKING in str(error):  # ignored, as in an engine
                 return self(conversation, {**options, "think": None})
             raise
 
     def facts(self) -> dict[str, Any]:
-        """Returns the model's `/api/show` entry. Raises ServerRefusedError, also for a server that is not
-        eaglecpp's and so would not draft.
+        """Returns the model's `/api/show` entry. Raises ServerRefusedError, also for a server of another
+        program, which would not draft.
         """
         facts: dict[str, Any] = {}
         try:
@@ -226,7 +229,7 @@ class ServerAnswers:
         return files, bool(facts.get("draft_info")), "vision" in (facts.get("capabilities") or ())
 
     def _body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:
-        # sent even if empty, to override the model's own system prompt
+        # The system prompt is sent even if it is empty, to override the model's own.
         head = {"role": "system", "content": conversation.system}
         schema, strategy = options.get("json_schema", ""), options.get("strategy")
         return {
@@ -296,7 +299,7 @@ class ServedAnswer(AnswerStream):
         return Chunk(text, [], [], finish_reason=self._finish, timings=self._timings, pieces=pieces)
 
     def completion(self) -> Completion:
-        """Returns the answer so far, without tokens."""
+        """Returns the answer so far, which has no token ids."""
         content = "".join(piece.text for piece in self._pieces if not piece.is_thinking)
         thinking = "".join(piece.text for piece in self._pieces if piece.is_thinking)
         message = Message(Role.ASSISTANT, content, thinking)
@@ -304,7 +307,7 @@ class ServedAnswer(AnswerStream):
         return Completion(text, [], [], self._finish, 0, [], self._timings, _message=message)
 
     def close(self) -> Chunk:
-        """Ends the answer, also in the server. Never raises."""
+        """Ends the answer here and in the server. Never raises."""
         if self.is_open:
             self.is_open = False
             self._response.close()

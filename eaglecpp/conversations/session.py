@@ -7,7 +7,7 @@ with Engine.open("smollm2") as engine:
     chat.undo()
     chat.save("talk.json")
 
-A function provides the answers: a session of an engine, or a model in a server
+The answers come from a function: a session of an engine, or a model in a server
 (`eaglecpp.conversations.served`).
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 Answers = Callable[[Conversation, Mapping[str, Any]], AnswerStream]
-"""Starts the answer to a conversation; options as in `Session.chat`."""
+"""Function that starts the answer to a conversation; options as in `Session.chat`."""
 
 
 class ChatSession:
@@ -70,8 +70,8 @@ class ChatSession:
             saved.continue_in(self._conversation)
         if system is not None:
             self._conversation.system = system
-        # The stream of an answer that is not in the history yet, the conversation before its question, and
-        # the answer. A stream without other references ends.
+        # An answer that is not in the history yet: its stream, and the conversation before its question. The
+        # reference to the stream is weak, so that a dropped stream ends.
         self._running: tuple[ref[AnswerStream], ConversationState] | None = None
         self._answer: Completion | None = None
 
@@ -80,8 +80,8 @@ class ChatSession:
 
     @property
     def conversation(self) -> Conversation:
-        """The conversation, including a finished answer. If the answer failed or produced no text, its
-        question is removed too.
+        """The conversation, including a finished answer. If the answer failed or has no text, its question is
+        removed too.
         """
         if self._running is not None:
             stream, before = self._running[0](), self._running[1]
@@ -126,14 +126,14 @@ class ChatSession:
         files: Sequence[str] = (),
         **options: Unpack[ChatKeywords],
     ) -> AnswerStream:
-        """Like `ask`, but yields one chunk per round. The text generated until the stream ends, is closed, or
-        the next question starts is the answer. A stream closed before its first token leaves the history
+        """Like `ask`, but yields one chunk per round. The answer is the text generated until the stream ends,
+        is closed, or the next question starts. A stream closed before its first token leaves the history
         unchanged. files: texts placed before the question.
         """
         return self._begin(lambda conversation: conversation.ask(text, images, files), options)
 
     def retry(self, **options: Unpack[ChatKeywords]) -> Completion:
-        """Answers the last question again. Raises InvalidStateError if there is none."""
+        """Answers the last question again. Raises InvalidStateError if there is no question."""
         return _finished(self.stream_again(**options))
 
     def stream_again(self, **options: Unpack[ChatKeywords]) -> AnswerStream:
@@ -148,8 +148,8 @@ class ChatSession:
         files: Sequence[str] = (),
         **options: Unpack[ChatKeywords],
     ) -> AnswerStream:
-        """Replaces the text of the last question and answers it, like `stream`; its attachments stay. Raises
-        InvalidStateError without a question.
+        """Replaces the text of the last question and answers the question, like `stream`. The question's
+        attachments stay. Raises InvalidStateError without a question.
         """
         return self._begin(lambda conversation: conversation.edit(text, images, files), options)
 
@@ -174,7 +174,7 @@ class ChatSession:
 
     @classmethod
     def load(cls, engine: Engine, path: str | os.PathLike[str], *, session: Session | None = None) -> Self:
-        """Continues a saved conversation with the model of `engine`, which may be another one. Raises
+        """Continues a saved conversation with the model of `engine`, which may be another model. Raises
         SavedChatError.
         """
         return cls(engine, session=session, saved=read_chat(Path(path)))
@@ -204,7 +204,7 @@ class ChatSession:
         return stream
 
     def _settled(self) -> Conversation:
-        """Ends a running answer and returns the conversation with it."""
+        """Ends a running answer and returns the conversation, including this answer."""
         stream = None if self._running is None else self._running[0]()
         if stream is not None:
             stream.close()
@@ -212,7 +212,7 @@ class ChatSession:
 
 
 def has_begun(answer: Completion) -> bool:
-    """Returns whether the answer has any text; False only for one that was cancelled before."""
+    """Returns whether the answer has begun: False only if it was cancelled before it had any text."""
     text = answer.message.content + answer.message.thinking
     return answer.finish_reason != "cancelled" or bool(text.strip())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""llama_cpp's chat handlers, with our bounded templates for a model that has one."""
+"""llama_cpp's chat handlers. A model with a chat template gets our bounded template instead."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from eaglecpp.errors import UnsupportedError
 
 _log = logging.getLogger("eaglecpp.llama")
 
-# Arguments of llama_cpp.Llama without an effect here: the accepted values, and the reason for refusing
-# others.
+# Arguments of llama_cpp.Llama without an effect here, each with its accepted values and the reason for
+# refusing other values.
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "split_mode": ((1,), "layers are split over GPUs by llama.cpp's default"),
     "tensor_split": ((None,), "layers are split over GPUs by llama.cpp's default"),

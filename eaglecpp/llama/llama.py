@@ -230,7 +230,7 @@ class Llama(Mirror):
             "mirostat": mirostat_mode,
             "logit_bias": tuple((int(token), bias) for token, bias in (logit_bias or {}).items()),
             "n_probs": logprobs or 0,
-            "grammar": "",  # passed to the generation, in any form
+            "grammar": "",  # any form; the generation converts it
         }
         text = prompt if isinstance(prompt, str) else self.engine.detokenize(prompt)
         if suffix is None:
@@ -263,7 +263,7 @@ class Llama(Mirror):
     __call__: Completes = create_completion
 
     def _create_completion(self, *args: Any, **options: Any) -> Iterator[Any]:
-        """Returns an iterator in either case, as in llama_cpp."""
+        """Returns an iterator with and without `stream`, as in llama_cpp."""
         result = self.create_completion(*args, **options)
         if isinstance(result, dict):
             yield result
@@ -309,7 +309,7 @@ class Llama(Mirror):
             grammar=resolve_grammar(grammar, None, response_format),
             **{"repeat_penalty": 1.0, **options},
         )
-        if options.get("logits_processor"):  # the twin keeps no timings
+        if options.get("logits_processor"):  # no timings: the twin answers
             return result
         if stream:
             return self._with_timings(result)
@@ -369,7 +369,7 @@ class Llama(Mirror):
         """Frees the model."""
         if "_plain" in self.__dict__:
             self._plain.close()
-        if "engine" in self.__dict__:  # set only if opening succeeded
+        if "engine" in self.__dict__:  # missing if opening failed
             self.engine.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -427,8 +427,9 @@ class Llama(Mirror):
         truncate: bool = True,
         return_count: bool = False,
     ) -> Any:
-        """Returns the vector of a text, or the vectors of a list. Without pooling, llama_cpp's default for a
-        generative model, each token has a vector. return_count: return a pair with the number of tokens.
+        """Returns the vector of a text, or the vectors of a list of texts. Without pooling, llama_cpp's
+        default for a generative model, each token has a vector. return_count: return a pair of the result and
+        the number of tokens.
         """
         embeddings = self.engine.embedder.embed(
             [input] if isinstance(input, str) else input,
@@ -456,8 +457,8 @@ class Llama(Mirror):
     # Internals
 
     def _next_seed(self, seed: int | None) -> int:
-        """Returns a call's seed, derived as in llama_cpp: without one, from the previous. -1 draws a new one
-        each time.
+        """Returns the seed of a call, derived as in llama_cpp. Without `seed`, it follows from the previous
+        call's seed; -1 draws a random seed for each call.
         """
         if seed in (-1, _DEFAULT_SEED) or (seed is None and self._seed == -1):
             return -1
@@ -503,7 +504,7 @@ class Llama(Mirror):
 
 
 def _same_names(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the given arguments that are options under llama_cpp's own names."""
+    """Returns those of the given arguments whose name in llama_cpp is also the name of an option."""
     return {option.name: given[option.name] for option in describe(options) if option.name in given}
 
 

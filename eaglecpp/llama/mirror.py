@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`Mirror`: the attributes and methods of a `llama_cpp.Llama` besides generation. They use the engine, or the
-plain twin for what only llama_cpp has.
+"""`Mirror`: the attributes and methods of a `llama_cpp.Llama` other than generation. They use the engine, or
+the plain twin for state that only llama_cpp has.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _fact(read: Callable[[Engine], int], text: str) -> Callable[[Any], int]:
 
 
 class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
-    """Base of `Llama`, which opens the engine and the twin."""
+    """Base class of `Llama`, which opens the engine and the twin."""
 
     engine: Engine
     metadata: dict[str, str]
@@ -101,17 +101,17 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     @property
     def n_batch(self) -> int:
-        """Prompt tokens per pass."""
+        """Maximum prompt tokens per forward pass."""
         return min(int(self._arguments["n_batch"]), self.n_ctx())
 
     @property
     def n_threads(self) -> int:
-        """Threads for decoding."""
+        """Number of threads for decoding."""
         return int(self.engine.device_info["n_threads"])
 
     @property
     def n_threads_batch(self) -> int:
-        """Threads for prompt processing."""
+        """Number of threads for prompt processing."""
         return int(self._arguments["n_threads_batch"] or self.n_threads)
 
     # Internals

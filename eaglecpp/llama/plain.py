@@ -3,12 +3,12 @@
 
 A logits processor must see every logit, and frameworks use `_ctx`, `_model` and `scores`, which drafting
 cannot provide. Such calls go to the twin, which decodes token by token like llama_cpp. Memory-mapped weights
-are shared with it. Code that needs none of this pays nothing for it.
+are shared with it. Code without such calls never opens the twin.
 """
 
 from __future__ import annotations
 
-from llama_cpp.llama import Llama as TheirLlama  # a replacement of `llama_cpp.Llama` is not seen here
+from llama_cpp.llama import Llama as TheirLlama  # the original, even if programs replace `llama_cpp.Llama`
 
 __all__ = ["ARGUMENTS", "TWIN", "TheirLlama"]
 

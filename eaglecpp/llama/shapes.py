@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from eaglecpp.results import FinishReason
 
-if TYPE_CHECKING:  # result types for type checkers
+if TYPE_CHECKING:  # types of results
     from collections.abc import Callable, Iterator, Mapping
     from typing import Literal, NotRequired, Protocol, Unpack, overload
 

@@ -4,14 +4,14 @@
 Takes the headers of the GGUF files and a number of bytes; returns a length and the reason in words. The
 rules:
 
-- never longer than the trained length, and never shorter than 4096 if that is trained;
+- never longer than the trained length, and not shorter than 4096 unless the trained length is;
 - the context (keys and values of target and drafter, the mask or the scores of one batch) may take a quarter
   of the memory that the weights leave free: it is allocated in full at opening, and other programs need
   memory as well;
 - the full trained length if that fits, else the longest power of two that fits.
 
-Without the needed keys the answer is 4096. A file that is not a GGUF also gets 4096 here, and fails when it
-is opened.
+If the file lacks the needed keys, the length is 4096. A file that is not a GGUF also gets 4096 here, and
+fails when it is opened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 SAFE_N_CTX = 4096
 _AT_ONCE = 32768
-"""Maximum length for models that read a text at once: they need scores of every token with every other."""
+"""Maximum context for models that read a whole text at once, which need attention scores of every token with
+every other.
+"""
 _SHARE = 4
 _ENGINE_BYTES = 100 << 20
 _TYPE_BYTES = {"auto": 2.0, "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625, "q5_1": 0.75,
@@ -61,7 +63,7 @@ def choose_n_ctx(
         return SAFE_N_CTX, "the model's file does not allow to compute its memory per token"
     if draft is not None:
         n_token += kv_bytes_per_token(head_keys(draft), "f16", "f16")
-    # plus a column of the mask in F16, or of the attention scores in F32, one layer at a time
+    # Each position also takes a column of the mask in F16, or of the attention scores of one layer in F32.
     n_column = 2.0 if is_fused else 4.0 * max(_per_layer(keys, "attention.head_count"))
     n_token += n_column * options.get("n_ubatch", 512)
     budget = max(n_free - n_weights, 0) // options.get("n_sequences", 1) // _SHARE
@@ -73,8 +75,8 @@ def choose_n_ctx(
 
 
 def beyond_training(target: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns a notice if the requested context is longer than the target's trained length, unless options
-    stretch its positions.
+    """Returns a notice if the requested context is longer than the target's trained length, unless the
+    options stretch the model's positions (RoPE scaling).
     """
     n_ctx, n_train = options.get("n_ctx") or 0, _count(head_keys(target), "context_length")
     if not 0 < n_train < n_ctx or options.get("rope_freq_base") or options.get("rope_freq_scale"):
@@ -86,8 +88,8 @@ def beyond_training(target: Path, options: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def memory_needed(target: Path, options: ModelOptions, n_weights: int) -> int:
-    """Returns the bytes that a model takes once it is open: its files, the caches of all conversations, and a
-    fixed amount per engine.
+    """Returns the bytes that an open model takes: its files, the caches of all conversations, and a fixed
+    amount for the engine.
     """
     keys = head_keys(target)
     n_ctx = options.n_ctx if options.n_ctx > 0 else _count(keys, "context_length") or SAFE_N_CTX
@@ -104,7 +106,9 @@ def free_for_cache(options: Mapping[str, Any]) -> int:
 
 
 def fuses_attention(options: Mapping[str, Any]) -> bool:
-    """Returns whether attention needs no memory for its scores: on a GPU, and with our kernels on the CPU."""
+    """Returns whether attention runs without memory for its scores, which is true on a GPU, and with our
+    kernels on the CPU.
+    """
     from eaglecpp.lowlevel import system_info
 
     if options.get("flash_attn", "auto") != "auto":
@@ -128,7 +132,9 @@ def free_memory() -> int:
 
 
 def head_keys(path: Path) -> dict[str, Any]:
-    """Returns the keys of a GGUF file without long arrays, strings as text; empty if it cannot be read."""
+    """Returns the key-value pairs of a GGUF file, without long arrays and with strings as text; empty for an
+    unreadable file.
+    """
     try:
         stat = path.stat()
         return _head_keys(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
@@ -138,15 +144,17 @@ def head_keys(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _head_keys(path: Path, *_version: int) -> dict[str, Any]:
-    """Reads a file once: skipping the tokens of a vocabulary takes 0.1 s."""
+    """Like `head_keys`, cached for each state of the file, because skipping the tokens of a vocabulary takes
+    0.1 s.
+    """
     from eaglecpp.convert import read_keys
 
     return read_keys(path)
 
 
 def unknown_keys(draft: Path) -> tuple[str, ...]:
-    """Returns a notice about keys in the drafter's file that nothing here uses. A key without a value (false,
-    0) is ignored.
+    """Returns a notice about keys in the drafter's file that eaglecpp does not use. A key whose value is
+    false or 0 is ignored.
     """
     from eaglecpp.convert import keys
 
@@ -162,8 +170,8 @@ def unknown_keys(draft: Path) -> tuple[str, ...]:
 
 
 def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> float:
-    """Returns the bytes that keys and values of one position take in all layers, 0 if the file lacks the
-    keys. An overestimate for some models with recurrent layers.
+    """Returns the bytes that the KV cache of one position takes in all layers, 0 if `keys` lacks the
+    dimensions. For some models with recurrent layers the result is too high.
     """
     if _reads_at_once(keys):
         return 0.0
@@ -196,7 +204,7 @@ def _count(keys: Mapping[str, Any], name: str) -> int:
 
 
 def _per_layer(keys: Mapping[str, Any], name: str) -> Sequence[int]:
-    """Returns one value per layer, from a single value or a list."""
+    """Returns the values of a GGUF key, one per layer; the file has a list, or one value for all layers."""
     value = _key(keys, name)
     if isinstance(value, list):
         return [entry for entry in value if isinstance(entry, int)]

@@ -35,10 +35,10 @@ def fetch(
 ) -> ModelFiles:
     """Finds model and drafter, and downloads missing files.
 
-    draft:       a reference; "auto" is the model's own drafter, the one in its repository, or one from the
-    table. If none can be had, a notice gives the reason and the model runs without. "text" uses drafts from
-    the text itself instead
-    wants_draft: False if drafting is off for now, so that no drafter is fetched
+    draft:       a reference; "auto" is the model's own drafter, a drafter in its repository, or one from the
+    table. If no drafter is available, a notice gives the reason and the model runs without a drafter. "text"
+    uses drafts from the text itself instead
+    wants_draft: False if drafting is off, so that no drafter is fetched
     insecure:    allow http and invalid TLS certificates for the model
     Raises ModelNotFoundError, DownloadError, StoreError, MismatchError, ConvertError.
     """
@@ -79,8 +79,9 @@ def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> Mo
 
 
 def _automatic(stores: Stores, model: ModelFiles, report: Report) -> ModelFiles:
-    """Finds a drafter: from the model that the file is a copy of, from the model's repository, or from the
-    table; else the model's own head, else the text itself. A notice gives the reason for a fallback.
+    """Adds a drafter to a model: the drafter of a stored model with the same content, a drafter in the
+    model's repository, or one from the table; else the model's own head, else the text itself. A notice gives
+    the reason for a fallback.
     """
     from eaglecpp.store.drafters import known_for
     from eaglecpp.store.facts import read_facts
@@ -123,14 +124,14 @@ def _drafter_of_repository(stores: Stores, model: ModelFiles) -> KnownDrafter | 
     try:
         repository = hub.find_repository(here.repo)
         target = hub.choose_model(repository, name.tag)[0]
-    except DownloadError:  # the table may have a drafter that is already on this machine
+    except DownloadError:  # a drafter of the table may already be on this machine
         return None
     return None if hub.choose_drafter(repository, target) is None else here
 
 
 def _offer(stores: Stores, model: ModelFiles) -> str:
-    """Returns advice on a drafter the user could get, or where to search. Models are recognised by content,
-    name and metadata, so a copy under another name, or in Ollama's store, is recognised too.
+    """Returns advice: a drafter that the user could get, or where to search for one. Models are recognised by
+    content, name and metadata, so a copy under another name, or in Ollama's store, is recognised too.
     """
     from eaglecpp.store.drafters import known_for
     from eaglecpp.store.facts import read_facts

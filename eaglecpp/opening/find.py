@@ -39,14 +39,15 @@ class ModelFiles:
 
     kind:     "path", "store" (ours), "ollama", or "package" (of PyPI, see `packaged`)
     target:   the GGUF; for a split one, the first part
-    modelfile: template (only one that an author wrote), system prompt ...; for a file, FROM alone
+    modelfile: the model's template (only if an author wrote it), system prompt and other settings; for a
+    file, only FROM
     draft:    the drafter's file or None: the model's own from `find_target`, the chosen one from `with_draft`
     name:     None for a path
-    stored_template: a chat template that Ollama chose
-    asked_template: overrides all others: a template text, or a name from the pragma `chat_template`
+    stored_template: chat template that Ollama chose for the model
+    asked_template: template that overrides all others: its text, or a name from the pragma `chat_template`
     draft_origin: source of the drafter, "" without one
-    drafts_text: drafts from the text itself were requested, instead of a drafter
-    draft_asked: a drafter was requested by name, not just the one that comes with the model
+    drafts_text: True if drafts from the text itself were requested, instead of a drafter
+    draft_asked: True if a drafter was requested by name, and did not just come with the model
     notices:  notices from the search for the files
     offer:    advice on a drafter for a model without one
     """
@@ -85,11 +86,11 @@ class ModelFiles:
 
     @property
     def target_origin(self) -> str:
-        """Source of the target."""
+        """Where the target is from, in words."""
         return _STORES[self.kind] if self.name is None else f"{_STORES[self.kind]}: {self.name}"
 
     def using(self, draft: Path | None = None, origin: str = "", **more: Any) -> ModelFiles:
-        """Returns the same model with this drafter, or without one."""
+        """Returns the same model with this drafter, or without a drafter."""
         return replace(self, draft=draft, draft_origin=origin, **more)
 
     def chat_template(self, **of_the_file: Any) -> ChatTemplate:
@@ -115,8 +116,8 @@ def find_here(
 ) -> ModelFiles:
     """Returns the files of a model and of its drafter, which is the model's own unless `draft` names another.
 
-    wants_draft: False if nothing will be drafted, so that no drafter is needed
-    Raises `ModelNotFoundError` if one of them is not on this machine.
+    wants_draft: False if drafting is off, so that no drafter is needed
+    Raises `ModelNotFoundError` if the model or the drafter is not on this machine.
     """
     model = find_target(reference)
     if draft == "auto" and wants_draft and model.draft is None:
@@ -135,7 +136,7 @@ def with_draft(
         return model.using()
     if draft == TEXT:
         return model.using(drafts_text=True)
-    if draft == HEAD:  # part of the target's file
+    if draft == HEAD:  # the head is part of the target's file
         return model.using(model.target, "its own multi-token prediction head", draft_asked=True)
     if draft is not None and draft != "auto":
         return model.using(find_drafter(draft, stores), "asked for", draft_asked=True)
@@ -186,7 +187,7 @@ def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> 
 
 def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None) -> Path:
     """Returns the GGUF of a drafter: a path, a stored drafter, a stored model's drafter, or a stored model
-    without one, which then drafts as a small model. Raises ModelNotFoundError with advice.
+    without a drafter, which then drafts as a small model. Raises ModelNotFoundError with advice.
     """
     text = os.fspath(reference)
     path = find_path(reference, "drafter")
@@ -227,7 +228,7 @@ def template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | N
 
 
 def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | None:
-    """Returns the file at that path (the first part of a split one); None for a reference that may be a name.
+    """Returns the file at that path (the first part of a split one); None if the reference may be a name.
 
     Raises `ModelNotFoundError` for a text that can only be a path but is not a file.
     """
@@ -253,7 +254,7 @@ def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | 
 
 
 def _is_stored(text: str) -> bool:
-    """Returns whether a word that is also the name of a folder is the name of a model."""
+    """Returns whether a text that is the name of a folder is also the name of a stored model."""
     try:
         return bool(find_name(model_name(text)))
     except EagleError:

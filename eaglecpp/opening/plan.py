@@ -4,9 +4,9 @@
     plan = plan_opening("smollm2", options={"n_ctx": 2048})
     with Engine(plan) as engine: ...
 
-Later layers override earlier ones: a command's own defaults, Ollama's defaults (for a model by name), its
-PARAMETERs, its `#eaglecpp:` pragmas, its adapters, option objects, single options, changes in a chat. An
-option object replaces all of the model's options of its kind except adapters, which are weights.
+Later layers override earlier ones: a command's own defaults, Ollama's defaults (for a model by name), the
+model's PARAMETERs, its `#eaglecpp:` pragmas, its adapters, option objects, single options, changes in a chat.
+An option object replaces all of the model's options of its kind except adapters, which are weights.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _USUAL = "Ollama's default"
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and its origin, in words."""
+    """A value, and its origin in words."""
 
     value: Any
     origin: str
@@ -54,8 +54,8 @@ class Setting:
 class OpeningPlan:
     """Everything needed to open a model.
 
-    files:    the files, and the model they belong to
-    strategy: the use of the drafter
+    files:    files and Modelfile settings of the model
+    strategy: how to draft
     settings: the options that are set, by "group.field"
     context:  the context length and its reason
     """
@@ -93,8 +93,8 @@ class OpeningPlan:
         return (*map(str, self.files.modelfile.notices), *self.files.notices, *of_context, *of_draft)
 
     def model_options(self) -> ModelOptions:
-        """Returns the options for loading the target. Raises TypeError or ValueError for a wrong value, like
-        the methods below.
+        """Returns the options for loading the target. Raises TypeError or ValueError for a wrong value, as do
+        `draft_options` and `sampling_options`.
         """
         return ModelOptions(**_values(self.settings, "model"))
 
@@ -107,8 +107,8 @@ class OpeningPlan:
         return SamplingOptions(**_values(self.settings, "sampling"))
 
     def with_context(self) -> OpeningPlan:
-        """Returns the plan with its context length chosen again, for the memory that is free now; a requested
-        length is kept.
+        """Returns the plan with a new choice of the context length, for the memory that is free now. A
+        requested length is kept.
         """
         if self.context.origin == _ASKED:
             return self
@@ -122,8 +122,8 @@ class OpeningPlan:
         )
 
     def rows(self, template: str = "") -> list[tuple[str, str]]:
-        """Returns the plan in two columns, for the user. template: the chat template in use, with the
-        reason.
+        """Returns the plan as rows of name and value, for the user. template: the chat template in use, with
+        the reason.
         """
         drafter = f"{self.draft} ({self.files.draft_origin})" if self.draft is not None else "none"
         rows = [
@@ -148,7 +148,7 @@ class OpeningPlan:
         }
 
     def _option_rows(self) -> Iterator[tuple[str, str]]:
-        """Yields the options that differ from the engine's defaults or were requested."""
+        """Yields name and value of the options that were requested or differ from the engine's defaults."""
         usual = {o.key: o.default for cls in GROUPS.values() for o in describe(cls)}
         for key, setting in sorted(self.settings.items()):
             if key != "model.lora" and (setting.origin != _USUAL or setting.value != usual[key]):
@@ -165,9 +165,9 @@ def plan_opening(
 ) -> OpeningPlan:
     """Returns the plan for a model named by `reference`; `rest` as in `make_plan`.
 
-    draft:    a drafter's reference, "text" for drafts from the text itself, None for the model's own; False,
-    "off" and "none" mean strategy "off"
-    strategy: None for the model's own; "off" omits the model's own drafter
+    draft:    a drafter's reference, "text" for drafts from the text itself, None for the model's own drafter;
+    False, "off" and "none" mean strategy "off"
+    strategy: None for the model's own strategy; "off" omits the model's own drafter
     find:     `find_here`, or a `fetch` with its own arguments bound
     """
     requested = None if strategy is None else Strategy.parse(strategy)
@@ -194,9 +194,10 @@ def make_plan(
 
     options:        single options by field name
     objects:        ModelOptions, DraftOptions and SamplingOptions, or None
-    defaults:       a command's defaults by "group.field", used if neither model nor user sets the option
+    defaults:       a command's defaults by "group.field", used if neither the model nor the user sets the
+    option
     later:          changes made in a chat, by "group.field"
-    choose_context: without a requested length, choose one for the model and the free memory
+    choose_context: choose a context length for the model and the free memory, unless one is requested
     Raises TypeError for an unknown option, ValueError for options that contradict each other.
     """
     settings = _of_model(files, defaults or {})
@@ -207,9 +208,9 @@ def make_plan(
     settings |= {key: Setting(value, "set in this chat") for key, value in (later or {}).items()}
     files = with_learned(files, learns=bool(_value(settings, "draft.learn")))
     if files.drafts_text:
-        DraftOptions(**_values(settings, "draft"))  # report invalid values before contradictions
+        DraftOptions(**_values(settings, "draft"))  # invalid values are reported before contradictions
         _ask_for_text(settings)
-    context = Setting(_value(settings, "model.n_ctx"), _ASKED)  # any value: the options validate it
+    context = Setting(_value(settings, "model.n_ctx"), _ASKED)  # may be invalid: the options validate it
     if choose_context and context.value in (None, 0):
         context = settings["model.n_ctx"] = _choose_context(files, settings)
     can_draft = files.draft is not None or _value(settings, "draft.text_drafts") == "on"

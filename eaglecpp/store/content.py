@@ -28,14 +28,14 @@ FileState = tuple[int, int, int, int]
 """Device, inode, size and mtime in ns; changes whenever the content of a file changes."""
 _CHUNK = 4 << 20
 _SPARE = 64 << 20
-"""Bytes of disk space that are never used."""
+"""Bytes of disk space that a download or copy leaves free."""
 MORE_ROOM = "free some space (eaglecpp rm), or set EAGLECPP_MODELS to another disk"
 _PATIENCE_S = 120.0
 
 
 def file_digest(path: Path, report: Report = silent, step: Status | None = None) -> str:
-    """Returns `sha256:` and the hex digest of a file's content. step: the status to report, completed with
-    byte counts.
+    """Returns `sha256:` and the hex digest of a file's content. step: the status to report, to which byte
+    counts are added.
     """
     sha, done, total = hashlib.sha256(), 0, path.stat().st_size
     with path.open("rb") as stream:
@@ -65,7 +65,7 @@ def _known_digest(path: Path, state: FileState) -> str:
 
 def same_content(one: Path, other: Path) -> bool:
     """Returns whether two model files of equal size are copies of each other. Compares only the first and
-    last 4 MiB: reading all takes seconds, and a fine-tune differs in its last weights too.
+    last 4 MiB, because reading the whole files takes seconds. A fine-tune differs in its last weights too.
     """
     ends = []
     for path in (one, other):
@@ -97,9 +97,10 @@ def check_space(folder: Path, n_bytes: int, what: str) -> None:
 
 @contextlib.contextmanager
 def lock_store(root: Path, digest: str = "", report: Report = silent) -> Iterator[None]:
-    """Locks manifests and blobs for the block; with a digest, locks only that blob's partial file.
+    """Locks manifests and blobs until the `with` block ends; with a digest, locks only that blob's partial
+    file.
 
-    Raises StoreError after two minutes. With a digest it waits without a limit and reports that it waits.
+    Raises StoreError after two minutes. With a digest, waits without a limit and reports that it waits.
     """
     path = root / LOCKS / (f"{blob_path(root, digest).name}.lock" if digest else "store.lock")
     try:

@@ -55,7 +55,7 @@ def create_model(
 
     quantize:   type for an unquantised target, "" to keep its type
     draft_type: type for a drafter checkpoint that must be converted, "" for the default
-    use_draft:  False omits the drafter, even if the Modelfile has one
+    use_draft:  False omits the drafter, even if the Modelfile names a drafter
     Raises ModelfileError, ModelNotFoundError, MismatchError, UnsupportedError, StoreError, ConvertError,
     DownloadError, OSError.
     """
@@ -164,7 +164,9 @@ class _Job:
         return files if len(files) > 1 else tuple(map(files[0].with_name, all_parts(files[0].name)))
 
     def _draft(self, facts: Facts, as_type: str) -> tuple[Layer, Facts] | None:
-        """Returns the drafter's layer: the Modelfile's, else the base model's."""
+        """Adds a layer with the drafter that the Modelfile names, else with the base model's drafter. Returns
+        the layer and the drafter's facts; None without a drafter.
+        """
         from eaglecpp.convert import errors
 
         transaction, plan, base = self.transaction, self.plan, self.base
@@ -189,7 +191,7 @@ class _Job:
         return [self.transaction.add_layer(base, layer, origin=str(base.name)) for layer in layers]
 
     def _texts(self, whole: Modelfile, drafts_head: bool) -> list[Layer]:
-        """Adds the layers of all texts, in Ollama's order."""
+        """Adds and returns the layers of all texts, in Ollama's order."""
         add = self.transaction.add_bytes
         layers = [self._template(whole.template)] if whole.template else []
         if whole.system:
@@ -206,8 +208,8 @@ class _Job:
         return [*layers, add(PRAGMAS, msgspec.json.encode(pragmas))] if pragmas else layers
 
     def _template(self, text: str) -> Layer:
-        """Adds the template's layer. A template that Ollama chose is marked, as the GGUF's own takes
-        precedence.
+        """Adds a layer with the chat template. A template that Ollama chose is marked, because the GGUF's own
+        template takes precedence over it.
         """
         base = self.base
         layer = self.transaction.add_bytes("template", text.encode())

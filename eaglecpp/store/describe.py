@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 def draft_text(model: StoredModel) -> str:
-    """Returns the text of the DRAFT column: the drafter's kind, `text` or the head if those draft, or a note
-    that the model is itself a drafter; "" without drafting.
+    """Returns the text of the DRAFT column: the drafter's kind; `text` or the head's name if these draft; a
+    note if the model is itself a drafter; "" for a model that does not draft.
     """
     if not model.manifest.of_kind("draft"):
         pragmas = model.pragmas()
@@ -65,8 +65,8 @@ def list_entry(model: StoredModel) -> dict[str, Any]:
 
 
 def everything(model: StoredModel, heads: Heads, template: ChatTemplate | None) -> dict[str, Any]:
-    """Returns the content of Ollama's /api/show, with additions. heads: from `head_facts`; template: the one
-    in use.
+    """Returns the content of Ollama's /api/show, with additions. heads: result of `head_facts`; template: the
+    chat template in use.
     """
     from .facts import metadata
 
@@ -121,7 +121,7 @@ def capabilities(model: StoredModel, facts: Facts) -> list[str]:
 
 
 def parameter_rows(modelfile: Modelfile) -> list[list[str]]:
-    """Returns name and text of each value; texts are quoted."""
+    """Returns name and text of each parameter of a Modelfile; string values are quoted."""
     quoted, rows = partial(json.dumps, ensure_ascii=False), []
     for name, value in sorted(modelfile.parameters.items()):
         for item in value if isinstance(value, tuple) else (value,):
@@ -130,12 +130,14 @@ def parameter_rows(modelfile: Modelfile) -> list[list[str]]:
 
 
 def parameter_text(modelfile: Modelfile) -> str:
-    """Formats one line per value, the name padded to 30 columns."""
+    """Formats a Modelfile's parameters, one line per value, with names padded to 30 columns."""
     return "\n".join(f"{name:<30} {text}" for name, text in parameter_rows(modelfile))
 
 
 def for_both(modelfile: Modelfile, draft_kind: str) -> Modelfile:
-    """Moves a drafter that Ollama cannot run into a pragma, since Ollama would load it as an MTP drafter."""
+    """Returns a Modelfile for Ollama and eaglecpp. A drafter that Ollama cannot run moves into a pragma,
+    because Ollama would load it as an MTP drafter.
+    """
     if not draft_kind.startswith(("eagle", "dflash", "dspark")):
         return modelfile
     pragmas = (*modelfile.pragmas, *(replace(command, name="draft") for command in modelfile.draft))
@@ -156,8 +158,8 @@ def modelfile_text(model: StoredModel, modelfile: Modelfile) -> str:
 
 
 def _written(command: Command, is_pragma: bool = False) -> str:
-    """Formats a command, without the characters that the reader drops. A command that cannot be written
-    becomes a comment with the reason.
+    """Formats a command of a Modelfile, without the characters that Ollama's parser drops. A command that a
+    Modelfile cannot express becomes a comment with the reason.
     """
     commands = [replace(command, args=holdable(command.args))]
     try:

@@ -38,13 +38,16 @@ class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repo:      Hub id of the drafter
     targets:   Hub ids and Ollama names ("model:tag") of the models it was trained for
     family:    trainer of the checkpoint, in the converter's terms, "" if unknown
-    layer_ids: convention for explicit layer ids: "boundary", "post", or "default" if it has none
-    feed:      state fed to the next step, "pre" or "post", if the config alone does not decide it; else ""
+    layer_ids: convention for explicit layer ids: "boundary", "post", or "default" if the checkpoint has no
+    such ids
+    feed:      state fed to the next draft step, "pre" or "post", if the config alone does not decide this;
+    else ""
     folder:    folder of the checkpoint in the repository, "" for its top
-    file:      its GGUF, if it comes with eaglecpp; `repo` is only a name then
+    file:      GGUF of the drafter, if it comes with eaglecpp; `repo` is only a name then
     source:    source of this row
     licence:   licence of the drafter, "" if unknown
-    refused:   why it cannot run here, or its target cannot take drafts; listed, never offered
+    refused:   reason why the drafter cannot run here, or why its target cannot use drafts. Such a row is
+    listed but never offered
     matched:   the name in `targets` that matched the model
     """
 
@@ -72,7 +75,9 @@ class _Table(msgspec.Struct):
 
 @cache
 def known_drafters() -> tuple[KnownDrafter, ...]:
-    """Returns every row, the best drafter of a target first. Raises StoreError for a malformed table."""
+    """Returns every row of the table, the best drafter of a target first. Raises StoreError for a malformed
+    table.
+    """
     try:
         return msgspec.toml.decode(_TABLE.read_bytes(), type=_Table).drafter
     except (OSError, msgspec.MsgspecError) as error:
@@ -80,13 +85,13 @@ def known_drafters() -> tuple[KnownDrafter, ...]:
 
 
 def first_runnable(matches: Iterable[KnownDrafter]) -> KnownDrafter | None:
-    """Returns the first match that can run here."""
+    """Returns the first of the matching drafters that can run here, or None."""
     return next((match for match in matches if not match.refused), None)
 
 
 def find_drafters(names: Iterable[str], metadata: Mapping[str, Any] | None = None) -> list[KnownDrafter]:
-    """Returns every known drafter for a target: those made for the target itself or, without any, for its
-    base model.
+    """Returns every known drafter for a target: drafters trained for the target itself or, if none are known,
+    for its base model.
 
     names:    names of the target: Hub id, stored name, file name
     metadata: keys of its GGUF (`general.*` is used)
@@ -95,7 +100,8 @@ def find_drafters(names: Iterable[str], metadata: Mapping[str, Any] | None = Non
 
 
 def known_for(name: str, file: str, facts: Facts) -> tuple[list[KnownDrafter], str]:
-    """Returns the drafters for a model that can run here, best first; if there are none, the reason.
+    """Returns the drafters for a model, best first, without drafters that cannot run here. Also returns the
+    reason if no drafter is left.
 
     name: name of the model; file: name of its file
     """
@@ -107,7 +113,9 @@ def known_for(name: str, file: str, facts: Facts) -> tuple[list[KnownDrafter], s
 
 
 def why_none(name: str, matches: Iterable[KnownDrafter]) -> str:
-    """Returns the reason why a model has no drafter: none is known, or the known ones cannot run."""
+    """Returns the reason why a model has no drafter: no drafter is known, or the known drafters cannot
+    run.
+    """
     reasons = [f"{match.repo}: {match.refused}" for match in matches]
     if not reasons:
         return f"no drafter is known for {name}"
@@ -122,8 +130,8 @@ def search_drafters(text: str) -> list[KnownDrafter]:
 
 
 def _matches(names: Sequence[str]) -> list[KnownDrafter]:
-    """Returns rows that contain one of the names, or another name of the same model: names in one row are
-    equivalent.
+    """Returns rows that contain one of the names, or another name of the same model. All names in one row
+    mean the same model.
     """
     named = dict(_named(names))
     others = [name for row in named for name in row.targets]
@@ -147,15 +155,15 @@ def _text(metadata: Mapping[str, Any], key: str) -> str:
 
 
 def _own_names(metadata: Mapping[str, Any]) -> list[str]:
-    """Returns the model's names in its metadata."""
+    """Returns the names of the model itself in the metadata."""
     base, tune, size = (_text(metadata, key) for key in ("basename", "finetune", "size_label"))
     joined = ["-".join(filter(None, parts)) for parts in ((base, size, tune), (base, tune, size))]
     return [name for name in (_text(metadata, "name"), *joined) if name]
 
 
 def _base_names(metadata: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the base models in the metadata. In a quantised file this is often the model
-    itself.
+    """Returns the names of the base models in the metadata. In a quantised file the base model is often the
+    model itself.
     """
     keys = [f"base_model.{i}.{part}" for i in range(4) for part in ("repo_url", "name")]
     return [name for key in keys if (name := _text(metadata, key))]

@@ -18,7 +18,7 @@ class StoreError(EagleError):
 
 
 class DigestError(StoreError):
-    """The SHA-256 of a content differs from its digest."""
+    """The SHA-256 of downloaded or stored content differs from the expected digest."""
 
 
 class DownloadError(EagleError):
@@ -26,7 +26,9 @@ class DownloadError(EagleError):
 
 
 class HostRefusedError(DownloadError):
-    """A server must not be contacted: a request may not name it, or it is in a network of this machine."""
+    """A server must not be contacted: a request may not name this server, or the server is in a network of
+    this machine.
+    """
 
 
 class OfflineError(DownloadError):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Facts from the header of a GGUF, for config blobs, `show`, drafter checks and `create -q TYPE`.
 
-Imports numpy and gguf (through `eaglecpp.convert`), so commands that must start fast do not import this.
+Imports numpy and gguf (through `eaglecpp.convert`), so commands that must start fast do not import this
+module.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from eaglecpp.errors import EagleError, InvalidValueError, MismatchError, Unsupp
 _NORMAL = 1
 
 FILE_TYPES = {type.name.removeprefix("MOSTLY_").removeprefix("ALL_"): type.value for type in LlamaFileType}
-"""llama.cpp's number for every type that a whole file can have, by name (Q4_K_M ...)."""
+"""llama.cpp's numbers of file types by name, such as Q4_K_M."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The header of one GGUF; for a split file, of its first part, with the tensors of all parts counted.
+    """The header of one GGUF. For a split file it is the header of the first part, and the tensors of all
+    parts are counted.
 
     block_count: layers without the prediction layers, which llama.cpp does not run as part of the target
     """
@@ -52,7 +54,9 @@ class Facts:
 
     @property
     def has_head(self) -> bool:
-        """True if the file has a multi-token prediction (MTP) head that can draft for it."""
+        """True if the file has a multi-token prediction (MTP) head that can draft for the model in the same
+        file.
+        """
         from eaglecpp._extension import core
 
         if self.architecture not in core.head_architectures() or self.block_count is None:
@@ -67,11 +71,11 @@ class Facts:
 
     @property
     def token_types(self) -> list[int]:
-        """Types of the tokens; 1 is a normal token. Empty if the file does not have them."""
+        """Types of the tokens; 1 is a normal token. Empty if the file has no token types."""
         return list(self.file.get("tokenizer.ggml.token_type") or [])
 
     def config(self) -> dict[str, Any]:
-        """Returns the config blob's entries about the weights, with Ollama's keys."""
+        """Returns the entries of a config blob that describe the weights, with Ollama's keys."""
         return {
             "model_format": "gguf",
             "model_family": self.architecture,
@@ -114,16 +118,19 @@ def human_number(number: int) -> str:
 
 
 def _file_type(file: GgufFile) -> str:
-    """Returns the file type, such as Q4_K_M; without the key, the type with the most bytes."""
+    """Returns the file type, such as Q4_K_M. If the file does not state it, returns the tensor type with the
+    most bytes.
+    """
     names: dict[int, str] = {number: name for name, number in FILE_TYPES.items()}
     usual = next(iter(inspection.types_of(file)), "unknown")
     return names.get(file.integer("general.file_type") or -1, usual)
 
 
 def check_fit(draft: Path, target: Facts) -> Facts:
-    """Returns the drafter's facts. Raises MismatchError naming both sides and every difference; GgufError (or
-    convert's) for an invalid file. The engine decides whether a small model or a bare head can draft for the
-    target, since it loads both. Source of the rules: native/engine/models.cpp.
+    """Checks that a drafter fits the target and returns the drafter's facts. Raises MismatchError, which
+    names both models and every difference; GgufError, or an error of `eaglecpp.convert`, for an invalid file.
+    Whether a small model or a bare head fits is decided by the engine, which loads it together with the
+    target. Source of the rules: native/engine/models.cpp.
     """
     from eaglecpp._extension import core
 
@@ -176,6 +183,6 @@ def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -
     finally:
         drain()
     if failed:
-        with out.open("ab") as stream:  # llama.cpp does not report a full disk; this write raises it
+        with out.open("ab") as stream:  # llama.cpp does not report a full disk, but this write raises
             stream.write(bytes(1 << 20))
         raise EagleError(f"{source}: llama.cpp could not quantise it; see `eaglecpp --log-level info create`")

@@ -37,7 +37,9 @@ def default_root() -> Path:
 
 
 def ollama_roots() -> list[Path]:
-    """Returns the folders where Ollama may keep models, existing or not; the first one with a name wins."""
+    """Returns the folders where Ollama may keep models, existing or not. The first folder that has a model's
+    name is used.
+    """
     chosen = folder_named("OLLAMA_MODELS")
     folders = [] if chosen is None else [chosen]
     with contextlib.suppress(RuntimeError):  # the user has no home
@@ -82,7 +84,7 @@ def blob_path(root: Path, digest: str) -> Path:
 
 
 def partial_path(root: Path, digest: str) -> Path:
-    """Returns the path of a content during its download; Ollama ignores files of this name too."""
+    """Returns the path of a blob during its download. Ollama ignores files with such names too."""
     path = blob_path(root, digest)
     return path.with_name(path.name + "-partial")
 

@@ -21,12 +21,14 @@ CONFIG = "application/vnd.docker.container.image.v1+json"
 IMAGE = "application/vnd.ollama.image."
 """Prefix of Ollama's media types; a word follows: model, draft, template ..."""
 PRAGMAS = "application/vnd.eaglecpp.image.pragmas"
-"""The `#eaglecpp:` lines of a Modelfile, as a JSON list of [name, value]; Ollama ignores it."""
+"""Media type of a Modelfile's `#eaglecpp:` lines, as a JSON list of [name, value]. Ollama ignores such
+layers.
+"""
 MAX_JSON = 16 << 20
 """Maximum size of a manifest or config in bytes; valid ones are far smaller."""
 _DECIDED_HERE, _SETTINGS = "decidedHere", "settings"
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
-_RUNNERS = ("ollama", "llamacpp", "")  # in a manifest list, in Ollama's order of preference; never mlx
+_RUNNERS = ("ollama", "llamacpp", "")  # runners in a manifest list, in Ollama's order; never mlx
 _NAMES = {"media_type": "mediaType", "origin": "from"}
 _T = TypeVar("_T")
 
@@ -38,9 +40,9 @@ class _LayerError(StoreError, ValueError):
 class Layer(msgspec.Struct, frozen=True, omit_defaults=True, rename=_NAMES):
     """One blob of a model.
 
-    origin: name of the model it was taken from ("from" in the file)
-    name:   its name within its kind. For a "model" layer it is the file name of a part of a split GGUF, so
-    only a bare file name is accepted (Ollama names MLX's tensors by path)
+    origin: name of the model that the layer was taken from ("from" in the file)
+    name:   name among the layers of its kind. In a "model" layer, this is the file name of a part of a split
+    GGUF, so only a bare file name is accepted (Ollama names MLX's tensors by path)
     """
 
     media_type: str
@@ -67,8 +69,8 @@ class Manifest:
     """The blobs of one model.
 
     config:    None in manifests without one
-    made_here: True if this machine's user wrote the settings (`create`). It is stored in the manifest, so
-    that both change atomically. It is removed from a registry's manifest
+    made_here: True if this machine's user wrote the settings (`create`). The flag is stored in the manifest,
+    so that it changes together with the settings. It is removed from a manifest that comes from a registry
     """
 
     layers: tuple[Layer, ...]
@@ -81,7 +83,9 @@ class Manifest:
         return self.layers if self.config is None else (*self.layers, self.config)
 
     def n_bytes(self, without: str) -> int:
-        """Returns the bytes of all blobs except one kind of layer; each content counts once."""
+        """Returns the bytes of all blobs except one kind of layer. Layers with the same content count
+        once.
+        """
         return sum({layer.digest: layer.size for layer in self.blobs if layer.kind != without}.values())
 
     def of_kind(self, *kinds: str) -> tuple[Layer, ...]:
@@ -97,10 +101,10 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str, read_blob: Callable[[str], bytes] | None = None) -> Manifest:
-        """Reads a manifest; from a list of manifests, the one that llama.cpp can run.
+        """Reads a manifest. Of a list of manifests, reads the manifest of a model that llama.cpp can run.
 
-        where: name of the manifest, for messages. read_blob: returns content by digest, for lists that refer
-        to blobs. Raises StoreError.
+        where: name of the manifest, for messages. read_blob: function that returns a blob by digest, for
+        lists that refer to blobs. Raises StoreError.
         """
         value: Mapping[str, Any] = decoded(data, where, dict[str, Any])
         decided = value.get(_DECIDED_HERE)
@@ -129,7 +133,7 @@ def decoded(data: bytes, where: str, type: type[_T]) -> _T:
 def _chosen(
     value: Mapping[str, Any], where: str, read_blob: Callable[[str], bytes] | None
 ) -> Mapping[str, Any]:
-    """Returns the entry of a manifest list that llama.cpp can run."""
+    """Returns the entry of a manifest list whose model llama.cpp can run."""
     listed = value.get("manifests")
     valid = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
     entries = {str(entry.get("runner") or "").lower(): entry for entry in reversed(valid)}

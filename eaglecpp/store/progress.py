@@ -17,7 +17,7 @@ from eaglecpp.store.errors import Status
 
 _LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
 _SMALL = 4 << 20
-"""Bytes that finish before a user could read a bar."""
+"""Bytes below which a download gets no bar, because it ends before a user could read the bar."""
 
 
 def bars_are_shown() -> bool:
@@ -30,7 +30,7 @@ def new_bar(label: str, total: int, **options: Any) -> Any:
     """Returns a tqdm bar, which the caller closes. label: shortened in the middle if it is long."""
     from tqdm.auto import tqdm
 
-    # the columns left for the label
+    # shortens the label to the columns left for it
     label, room = visible(label), min(max(shutil.get_terminal_size().columns - 50, 12), 48)
     short = label if len(label) <= room else f"{label[: room // 2]}…{label[1 - room // 2 :]}"
     return tqdm(total=total, desc=short, dynamic_ncols=True, **options)
@@ -48,7 +48,7 @@ class Bars(AbstractContextManager["Bars", None]):
         self._close()
 
     def __call__(self, status: Status) -> None:
-        """Draws one step."""
+        """Draws the progress of one step."""
         if not self._shown or 0 < status.total < _SMALL:
             return
         subject = f"{status.status} {status.file}".strip()

@@ -68,7 +68,7 @@ class Store:
         return next((path for path in paths if path.is_file()), None)
 
     def _load(self, name: ModelName, path: Path) -> StoredModel | None:
-        """Loads the model; None if another process has just removed it."""
+        """Loads the model of a manifest; None if another process has just removed the manifest."""
 
         def read_blob(digest: str) -> bytes:
             blob = self.blob(digest)
@@ -76,7 +76,7 @@ class Store:
                 raise StoreError(f"{path}: blob {digest} is missing")
             return read_limited(blob, MAX_JSON)
 
-        # A manifest list in our store came from a registry: like `pull`, read it without blobs.
+        # A manifest list in our store came from a registry, so it is read without blobs, as in `pull`.
         try:
             mtime = path.stat().st_mtime
             data = read_limited(path, MAX_JSON)
@@ -162,8 +162,8 @@ class Stores:
         return model
 
     def near(self, text: str, *, n_listed: int = 5) -> str:
-        """Returns a question that suggests the stored model with the most similar name, else the first names,
-        or "".
+        """Returns a hint for an error message: a question that suggests the stored model with the most
+        similar name, else the first names, or "".
         """
         names = [model.short_name for model in self.models()]
         suggestion = nearest(text.removesuffix(":latest"), names, cutoff=0.7)
@@ -173,8 +173,8 @@ class Stores:
         return f"; stored here: {', '.join(listed)}{', ...' * (len(names) > n_listed)}" if listed else ""
 
     def original_of(self, file: Path) -> StoredModel | None:
-        """Returns the model whose target has the same content as the file and that has a drafter, under any
-        name.
+        """Returns a model, under any name, whose target has the same content as this file and which has a
+        drafter; None if there is no such model.
         """
         size = [file.stat().st_size]
         for model in self.models():
@@ -185,8 +185,8 @@ class Stores:
         return None
 
     def models(self) -> list[StoredModel]:
-        """Returns our models, then Ollama's, each newest first, then packaged ones; the first model of a name
-        hides the others.
+        """Returns our models, then Ollama's, each newest first, then packaged ones; of several models with
+        one name, only the first is returned.
         """
         from eaglecpp.store.packaged import SMOLLM2
 

@@ -6,9 +6,10 @@
         transaction.commit(name, [layer], config)
 
 Blobs and manifests appear whole or not at all, and all blobs of a manifest exist. A kill leaves the old model
-or the new one, and perhaps unused blobs. The blobs of a removed or replaced manifest are deleted at once,
+or the new one, and sometimes unused blobs. The blobs of a removed or replaced manifest are deleted at once,
 unless a running process uses them. Other unused blobs and partial downloads are kept for `DAYS`, so that the
-command can be repeated. While any manifest is unreadable, nothing is deleted, because it might need the blob.
+command can be repeated. While any manifest is unreadable, nothing is deleted, because this manifest might
+need the blob.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from eaglecpp.store.model import VIEWS, StoredModel
 from eaglecpp.store.store import Store, Stores
 
 DAYS = 14
-"""Days for which unused files are kept."""
+"""Days for which unused files of a store are kept."""
 _TEMPORARY = "tmp"
 _MARK = "eaglecpp.json"
 _LAYOUT = b'{"layout": 1}'
@@ -55,8 +56,8 @@ _log = logging.getLogger("eaglecpp.store")
 class Transaction:
     """Collects content for a manifest. Used once, by one thread.
 
-    directory: holds the content until the commit, locked while this process lives. Blobs in use are
-    hard-linked there, so that another process can remove only their first name
+    directory: folder with the content until the commit, locked while this process lives. Blobs in use are
+    hard-linked into this folder, so that another process can remove only their first name
     """
 
     def __init__(self, stores: Stores, report: Report = silent) -> None:
@@ -68,7 +69,7 @@ class Transaction:
         _prepare(self.root)
         for folder in (_TEMPORARY, "blobs"):
             make_folder(self.root / folder)
-        with lock_store(self.root):  # no process takes it for abandoned before it is locked
+        with lock_store(self.root):  # a folder without its lock would look abandoned
             self.directory = Path(tempfile.mkdtemp(dir=self.root / _TEMPORARY))
             self._lock = try_lock(self.directory)
         return self
@@ -80,7 +81,7 @@ class Transaction:
             raise StoreError(f"{self.root}: {os.strerror(error.errno)}; {MORE_ROOM}") from error
 
     def add_bytes(self, kind: str, data: bytes) -> Layer:
-        """Adds a layer with this content. kind: a word of Ollama's, or a whole media type."""
+        """Adds a layer with this content. kind: Ollama's word for a kind of layer, or a whole media type."""
         path = self.directory / uuid.uuid4().hex
         path.touch(0o644)  # regardless of the umask
         path.write_bytes(data)
@@ -89,19 +90,20 @@ class Transaction:
 
     def add_file(self, kind: str, file: Path, *, name: str = "") -> Layer:
         """Adds a layer with the content of a file. The file stays where it is and is hard-linked if the disk
-        allows it. name: of a part of a split GGUF
+        allows it. name: file name of a part of a split GGUF
 
-        Raises OSError; StoreError if it must be copied and the disk is too full.
+        Raises OSError; StoreError for a file that must be copied to a disk that is too full.
         """
         path = self._take(file)
         step = Status("computing sha256 digest", file=file.name)
         return self._add(kind, path, file_digest(path, self.report, step), name)
 
     def add_layer(self, model: StoredModel, layer: Layer, *, origin: str = "") -> Layer:
-        """Adds a layer of another model. A blob of Ollama's store that cannot be linked stays there, and is
-        found there.
+        """Adds a layer of another model. If a blob of Ollama's store cannot be linked, it stays in that
+        store, where later reads find it.
 
-        Raises StoreError if it is missing, was changed, or must be copied and the disk is too full.
+        Raises StoreError for a blob that is missing, was changed, or must be copied to a disk that is too
+        full.
         """
         file = model.find_blob(layer)
         if model.owner == "pip" and known_digest(file) != layer.digest:
@@ -143,7 +145,7 @@ class Transaction:
             sync(self.root / "blobs")
             shutil.rmtree(self.directory, ignore_errors=True)
             _change(self.root, path, data or manifest.to_bytes())
-            model = self.stores.own.find(name)  # before another process can remove it
+            model = self.stores.own.find(name)  # before another process can remove the model
         assert model is not None, path
         return model
 
@@ -202,13 +204,15 @@ def copy_model(stores: Stores, model: StoredModel, name: ModelName, report: Repo
 
 
 def discard(root: Path, digests: Set[str]) -> None:
-    """Removes the given blobs that no model needs."""
+    """Removes those of the given blobs that no model needs."""
     with lock_store(root):
         _collect(root, digests)
 
 
 def _prepare(root: Path) -> None:
-    """Makes a folder our store. Raises StoreError for a folder of another program, or a read-only one."""
+    """Turns a folder into our store. Raises StoreError for a folder of another program, or a read-only
+    one.
+    """
     mark = root / _MARK
     try:
         # The mark is always written first: another process may be creating our store.
@@ -231,7 +235,9 @@ def _digests(path: Path) -> set[str]:
 
 
 def _change(root: Path, path: Path, data: bytes = b"") -> None:
-    """Writes or removes a manifest, and removes the blobs that only it needed. The caller holds the lock."""
+    """Writes or removes a manifest, and removes blobs that only the old manifest needed. The caller holds the
+    lock.
+    """
     dropped: set[str] = set()
     with contextlib.suppress(StoreError, OSError):  # a missing or damaged manifest needs no blobs
         dropped = _digests(path)
@@ -243,9 +249,11 @@ def _change(root: Path, path: Path, data: bytes = b"") -> None:
 
 
 def _collect(root: Path, dropped: Set[str]) -> None:
-    """Removes unneeded files: `dropped` at once, others when they are old. The caller holds the lock."""
+    """Removes files of a store that no manifest needs: blobs in `dropped` at once, other files when they are
+    old. The caller holds the lock.
+    """
     for folder in root.glob(f"{_TEMPORARY}/*"):
-        with contextlib.suppress(OSError):  # includes Timeout: the process is alive
+        with contextlib.suppress(OSError):  # Timeout: the folder's process is alive
             lock = try_lock(folder)
             shutil.rmtree(folder, ignore_errors=True)
             lock.release()
@@ -258,10 +266,10 @@ def _collect(root: Path, dropped: Set[str]) -> None:
         return
     oldest = time.time() - DAYS * 86400
     for path in [entry for name in ("blobs", VIEWS, LOCKS) for entry in root.glob(f"{name}/*")]:
-        digest = f"sha256:{path.name[-64:]}"  # partial downloads and locks have no digest here
+        digest = f"sha256:{path.name[-64:]}"  # no digest for partial downloads and locks
         if digest in needed or path.name == "store.lock":
             continue
         with contextlib.suppress(FileNotFoundError):
-            stat = path.stat()  # ctime: when a user's file got its name here
+            stat = path.stat()  # ctime: when a linked file got its name here
             if digest in dropped or max(stat.st_ctime, stat.st_mtime) < oldest:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -34,11 +34,11 @@ from eaglecpp.store.remote.reach import HttpSession
 from eaglecpp.store.transaction import Transaction
 
 _T = TypeVar("_T")
-_LONGEST_WAIT_S = 60  # before another try, regardless of the server's wish
+_LONGEST_WAIT_S = 60  # maximum seconds before another try, even if the server asks for more
 MAX_SMALL = 16 << 20
 """Maximum size of a manifest, config or template in bytes; valid ones are far smaller."""
 _SMALL_S = 45.0
-"""Deadline for such an answer, including all tries."""
+"""Seconds for the download of a manifest, config or template, including all tries."""
 _MAX_TRIES = 5
 _BUSY = (408, 425, 429, 500, 502, 503, 504)  # statuses that are worth a retry
 
@@ -47,11 +47,11 @@ _BUSY = (408, 425, 429, 500, 502, 503, 504)  # statuses that are worth a retry
 class Remote:
     """A file on a server.
 
-    path:   in a repository, or its kind in a model of a registry
+    path:   path in a repository, or kind of layer in a registry's model
     size:   bytes
     digest: "sha256:" and hex; "" for a small file on the Hub, which may have git's hash in `git` instead
     owner:  repository or model, for messages
-    help:   advice for when access is refused
+    help:   advice for the user if access is refused
     cached: a local copy that may be used instead, after its digest is checked
     """
 
@@ -67,7 +67,7 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """The file name: the last part of the path."""
         return PurePosixPath(self.path).name
 
     @property
@@ -77,20 +77,22 @@ class Remote:
 
     @property
     def label(self) -> str:
-        """Owner and name, for messages."""
+        """Owner and name of the file, for messages."""
         return f"{self.owner}: {self.name}"
 
     def layer(self, kind: str, name: str = "") -> Layer:
-        """Returns the file as a layer of a model. name: of a part of a split GGUF. Raises StoreError."""
+        """Returns the file as a layer of a model. name: file name of a part of a split GGUF. Raises
+        StoreError.
+        """
         return Layer(IMAGE + kind, self.digest, self.size, name=name)
 
     def progress(self, completed: int) -> Status:
-        """Returns the status after `completed` bytes."""
+        """Returns the status to report after `completed` bytes."""
         return Status(f"pulling {self.digest[7:19]}", self.digest, self.size, completed, self.name)
 
 
 class _TryAgain(Exception):
-    """The request failed but a retry may succeed. wait_s: delay that the server asks for"""
+    """The request failed, but a retry may succeed. wait_s: delay that the server asks for"""
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -195,7 +197,7 @@ def _receive(session: HttpSession, path: Path, remote: Remote, report: Report) -
     check_space(path.parent, remote.size - start, "the download")
     if start < remote.size:
         _stream(session, path, remote, start, report)
-    path.touch(0o644)  # an empty file has no bytes to receive
+    path.touch(0o644)  # creates it even for a file without bytes
     report(remote.progress(remote.size))
     step = Status("verifying sha256 digest", remote.digest, file=remote.name)
     if file_digest(path, report, step) == remote.digest:

