@@ -12,7 +12,7 @@
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
-#include "draft/feature_sequence.h"
+#include "draft/hidden_state_sequence.h"
 #include "engine/options.h"
 #include "target/llama_bridge.h"
 #include "target/target.h"
@@ -40,7 +40,7 @@ class LowlevelDrafter {
         d.type_kv = type_by_name(options.draft_type_kv);
         d.use_kernels = options.kernels != "off";
         d.flash_attn = options.flash_attn != "off";
-        drafter_ = std::make_unique<FeatureDrafter>(file, d);
+        drafter_ = std::make_unique<HiddenStateDrafter>(file, d);
         if (embedding) {
             std::vector<uint8_t> bytes(embedding->nbytes());
             std::memcpy(bytes.data(), embedding->data(), bytes.size());
@@ -50,7 +50,7 @@ class LowlevelDrafter {
         if (head) share_head(*head);
         drafter_->finish();
         drafter_->reserve();
-        sequence_ = std::make_unique<FeatureSequence>(*drafter_);
+        sequence_ = std::make_unique<HiddenStateSequence>(*drafter_);
         sequence_->window = options.draft_window;
     }
 
@@ -65,21 +65,22 @@ class LowlevelDrafter {
     int n_rows() { return sequence_->n_rows(); }
 
     // For a parallel drafter: the distributions of the next n_ahead + 1 tokens.
-    ArrayOut commit_ahead(const ArrayIn<3> & features, const Tokens & tokens, int n_ahead) {
+    ArrayOut commit_ahead(const ArrayIn<3> & hidden_states, const Tokens & tokens, int n_ahead) {
         if (n_ahead > 0 && drafter_->spec().block.is_conditional()) {
             fail(ErrorKind::value,
                  "the drafts of this block depend on the previous tokens; call block() with these tokens");
         }
-        commit_with_output(features, tokens, n_ahead);
+        commit_with_output(hidden_states, tokens, n_ahead);
         return to_array(logits(1 + n_ahead), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
     }
 
     // For a block drafter: the k likeliest tokens of each position after these rows, with their log-probabilities and
     // the position's confidence, given the tokens `behind` the anchor if they matter.
-    std::vector<std::vector<std::tuple<Token, float, float>>> block(const ArrayIn<3> & features, const Tokens & tokens,
-                                                                    const Tokens & behind, int k) {
+    std::vector<std::vector<std::tuple<Token, float, float>>> block(const ArrayIn<3> & hidden_states,
+                                                                    const Tokens & tokens, const Tokens & behind,
+                                                                    int k) {
         const int n_ahead = (int)behind.size();
-        commit_with_output(features, tokens, n_ahead);
+        commit_with_output(hidden_states, tokens, n_ahead);
         std::vector<std::vector<std::tuple<Token, float, float>>> out;
         for (int i = 0; i <= n_ahead; ++i) {
             const bool is_parallel = drafter_->traits().is_parallel;
@@ -91,15 +92,15 @@ class LowlevelDrafter {
         return out;
     }
 
-    std::pair<ArrayOut, ArrayOut> commit(const ArrayIn<3> & features, const Tokens & tokens) {
+    std::pair<ArrayOut, ArrayOut> commit(const ArrayIn<3> & hidden_states, const Tokens & tokens) {
         const DraftSpec & s = drafter_->spec();
         if (s.is_block()) fail(ErrorKind::value, "a block drafter's rows read no states; call block()");
-        commit_with_output(features, tokens, 0);
+        commit_with_output(hidden_states, tokens, 0);
         return {to_array(logits(1), {(size_t)s.n_draft_vocab}), to_array(states(1, 0), {(size_t)s.n_embd})};
     }
 
-    void append(const ArrayIn<3> & features, const Tokens & tokens) {
-        const FeatureRows rows = rows_of(features, tokens);
+    void append(const ArrayIn<3> & hidden_states, const Tokens & tokens) {
+        const HiddenStates rows = rows_of(hidden_states, tokens);
         GilRelease release;
         sequence_->commit(rows, tokens.data());
     }
@@ -151,22 +152,22 @@ class LowlevelDrafter {
         if (found != (size_t)expected) fail(ErrorKind::value, "%s: expected %d, found %zu", what, expected, found);
     }
 
-    FeatureRows rows_of(const ArrayIn<3> & features, const Tokens & tokens) const {
+    HiddenStates rows_of(const ArrayIn<3> & hidden_states, const Tokens & tokens) const {
         const DraftSpec & s = drafter_->spec();
-        require(features.shape(0), s.n_aux(), "extracted layers");
-        require(features.shape(1), (int)tokens.size(), "rows (one per token)");
-        require(features.shape(2), s.n_embd_target, "hidden state width");
+        require(hidden_states.shape(0), s.n_aux(), "extracted layers");
+        require(hidden_states.shape(1), (int)tokens.size(), "rows (one per token)");
+        require(hidden_states.shape(2), s.n_embd_target, "hidden state width");
         if (tokens.empty()) fail(ErrorKind::value, "commit: expected one or more rows, found none");
-        FeatureRows rows;
+        HiddenStates rows;
         rows.n_rows = (int)tokens.size();
         for (int a = 0; a < s.n_aux(); ++a) {
-            rows.layer.push_back(features.data() + (size_t)a * tokens.size() * s.n_embd_target);
+            rows.layer.push_back(hidden_states.data() + (size_t)a * tokens.size() * s.n_embd_target);
         }
         return rows;
     }
 
-    void commit_with_output(const ArrayIn<3> & features, const Tokens & tokens, int n_ahead) {
-        const FeatureRows rows = rows_of(features, tokens);
+    void commit_with_output(const ArrayIn<3> & hidden_states, const Tokens & tokens, int n_ahead) {
+        const HiddenStates rows = rows_of(hidden_states, tokens);
         GilRelease release;
         drafter_->commit_together({{sequence_.get(), rows, tokens.data(), n_ahead}});
     }
@@ -201,8 +202,8 @@ class LowlevelDrafter {
 
     ggml_context_ptr head_ctx_;  // before the drafter that borrows it
     ggml_backend_buffer_ptr head_buffer_;
-    std::unique_ptr<FeatureDrafter> drafter_;
-    std::unique_ptr<FeatureSequence> sequence_;
+    std::unique_ptr<HiddenStateDrafter> drafter_;
+    std::unique_ptr<HiddenStateSequence> sequence_;
 };
 
 }  // namespace

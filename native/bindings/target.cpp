@@ -44,7 +44,8 @@ class LowlevelTarget {
         }
         const size_t n = tokens.size(), n_logits = out.logits.size();
         const ArrayOut logits = to_array(std::move(out.logits), {n_logits / n_vocab(), n_vocab()});
-        return {to_array(std::move(out.features), {n_layers_, n, n_embd()}), n_logits ? nb::cast(logits) : nb::none()};
+        return {to_array(std::move(out.hidden_states), {n_layers_, n, n_embd()}),
+                n_logits ? nb::cast(logits) : nb::none()};
     }
 
     // Returns the milliseconds of each decode of `tokens`, all with logits, after the prefix. A prefix that is still in
@@ -94,7 +95,7 @@ class LowlevelTarget {
 
     // Outputs of n rows: [n_layers][n][n_embd], and [n][n_vocab] if requested.
     struct Outputs {
-        std::vector<float> features, logits;
+        std::vector<float> hidden_states, logits;
     };
     Outputs room_for(size_t n, bool wants_logits) const {
         return {std::vector<float>(n_layers_ * n * n_embd()), std::vector<float>(wants_logits ? n * n_vocab() : 0)};
@@ -125,9 +126,9 @@ class LowlevelTarget {
 
     // Copies rows of the last decode to their position among n rows.
     void copy(int at, int n_rows, int n, Outputs & out) {
-        const FeatureRows rows = target_.features();
+        const HiddenStates rows = target_.hidden_states();
         for (size_t a = 0; a < n_layers_; ++a) {
-            std::copy_n(rows.layer[a], n_rows * n_embd(), &out.features[(a * n + at) * n_embd()]);
+            std::copy_n(rows.layer[a], n_rows * n_embd(), &out.hidden_states[(a * n + at) * n_embd()]);
         }
         for (int i = 0; !out.logits.empty() && i < n_rows; ++i) {
             std::copy_n(target_.logits(i), n_vocab(), &out.logits[(at + i) * n_vocab()]);

@@ -61,7 +61,7 @@ bool DraftFile::flag(const char * pattern, bool otherwise) const {
 DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     spec_.arch = gguf_.str("general.architecture");
     spec_.fuses_embedding = spec_.arch == "eagle";
-    if (!reads_features(spec_.arch)) {
+    if (!reads_hidden_states(spec_.arch)) {
         fail(ErrorKind::gguf,
              "%s: general.architecture is '%s', expected a drafter ('eagle', 'eagle3', 'eagle31', 'dflash' or "
              "'dflash_ex'); make one with `eaglecpp convert`",

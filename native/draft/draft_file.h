@@ -94,9 +94,9 @@ struct DraftSpec {
     // after the final norm. Without `norm_output` the first layer has no norm before attention, and the head reads the
     // last layer's output without a norm. With it (Mistral's drafters), both are normed, as in any decoder.
     bool fuses_embedding = false;
-    // P-EAGLE: after the last row with true hidden states come rows with the hidden states `mask_feature.weight` and
-    // the embedding of `mask_token`. They give the further tokens in the same pass. `n_parallel` is the largest depth
-    // reached that way. 0 = not P-EAGLE: each row reads the state of the previous one.
+    // P-EAGLE: after the last row with true hidden states come rows with the hidden states `mask_feature.weight`
+    // and the embedding of `mask_token`. They give the further tokens in the same pass. `n_parallel` is the largest
+    // depth reached that way. 0 = not P-EAGLE: each row reads the state of the previous one.
     int n_parallel = 0;
     Token mask_token = 0;
     BlockSpec block;

@@ -22,16 +22,16 @@ void Drafter::commit_together(const std::vector<DraftRequest> & commits) {
     int n_rows = 0;
     for (const DraftRequest & c : commits) {
         n_before.push_back(c.seq->n_rows());
-        n_rows += c.features.n_rows;
+        n_rows += c.hidden_states.n_rows;
     }
     try {
         std::vector<DraftRequest> last = commits;
         for (DraftRequest & c : last) {
-            FeatureRows alone = c.features;
+            HiddenStates alone = c.hidden_states;
             alone.n_rows = n_rows > n_commit_rows() ? alone.n_rows - 1 : 0;
             if (alone.n_rows == 0) continue;
             c.seq->commit(alone, c.tokens);
-            c.features = c.features.from(alone.n_rows, traits().n_embd_target);
+            c.hidden_states = c.hidden_states.from(alone.n_rows, traits().n_embd_target);
             c.tokens += alone.n_rows;
         }
         run_commits(last);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Interface of drafters for the engine and the planner. Implementations: our graphs for drafters that read the target's
-// hidden states (feature_drafter.h), and models that llama.cpp runs (engine/model_drafter.h).
+// hidden states (hidden_state_drafter.h), and models that llama.cpp runs (engine/model_drafter.h).
 //
 // The rows of a conversation are committed in order. Row p embeds the text's token p + 1, along with the target's
 // hidden state at position p if the drafter reads hidden states. Its output is the draft distribution of token p + 2.
@@ -17,7 +17,7 @@
 
 #include "algo/coupled.h"
 #include "algo/topk.h"
-#include "base/features.h"
+#include "base/hidden_states.h"
 #include "base/memory.h"
 #include "base/types.h"
 
@@ -40,7 +40,7 @@ class DraftSequence {
 
     // Appends rows without output and drops the draft rows. Row i embeds tokens[i]; the text before it must precede it
     // in memory. Appends all rows or, after an exception, no row. Error(context_full)
-    virtual void commit(const FeatureRows & features, const Token * tokens) = 0;
+    virtual void commit(const HiddenStates & hidden_states, const Token * tokens) = 0;
 
     // Returns the k most likely next tokens after output row i of this sequence's last call, as target ids, or fewer if
     // the drafter has no more. Valid until the next call of any sequence of this drafter. With `sampling`: the tokens
@@ -76,7 +76,7 @@ class DraftSequence {
 // One conversation's part of a call: rows to commit, or draft rows.
 struct DraftRequest {
     DraftSequence * seq;
-    FeatureRows features = {};
+    HiddenStates hidden_states = {};
     const Token * tokens = nullptr;  // see DraftSequence::commit
     // If DraftTraits::n_levels_max > 0: number of further tokens that this pass must give. For a parallel drafter,
     // output rows 1 to n_ahead are their distributions; otherwise draft rows ask for them.

@@ -33,9 +33,9 @@ class Builder {
         if (rows_ == Rows::rescore) return rescore();
         inputs();
         if (rows_ == Rows::context) {
-            ggml_tensor * feature = rms(fuse(), "enc.output_norm.weight");
+            ggml_tensor * hidden_state = rms(fuse(), "enc.output_norm.weight");
             for (int il = 0; il < s_.n_layer; ++il) {
-                store_full(il, s_.block.is_gated ? rms(feature, "blk.{i}.attn_norm.weight", il) : feature);
+                store_full(il, s_.block.is_gated ? rms(hidden_state, "blk.{i}.attn_norm.weight", il) : hidden_state);
             }
             return;
         }
@@ -55,7 +55,7 @@ class Builder {
         } else if (rows_ == Rows::extend) {
             x = joined([&](size_t i, int, int) { return ggml_get_rows(ctx_, kv(i).state(), g_.parts[i].state_idx); });
         } else {
-            x = s_.fuses_embedding ? g_.features : fuse();
+            x = s_.fuses_embedding ? g_.hidden_states : fuse();
         }
         if (s_.fuses_embedding) x = linear(ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0), "fc", s_.n_embd);
         for (int il = 0; il < s_.n_layer; ++il) {
@@ -101,9 +101,10 @@ class Builder {
             g_.parts.push_back(in);
         }
         if (rows_ != Rows::commit && rows_ != Rows::context) return;
-        g_.features = input(GGML_TYPE_F32, (int64_t)s_.n_aux() * s_.n_embd_target, n_rows_, "features");
+        g_.hidden_states = input(GGML_TYPE_F32, (int64_t)s_.n_aux() * s_.n_embd_target, n_rows_, "features");
         if (s_.is_parallel()) {
-            table(&DraftWeights::mask_feature, "mask_feature.weight", s_.n_fc_in(), 1, Need::required, /*is_f32=*/true);
+            table(&DraftWeights::mask_hidden_state, "mask_feature.weight", s_.n_fc_in(), 1, Need::required,
+                  /*is_f32=*/true);
         }
     }
 
@@ -201,12 +202,12 @@ class Builder {
 
     // Hidden states of the extracted layers -> [H, n_rows].
     ggml_tensor * fuse() {
-        ggml_tensor * x = g_.features;
+        ggml_tensor * x = g_.hidden_states;
         if (s_.block.is_gated) {
-            const int64_t n_feature = s_.n_embd_target, n = x->ne[1];
-            x = ggml_rms_norm(ctx_, ggml_reshape_3d(ctx_, x, n_feature, s_.n_aux(), n), s_.rms_eps);
-            x = ggml_mul(ctx_, x, values("enc.aux_norm.weight", {n_feature, s_.n_aux()}));
-            x = ggml_reshape_2d(ctx_, x, n_feature * s_.n_aux(), n);
+            const int64_t n_hidden = s_.n_embd_target, n = x->ne[1];
+            x = ggml_rms_norm(ctx_, ggml_reshape_3d(ctx_, x, n_hidden, s_.n_aux(), n), s_.rms_eps);
+            x = ggml_mul(ctx_, x, values("enc.aux_norm.weight", {n_hidden, s_.n_aux()}));
+            x = ggml_reshape_2d(ctx_, x, n_hidden * s_.n_aux(), n);
         }
         // The norm over the concatenation must come before the norms of its parts.
         if (s_.norm_before_fc) x = rms(x, "enc.output_norm.weight");
@@ -276,9 +277,9 @@ class Builder {
         ggml_tensor * u;
         ggml_tensor * residual = x;
         if (il == 0 && !s_.fuses_embedding && !s_.is_block()) {
-            ggml_tensor * feature = rms(x, "blk.{i}.attn_norm_2.weight", il);
-            u = ggml_concat(ctx_, rms(scaled(embd_, s_.embd_scale), "blk.{i}.attn_norm.weight", il), feature, 0);
-            if (s_.norm_before_residual) residual = feature;
+            ggml_tensor * hidden_state = rms(x, "blk.{i}.attn_norm_2.weight", il);
+            u = ggml_concat(ctx_, rms(scaled(embd_, s_.embd_scale), "blk.{i}.attn_norm.weight", il), hidden_state, 0);
+            if (s_.norm_before_residual) residual = hidden_state;
         } else {
             u = s_.has_all_norms() || il > 0 ? rms(x, "blk.{i}.attn_norm.weight", il) : x;
         }

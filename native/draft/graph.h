@@ -108,7 +108,7 @@ class DraftMemory {
 // contiguous, in the order of the shape's parts.
 struct DraftGraph {
     // commit: [n_aux * Ht, n_rows], extracted layers concatenated.
-    ggml_tensor * features = nullptr;
+    ggml_tensor * hidden_states = nullptr;
     ggml_tensor * embd = nullptr;     // [H, n_rows] f32, token embeddings; in blocks only the anchors'
     ggml_tensor * pos = nullptr;      // [n_rows] i32
     ggml_tensor * pos_out = nullptr;  // [n_out] i32, positions of the rows that run fully; `pos` itself if all do

@@ -11,7 +11,7 @@ static constexpr ggml_fp16_t f16_minus_inf = 0xFC00;
 
 void GraphInputs::add(const DraftCall & call) {
     const DraftGraph::Part & in = graph_.parts[n_parts_];
-    if (graph_.features) add_features(call);
+    if (graph_.hidden_states) add_hidden_states(call);
     if (in.state_idx) {
         int32_t * feeds = at<int32_t>(in.state_idx);
         std::fill_n(feeds, call.n_idle(), 0);
@@ -29,19 +29,19 @@ void GraphInputs::add(const DraftCall & call) {
     n_out_ += call.part.n_out;
 }
 
-void GraphInputs::add_features(const DraftCall & call) {
+void GraphInputs::add_hidden_states(const DraftCall & call) {
     const size_t n_part = spec_.n_embd_target;
     const int n = call.n(), n_idle = call.n_idle(), n_true = n - call.n_ahead;
     const size_t n_row = n_part * spec_.n_aux();
     for (int a = 0; a < spec_.n_aux(); ++a) {
-        float * dst = at<float>(graph_.features) + n_rows_ * n_row + a * n_part;
+        float * dst = at<float>(graph_.hidden_states) + n_rows_ * n_row + a * n_part;
         const auto row = [&](int i) { return dst + i * n_row; };
         for (int i = 0; i < n_idle; ++i) std::fill_n(row(i), n_part, 0.0f);
         for (int i = 0; i < n_true; ++i) {
-            std::copy_n(call.features.layer[a] + i * n_part, n_part, row(n_idle + i));
+            std::copy_n(call.hidden_states.layer[a] + i * n_part, n_part, row(n_idle + i));
         }
         for (int i = n_true; i < n; ++i) {
-            std::copy_n((const float *)weights_.mask_feature.stored_row(0) + a * n_part, n_part, row(n_idle + i));
+            std::copy_n((const float *)weights_.mask_hidden_state.stored_row(0) + a * n_part, n_part, row(n_idle + i));
         }
     }
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "algo/tree.h"
-#include "base/features.h"
+#include "base/hidden_states.h"
 #include "draft/drafter.h"
 #include "draft/graph.h"
 
@@ -29,7 +29,7 @@ struct Ancestry {
 struct DraftCall {
     DraftSequence * seq;
     const Token * tokens;
-    FeatureRows features;        // commit: without the masked rows
+    HiddenStates hidden_states;  // commit: without the masked rows
     std::vector<int32_t> pos;    // per row
     std::vector<int32_t> feeds;  // extend: state slot that each row reads
     const Ancestry * drafts;     // extend: all draft rows of the round, these last; null in a block
@@ -61,7 +61,7 @@ class GraphInputs {
         return (T *)(bytes_ + ((const uint8_t *)t->data - (const uint8_t *)graph_.packed->data));
     }
 
-    void add_features(const DraftCall & call);
+    void add_hidden_states(const DraftCall & call);
     void add_embeddings(const DraftCall & call);
     void add_positions(const DraftCall & call);
     void add_slots(const DraftCall & call, const DraftGraph::Part & in);

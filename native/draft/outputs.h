@@ -9,7 +9,7 @@
 #include "algo/coupled.h"
 #include "algo/topk.h"
 #include "algo/tree.h"
-#include "draft/feature_drafter.h"
+#include "draft/hidden_state_drafter.h"
 #include "draft/inputs.h"
 
 namespace eaglecpp {
@@ -27,7 +27,7 @@ std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g)
 
 class DraftOutputs {
   public:
-    explicit DraftOutputs(const FeatureDrafter & drafter) : drafter_(drafter) {}
+    explicit DraftOutputs(const HiddenStateDrafter & drafter) : drafter_(drafter) {}
 
     // Takes output rows [first, first + n) of the last graph, then its steps.
     void take(const DraftGraph & g, int first, int n, const std::vector<LandedPicks> & landed);
@@ -38,7 +38,7 @@ class DraftOutputs {
     void end_block() { n_slots_ = 0; }
     int n_slots() const { return n_slots_; }  // draft positions of the last block
 
-    // If FeatureDrafter::selects(): makes output row i the choice at position slots[i] after token before[i], among the
+    // If HiddenStateDrafter::selects(): makes output row i the choice at position slots[i] after token before[i], among the
     // position's likeliest tokens.
     void select(const std::vector<int32_t> & slots, const Token * before);
 
@@ -61,7 +61,7 @@ class DraftOutputs {
     Picked behind(int slot, Token before) const;
     std::vector<Candidate> likeliest(const Picked & picked, int k) const;
 
-    const FeatureDrafter & drafter_;
+    const HiddenStateDrafter & drafter_;
     std::vector<float> logits_;  // empty until requested from the device
     ggml_tensor * logits_tensor_ = nullptr;
     std::vector<ggml_tensor *> step_logits_;

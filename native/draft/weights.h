@@ -54,8 +54,7 @@ class EmbeddingTable {
 struct DraftWeights {
     ggml_tensor * target_head = nullptr;  // for a drafter without a head
     EmbeddingTable embedding;
-    EmbeddingTable
-        mask_feature;  // P-EAGLE: [1, n_aux * Ht] f32, the hidden states of positions that the target has not run
+    EmbeddingTable mask_hidden_state;  // P-EAGLE: [1, n_aux * Ht] f32, for positions that the target has not run
     // For a block drafter whose positions depend on the previous token: W1 of a Markov head, or the selector's table of
     // predecessors; [V, R] by target id.
     EmbeddingTable before;

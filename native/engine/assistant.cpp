@@ -5,11 +5,11 @@
 
 namespace eaglecpp {
 
-void Assistant::add_commit(const Token * tokens, const FeatureRows & features) {
-    commit(features, tokens);
-    const int last = features.n_rows - 1;
+void Assistant::add_commit(const Token * tokens, const HiddenStates & hidden_states) {
+    commit(hidden_states, tokens);
+    const int last = hidden_states.n_rows - 1;
     outputs_.assign(1, d_.batch_.n_rows());
-    d_.batch_.add(d_.own_token(tokens[last]), n_rows_, range_, true, state_at(features, last));
+    d_.batch_.add(d_.own_token(tokens[last]), n_rows_, range_, true, state_at(hidden_states, last));
 }
 
 void Assistant::add_step(const std::vector<DraftRow> & rows) {

@@ -13,11 +13,11 @@ class Assistant : public HeadSequence {
   public:
     Assistant(ModelDrafter & drafter, const SeqRange & range) : HeadSequence(drafter, range, /*owns_cells=*/false) {}
 
-    void commit(const FeatureRows & features, const Token *) override {
+    void commit(const HiddenStates & hidden_states, const Token *) override {
         truncate(n_rows_);
-        n_rows_ += features.n_rows;
+        n_rows_ += hidden_states.n_rows;
     }
-    void add_commit(const Token * tokens, const FeatureRows & features) override;
+    void add_commit(const Token * tokens, const HiddenStates & hidden_states) override;
     void add_step(const std::vector<DraftRow> & rows) override;
     void save_rows(int, std::vector<uint8_t> &) const override {}
     void load_rows(ByteView, int n) override {

@@ -10,7 +10,7 @@ namespace eaglecpp {
 
 // Hidden states saved with a conversation, counted from its last position. If the next prompt diverges from the text at
 // all, it does so near the end.
-static constexpr int n_features_saved = 32;
+static constexpr int n_hidden_states_saved = 32;
 // Maximum checkpoints per conversation, prompt rows that justify one, and rows between the last one of a recurrent
 // state and the end of the prompt.
 static constexpr int n_checkpoints_max = SavedSequence::n_ends_max, n_checkpoint_rows = 256, n_tail = 8;
@@ -27,7 +27,7 @@ Sequence & Conversations::open() {
         s.range = target_.cells().seqs(id);
         if (drafter_) {
             s.draft = drafter_->open(id);
-            s.features = FeatureWindow(traits_.n_aux, traits_.n_embd_target);
+            s.hidden_states = HiddenStateWindow(traits_.n_aux, traits_.n_embd_target);
         }
         return open_.emplace(id, std::move(s)).first->second;
     }
@@ -67,9 +67,9 @@ void Conversations::cut(Sequence & s, int n) {
 // another token follows and the hidden state is gone, the row stays unchanged. One outdated row among many hardly
 // affects the drafts.
 void Conversations::reuse_draft(Sequence & s, int n_keep, bool is_same_next) {
-    const bool is_made_anew = !is_same_next && s.features.has(n_keep - 1);
+    const bool is_made_anew = !is_same_next && s.hidden_states.has(n_keep - 1);
     if (n_keep <= s.draft->n_rows()) s.draft->truncate(is_made_anew ? n_keep - 1 : n_keep);
-    s.features.truncate(n_keep);
+    s.hidden_states.truncate(n_keep);
 }
 
 // Keeps the first n rows, or those up to the last checkpoint if the target cannot roll back.
@@ -85,7 +85,7 @@ void Conversations::keep(Sequence & s, int n) {
     s.n_past = n;
     s.n_replay = std::max(0, n - n_there);
     s.tokens.resize(n);
-    s.features.truncate(n);
+    s.hidden_states.truncate(n);
     if (n == 0 && s.draft) s.draft->truncate(0);
     if (s.inexact_from >= n) s.inexact_from = Sequence::none_inexact;
 }
@@ -141,13 +141,13 @@ void Conversations::adopt(Sequence & s) {
 void Conversations::adopt_draft(Sequence & s, const Sequence & source, int n) {
     const int n_rows = std::min(n, source.draft->n_rows());
     const bool is_same_next = n < (int)source.tokens.size() && source.tokens[n] == s.tokens[n];
-    const bool is_made_anew = n_rows == n && !is_same_next && source.features.has(n - 1);
+    const bool is_made_anew = n_rows == n && !is_same_next && source.hidden_states.has(n - 1);
     const int n_copied = is_made_anew ? n - 1 : n_rows;
     std::vector<uint8_t> rows;
     source.draft->save_rows(n_copied, rows);
     s.draft->load_rows({rows.data(), rows.size()}, n_copied);
-    s.features = source.features;
-    s.features.truncate(n);
+    s.hidden_states = source.hidden_states;
+    s.hidden_states.truncate(n);
 }
 
 void Conversations::forget(Sequence & s) {
@@ -155,7 +155,7 @@ void Conversations::forget(Sequence & s) {
     s.n_past = s.n_replay = 0;
     s.checkpoints.clear();
     s.tokens.clear();
-    s.features.truncate(0);
+    s.hidden_states.truncate(0);
     s.text.clear();
     s.inexact_from = Sequence::none_inexact;
     if (s.draft) s.draft->truncate(0);
@@ -171,7 +171,7 @@ void Conversations::roll_back(Sequence & s, size_t n_tokens) {
     // If a recurrent state cannot be rolled back, the next prompt is run in full.
     if (!target_.cells().truncate(s.range, s.n_past)) return forget(s);
     if (target_.copies_states() && target_.cells().n_rows(s.range) != s.n_past - s.n_replay) return forget(s);
-    s.features.truncate(s.n_past);
+    s.hidden_states.truncate(s.n_past);
     if (s.draft) s.draft->truncate(s.n_past);
     // This conversation's part of a shared round succeeded, but its tokens are not returned.
     if (s.tokens.size() > n_tokens) cut(s, (int)n_tokens);
@@ -194,8 +194,8 @@ SavedSequence Conversations::save(const Sequence & s) const {
     append(cells.images(s.range));
     if (s.draft) {
         h.n_draft_rows = s.draft->n_rows();
-        FeatureWindow kept = s.features;
-        kept.keep_last(h.n_draft_rows, n_features_saved);
+        HiddenStateWindow kept = s.hidden_states;
+        kept.keep_last(h.n_draft_rows, n_hidden_states_saved);
         h.n_aux = (int)kept.layers().size();
         h.n_embd = kept.n_embd(), h.first = kept.first(), h.n_rows = kept.n_rows();
         for (const auto & l : kept.layers()) append(l);
@@ -225,7 +225,7 @@ bool Conversations::restore(Sequence & s, const SavedSequence & saved) {
     }
     if (s.draft) {
         s.draft->load_rows(saved.draft(), h.n_draft_rows);
-        s.features.assign(h.first, h.n_rows, saved.hidden_states());
+        s.hidden_states.assign(h.first, h.n_rows, saved.hidden_states());
     }
     s.tokens = saved.tokens();
     s.n_past = h.n_past, s.n_replay = h.n_replay;

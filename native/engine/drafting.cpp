@@ -174,7 +174,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         const int n_ahead = traits_.n_levels_max > 0 ? s->plan.n_levels_max() - 1 : 0;
         commits.push_back({s->draft.get(), s->pending(), &s->tokens[s->draft->n_rows() + 1], n_ahead, n_steps});
     }
-    const double commit_ms = planner_.costs().commit(commits[0].features.n_rows);
+    const double commit_ms = planner_.costs().commit(commits[0].hidden_states.n_rows);
     drafter_->commit_together(commits);
     std::vector<Proposal> proposals;
     for (Sequence * s : growing) {

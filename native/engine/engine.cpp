@@ -144,7 +144,7 @@ void Engine::check_saved(const Sequence & s, const SavedSequence & saved) const 
     }
     for (Token t : fits ? saved.tokens() : Tokens()) fits = fits && t < target().vocab().size();
     if (s.draft) {
-        fits = fits && h.n_aux == (int)s.features.layers().size() && h.n_embd == s.features.n_embd() &&
+        fits = fits && h.n_aux == (int)s.hidden_states.layers().size() && h.n_embd == s.hidden_states.n_embd() &&
                s.draft->fits(saved.draft(), h.n_draft_rows);
     } else {
         fits = fits && h.n_draft == 0 && h.n_draft_rows == 0;

@@ -168,7 +168,7 @@ std::unique_ptr<DraftSequence> ModelDrafter::open(int conversation) {
 
 void ModelDrafter::run_commits(const std::vector<DraftRequest> & commits) {
     batch_.clear();
-    for (const DraftRequest & c : commits) own(c.seq).add_commit(c.tokens, c.features);
+    for (const DraftRequest & c : commits) own(c.seq).add_commit(c.tokens, c.hidden_states);
     const bool has_room = decode(/*is_prompt=*/false);
     for (const DraftRequest & c : commits) {
         if (!has_room) own(c.seq).drop_outputs();

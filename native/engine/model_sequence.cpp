@@ -14,28 +14,28 @@ ModelSequence::~ModelSequence() {
     }
 }
 
-void ModelSequence::commit(const FeatureRows & features, const Token * tokens) {
+void ModelSequence::commit(const HiddenStates & hidden_states, const Token * tokens) {
     const int n_before = n_rows_;
     try {
         truncate(n_rows_);
-        for (int at = first_at(); at < features.n_rows;) {
+        for (int at = first_at(); at < hidden_states.n_rows;) {
             d_.batch_.clear();
-            for (; at < features.n_rows && d_.batch_.n_rows() < d_.target_.n_prompt_rows(); ++at) {
-                add_row(tokens, features, at, false);
+            for (; at < hidden_states.n_rows && d_.batch_.n_rows() < d_.target_.n_prompt_rows(); ++at) {
+                add_row(tokens, hidden_states, at, false);
             }
             d_.decode(/*is_prompt=*/true);
         }
-        n_rows_ += features.n_rows;
+        n_rows_ += hidden_states.n_rows;
     } catch (...) {
         truncate(n_before);
         throw;
     }
 }
 
-void ModelSequence::add_commit(const Token * tokens, const FeatureRows & features) {
+void ModelSequence::add_commit(const Token * tokens, const HiddenStates & hidden_states) {
     truncate(n_rows_);
-    const int n = features.n_rows;
-    for (int at = first_at(); at < n; ++at) add_row(tokens, features, at, at + 1 == n);
+    const int n = hidden_states.n_rows;
+    for (int at = first_at(); at < n; ++at) add_row(tokens, hidden_states, at, at + 1 == n);
     outputs_.assign(1, d_.batch_.n_rows() - 1);
     n_rows_ += n;
 }
@@ -84,12 +84,12 @@ void ModelSequence::truncate(int n) {
 }
 
 // Always runs the last row, because its output is needed.
-void SmallModelSequence::add_commit(const Token * tokens, const FeatureRows & features) {
+void SmallModelSequence::add_commit(const Token * tokens, const HiddenStates & hidden_states) {
     int n_kept = 0;
-    const int n_max = std::min(features.n_rows - 1, (int)tokens_.size());
+    const int n_max = std::min(hidden_states.n_rows - 1, (int)tokens_.size());
     while (n_kept < n_max && tokens_[n_kept] == tokens[n_kept]) ++n_kept;
     n_rows_ += n_kept;
-    FeatureRows rest = features;
+    HiddenStates rest = hidden_states;
     rest.n_rows -= n_kept;
     ModelSequence::add_commit(tokens + n_kept, rest);
 }

@@ -17,9 +17,9 @@ class ModelSequence : public DraftSequence {
     ~ModelSequence() override;
 
     int n_rows() const override { return n_rows_; }
-    void commit(const FeatureRows & features, const Token * tokens) override;
+    void commit(const HiddenStates & hidden_states, const Token * tokens) override;
     // Adds the rows of a commit to a shared batch. The last row has an output.
-    virtual void add_commit(const Token * tokens, const FeatureRows & features);
+    virtual void add_commit(const Token * tokens, const HiddenStates & hidden_states);
     // Adds the row of a draft step and drops the rows after its parent.
     virtual void add_step(const std::vector<DraftRow> & rows);
     // Copies the states of this conversation's rows after a batch was run.
@@ -40,13 +40,13 @@ class ModelSequence : public DraftSequence {
     // Index of the first row of a commit that is run.
     virtual int first_at() const { return 0; }
     // State that the model reads along with the token of row `at` of a commit, or of a draft row after `parent`.
-    virtual const float * state_at(const FeatureRows &, int) const { return nullptr; }
+    virtual const float * state_at(const HiddenStates &, int) const { return nullptr; }
     virtual const float * state_behind(int) const { return nullptr; }
     void drop_cells(Pos from) {
         if (owns_cells_) d_.cells_.truncate(range_, from);
     }
-    void add_row(const Token * tokens, const FeatureRows & features, int at, bool has_output) {
-        d_.batch_.add(d_.own_token(tokens[at]), n_rows_ + at + 1, range_, has_output, state_at(features, at));
+    void add_row(const Token * tokens, const HiddenStates & hidden_states, int at, bool has_output) {
+        d_.batch_.add(d_.own_token(tokens[at]), n_rows_ + at + 1, range_, has_output, state_at(hidden_states, at));
     }
 
     ModelDrafter & d_;
@@ -63,7 +63,7 @@ class ModelSequence : public DraftSequence {
 class SmallModelSequence : public ModelSequence {
   public:
     using ModelSequence::ModelSequence;
-    void add_commit(const Token * tokens, const FeatureRows & features) override;
+    void add_commit(const Token * tokens, const HiddenStates & hidden_states) override;
 
   private:
     int first_at() const override { return n_rows_ == 0 ? -1 : 0; }
@@ -78,8 +78,8 @@ class HeadSequence : public ModelSequence {
     void take_states(bool is_commit) override;
 
   protected:
-    const float * state_at(const FeatureRows & features, int at) const override {
-        return features.layer[0] + (size_t)at * n_state_;
+    const float * state_at(const HiddenStates & hidden_states, int at) const override {
+        return hidden_states.layer[0] + (size_t)at * n_state_;
     }
     const float * state_behind(int parent) const override { return states_.data() + (size_t)(1 + parent) * n_state_; }
 

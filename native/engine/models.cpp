@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "draft/feature_drafter.h"
+#include "draft/hidden_state_drafter.h"
 #include "engine/model_drafter.h"
 #include "kernels/attention.h"
 #include "target/heads.h"
@@ -86,8 +86,8 @@ static ggml_backend_dev_t best_device(const Target & target) {
     return nullptr;
 }
 
-static std::unique_ptr<FeatureDrafter> load_drafter(const EngineOptions & options, const DraftFile & file,
-                                                    const Target & target, DrafterOptions d) {
+static std::unique_ptr<HiddenStateDrafter> load_drafter(const EngineOptions & options, const DraftFile & file,
+                                                        const Target & target, DrafterOptions d) {
     // On the CPU, ggml's fused attention takes several times as long as the explicit form for the few rows of a draft
     // step; our kernel takes less (not measured for latent attention). The explicit form allocates scores for every row
     // that attends; in a drafter of several layers these are all rows of a commit.
@@ -95,7 +95,7 @@ static std::unique_ptr<FeatureDrafter> load_drafter(const EngineOptions & option
     const bool has_kernel = d.use_kernels && kernels::attention_type_fits(d.type_kv) && !file.spec().has_latent();
     const bool is_fused = !is_cpu || has_kernel || file.spec().n_layer > 1;
     d.flash_attn = options.flash_attn == "on" || (options.flash_attn == "auto" && is_fused);
-    auto drafter = std::make_unique<FeatureDrafter>(file, d);
+    auto drafter = std::make_unique<HiddenStateDrafter>(file, d);
     const DraftSpec & s = drafter->spec();
     if (!s.has_embedding) {
         const ggml_tensor * table = target.model().embedding();
@@ -167,7 +167,7 @@ Models open_models(const EngineOptions & options) {
     } else if (has_drafter) {
         const GgufReader file(options.draft_path);
         const std::string arch = file.str("general.architecture");
-        if (reads_features(arch)) {
+        if (reads_hidden_states(arch)) {
             out.draft_file = std::make_unique<DraftFile>(options.draft_path);
         } else {
             // A small model of the target's family, or a file with heads.

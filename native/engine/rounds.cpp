@@ -206,12 +206,12 @@ StepResult Rounds::finish_slice(const BatchPart & slice, double start_ms) {
 
 // Commits the pending rows and rows [row, row + n_rows) of the last decode.
 void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
-    FeatureRows features = target_.features().from(row, n_embd_target_);
+    HiddenStates hidden_states = target_.hidden_states().from(row, n_embd_target_);
     s.commit_pending();
-    features.n_rows = n_rows;
-    if (n_rows > 0) s.draft->commit(features, &s.tokens[s.draft->n_rows() + 1]);
-    s.features.add_last(s.n_past, features, n_rows);
-    s.features.trim(s.draft->n_rows());
+    hidden_states.n_rows = n_rows;
+    if (n_rows > 0) s.draft->commit(hidden_states, &s.tokens[s.draft->n_rows() + 1]);
+    s.hidden_states.add_last(s.n_past, hidden_states, n_rows);
+    s.hidden_states.trim(s.draft->n_rows());
 }
 
 // --- verify, accept, commit -----------------------------------------------------------------------------------------
@@ -370,8 +370,8 @@ void Rounds::commit(const BatchPart & round, const MatchResult & result) {
         for (int32_t node : result.nodes) rows.push_back(round.first + node);
         // A walk that stopped may end on an accepted node whose next token is unknown. Its row stays pending, like any
         // last row.
-        s.features.add(s.n_past, target_.features(), rows);
-        s.features.trim(s.draft->n_rows());
+        s.hidden_states.add(s.n_past, target_.hidden_states(), rows);
+        s.hidden_states.trim(s.draft->n_rows());
     }
     const bool is_kept = target_.cells().keep_path(s.range, round.tree, result.nodes.back(), s.n_past);
     s.n_replay = is_kept ? 0 : s.n_replay + (int)result.nodes.size();

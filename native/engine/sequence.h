@@ -5,7 +5,7 @@
 // - The target has run tokens [0, n_past). It holds all of them but the last n_replay, which must be run again.
 // - During a generation, after the prefill, exactly one token has not been run: the root of the next round.
 //   n_past == tokens.size() - 1.
-// - The drafter has committed rows [0, draft.n_rows()). `features` holds the hidden states of positions
+// - The drafter has committed rows [0, draft.n_rows()). `hidden_states` holds the hidden states of positions
 //   [draft.n_rows(), n_past), the pending rows.
 // - `inexact_from` is none_inexact or <= n_past.
 #pragma once
@@ -21,11 +21,11 @@
 #include "algo/planner.h"
 #include "algo/text.h"
 #include "base/error.h"
-#include "base/features.h"
+#include "base/hidden_states.h"
 #include "base/types.h"
 #include "draft/drafter.h"
 #include "engine/drafted_levels.h"
-#include "engine/feature_window.h"
+#include "engine/hidden_state_window.h"
 #include "engine/images.h"
 #include "engine/options.h"
 #include "target/cells.h"
@@ -91,7 +91,7 @@ struct Sequence {
     std::vector<Checkpoint> checkpoints;  // in ascending order
 
     std::unique_ptr<DraftSequence> draft;  // null without a drafter
-    FeatureWindow features;
+    HiddenStateWindow hidden_states;
     TextIndex text;  // holds `tokens` while a generation drafts from them
 
     // First row whose bits may differ from plain decoding; none_inexact if all rows are exact.
@@ -150,10 +150,10 @@ struct Sequence {
 
     // Number of rows whose hidden states the drafter has not read yet.
     int n_pending() const {
-        if (!draft || !features.has(draft->n_rows())) return 0;
-        return std::max(0, features.end() - draft->n_rows());
+        if (!draft || !hidden_states.has(draft->n_rows())) return 0;
+        return std::max(0, hidden_states.end() - draft->n_rows());
     }
-    FeatureRows pending() const { return features.from(draft->n_rows()); }
+    HiddenStates pending() const { return hidden_states.from(draft->n_rows()); }
 
     // Gives the pending rows to the drafter.
     void commit_pending() {

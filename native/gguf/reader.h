@@ -33,7 +33,7 @@ bool is_weight_type(ggml_type type);
 inline bool is_block_arch(const std::string & architecture) {
     return architecture == "dflash" || architecture == "dflash_ex";
 }
-inline bool reads_features(const std::string & architecture) {
+inline bool reads_hidden_states(const std::string & architecture) {
     return architecture == "eagle" || architecture == "eagle3" || architecture == "eagle31" ||
            is_block_arch(architecture);
 }

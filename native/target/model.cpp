@@ -82,7 +82,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     const ModelFiles files(path_);
     const GgufReader & header = files.header();
     const std::string arch = header.str("general.architecture");
-    if (reads_features(arch)) {
+    if (reads_hidden_states(arch)) {
         fail(ErrorKind::unsupported, "%s is a drafter, not a target; pass the target first and this file as the draft",
              path_.c_str());
     }

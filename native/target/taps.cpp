@@ -72,8 +72,8 @@ bool Taps::copy(ggml_tensor * t, size_t tap) {
     return true;
 }
 
-FeatureRows Taps::read(llama_context * ctx) {
-    FeatureRows out;
+HiddenStates Taps::read(llama_context * ctx) {
+    HiddenStates out;
     out.n_rows = n_rows_;
     if (mode_ == Mode::states) {
         const float * states = staging().get_states(ctx);

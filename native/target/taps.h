@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/features.h"
+#include "base/hidden_states.h"
 #include "base/types.h"
 #include "target/model.h"
 
@@ -45,7 +45,7 @@ class Taps : Pinned {  // the context holds a pointer to it
 
     // Hidden states of the last decode in batch order, valid until the next decode. Error(unsupported) if the graph did
     // not compute a requested tensor.
-    FeatureRows read(llama_context * ctx);
+    HiddenStates read(llama_context * ctx);
 
   private:
     static bool on_eval(ggml_tensor * t, bool ask, void * self);

@@ -211,7 +211,7 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
         TargetBatch probe;
         probe.add(0, 0, cells_.seqs(0), true);
         decode(probe);
-        features();
+        hidden_states();
         cells_.clear();
     }
 }
@@ -237,7 +237,7 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
     context_.decode(rows, is_prompt);
 }
 
-FeatureRows Target::features() {
+HiddenStates Target::hidden_states() {
     context_.check_results();
     return taps_->read(context());
 }

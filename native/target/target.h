@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/features.h"
+#include "base/hidden_states.h"
 #include "base/types.h"
 #include "target/cells.h"
 #include "target/context.h"
@@ -90,7 +90,7 @@ class Target {
     // decode failed.
     const float * logits(int row) const { return context_.logits(row); }
     // Hidden states of all rows of the last decode; valid until the next decode. Error(broken) if that decode failed.
-    FeatureRows features();
+    HiddenStates hidden_states();
 
     // Returns true if prompt rows need outputs, because the very last layer's hidden states exist only for output rows.
     bool needs_all_outputs() const { return taps_->needs_all_outputs(); }

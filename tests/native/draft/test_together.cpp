@@ -12,7 +12,7 @@
 #include "../gguf/draft_files.h"
 #include "base/error.h"
 #include "counting_device.h"
-#include "draft/feature_sequence.h"
+#include "draft/hidden_state_sequence.h"
 #include "ggml_hook/hook.h"
 #include "target/llama_bridge.h"
 
@@ -37,7 +37,7 @@ void fill(float * out, size_t n, int seed, float deviation) {
 }
 
 // A drafter with its own tables and seeded weights.
-std::unique_ptr<FeatureDrafter> make_drafter(const DraftFile & file, const Place & place, bool flash_attn) {
+std::unique_ptr<HiddenStateDrafter> make_drafter(const DraftFile & file, const Place & place, bool flash_attn) {
     DrafterOptions o;
     o.device = place.device;
     o.n_ctx = n_ctx;
@@ -45,7 +45,7 @@ std::unique_ptr<FeatureDrafter> make_drafter(const DraftFile & file, const Place
     o.flash_attn = flash_attn;
     o.use_kernels = place.use_kernels;
     o.is_remote = place.is_remote;
-    auto drafter = std::make_unique<FeatureDrafter>(file, o);
+    auto drafter = std::make_unique<HiddenStateDrafter>(file, o);
     const DraftSpec & s = drafter->spec();
     std::vector<float> values((size_t)s.n_embd * s.n_vocab);
     fill(values.data(), values.size(), 1, 1.0f);
@@ -67,8 +67,8 @@ struct Rows {
     std::vector<std::vector<float>> layers;
     Tokens tokens;
 
-    FeatureRows features() const {
-        FeatureRows out;
+    HiddenStates hidden_states() const {
+        HiddenStates out;
         for (const auto & l : layers) out.layer.push_back(l.data());
         out.n_rows = (int)tokens.size();
         return out;
@@ -101,15 +101,15 @@ class Pair {
     void reopen(int i) {
         a_[i].reset();
         b_[i].reset();
-        a_[i] = std::make_unique<FeatureSequence>(*together_);
-        b_[i] = std::make_unique<FeatureSequence>(*alone_);
+        a_[i] = std::make_unique<HiddenStateSequence>(*together_);
+        b_[i] = std::make_unique<HiddenStateSequence>(*alone_);
     }
 
     // rows without output, as in a prompt
     void read(int i, int n) {
         const Rows rows = make_rows(spec(), n);
-        a_[i]->commit(rows.features(), rows.tokens.data());
-        b_[i]->commit(rows.features(), rows.tokens.data());
+        a_[i]->commit(rows.hidden_states(), rows.tokens.data());
+        b_[i]->commit(rows.hidden_states(), rows.tokens.data());
     }
 
     // who[i] commits n_pending[i] rows and then runs widths[i][level] rows in each draft step
@@ -119,14 +119,14 @@ class Pair {
         for (int n : n_pending) rows.push_back(make_rows(spec(), n));
         std::vector<DraftRequest> commits;
         for (size_t w = 0; w < who.size(); ++w) {
-            commits.push_back({a_[who[w]].get(), rows[w].features(), rows[w].tokens.data(), n_ahead(widths[w])});
+            commits.push_back({a_[who[w]].get(), rows[w].hidden_states(), rows[w].tokens.data(), n_ahead(widths[w])});
         }
         const int n_runs = together_->n_runs();
         together_->commit_together(commits);
         CHECK_MSG(together_->n_runs() == n_runs + 1 || n_pending[0] > 100, what + ": more than one graph");
         for (size_t w = 0; w < who.size(); ++w) {
             alone_->commit_together(
-                {{b_[who[w]].get(), rows[w].features(), rows[w].tokens.data(), n_ahead(widths[w])}});
+                {{b_[who[w]].get(), rows[w].hidden_states(), rows[w].tokens.data(), n_ahead(widths[w])}});
             compare(who[w], 1, what + ": commit");
         }
         std::vector<int> first_before(who.size(), 0), n_before(who.size(), 1);
@@ -159,8 +159,8 @@ class Pair {
     void an_error_moves_no_conversation() {
         const Rows few = make_rows(spec(), 2), many = make_rows(spec(), n_ctx + 1);
         const int n = a_[0]->n_rows();
-        CHECK_THROWS(together_->commit_together({{a_[0].get(), few.features(), few.tokens.data()},
-                                                 {a_[1].get(), many.features(), many.tokens.data()}}),
+        CHECK_THROWS(together_->commit_together({{a_[0].get(), few.hidden_states(), few.tokens.data()},
+                                                 {a_[1].get(), many.hidden_states(), many.tokens.data()}}),
                      "the drafter's cache holds");
         CHECK(a_[0]->n_rows() == n);
         if (spec().is_block()) return;  // a conversation without a pass has no slots to request
@@ -172,13 +172,13 @@ class Pair {
     }
 
     void saved_rows_serve_another() {
-        FeatureSequence &from = *a_[0], &to = *a_[1];
+        HiddenStateSequence &from = *a_[0], &to = *a_[1];
         std::vector<uint8_t> rows;
         from.save_rows(from.n_rows(), rows);
         to.load_rows({rows.data(), rows.size()}, from.n_rows());
         const Rows more = make_rows(spec(), 2);
-        for (FeatureSequence * seq : {&from, &to}) {
-            together_->commit_together({{seq, more.features(), more.tokens.data()}});
+        for (HiddenStateSequence * seq : {&from, &to}) {
+            together_->commit_together({{seq, more.hidden_states(), more.tokens.data()}});
         }
         const auto expected = from.candidates(0, 3), found = to.candidates(0, 3);
         for (size_t c = 0; c < 3; ++c) CHECK(found[c].token == expected[c].token && found[c].logp == expected[c].logp);
@@ -208,12 +208,12 @@ class Pair {
     void steps_are_levels(const std::string & what) {
         constexpr int n_steps = 5;
         reopen(0);
-        FeatureSequence &a = *a_[0], &b = *b_[0];
+        HiddenStateSequence &a = *a_[0], &b = *b_[0];
         CHECK_MSG(together_->can_step(), what);
         for (int n : {1, 3, 4, 2}) {
             const Rows rows = make_rows(spec(), n);
-            alone_->commit_together({{&b, rows.features(), rows.tokens.data()}});
-            together_->commit_together({{&a, rows.features(), rows.tokens.data(), 0, n_steps}});
+            alone_->commit_together({{&b, rows.hidden_states(), rows.tokens.data()}});
+            together_->commit_together({{&a, rows.hidden_states(), rows.tokens.data(), 0, n_steps}});
             const uint64_t before = eaglecpp_counts().waits;
             for (int i = 0; i < n_steps; ++i) {
                 same_candidates(a.candidates(i, 4), b.candidates(0, 4), what + strf(": step %d", i));
@@ -251,7 +251,7 @@ class Pair {
     }
 
     void compare(int i, int n_rows, const std::string & what) {
-        FeatureSequence &a = *a_[i], &b = *b_[i];
+        HiddenStateSequence &a = *a_[i], &b = *b_[i];
         const auto same = [&](const float * x, const float * y, size_t n, const std::string & of) {
             float gap = 0.0f;
             for (size_t j = 0; j < n; ++j) gap = std::max(gap, std::fabs(x[j] - y[j]));
@@ -278,8 +278,8 @@ class Pair {
         }
     }
 
-    std::unique_ptr<FeatureDrafter> together_, alone_;
-    std::unique_ptr<FeatureSequence> a_[n_conversations], b_[n_conversations];
+    std::unique_ptr<HiddenStateDrafter> together_, alone_;
+    std::unique_ptr<HiddenStateSequence> a_[n_conversations], b_[n_conversations];
     float tolerance_;
 };
 

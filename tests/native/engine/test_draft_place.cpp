@@ -4,7 +4,7 @@
 // notice a wrong choice.
 #include "../check.h"
 #include "../gguf/draft_files.h"
-#include "draft/feature_drafter.h"
+#include "draft/hidden_state_drafter.h"
 #include "engine/engine.h"
 #include "tiny_models.h"
 
@@ -15,7 +15,7 @@ static bool is_fused(EngineOptions options, const char * kernels, const char * f
     options.flash_attn = flash_attn;
     const Engine engine(options);
     CHECK(engine.target().model().uses_kernels() == (std::string(kernels) == "auto"));
-    return static_cast<const FeatureDrafter *>(engine.drafter())->flash_attn();
+    return static_cast<const HiddenStateDrafter *>(engine.drafter())->flash_attn();
 }
 
 TEST(attention_is_fused_where_our_kernel_runs_it) {

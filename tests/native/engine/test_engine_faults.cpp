@@ -16,7 +16,7 @@
 
 #include "../check.h"
 #include "base/error.h"
-#include "draft/feature_sequence.h"
+#include "draft/hidden_state_sequence.h"
 #include "gguf/guard.h"
 #include "tiny_models.h"
 
@@ -114,7 +114,7 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
     }
     CHECK(is_full);
     CHECK_THROWS(it.logits(0), "the last decode failed");
-    CHECK_THROWS(it.features(), "the last decode failed");
+    CHECK_THROWS(it.hidden_states(), "the last decode failed");
 }
 
 #ifndef _WIN32
@@ -197,7 +197,7 @@ extern "C" enum ggml_status ggml_backend_graph_compute_async(ggml_backend_t back
 
 // Returns K and V of the drafter's committed rows.
 static std::vector<uint8_t> memory_of(const DraftSequence & sequence) {
-    const auto & s = static_cast<const FeatureSequence &>(sequence);
+    const auto & s = static_cast<const HiddenStateSequence &>(sequence);
     std::vector<uint8_t> all;
     for (const ggml_tensor * t : {s.kv().k()[0], s.kv().v()[0]}) {
         std::vector<uint8_t> bytes(ggml_nbytes(t));

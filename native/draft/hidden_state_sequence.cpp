@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "draft/feature_sequence.h"
+#include "draft/hidden_state_sequence.h"
 
 #include <algorithm>
 
@@ -12,20 +12,20 @@ namespace eaglecpp {
 static constexpr int n_kv_steps = 4;
 
 // All conversations of a call belong to this drafter.
-static FeatureSequence * own(DraftSequence * seq) {
-    return static_cast<FeatureSequence *>(seq);
+static HiddenStateSequence * own(DraftSequence * seq) {
+    return static_cast<HiddenStateSequence *>(seq);
 }
 
-FeatureSequence::FeatureSequence(FeatureDrafter & drafter)
+HiddenStateSequence::HiddenStateSequence(HiddenStateDrafter & drafter)
     : drafter_(drafter), kv_(drafter.take_kv()), outputs_(drafter) {}
 
-FeatureSequence::~FeatureSequence() {
+HiddenStateSequence::~HiddenStateSequence() {
     if (kv_) drafter_.give_kv(std::move(kv_));
 }
 
 // Devices prepare a new graph for each size, and rows cost them little, so sizes are padded to one of `sizes`, or to a
 // multiple of the last one by a power of two.
-int FeatureSequence::n_padded(int n_rows, std::initializer_list<int> sizes) const {
+int HiddenStateSequence::n_padded(int n_rows, std::initializer_list<int> sizes) const {
     if (!drafter_.is_remote()) return n_rows;
     const auto found = std::lower_bound(sizes.begin(), sizes.end(), n_rows);
     int n = found == sizes.end() ? *(found - 1) : *found;
@@ -33,18 +33,18 @@ int FeatureSequence::n_padded(int n_rows, std::initializer_list<int> sizes) cons
     return n;
 }
 
-int FeatureSequence::n_slots_read(int n_used) const {
+int HiddenStateSequence::n_slots_read(int n_used) const {
     return std::min(DraftKv::pad(n_used, drafter_.is_remote() ? n_kv_steps : 0), kv_->n_slots());
 }
 
-void FeatureSequence::commit(const FeatureRows & features, const Token * tokens) {
-    check_room(features.n_rows);
+void HiddenStateSequence::commit(const HiddenStates & hidden_states, const Token * tokens) {
+    check_room(hidden_states.n_rows);
     truncate(kv_->n_rows);
     const int n_before = kv_->n_rows;
     try {
-        for (int at = 0; at < features.n_rows; at += FeatureDrafter::n_commit_chunk) {
-            FeatureRows part = features.from(at, drafter_.spec().n_embd_target);
-            part.n_rows = std::min(part.n_rows, FeatureDrafter::n_commit_chunk);
+        for (int at = 0; at < hidden_states.n_rows; at += HiddenStateDrafter::n_commit_chunk) {
+            HiddenStates part = hidden_states.from(at, drafter_.spec().n_embd_target);
+            part.n_rows = std::min(part.n_rows, HiddenStateDrafter::n_commit_chunk);
             run({commit_call(part, tokens + at, /*n_out=*/0)});
         }
     } catch (...) {
@@ -53,40 +53,40 @@ void FeatureSequence::commit(const FeatureRows & features, const Token * tokens)
     }
 }
 
-void FeatureSequence::check_room(int n_rows) const {
+void HiddenStateSequence::check_room(int n_rows) const {
     if (kv_->n_rows + n_rows <= kv_->n_ctx()) return;
     fail(ErrorKind::context_full, "the drafter's cache holds %d rows, but %d are needed", kv_->n_ctx(),
          kv_->n_rows + n_rows);
 }
 
-void FeatureDrafter::run_commits(const std::vector<DraftRequest> & commits) {
+void HiddenStateDrafter::run_commits(const std::vector<DraftRequest> & commits) {
     std::vector<DraftCall> calls, blocks;
     for (const DraftRequest & c : commits) calls.push_back(own(c.seq)->commit_call(c, blocks));
     const int n_steps = commits.size() == 1 ? commits[0].n_steps : 0;
     if (n_steps > 0) {
         calls[0].part.n_kv = own(calls[0].seq)->n_slots_read(calls[0].first_slot + calls[0].n() + n_steps);
     }
-    FeatureSequence::run(calls, blocks, n_steps);
+    HiddenStateSequence::run(calls, blocks, n_steps);
 }
 
-DraftCall FeatureSequence::commit_call(const DraftRequest & commit, std::vector<DraftCall> & blocks) {
+DraftCall HiddenStateSequence::commit_call(const DraftRequest & commit, std::vector<DraftCall> & blocks) {
     const DraftSpec & s = drafter_.spec();
-    const int n = commit.features.n_rows, n_out = 1 + commit.n_ahead;
+    const int n = commit.hidden_states.n_rows, n_out = 1 + commit.n_ahead;
     const int n_max = s.is_block() ? s.block.n_slots() - 1 : s.is_parallel() ? kv_->n_draft_rows_max() : 0;
     if (commit.n_ahead < 0 || commit.n_ahead > n_max) {
         fail(ErrorKind::value, "expected 0 to %d masked rows after a commit, found %d", n_max, commit.n_ahead);
     }
     check_room(n);
     truncate(kv_->n_rows);
-    if (!s.is_block()) return commit_call(commit.features, commit.tokens, n_out);
+    if (!s.is_block()) return commit_call(commit.hidden_states, commit.tokens, n_out);
     // On a device, few sizes of graphs.
     blocks.push_back(block_call(n, commit.tokens[n - 1], drafter_.is_remote() ? n_max + 1 : n_out));
-    return commit_call(commit.features, commit.tokens, 0);
+    return commit_call(commit.hidden_states, commit.tokens, 0);
 }
 
 // Returns the block after n_before additional rows. If all layers are causal, the block ends at the last requested
 // position.
-DraftCall FeatureSequence::block_call(int n_before, Token anchor, int n_out) {
+DraftCall HiddenStateSequence::block_call(int n_before, Token anchor, int n_out) {
     const BlockSpec & b = drafter_.spec().block;
     const bool is_causal = std::find(b.causal.begin(), b.causal.end(), 0) == b.causal.end();
     const int n = is_causal ? n_out + (b.anchor_first ? 0 : 1) : b.n_rows;
@@ -100,14 +100,14 @@ DraftCall FeatureSequence::block_call(int n_before, Token anchor, int n_out) {
     return call;
 }
 
-DraftCall FeatureSequence::commit_call(const FeatureRows & features, const Token * tokens, int n_out) {
+DraftCall HiddenStateSequence::commit_call(const HiddenStates & hidden_states, const Token * tokens, int n_out) {
     DraftCall call{};
     call.n_out = n_out;
     call.n_ahead = std::max(0, n_out - 1);
-    const int n = features.n_rows + call.n_ahead;
+    const int n = hidden_states.n_rows + call.n_ahead;
     call.seq = this;
     call.tokens = tokens;
-    call.features = features;
+    call.hidden_states = hidden_states;
     for (int i = 0; i < n; ++i) call.pos.push_back(kv_->n_rows + i);
     call.first_slot = kv_->n_rows;
     call.is_commit = true;
@@ -120,7 +120,7 @@ DraftCall FeatureSequence::commit_call(const FeatureRows & features, const Token
     return call;
 }
 
-void FeatureDrafter::extend_together(const std::vector<DraftRequest> & steps) {
+void HiddenStateDrafter::extend_together(const std::vector<DraftRequest> & steps) {
     std::vector<std::vector<Token>> tokens(steps.size());
     std::vector<DraftCall> calls;
     try {
@@ -131,7 +131,7 @@ void FeatureDrafter::extend_together(const std::vector<DraftRequest> & steps) {
         if (selects()) {
             for (const DraftCall & call : calls) own(call.seq)->outputs_.select(call.feeds, call.tokens);
         } else {
-            FeatureSequence::run(calls);
+            HiddenStateSequence::run(calls);
         }
     } catch (...) {
         for (const DraftCall & call : calls) own(call.seq)->drop_drafts(own(call.seq)->n_draft_rows() - call.n());
@@ -139,7 +139,7 @@ void FeatureDrafter::extend_together(const std::vector<DraftRequest> & steps) {
     }
 }
 
-DraftCall FeatureSequence::extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens) {
+DraftCall HiddenStateSequence::extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens) {
     const int n = (int)rows.size();
     const int first = n_draft_rows();
     const DraftSpec & s = drafter_.spec();
@@ -179,19 +179,19 @@ DraftCall FeatureSequence::extend_call(const std::vector<DraftRow> & rows, std::
     return call;
 }
 
-void FeatureSequence::drop_drafts(int n_left) {
+void HiddenStateSequence::drop_drafts(int n_left) {
     drafts_.resize(n_left);
     nodes_.resize(n_left);
 }
 
-bool FeatureSequence::take_step(int i, const DraftRow & row) {
+bool HiddenStateSequence::take_step(int i, const DraftRow & row) {
     if (i >= n_draft_rows() || row_of(row.parent) != i - 1 || candidates(i, 1)[0].token != row.token) return false;
     nodes_[i] = row.node;
     return true;
 }
 
 // Writes the inputs of a commit's steps, whose rows are already counted.
-void FeatureSequence::add_steps(const DraftGraph & g) {
+void HiddenStateSequence::add_steps(const DraftGraph & g) {
     for (int i = 0; i < (int)g.steps.size(); ++i) {
         std::vector<Token> none;
         const DraftCall call = extend_call({{/*node=*/i + 1, 0, /*parent=*/i}}, none);
@@ -200,10 +200,11 @@ void FeatureSequence::add_steps(const DraftGraph & g) {
     std::fill(nodes_.end() - g.steps.size(), nodes_.end(), -1);
 }
 
-void FeatureSequence::run(const std::vector<DraftCall> & calls, const std::vector<DraftCall> & blocks, int n_steps) {
+void HiddenStateSequence::run(const std::vector<DraftCall> & calls, const std::vector<DraftCall> & blocks,
+                              int n_steps) {
     check_not_forked("the drafter cannot run");
-    FeatureSequence & first = *own(calls[0].seq);
-    FeatureDrafter & drafter = first.drafter_;
+    HiddenStateSequence & first = *own(calls[0].seq);
+    HiddenStateDrafter & drafter = first.drafter_;
     if (drafter.options().n_threads > 1) note_helper_threads();
     GraphShape shape{calls[0].is_commit, {}, n_steps};
     for (const DraftCall & call : calls) shape.parts.push_back(call.part);
@@ -215,7 +216,7 @@ void FeatureSequence::run(const std::vector<DraftCall> & calls, const std::vecto
     GraphInputs block_inputs(drafter.spec(), drafter.weights(), g, device.staging(g));
     for (size_t i = 0; i < calls.size(); ++i) {
         inputs.add(calls[i]);
-        if (calls[i].is_commit) own(calls[i].seq)->kv_->n_rows += calls[i].features.n_rows;
+        if (calls[i].is_commit) own(calls[i].seq)->kv_->n_rows += calls[i].hidden_states.n_rows;
         if (!blocks.empty()) block_inputs.add(blocks[i]);
     }
     first.add_steps(g);
@@ -238,34 +239,34 @@ void FeatureSequence::run(const std::vector<DraftCall> & calls, const std::vecto
     }
 }
 
-void FeatureSequence::check_feeds() const {
+void HiddenStateSequence::check_feeds() const {
     if (drafter_.spec().is_block()) fail(ErrorKind::value, "a block drafter's rows read no states");
 }
 
-void FeatureSequence::get_state(int node, float * dst) const {
+void HiddenStateSequence::get_state(int node, float * dst) const {
     check_feeds();
     const size_t n = drafter_.spec().n_embd * sizeof(float);
     ggml_backend_tensor_get(kv_->state(), dst, (1 + row_of(node)) * n, n);
 }
 
-void FeatureSequence::set_state(int node, const float * src) {
+void HiddenStateSequence::set_state(int node, const float * src) {
     check_feeds();
     const size_t n = drafter_.spec().n_embd * sizeof(float);
     ggml_backend_tensor_set(kv_->state(), src, (1 + row_of(node)) * n, n);
 }
 
-void FeatureSequence::save_rows(int n, std::vector<uint8_t> & out) const {
+void HiddenStateSequence::save_rows(int n, std::vector<uint8_t> & out) const {
     drafter_.device().wait();
     kv_->save_rows(n, out);
 }
 
-void FeatureSequence::load_rows(ByteView bytes, int n) {
+void HiddenStateSequence::load_rows(ByteView bytes, int n) {
     drafter_.device().wait();
     truncate(0);
     kv_->load_rows(bytes, n);
 }
 
-void FeatureSequence::truncate(int n_rows) {
+void HiddenStateSequence::truncate(int n_rows) {
     kv_->n_rows = std::min(kv_->n_rows, n_rows);
     drop_drafts(0);
 }

@@ -8,13 +8,13 @@ namespace eaglecpp {
 
 // Hidden states of consecutive rows of the target: for each extracted layer a pointer to [n_rows, n_embd_target] f32,
 // row by row. Borrowed memory; the owner documents how long it is valid.
-struct FeatureRows {
+struct HiddenStates {
     std::vector<const float *> layer;
     int n_rows = 0;
 
     // Returns the rows from `row` on.
-    FeatureRows from(int row, int n_embd_target) const {
-        FeatureRows out = *this;
+    HiddenStates from(int row, int n_embd_target) const {
+        HiddenStates out = *this;
         for (auto & p : out.layer) p += (size_t)row * n_embd_target;
         out.n_rows -= row;
         return out;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "draft/feature_drafter.h"
+#include "draft/hidden_state_drafter.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/process.h"
-#include "draft/feature_sequence.h"
+#include "draft/hidden_state_sequence.h"
 
 namespace eaglecpp {
 
@@ -35,7 +35,7 @@ DrafterOptions checked(const DrafterOptions & options) {
 
 }  // namespace
 
-FeatureDrafter::FeatureDrafter(const DraftFile & file, const DrafterOptions & options)
+HiddenStateDrafter::HiddenStateDrafter(const DraftFile & file, const DrafterOptions & options)
     : spec_(file.spec()),
       options_(checked(options)),
       d2t_(file.d2t()),
@@ -44,7 +44,7 @@ FeatureDrafter::FeatureDrafter(const DraftFile & file, const DrafterOptions & op
       weights_(DraftWeights::load(file, device_.buft(), device_.use_kernels(), options_.is_remote)),
       memory_(device_.buft()) {}
 
-DraftTraits FeatureDrafter::traits() const {
+DraftTraits HiddenStateDrafter::traits() const {
     DraftTraits t;
     t.n_aux = spec_.n_aux();
     t.n_embd_target = spec_.n_embd_target;
@@ -57,28 +57,28 @@ DraftTraits FeatureDrafter::traits() const {
     return t;
 }
 
-std::unique_ptr<DraftSequence> FeatureDrafter::open(int) {
-    return std::make_unique<FeatureSequence>(*this);
+std::unique_ptr<DraftSequence> HiddenStateDrafter::open(int) {
+    return std::make_unique<HiddenStateSequence>(*this);
 }
 
-void FeatureDrafter::set_n_threads(int n_threads) {
+void HiddenStateDrafter::set_n_threads(int n_threads) {
     if (n_threads == options_.n_threads) return;
     options_.n_threads = n_threads;
     device_.set_n_threads(n_threads);
 }
 
-void FeatureDrafter::check_table(const char * what, int64_t n_embd, int64_t n_found, int n_rows) const {
+void HiddenStateDrafter::check_table(const char * what, int64_t n_embd, int64_t n_found, int n_rows) const {
     if (n_embd == spec_.n_embd && n_found == n_rows) return;
     fail(ErrorKind::mismatch, "%s has no %s, and the target's is [%lld, %lld], expected [%d, %d]", path_.c_str(), what,
          (long long)n_found, (long long)n_embd, n_rows, spec_.n_embd);
 }
 
-void FeatureDrafter::set_embedding(EmbeddingTable table) {
+void HiddenStateDrafter::set_embedding(EmbeddingTable table) {
     check_table("token embedding", table.n_embd(), table.n_rows(), spec_.n_vocab);
     weights_.embedding = std::move(table);
 }
 
-void FeatureDrafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) {
+void HiddenStateDrafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) {
     check_table("output head", head->ne[0], head->ne[1], spec_.n_draft_vocab);
     if (ggml_backend_supports_buft(device_.backend(), ggml_backend_buffer_get_type(head->buffer))) {
         weights_.target_head = const_cast<ggml_tensor *>(head);
@@ -97,14 +97,14 @@ void FeatureDrafter::share_head(const ggml_tensor * head, const ggml_tensor * to
     ggml_backend_tensor_copy(to_copy, weights_.target_head);
 }
 
-const DraftGraph & FeatureDrafter::next_graph(GraphCache & kept, const GraphShape & shape) {
+const DraftGraph & HiddenStateDrafter::next_graph(GraphCache & kept, const GraphShape & shape) {
     ++n_runs_;
     if (DraftGraph * g = kept.find(shape, memory_.epoch())) return *g;
     device_.wait();
     return kept.keep(shape, build_draft_graph(spec_, weights_, shape, form_, memory_));
 }
 
-std::unique_ptr<DraftKv> FeatureDrafter::take_kv() {
+std::unique_ptr<DraftKv> HiddenStateDrafter::take_kv() {
     if (idle_kv_.empty()) {
         return std::make_unique<DraftKv>(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
                                          device_.buft(), form_.keeps_states(spec_));
@@ -115,15 +115,15 @@ std::unique_ptr<DraftKv> FeatureDrafter::take_kv() {
     return kv;
 }
 
-void FeatureDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
+void HiddenStateDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
     device_.wait();
     joint_graphs_.forget(kv.get());
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
 // Returns one graph of each kind, for n_together conversations with so many rows each.
-std::vector<GraphShape> FeatureDrafter::shapes(const DraftKv & kv, const GraphForm & form, int n_rows, int n_level_rows,
-                                               int n_together) const {
+std::vector<GraphShape> HiddenStateDrafter::shapes(const DraftKv & kv, const GraphForm & form, int n_rows,
+                                                   int n_level_rows, int n_together) const {
     const int n_kv = kv.n_slots(), n_slots = spec_.block.n_slots();
     const GraphPart prompt{&kv, n_rows, 0, n_kv}, last{&kv, n_rows, spec_.is_block() ? 0 : 1, n_kv};
     GraphShape commit{true, std::vector<GraphPart>(n_together, last)};
@@ -134,7 +134,7 @@ std::vector<GraphShape> FeatureDrafter::shapes(const DraftKv & kv, const GraphFo
     return out;
 }
 
-bool FeatureDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
+bool HiddenStateDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
     const DraftKv kv(spec_, 256, 1 + spec_.block.n_rows, options_.type_kv, device_.buft(), form.keeps_states(spec_));
     // For two conversations, because several conversations need more operations.
     std::vector<GraphShape> all = shapes(kv, form, 8, 8, 2);
@@ -144,7 +144,7 @@ bool FeatureDrafter::supports(const GraphForm & form, std::string & missing, int
     });
 }
 
-void FeatureDrafter::reserve() {
+void HiddenStateDrafter::reserve() {
     if (!options_.is_remote) return;
     std::vector<std::unique_ptr<DraftKv>> all;
     for (int i = 0; i < options_.n_sequences; ++i) all.push_back(take_kv());
@@ -154,7 +154,7 @@ void FeatureDrafter::reserve() {
     for (auto & kv : all) give_kv(std::move(kv));
 }
 
-std::vector<MemoryUse> FeatureDrafter::memory_use() const {
+std::vector<MemoryUse> HiddenStateDrafter::memory_use() const {
     const size_t n_cache = DraftKv::n_bytes_for(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
                                                 form_.keeps_states(spec_));
     MemoryUse own{device_.get(), 0, options_.n_sequences * n_cache, memory_.n_bytes()};
@@ -169,7 +169,7 @@ std::vector<MemoryUse> FeatureDrafter::memory_use() const {
     return {own, {ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), n_host, 0, 0}};
 }
 
-void FeatureDrafter::finish() {
+void HiddenStateDrafter::finish() {
     const bool has_head = spec_.has_head || weights_.target_head;
     if (weights_.embedding.empty() || !has_head) {
         fail(ErrorKind::mismatch, "%s has no %s; pass the target's", path_.c_str(),
@@ -192,7 +192,7 @@ void FeatureDrafter::finish() {
 }
 
 // Allocates embeddings [H, n_rows] on the device.
-bool FeatureDrafter::make_rows(ggml_tensor *& rows, ggml_type type, int n_rows) {
+bool HiddenStateDrafter::make_rows(ggml_tensor *& rows, ggml_type type, int n_rows) {
     embedding_ctx_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
     ggml_tensor * t = ggml_new_tensor_2d(embedding_ctx_.get(), type, spec_.n_embd, n_rows);
     embedding_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(embedding_ctx_.get(), device_.buft()));
@@ -201,7 +201,7 @@ bool FeatureDrafter::make_rows(ggml_tensor *& rows, ggml_type type, int n_rows) 
 }
 
 // Uploads the input of all rows of a block but the first, once.
-void FeatureDrafter::bring_mask() {
+void HiddenStateDrafter::bring_mask() {
     const int n = spec_.block.n_rows - 1;
     if (n == 0) return;
     if (!make_rows(weights_.mask_embeddings, GGML_TYPE_F32, n)) {
@@ -214,7 +214,7 @@ void FeatureDrafter::bring_mask() {
 
 // Uploads the rows of the draft vocabulary as stored. They only save waiting for the host, so they are omitted if
 // memory is short.
-void FeatureDrafter::bring_embedding() {
+void HiddenStateDrafter::bring_embedding() {
     const EmbeddingTable & table = weights_.embedding;
     const size_t n_row = table.n_row_bytes();
     size_t n_free, n_total;

@@ -8,14 +8,14 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/features.h"
+#include "base/hidden_states.h"
 
 namespace eaglecpp {
 
-class FeatureWindow {
+class HiddenStateWindow {
   public:
-    FeatureWindow() = default;
-    FeatureWindow(int n_aux, int n_embd_target) : layers_(n_aux), n_embd_(n_embd_target) {
+    HiddenStateWindow() = default;
+    HiddenStateWindow(int n_aux, int n_embd_target) : layers_(n_aux), n_embd_(n_embd_target) {
         const size_t n_row = std::max<size_t>((size_t)n_aux * n_embd_target * sizeof(float), 1);
         n_kept_ = (int)std::clamp<size_t>(n_bytes_kept / n_row, 16, 1024);
     }
@@ -23,9 +23,9 @@ class FeatureWindow {
     // Position after the last row.
     int end() const { return first_ + n_rows_; }
 
-    // Appends `rows` of `features`, all or (on an exception) none. The first row has position `pos`. If `pos` is not
-    // end(), the new rows replace everything stored.
-    void add(int pos, const FeatureRows & features, const std::vector<int32_t> & rows) {
+    // Appends `rows` of `hidden_states`, all or (on an exception) none. The first row has position `pos`. If `pos` is
+    // not end(), the new rows replace everything stored.
+    void add(int pos, const HiddenStates & hidden_states, const std::vector<int32_t> & rows) {
         if (pos != end()) truncate(0), first_ = pos;
         for (auto & l : layers_) {
             const size_t n = l.size() + rows.size() * n_embd_;
@@ -33,7 +33,7 @@ class FeatureWindow {
         }
         for (size_t a = 0; a < layers_.size(); ++a) {
             for (int32_t r : rows) {
-                const float * src = features.layer[a] + (size_t)r * n_embd_;
+                const float * src = hidden_states.layer[a] + (size_t)r * n_embd_;
                 layers_[a].insert(layers_[a].end(), src, src + n_embd_);
             }
         }
@@ -41,10 +41,10 @@ class FeatureWindow {
     }
 
     // Appends as many of the last of n rows as are worth keeping. The first of the n has position `pos`.
-    void add_last(int pos, const FeatureRows & features, int n) {
+    void add_last(int pos, const HiddenStates & hidden_states, int n) {
         std::vector<int32_t> rows;
         for (int i = std::max(0, n - n_kept_); i < n; ++i) rows.push_back(i);
-        if (n > 0) add(pos + rows[0], features, rows);
+        if (n > 0) add(pos + rows[0], hidden_states, rows);
     }
 
     // Without layers every position counts as stored: such a drafter reads no hidden states and can compute any row
@@ -52,8 +52,8 @@ class FeatureWindow {
     bool has(int pos) const { return pos >= 0 && (layers_.empty() || (pos >= first_ && pos < end())); }
 
     // Returns the rows from `pos` on, which must be stored or end().
-    FeatureRows from(int pos) const {
-        FeatureRows out;
+    HiddenStates from(int pos) const {
+        HiddenStates out;
         for (const auto & l : layers_) out.layer.push_back(l.data() + (size_t)(pos - first_) * n_embd_);
         out.n_rows = end() - pos;
         return out;

@@ -14,21 +14,21 @@
 #include <memory>
 #include <vector>
 
-#include "draft/feature_drafter.h"
+#include "draft/hidden_state_drafter.h"
 #include "draft/inputs.h"
 #include "draft/outputs.h"
 
 namespace eaglecpp {
 
-class FeatureSequence : public DraftSequence, Pinned {
+class HiddenStateSequence : public DraftSequence, Pinned {
   public:
-    explicit FeatureSequence(FeatureDrafter & drafter);
-    ~FeatureSequence() override;
+    explicit HiddenStateSequence(HiddenStateDrafter & drafter);
+    ~HiddenStateSequence() override;
 
     int n_rows() const override { return kv_->n_rows; }
     int n_draft_rows() const { return drafts_.n(); }  // of the current round
 
-    void commit(const FeatureRows & features, const Token * tokens) override;
+    void commit(const HiddenStates & hidden_states, const Token * tokens) override;
     bool take_step(int i, const DraftRow & row) override;
 
     // Logits [n_draft_vocab] of output row i of this sequence's last call. Valid until the next call of any sequence of
@@ -52,14 +52,14 @@ class FeatureSequence : public DraftSequence, Pinned {
     const DraftKv & kv() const { return *kv_; }
 
   private:
-    friend class FeatureDrafter;  // runs calls of several conversations
+    friend class HiddenStateDrafter;  // runs calls of several conversations
 
     int n_padded(int n_rows, std::initializer_list<int> sizes) const;
     int n_slots_read(int n_used) const;
     // The last row runs fully, and draft rows after node 0 read its state. Masked rows are not kept in the cache. For a
     // block drafter, appends the block that follows the rows to `blocks`.
     DraftCall commit_call(const DraftRequest & commit, std::vector<DraftCall> & blocks);
-    DraftCall commit_call(const FeatureRows & features, const Token * tokens, int n_out);
+    DraftCall commit_call(const HiddenStates & hidden_states, const Token * tokens, int n_out);
     DraftCall block_call(int n_before, Token anchor, int n_out);
     DraftCall extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
     // Runs several conversations in one graph. blocks: empty or one per call.
@@ -69,7 +69,7 @@ class FeatureSequence : public DraftSequence, Pinned {
     void check_feeds() const;
     void drop_drafts(int n_left);
 
-    FeatureDrafter & drafter_;
+    HiddenStateDrafter & drafter_;
     std::unique_ptr<DraftKv> kv_;
     GraphCache graphs_;  // graphs with only this conversation
     Ancestry drafts_;

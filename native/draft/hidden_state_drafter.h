@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A drafter that reads the target's hidden states: EAGLE or a block drafter. Its weights are on one device and shared
-// by all conversations (feature_sequence.h). It only knows the tables that it shares with the target. The two kinds
-// differ only in their graphs.
+// by all conversations (hidden_state_sequence.h). It only knows the tables that it shares with the target. The two
+// kinds differ only in their graphs.
 #pragma once
 
 #include <ggml-backend.h>
@@ -35,14 +35,14 @@ struct DrafterOptions {
     bool is_remote = false;
 };
 
-class FeatureDrafter : public Drafter {
+class HiddenStateDrafter : public Drafter {
   public:
     // Rows per commit graph: enough for efficient matrix products, but the hidden states and activations of a drafter
     // for an 8B model stay within about 20 MiB.
     static constexpr int n_commit_chunk = 128;
 
     // Loads the weights. Error(gguf | out_of_memory | unsupported)
-    FeatureDrafter(const DraftFile & file, const DrafterOptions & options);
+    HiddenStateDrafter(const DraftFile & file, const DrafterOptions & options);
 
     const DraftSpec & spec() const { return spec_; }
     const DrafterOptions & options() const { return options_; }
