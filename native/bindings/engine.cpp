@@ -182,7 +182,7 @@ nb::dict device_info(const EngineHandle & e) {
     d["target"] = target;
     d["draft"] = e.get().drafter() ? nb::cast(e.get().drafter()->device_name()) : nb::none();
     d["draft_why"] = e.get().why_placed();
-    d["taps"] = e.target().taps_mode();
+    d["taps"] = e.target().extraction_mode();
     d["repack"] = e.target().model().uses_repack();
     d["kernels"] = e.target().model().uses_kernels();
     d["n_threads"] = e.target().options().n_threads;

@@ -187,7 +187,7 @@ void bind_target(nb::module_ & m) {
         .def_prop_ro("n_layer", [](LowlevelTarget & t) { return t.target().model().n_layer(); })
         .def_prop_ro("n_vocab", [](LowlevelTarget & t) { return t.target().vocab().size(); })
         .def_prop_ro("n_ubatch", [](LowlevelTarget & t) { return t.target().options().n_ubatch; })
-        .def_prop_ro("taps", [](LowlevelTarget & t) { return t.target().taps_mode(); })
+        .def_prop_ro("taps", [](LowlevelTarget & t) { return t.target().extraction_mode(); })
         .def("forward", &OneAtATime<&LowlevelTarget::forward>::call, nb::arg("tokens"), nb::arg("want_logits") = true)
         .def("time_rows", &OneAtATime<&LowlevelTarget::time_rows>::call, nb::arg("prefix"), nb::arg("tokens"),
              nb::arg("repeats") = 1);

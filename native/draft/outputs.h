@@ -38,8 +38,8 @@ class DraftOutputs {
     void end_block() { n_slots_ = 0; }
     int n_slots() const { return n_slots_; }  // draft positions of the last block
 
-    // If HiddenStateDrafter::selects(): makes output row i the choice at position slots[i] after token before[i], among the
-    // position's likeliest tokens.
+    // If HiddenStateDrafter::selects(): makes output row i the choice at position slots[i] after token before[i], among
+    // the position's likeliest tokens.
     void select(const std::vector<int32_t> & slots, const Token * before);
 
     // With a confidence head: computes the confidence of output row i, at position slots[i] after token before[i].

@@ -149,7 +149,8 @@ llama_context_params Target::context_params() const {
     p.n_batch = (uint32_t)options_.n_batch;
     p.n_ubatch = (uint32_t)options_.n_ubatch;
     p.n_seq_max = (uint32_t)cells_.n_seqs();
-    p.n_outputs_max = (uint32_t)(taps_->needs_all_outputs() ? options_.n_batch : options_.n_sequences * n_round);
+    p.n_outputs_max =
+        (uint32_t)(extracted_layers_->needs_all_outputs() ? options_.n_batch : options_.n_sequences * n_round);
     p.n_outputs_max_per_seq = (uint32_t)n_round;  // rows of a tree that one id sees; read only by samplers on devices
     // llama.cpp reserves an output for every id, even unused ones.
     p.n_outputs_max = std::max(p.n_outputs_max, p.n_seq_max);
@@ -167,12 +168,12 @@ llama_context_params Target::context_params() const {
 
 void Target::make_context() {
     llama_context_params p = context_params();
-    taps_->configure(p);
+    extracted_layers_->configure(p);
     context_.make(model_, p);
 }
 
 void Target::open_context(const std::vector<int32_t> & layers, bool reads_states) {
-    taps_ = std::make_unique<Taps>(*model_, layers, reads_states);
+    extracted_layers_ = std::make_unique<ExtractedLayers>(*model_, layers, reads_states);
     make_context();
     if (!context_.generates()) {
         only_embeds_ = true;
@@ -199,14 +200,14 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
         set_cells();
         make_context();
     }
-    guarded([&] { taps_->attach(context()); });
+    guarded([&] { extracted_layers_->attach(context()); });
     cells_.attach(context());
     // Reading the very last layer requires the output of every prompt row.
-    ggml_backend_dev_t device = taps_->needs_all_outputs() ? nullptr : model_->output_device();
+    ggml_backend_dev_t device = extracted_layers_->needs_all_outputs() ? nullptr : model_->output_device();
     // Over a network, each row's picks would need a round trip.
     picks_ = DevicePicks(device && is_on_server(device) ? nullptr : device, vocab_.size());
     picks_.attach(context());
-    if (taps_->mode() == Taps::Mode::cb_eval) {
+    if (extracted_layers_->mode() == ExtractedLayers::Mode::cb_eval) {
         // Finds out now, not in the middle of a text, if the graph names its layers.
         TargetBatch probe;
         probe.add(0, 0, cells_.seqs(0), true);
@@ -228,7 +229,7 @@ bool Target::prepare_prompt(const SeqRange & range, int n_rows) {
 
 void Target::decode(TargetBatch & batch, bool is_prompt) {
     const llama_batch rows = batch.view(model_->n_state());
-    taps_->begin(batch.n_rows());
+    extracted_layers_->begin(batch.n_rows());
     if (needs_reference_) {
         set_reference_kernels(context(), !is_prompt || batch.n_rows() < n_rows_tiled);
     }
@@ -239,7 +240,7 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
 
 HiddenStates Target::hidden_states() {
     context_.check_results();
-    return taps_->read(context());
+    return extracted_layers_->read(context());
 }
 
 }  // namespace eaglecpp

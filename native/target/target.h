@@ -16,9 +16,9 @@
 #include "target/cells.h"
 #include "target/context.h"
 #include "target/device_picks.h"
+#include "target/extracted_layers.h"
 #include "target/model.h"
 #include "target/options.h"
-#include "target/taps.h"
 #include "target/tree_batch.h"
 #include "target/vocabulary.h"
 
@@ -56,7 +56,7 @@ class Target {
     int n_prompt_rows() const { return n_prompt_rows_; }
     // Prompt rows in a batch with generating conversations, which wait for them; 0 = prompts get separate batches.
     int n_shared_rows() const;
-    const char * taps_mode() const { return taps_->mode_name(); }
+    const char * extraction_mode() const { return extracted_layers_->mode_name(); }
 
     // Memory in use, by kind; empty if libllama does not report it.
     std::vector<MemoryUse> memory() const { return context_.memory(); }
@@ -93,9 +93,9 @@ class Target {
     HiddenStates hidden_states();
 
     // Returns true if prompt rows need outputs, because the very last layer's hidden states exist only for output rows.
-    bool needs_all_outputs() const { return taps_->needs_all_outputs(); }
+    bool needs_all_outputs() const { return extracted_layers_->needs_all_outputs(); }
     // Returns true if the last block also computes rows without output, which can change their rounding.
-    bool widens_last_block() const { return taps_->widens_last_block(); }
+    bool widens_last_block() const { return extracted_layers_->widens_last_block(); }
 
   private:
     llama_context_params context_params() const;
@@ -106,7 +106,7 @@ class Target {
     TargetOptions options_;
     std::shared_ptr<const TargetModel> model_;
     Vocabulary vocab_;
-    std::unique_ptr<Taps> taps_;
+    std::unique_ptr<ExtractedLayers> extracted_layers_;
     bool is_fused_ = false;         // fused attention
     bool adds_in_order_ = false;    // attention adds in the order of the cells
     bool needs_reference_ = false;  // ggml's attention in its reference version for few rows

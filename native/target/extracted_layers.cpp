@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "target/taps.h"
+#include "target/extracted_layers.h"
 
 #include <ggml-backend.h>
 
@@ -10,7 +10,7 @@
 
 namespace eaglecpp {
 
-Taps::Taps(const TargetModel & model, std::vector<int32_t> layers, bool reads_states)
+ExtractedLayers::ExtractedLayers(const TargetModel & model, std::vector<int32_t> layers, bool reads_states)
     : layers_(std::move(layers)), n_embd_(model.n_embd()) {
     if (reads_states) check_state_functions();
     if (reads_states) mode_ = Mode::states;
@@ -38,41 +38,41 @@ Taps::Taps(const TargetModel & model, std::vector<int32_t> layers, bool reads_st
     }
 }
 
-void Taps::configure(llama_context_params & params) {
+void ExtractedLayers::configure(llama_context_params & params) {
     if (mode_ != Mode::cb_eval) return;
     params.cb_eval = on_eval;
     params.cb_eval_user_data = this;
 }
 
-void Taps::attach(llama_context * ctx) {
+void ExtractedLayers::attach(llama_context * ctx) {
     if (mode_ == Mode::states) staging().set_states(ctx, true, /*of_outputs=*/false);
     if (mode_ != Mode::layer_inp) return;
     for (int32_t k : layers_) staging().set_layer_input(ctx, (uint32_t)k, true);
 }
 
-void Taps::begin(int n_rows) {
+void ExtractedLayers::begin(int n_rows) {
     n_rows_ = n_rows;
     for (auto & r : rows_) r.clear();
 }
 
-bool Taps::on_eval(ggml_tensor * t, bool ask, void * self) {
-    auto * taps = (Taps *)self;
-    for (size_t i = 0; i < taps->names_.size(); ++i) {
-        if (taps->names_[i] == t->name) return ask ? true : taps->copy(t, i);
+bool ExtractedLayers::on_eval(ggml_tensor * t, bool ask, void * self) {
+    auto * extracted = (ExtractedLayers *)self;
+    for (size_t i = 0; i < extracted->names_.size(); ++i) {
+        if (extracted->names_[i] == t->name) return ask ? true : extracted->copy(t, i);
     }
     return !ask;  // not requested: skip the tensor; after computing a tensor: continue
 }
 
-bool Taps::copy(ggml_tensor * t, size_t tap) {
+bool ExtractedLayers::copy(ggml_tensor * t, size_t layer) {
     if (t->type != GGML_TYPE_F32 || t->ne[0] != n_embd_) return true;  // read() reports the missing rows
-    auto & rows = rows_[tap];
+    auto & rows = rows_[layer];
     const size_t at = rows.size();
     rows.resize(at + (size_t)ggml_nelements(t));
     ggml_backend_tensor_get(t, rows.data() + at, 0, ggml_nbytes(t));
     return true;
 }
 
-HiddenStates Taps::read(llama_context * ctx) {
+HiddenStates ExtractedLayers::read(llama_context * ctx) {
     HiddenStates out;
     out.n_rows = n_rows_;
     if (mode_ == Mode::states) {

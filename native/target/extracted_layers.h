@@ -19,13 +19,13 @@
 
 namespace eaglecpp {
 
-class Taps : Pinned {  // the context holds a pointer to it
+class ExtractedLayers : Pinned {  // the context holds a pointer to it
   public:
     enum class Mode { none, layer_inp, cb_eval, states };
 
     // Error(unsupported) for layers that this target cannot provide. reads_states: read the states for heads instead of
     // layers; Error(unsupported) if this libllama cannot.
-    Taps(const TargetModel & model, std::vector<int32_t> layers, bool reads_states);
+    ExtractedLayers(const TargetModel & model, std::vector<int32_t> layers, bool reads_states);
 
     Mode mode() const { return mode_; }
     const char * mode_name() const {
@@ -49,7 +49,7 @@ class Taps : Pinned {  // the context holds a pointer to it
 
   private:
     static bool on_eval(ggml_tensor * t, bool ask, void * self);
-    bool copy(ggml_tensor * t, size_t tap);
+    bool copy(ggml_tensor * t, size_t layer);
 
     std::vector<int32_t> layers_;
     std::vector<std::string> names_;  // tensor names by layer
