@@ -228,7 +228,7 @@ void StepCosts::doubt_prices() {
 static constexpr double absurd = 20.0;  // multiple of the expectation: a suspended process, not a measurement
 
 // Prior shares of a target-only round: an EAGLE drafter has one layer and a head.
-static constexpr double commit_share = 0.08, level_share = 0.06;
+static constexpr double commit_share = 0.08, step_share = 0.06;
 
 static double ema(double value, double sample, int n, double step_limit) {
     const double rate = std::max(0.05, 1.0 / (n + 1));
@@ -244,8 +244,8 @@ double CostTable::commit(int n_rows) const {
     return guess(commit_share, n_rows, commit_);
 }
 
-double CostTable::level(int n_rows) const {
-    return guess(level_share, n_rows, level_);
+double CostTable::step(int n_rows) const {
+    return guess(step_share, n_rows, step_);
 }
 
 int CostTable::n_rows_max() const {
@@ -304,7 +304,7 @@ static bool is_price(double ms) {
 
 LearnedState CostTable::state() const {
     LearnedState out;
-    for (const auto & [name, costs] : {std::pair("verify", &verify_), {"commit", &commit_}, {"level", &level_}}) {
+    for (const auto & [name, costs] : {std::pair("verify", &verify_), {"commit", &commit_}, {"level", &step_}}) {
         for (int b = 0; b < StepCosts::n_buckets; ++b) {
             const double ms = slowdown() * costs->saved_ms(b);
             if (is_price(ms)) out[name].insert(out[name].end(), {(double)StepCosts::rows_of(b), ms});
@@ -335,7 +335,7 @@ bool CostTable::set_state(const LearnedState & state) {
         }
         StepCosts * costs = name == "verify"   ? &loaded.verify_
                             : name == "commit" ? &loaded.commit_
-                            : name == "level"  ? &loaded.level_
+                            : name == "level"  ? &loaded.step_
                                                : nullptr;
         if (!costs || v.size() % 2 != 0) return false;
         for (size_t i = 0; i < v.size(); i += 2) {

@@ -186,7 +186,7 @@ class CostTable {
     double commit(int n_rows) const;
 
     // Time of one more draft step with n_rows rows.
-    double level(int n_rows) const;
+    double step(int n_rows) const;
 
     // Work on the host in a drafting round beyond a target-only round's.
     double host() const { return slowdown() * std::max(0.0, host_draft_ - host_plain_); }
@@ -209,7 +209,7 @@ class CostTable {
     // --- learning; times in ms -----------------------------------------------------------------------------------
     void learn_verify(int n_rows, double ms);
     void learn_commit(int n_rows, double ms) { learn_drafter(commit_, n_rows, ms); }
-    void learn_level(int n_rows, double ms) { learn_drafter(level_, n_rows, ms); }
+    void learn_step(int n_rows, double ms) { learn_drafter(step_, n_rows, ms); }
     // Learns the rest of a round's wall time after verification and drafting.
     void learn_host(bool drafted, double ms);
 
@@ -244,7 +244,7 @@ class CostTable {
     // At the current length and speed.
     std::vector<Point> verify_points(int n_rows_max) const { return points(verify_, n_rows_max); }
     std::vector<Point> commit_points(int n_rows_max) const { return points(commit_, n_rows_max); }
-    std::vector<Point> level_points(int n_rows_max) const { return points(level_, n_rows_max); }
+    std::vector<Point> step_points(int n_rows_max) const { return points(step_, n_rows_max); }
 
   private:
     std::vector<Point> points(const StepCosts & costs, int n_rows_max) const;
@@ -252,7 +252,7 @@ class CostTable {
     bool is_sane(double ms, double expected) const;
     void learn_drafter(StepCosts & costs, int n_rows, double ms);
 
-    StepCosts verify_{0.06, true}, commit_{0.06}, level_{0.1};
+    StepCosts verify_{0.06, true}, commit_{0.06}, step_{0.1};
     double host_plain_ = 0.0, host_draft_ = 0.0;
     int n_host_plain_ = 0, n_host_draft_ = 0;
     double change_ = 0.0;

@@ -42,7 +42,7 @@ std::string Decision::to_line() const {
     std::string out = mode_names[(int)mode];
     if (mode != Mode::plain) {
         out += strf(" k=%d levels=", k);
-        for (size_t i = 0; i < levels.size(); ++i) out += (i ? "/" : "") + join(levels[i]);
+        for (size_t i = 0; i < steps.size(); ++i) out += (i ? "/" : "") + join(steps[i]);
         if (n_text > 0) out += " text=" + std::to_string(n_text);
     }
     if (mode == Mode::draft) {

@@ -23,9 +23,9 @@ const std::array<const char *, n_reasons> & decision_reasons();
 //     draft k=4 levels=0/1,2/5,6 nodes=1,2,5 reason=pays tokens=2.91 cost=1.31
 //     draft k=0 levels= text=9 nodes=1,2,3,4,5 reason=pays tokens=5.12 cost=1.44
 //
-// `levels` are the nodes whose children the drafter proposed, step by step; `nodes` are the verified drafts. Both are
-// indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes that the text itself
-// proposed; they come first.
+// `levels` (member `steps`) are the nodes whose children the drafter proposed, step by step; `nodes` are the verified
+// drafts. Both are indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes that the
+// text itself proposed; they come first.
 struct Decision {
     enum class Mode { plain, probe, draft };  // probe: drafted, but not verified
     enum class Reason {
@@ -44,7 +44,7 @@ struct Decision {
     Mode mode = Mode::plain;
     Reason reason = Reason::off;
     int k = 0;  // candidates requested per node
-    std::vector<std::vector<int32_t>> levels;
+    std::vector<std::vector<int32_t>> steps;
     std::vector<int32_t> nodes;
     int depth = 0;            // of the verified tree
     int n_leaves = 0;         // of the verified tree

@@ -29,7 +29,7 @@ void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
 // Sets the frontier to the k best new nodes by the drafter's path probability.
 void Planner::next_frontier_fixed(SequencePlan & plan) {
     const DraftPool & pool = plan.round.pool;
-    nodes_ = pool.level();
+    nodes_ = pool.step();
     const auto & logp = pool.tree().logp;
     std::stable_sort(nodes_.begin(), nodes_.end(), [&](int32_t a, int32_t b) { return logp[a] > logp[b]; });
     const int n = std::min({(int)nodes_.size(), plan.round.decision.k, plan.round.n_rows_left()});

@@ -32,7 +32,7 @@ double clean(double ms) {
 void PlanRound::begin(Token root, const PlanLimits & limits_now, int n_left_now, int n_pending_now) {
     decision.mode = Decision::Mode::plain;
     decision.k = decision.depth = decision.n_leaves = decision.n_text = decision.n_forced = 0;
-    decision.levels.clear();
+    decision.steps.clear();
     decision.nodes.clear();
     decision.n_tokens = decision.cost = 1.0;
     limits = limits_now;
@@ -112,7 +112,7 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     } else if (!plan.is_auto()) {
         decide_fixed(plan, request.n_left, has_drafter);
     } else {
-        round.depth_max = std::min({options_.depth, request.n_left - 1, round.limits.n_levels});
+        round.depth_max = std::min({options_.depth, request.n_left - 1, round.limits.depth_max});
         decide_auto(plan, has_drafter);
     }
 }
@@ -220,14 +220,14 @@ static constexpr int n_ahead = 2;
 // rows.
 void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
     if (proposals.empty()) return;
-    const bool is_first = proposals[0].plan->round.decision.levels.empty();
+    const bool is_first = proposals[0].plan->round.decision.steps.empty();
     int n_all = 0;
     for (const Proposal & p : proposals) {
         const PlanRound & round = p.plan->round;
         n_all += is_first ? round.n_commit_rows() : (int)round.frontier.size();
     }
-    const double expected_ms = is_first ? costs_.commit(n_all) : costs_.level(n_all);
-    is_first ? costs_.learn_commit(n_all, ms) : costs_.learn_level(n_all, ms);
+    const double expected_ms = is_first ? costs_.commit(n_all) : costs_.step(n_all);
+    is_first ? costs_.learn_commit(n_all, ms) : costs_.learn_step(n_all, ms);
     round_draft_ms_ += clean(ms);
     std::vector<SequencePlan *> plans;
     for (const Proposal & p : proposals) {
@@ -237,16 +237,16 @@ void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
         round.draft_time.expected_ms += share * expected_ms;
         round.draft_time.ms += share * clean(ms);
         if (!is_first) round.n_draft_rows += n_rows;
-        add_level(*p.plan, p.children);
+        add_step(*p.plan, p.children);
         plans.push_back(p.plan);
     }
     set_frontiers(plans);
 }
 
-void Planner::add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children) {
+void Planner::add_step(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children) {
     PlanRound & round = plan.round;
-    round.pool.begin_level();
-    round.decision.levels.push_back(round.frontier);
+    round.pool.begin_step();
+    round.decision.steps.push_back(round.frontier);
     double a[AcceptanceModel::n_ranks_max];
     for (size_t i = 0; i < round.frontier.size(); ++i) {
         const int32_t parent = round.frontier[i];
@@ -273,7 +273,7 @@ void Planner::set_frontiers(const std::vector<SequencePlan *> & plans) {
     candidates_.clear();
     int n_wide = 0;
     for (SequencePlan * plan : plans) {
-        if ((int)plan->round.decision.levels.size() >= plan->round.depth_max) continue;
+        if ((int)plan->round.decision.steps.size() >= plan->round.depth_max) continue;
         if (!plan->is_auto()) {
             next_frontier_fixed(*plan);
             continue;
@@ -299,7 +299,7 @@ void Planner::set_frontiers(const std::vector<SequencePlan *> & plans) {
 void Planner::find_candidates(SequencePlan & plan, int n_max) {
     const DraftPool & pool = plan.round.pool;
     nodes_.clear();
-    for (int32_t i : pool.level()) {
+    for (int32_t i : pool.step()) {
         if (!ends(pool.tree().token[i])) nodes_.push_back(i);
     }
     const auto is_better = [&](int32_t a, int32_t b) {
@@ -328,11 +328,11 @@ double Planner::foresee(int n, int n_wide) {
     merged_ = candidate_gains_;
     double ms = 0.0, best = -1e9;
     for (int ahead = 1; ahead <= n_ahead && !front_.empty(); ++ahead) {
-        ms += costs_.level((int)front_.size());
+        ms += costs_.step((int)front_.size());
         next_.clear();
         for (const NodeCandidate & candidate : front_) {
             const PlanRound & round = candidate.plan->round;
-            const int depth = (int)round.decision.levels.size() + ahead;
+            const int depth = (int)round.decision.steps.size() + ahead;
             if (depth > round.depth_max) continue;
             const auto & means = candidate.plan->text.chances.of(depth);
             for (int r = 0; r < round.decision.k; ++r) next_.push_back({candidate.gain * means[r], candidate.plan, 0});
@@ -457,11 +457,11 @@ std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
     const int k = is_tree ? options_.k : 1, width = is_tree ? options_.width : 1;
     std::vector<double> best(n_max + 1, 0.0);
     best[0] = 1.0;
-    const int n_depths = std::min({n_depths_foreseen, options_.depth, plan.round.limits.n_levels});
+    const int n_depths = std::min({n_depths_foreseen, options_.depth, plan.round.limits.depth_max});
     for (int depth = 1; depth <= n_depths; ++depth) {
         const std::vector<float> p = foreseen_pool(plan.text.chances, depth, k, width);
         const double draft_ms =
-            costs_.commit(2 + plan.round.limits.n_block_rows) + (depth - 1) * costs_.level(k) + costs_.host();
+            costs_.commit(2 + plan.round.limits.n_block_rows) + (depth - 1) * costs_.step(k) + costs_.host();
         double tokens = 1.0;
         for (int n = 1; n <= std::min(n_max, (int)p.size()); ++n) {
             tokens += p[n - 1];

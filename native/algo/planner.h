@@ -38,14 +38,14 @@ enum class Exactness { off, automatic, on };
 
 // Upper limits of a round.
 struct PlanLimits {
-    int n_nodes = 64;        // draft nodes per verification
-    int n_leaves = 1;        // leaves per verification; 1 = chains only
-    int n_leaves_exact = 1;  // leaves per verification if rows must have the bits of single rows
-    int n_draft_rows = 128;  // drafter rows beyond the committed ones
-    int n_level_rows = 128;  // rows that the drafter can run at once
-    int n_levels = INT_MAX;  // draft steps that the drafter supports
-    int n_block_rows = 0;    // extra rows that a drafter's commit runs without keeping them
-    bool replays = false;    // after a rejected draft the accepted rows must be run again
+    int n_nodes = 64;         // draft nodes per verification
+    int n_leaves = 1;         // leaves per verification; 1 = chains only
+    int n_leaves_exact = 1;   // leaves per verification if rows must have the bits of single rows
+    int n_draft_rows = 128;   // drafter rows beyond the committed ones
+    int n_step_rows = 128;    // rows that the drafter can run at once
+    int depth_max = INT_MAX;  // draft steps that the drafter supports
+    int n_block_rows = 0;     // extra rows that a drafter's commit runs without keeping them
+    bool replays = false;     // after a rejected draft the accepted rows must be run again
 };
 
 // Recent speed, from decaying sums of tokens and of target-only rounds; never below target-only decoding.
@@ -109,7 +109,7 @@ struct PlanRound {
     int n_committed = 0;  // tokens
 
     // Draft rows available for the next step.
-    int n_rows_left() const { return std::min(limits.n_draft_rows - n_draft_rows, limits.n_level_rows); }
+    int n_rows_left() const { return std::min(limits.n_draft_rows - n_draft_rows, limits.n_step_rows); }
 
     // Starts as a target-only round, until something is drafted.
     void begin(Token root, const PlanLimits & limits_now, int n_left_now, int n_pending_now);
@@ -120,7 +120,7 @@ struct PlanRound {
     bool is_drafting() const { return decision.mode != Decision::Mode::plain; }
     bool is_verifying() const { return !decision.nodes.empty(); }
     // Returns true if only the text's proposals are drafted.
-    bool is_text_only() const { return is_drafting() && decision.levels.empty() && frontier.empty(); }
+    bool is_text_only() const { return is_drafting() && decision.steps.empty() && frontier.empty(); }
 };
 
 // Batch size that an answer keeps on a device.
@@ -143,7 +143,7 @@ class SequencePlan {
     const std::vector<int32_t> & frontier() const { return round.frontier; }
 
     // Maximum number of draft steps in this round.
-    int n_levels_max() const { return round.depth_max; }
+    int depth_max() const { return round.depth_max; }
 
     // Candidates to propose per node.
     int k() const { return round.decision.k; }
@@ -326,7 +326,7 @@ class Planner {
     double text_gain(const SequencePlan & plan);
 
     // grow
-    void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
+    void add_step(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
     void set_frontiers(const std::vector<SequencePlan *> & plans);
     void find_candidates(SequencePlan & plan, int n_max);
     void collect_gains();

@@ -113,7 +113,7 @@ void DraftPool::begin(Token root) {
     nodes_.assign(1, {});
     proposed_.clear();
     proposed_node_.clear();
-    level_.clear();
+    step_.clear();
     n_text_ = 0;
 }
 
@@ -148,7 +148,7 @@ DraftPool::Proposals DraftPool::add_children(int32_t parent, const std::vector<C
         }
         proposed_.push_back({children[i].token, logp, children[i].logq, children[i].confidence});
         proposed_node_.push_back(node);
-        level_.push_back(node);
+        step_.push_back(node);
     }
     return proposals(parent);
 }

@@ -113,7 +113,7 @@ class DraftPool {
     int32_t add_forced(int32_t parent, Token token, float a);
 
     // Starts the drafter's next step.
-    void begin_level() { level_.clear(); }
+    void begin_step() { step_.clear(); }
 
     // Adds the first k of the drafter's `children` to `parent`. Their probabilities are still 0.
     Proposals add_children(int32_t parent, const std::vector<Candidate> & children, int k);
@@ -142,7 +142,7 @@ class DraftPool {
     int n_deviations(int32_t node) const;
 
     // Nodes of the drafter's last step.
-    const std::vector<int32_t> & level() const { return level_; }
+    const std::vector<int32_t> & step() const { return step_; }
 
     // The n_max highest probabilities of all nodes, in falling order.
     void best_p(int n_max, std::vector<float> & out) const;
@@ -164,7 +164,7 @@ class DraftPool {
     int n_text_ = 0;
     std::vector<Candidate> proposed_;
     std::vector<int32_t> proposed_node_;
-    std::vector<int32_t> level_;
+    std::vector<int32_t> step_;
 };
 
 // --- match ----------------------------------------------------------------------------------------------------------

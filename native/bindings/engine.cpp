@@ -46,7 +46,7 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     d["plain_host_ms"] = costs.plain_host();
     d["verify"] = costs.verify_points(n_rows_reported);
     d["commit"] = costs.commit_points(n_rows_reported);
-    d["level"] = costs.level_points(planner.options().width);
+    d["level"] = costs.step_points(planner.options().width);
     d["labels"] = planner.acceptance().n_labels();
     nb::list chances;
     for (int depth = 1; depth <= n_depths_reported; ++depth) {

@@ -97,9 +97,9 @@ struct DraftTraits {
     int n_aux = 0;  // hidden states per row, n_embd_target values each; 0 = reads only tokens
     int n_embd_target = 0;
     int n_draft_rows_max = 0;           // per round
-    int n_level_rows_max = 0;           // per conversation and call
+    int n_step_rows_max = 0;            // per conversation and call
     int n_block_rows = 0;               // extra rows that a commit with output runs without keeping them
-    int n_levels_max = 0;               // maximum number of tokens per pass; 0 = no limit, by draft rows
+    int depth_max = 0;                  // maximum number of tokens per pass; 0 = no limit, by draft rows
     bool can_narrow = false;            // sees the whole text unless DraftSequence::window limits it
     bool is_parallel = false;           // one commit gives all tokens, independently of each other; no draft rows
     std::vector<float> held_out_rates;  // acceptance per depth measured in training; empty = unknown

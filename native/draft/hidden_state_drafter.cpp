@@ -48,11 +48,11 @@ DraftTraits HiddenStateDrafter::traits() const {
     DraftTraits t;
     t.n_aux = spec_.n_aux();
     t.n_embd_target = spec_.n_embd_target;
-    t.n_draft_rows_max = t.n_level_rows_max = options_.n_draft_rows_max;
+    t.n_draft_rows_max = t.n_step_rows_max = options_.n_draft_rows_max;
     t.n_block_rows = spec_.block.n_rows;
     t.can_narrow = spec_.sliding_window == 0;
-    t.n_levels_max = spec_.is_block() ? spec_.block.n_slots() : spec_.n_parallel;
-    t.is_parallel = t.n_levels_max > 0 && !spec_.block.is_conditional();
+    t.depth_max = spec_.is_block() ? spec_.block.n_slots() : spec_.n_parallel;
+    t.is_parallel = t.depth_max > 0 && !spec_.block.is_conditional();
     t.held_out_rates = spec_.held_out_rates;
     return t;
 }
@@ -123,14 +123,14 @@ void HiddenStateDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
 
 // Returns one graph of each kind, for n_together conversations with so many rows each.
 std::vector<GraphShape> HiddenStateDrafter::shapes(const DraftKv & kv, const GraphForm & form, int n_rows,
-                                                   int n_level_rows, int n_together) const {
+                                                   int n_step_rows, int n_together) const {
     const int n_kv = kv.n_slots(), n_slots = spec_.block.n_slots();
     const GraphPart prompt{&kv, n_rows, 0, n_kv}, last{&kv, n_rows, spec_.is_block() ? 0 : 1, n_kv};
     GraphShape commit{true, std::vector<GraphPart>(n_together, last)};
     if (spec_.is_block()) commit.block.assign(n_together, {&kv, spec_.block.n_rows, n_slots, n_kv});
     std::vector<GraphShape> out{{true, {prompt}}, commit};
-    const GraphPart level{&kv, n_level_rows, n_level_rows, n_kv};
-    if (form.keeps_states(spec_)) out.push_back({false, std::vector<GraphPart>(n_together, level)});
+    const GraphPart step{&kv, n_step_rows, n_step_rows, n_kv};
+    if (form.keeps_states(spec_)) out.push_back({false, std::vector<GraphPart>(n_together, step)});
     return out;
 }
 

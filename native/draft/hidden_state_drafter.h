@@ -101,7 +101,7 @@ class HiddenStateDrafter : public Drafter {
   private:
     int n_commit_rows() const override { return n_commit_chunk; }
     void run_commits(const std::vector<DraftRequest> & commits) override;
-    std::vector<GraphShape> shapes(const DraftKv & kv, const GraphForm & form, int n_rows, int n_level_rows,
+    std::vector<GraphShape> shapes(const DraftKv & kv, const GraphForm & form, int n_rows, int n_step_rows,
                                    int n_together) const;
     bool supports(const GraphForm & form, std::string & missing, int n_steps = 0);
     void check_table(const char * what, int64_t n_embd, int64_t n_found, int n_rows) const;

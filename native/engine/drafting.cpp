@@ -61,13 +61,13 @@ void Drafting::plan(Sequence & s) {
     request.limits.n_leaves_exact = target_.keeps_order() && target_.cells().has_room_for_trees() ? s.range.count : 1;
     if (drafter_) {
         request.limits.n_draft_rows = traits_.n_draft_rows_max;
-        request.limits.n_level_rows = traits_.n_level_rows_max;
+        request.limits.n_step_rows = traits_.n_step_rows_max;
         request.limits.n_block_rows = traits_.n_block_rows;
     }
-    if (traits_.n_levels_max > 0) {
+    if (traits_.depth_max > 0) {
         // A device's captured graphs always compute all draft steps.
-        const int n_asked = planner_.options().pads_rows ? INT_MAX : s.levels.n_asked();
-        request.limits.n_levels = std::min(traits_.n_levels_max, n_asked);
+        const int n_asked = planner_.options().pads_rows ? INT_MAX : s.drafted_depth.n_asked();
+        request.limits.depth_max = std::min(traits_.depth_max, n_asked);
     }
     TextDraft text;
     if (s.uses_text || s.forces) text = propose_text(s, request.limits), request.text = &text;
@@ -142,12 +142,12 @@ std::vector<Candidate> Drafting::propose(Sequence & s, int row, Pos pos) const {
 int Drafting::n_steps(const Sequence & s) const {
     constexpr int n_max = 8;
     if (!drafter_->can_step() || s.sampler->coupled() || s.plan.k() != 1 || s.sampler->has_grammar()) return 0;
-    const int n = std::min(s.plan.n_levels_max() - 1, n_max);
+    const int n = std::min(s.plan.depth_max() - 1, n_max);
     if (!s.plan.is_auto()) return n;
     constexpr double n_rare = 0.3;  // steps that fewer rounds need are not worth it
     int n_usual = 1;
-    while (n_usual < n_max && 1.0 + n_usual + n_rare < s.levels.mean()) n_usual *= 2;
-    return s.levels.mean() < 1.0 + n_rare || n < n_usual ? 0 : n_usual;
+    while (n_usual < n_max && 1.0 + n_usual + n_rare < s.drafted_depth.mean()) n_usual *= 2;
+    return s.drafted_depth.mean() < 1.0 + n_rare || n < n_usual ? 0 : n_usual;
 }
 
 // Returns the frontier as draft rows.
@@ -171,7 +171,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     const int n_steps = growing.size() == 1 ? this->n_steps(*growing[0]) : 0;
     std::vector<DraftRequest> commits;
     for (Sequence * s : growing) {
-        const int n_ahead = traits_.n_levels_max > 0 ? s->plan.n_levels_max() - 1 : 0;
+        const int n_ahead = traits_.depth_max > 0 ? s->plan.depth_max() - 1 : 0;
         commits.push_back({s->draft.get(), s->pending(), &s->tokens[s->draft->n_rows() + 1], n_ahead, n_steps});
     }
     const double commit_ms = planner_.costs().commit(commits[0].hidden_states.n_rows);
@@ -190,7 +190,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         planner_.grow(proposals, ms);
         const auto is_over = [](const Sequence * s) { return s->plan.frontier().empty(); };
         for (Sequence * s : growing) {
-            if (is_over(s)) s->levels.add((int)s->plan.decision().levels.size());
+            if (is_over(s)) s->drafted_depth.add((int)s->plan.decision().steps.size());
         }
         growing.erase(std::remove_if(growing.begin(), growing.end(), is_over), growing.end());
         if (growing.empty()) return;
@@ -203,7 +203,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
             if (!traits_.is_parallel) extend(growing);
         }
         proposals.clear();
-        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s, is_made)});
+        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_step(*s, is_made)});
         ms = spend() + (is_made ? step_ms : 0.0);
     }
 }
@@ -217,7 +217,7 @@ void Drafting::extend(const std::vector<Sequence *> & growing) {
 
 // Returns the candidates of the drafter's last call for each node of the frontier. A parallel drafter's candidates do
 // not depend on the drafts before them.
-std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, bool is_made) {
+std::vector<std::vector<Candidate>> Drafting::propose_step(Sequence & s, bool is_made) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();
     const bool is_parallel = traits_.is_parallel;

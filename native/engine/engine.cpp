@@ -275,9 +275,9 @@ void Engine::check_strategy(const Strategy & st) const {
              "raise n_draft_max",
              st.nodes, st.depth, st.k, n_nodes_max);
     }
-    if (draft_traits().n_levels_max > 0 && st.depth > draft_traits().n_levels_max) {
+    if (draft_traits().depth_max > 0 && st.depth > draft_traits().depth_max) {
         fail(ErrorKind::value, "strategy with depth %d: this drafter gives up to %d tokens per pass; lower the depth",
-             st.depth, draft_traits().n_levels_max);
+             st.depth, draft_traits().depth_max);
     }
     if (st.kind == Strategy::Kind::tree && !target().model().supports_trees()) {
         fail(ErrorKind::unsupported, "strategy tree: %s (architecture '%s'); use a chain strategy",

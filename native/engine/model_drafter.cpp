@@ -135,7 +135,7 @@ DraftTraits ModelDrafter::traits() const {
         t.n_embd_target = model_->n_state();
     }
     t.n_draft_rows_max = n_rows_max;
-    t.n_level_rows_max = is_assistant() ? n_rows_max : 1;
+    t.n_step_rows_max = is_assistant() ? n_rows_max : 1;
     return t;
 }
 

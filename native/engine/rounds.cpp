@@ -220,7 +220,7 @@ void Rounds::run(TargetBatch & batch, ThreadPolicy::Kind kind) {
     double now = now_ms();
     const double free_cores = load_.free_cores(now);
     if (free_cores >= 0.0) threads_.hear_free(free_cores, now);
-    target_.set_n_threads(threads_.level(kind));
+    target_.set_n_threads(threads_.n_threads(kind));
     now = now_ms();
     const double cpu_ms = process_cpu_ms();
     target_.decode(batch, /*is_prompt=*/kind == ThreadPolicy::Kind::prompt);

@@ -53,7 +53,7 @@ class Rounds {
     ExactRows measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress);
 
     // Current number of threads for decoding.
-    int n_threads() const { return threads_.level(ThreadPolicy::Kind::decode); }
+    int n_threads() const { return threads_.n_threads(ThreadPolicy::Kind::decode); }
 
   private:
     void sort(const std::vector<Sequence *> & sequences, std::vector<Sequence *> & reading,

@@ -24,7 +24,7 @@
 #include "base/hidden_states.h"
 #include "base/types.h"
 #include "draft/drafter.h"
-#include "engine/drafted_levels.h"
+#include "engine/drafted_depth.h"
 #include "engine/hidden_state_window.h"
 #include "engine/images.h"
 #include "engine/options.h"
@@ -115,7 +115,7 @@ struct Sequence {
     SequencePlan plan;
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;
-    DraftedLevels levels;
+    DraftedDepth drafted_depth;
     double decode_start_ms = 0.0;
     std::optional<Error> failure;  // error of its sampler; the next step reports it and ends the generation
 

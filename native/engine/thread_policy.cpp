@@ -24,7 +24,7 @@ ThreadPolicy::ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, boo
       n_available_(std::max(n_max_[0], n_max_[1])),
       gap_ms_(gap_first_ms) {}
 
-int ThreadPolicy::level(Kind kind) const {
+int ThreadPolicy::n_threads(Kind kind) const {
     const int i = (int)kind;
     return is_fixed_[i] ? n_max_[i] : std::min(n_available_, n_max_[i]);
 }
@@ -71,7 +71,7 @@ bool ThreadPolicy::is_starved(const Run & run, int n_threads, const Usual & usua
 void ThreadPolicy::learn(const Run & run, double now_ms) {
     is_timed_ = true;
     if (!(run.wall_ms > 0.0)) return;
-    const int n_threads = level(run.kind);
+    const int n_threads = this->n_threads(run.kind);
     Usual & usual = usual_[{run.kind, run.n_rows}];
     is_timed_ = !is_starved(run, n_threads, usual) || is_fixed_[(int)run.kind];
     if (is_timed_) {

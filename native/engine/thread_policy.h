@@ -33,12 +33,12 @@ class ThreadPolicy {
     ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, bool is_prompt_fixed);
 
     // Returns the number of threads for a decode of this kind.
-    int level(Kind kind) const;
+    int n_threads(Kind kind) const;
 
     // Reports how many cores other processes recently left free.
     void hear_free(double n_cores, double now_ms);
 
-    // Reports a decode that ran with level() threads.
+    // Reports a decode that ran with n_threads() threads.
     void learn(const Run & run, double now_ms);
 
     // Returns true if the last decode's threads were scheduled, so that its time is a valid measurement.

@@ -116,7 +116,7 @@ class Target {
     int n_slice_ = 0, n_prompt_rows_ = 0;
     Cells cells_;
     DevicePicks picks_;
-    Context context_;  // after taps_ and picks_, to which it holds pointers
+    Context context_;  // after extracted_layers_ and picks_, to which it holds pointers
 };
 
 // Number of physical cores that this process may use.

@@ -135,8 +135,8 @@ static CostTable example() {
         for (int n = 1; n <= 8; ++n) table.learn_verify(n, 10.0 + n);
         table.learn_commit(1, 0.8);
         table.learn_commit(3, 1.0);
-        table.learn_level(1, 0.7);
-        table.learn_level(4, 0.9);
+        table.learn_step(1, 0.7);
+        table.learn_step(4, 0.9);
         table.learn_host(false, 0.1);
         table.learn_host(true, 0.4);
     }
@@ -162,7 +162,7 @@ TEST(invalid_times_are_ignored) {
     for (double ms : {-1.0, 0.0, std::nan(""), inf, -inf, 1e300}) {
         table.learn_verify(1, ms);
         table.learn_commit(1, ms);
-        table.learn_level(1, ms);
+        table.learn_step(1, ms);
     }
     table.learn_verify(0, 1.0);
     table.learn_verify(-3, 1.0);
@@ -178,7 +178,7 @@ TEST(survives_a_round_trip) {
     CHECK(loaded.set_state(table.state()));
     CHECK(loaded.take_changed());  // the entries must be compared with the machine today
     for (int n = 1; n <= 8; ++n) CHECK_NEAR(loaded.verify(n), 10.0 + n, 0.3);
-    CHECK_NEAR(loaded.level(4), table.level(4), 1e-6);
+    CHECK_NEAR(loaded.step(4), table.step(4), 1e-6);
     CHECK_NEAR(loaded.host(), table.host(), 1e-6);
     // the machine is slower by half today: a few target-only rounds rescale all sizes
     for (int i = 0; i < 5; ++i) loaded.learn_verify(1, 16.5);

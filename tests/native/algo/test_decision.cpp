@@ -11,7 +11,7 @@ static Decision tree_decision() {
     d.mode = Decision::Mode::draft;
     d.reason = Decision::Reason::pays;
     d.k = 4;
-    d.levels = {{0}, {1, 2}, {5, 6}};
+    d.steps = {{0}, {1, 2}, {5, 6}};
     d.nodes = {1, 2, 5};
     d.depth = 2;
     d.n_leaves = 2;

@@ -126,7 +126,7 @@ TEST(plans_are_legal_whatever_happens) {
             const double ms = some_time(s.random, s.is_hostile), more_ms = some_time(s.random, s.is_hostile);
             s.round({0, n_left, s.random.integer(0, 300), limits, seed % 2 ? &text : nullptr}, ms, ms + more_ms);
             size_t n_rows = 0;
-            for (const auto & level : s.plan.decision().levels) n_rows += level.size();
+            for (const auto & level : s.plan.decision().steps) n_rows += level.size();
             CHECK((int)n_rows <= limits.n_draft_rows + 1);  // the root is no draft row
             CHECK(std::isfinite(s.planner.ledger().balance()) && std::isfinite(s.planner.costs().plain()));
         }

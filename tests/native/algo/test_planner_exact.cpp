@@ -88,7 +88,7 @@ TEST(a_fixed_strategy_is_cut_to_the_next_exact_size) {
     Scene scene(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 6, 6)}, Exactness::on);
     CHECK(scene.round() == 4 && scene.plans[0].cut() == 3);
     // a draft step that cannot be verified is not run
-    CHECK(scene.plans[0].decision().levels.size() == 3);
+    CHECK(scene.plans[0].decision().steps.size() == 3);
     Scene whole(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 7, 7)}, Exactness::on);
     CHECK(whole.round() == 8 && whole.plans[0].cut() == -1);
 }
@@ -98,7 +98,7 @@ TEST(without_exact_sizes_rounds_are_target_only_and_give_the_reason) {
         Scene scene(counts_of({}), {s}, Exactness::on);
         for (int i = 0; i < 20; ++i) CHECK(scene.round() == 1);
         CHECK(scene.plans[0].decision().reason == Decision::Reason::inexact && scene.plans[0].cut() == 0);
-        CHECK(scene.plans[0].decision().levels.empty());  // the drafter is not run either
+        CHECK(scene.plans[0].decision().steps.empty());  // the drafter is not run either
     }
     // chain:1 needs two rows, but only three are exact
     Scene scene(counts_of({3}), {Strategy::make("chain", 1, 1, 1)}, Exactness::on);

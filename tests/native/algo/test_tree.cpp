@@ -135,12 +135,12 @@ TEST(text_and_drafter_share_a_pool) {
         pool.begin(9);
         pool.add_text(text, {0.6f, 0.5f});
         CHECK(pool.n_text() == 2 && pool.tree().token == (Tokens{9, 100, 101}));
-        pool.begin_level();
+        pool.begin_step();
         const DraftPool::Proposals drafted = pool.add_children(0, {{first, -0.5f}, {7, -1.5f}, {8, -2.0f}}, 2);
         CHECK(drafted.n == 2 && drafted.nodes[0] == (first == 100 ? 1 : 3));
         const double a[] = {of_first, of_second};
         pool.set_chances(0, a, 2);
-        CHECK(pool.level() == (std::vector<int32_t>{drafted.nodes[0], drafted.nodes[0] == 1 ? 3 : 4}));
+        CHECK(pool.step() == (std::vector<int32_t>{drafted.nodes[0], drafted.nodes[0] == 1 ? 3 : 4}));
         return pool;
     };
     const DraftPool both = pool_with(100, 0.5, 0.1);

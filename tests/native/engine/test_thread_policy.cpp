@@ -34,7 +34,7 @@ struct Machine {
         }
         ThreadPolicy::Run r;
         r.n_rows = n_rows;
-        const int n_threads = policy.level(r.kind);
+        const int n_threads = policy.n_threads(r.kind);
         const double alone = work_ms * (1.0 + 0.1 * (n_rows - 1));
         r.wall_ms = alone * (serial + (1.0 - serial) / n_threads);
         const double missing = n_threads - free_cores();
@@ -71,7 +71,7 @@ TEST(a_quiet_machine_keeps_all_threads) {
         ThreadPolicy policy = automatic(n);
         for (int i = 0; i < 3000; ++i) {
             m.run(policy, 1 + i % 3);
-            CHECK(policy.level(Kind::decode) == n && policy.level(Kind::prompt) == n && policy.is_timed());
+            CHECK(policy.n_threads(Kind::decode) == n && policy.n_threads(Kind::prompt) == n && policy.is_timed());
         }
     }
 }
@@ -82,16 +82,16 @@ TEST(a_busy_machine_gets_fewer_threads_at_once_and_later_all) {
     m.run_for(policy, 5000.0);
     m.busy = 2.0;
     const double start = m.now;
-    while (policy.level(Kind::decode) > 1 && m.now - start < 5000.0) m.run(policy);
+    while (policy.n_threads(Kind::decode) > 1 && m.now - start < 5000.0) m.run(policy);
     CHECK_MSG(m.now - start < 700.0, strf("noticed after %.0f ms", m.now - start));
-    CHECK(policy.level(Kind::prompt) == 1);
+    CHECK(policy.n_threads(Kind::prompt) == 1);
     // while it lasts, decodes keep one thread
     const int n_before = m.n_starved, n = m.run_for(policy, 60000.0);
     CHECK_MSG(m.n_starved == n_before, strf("%d decodes starved", m.n_starved - n_before));
     CHECK_MSG(n > 0.85 * 60000.0 / (1.1 * m.work_ms / 0.3), strf("%d decodes", n));
     m.busy = 0.0;
     const double over = m.now;
-    while (policy.level(Kind::decode) < 2 && m.now - over < 60000.0) m.run(policy);
+    while (policy.n_threads(Kind::decode) < 2 && m.now - over < 60000.0) m.run(policy);
     CHECK_MSG(m.now - over < 1500.0, strf("back after %.0f ms", m.now - over));
 }
 
@@ -101,14 +101,14 @@ TEST(falls_when_decodes_miss_cores_that_other_programs_took) {
     double now = 0.0;
     for (int i = 0; i < 20; ++i) decode(20.0, now += 10.0);
     policy.hear_free(1.0, now);  // another program's turn, which ended before this answer
-    CHECK(policy.level(Kind::decode) == 2);
+    CHECK(policy.n_threads(Kind::decode) == 2);
     for (int i = 0; i < 8; ++i) decode(14.0, now += 10.0);
     policy.hear_free(1.0, now);
-    CHECK(policy.level(Kind::decode) == 1);
+    CHECK(policy.n_threads(Kind::decode) == 1);
     policy.hear_free(2.0, now + 50.0);
-    CHECK(policy.level(Kind::decode) == 1);
+    CHECK(policy.n_threads(Kind::decode) == 1);
     policy.hear_free(2.0, now + 450.0);
-    CHECK(policy.level(Kind::decode) == 2);
+    CHECK(policy.n_threads(Kind::decode) == 2);
 }
 
 TEST(one_busy_core_of_many_costs_one_thread) {
@@ -118,7 +118,7 @@ TEST(one_busy_core_of_many_costs_one_thread) {
     m.run_for(policy, 2000.0);
     m.busy = 1.0;
     m.run_for(policy, 3000.0);
-    CHECK_MSG(policy.level(Kind::decode) == 7, strf("%d threads", policy.level(Kind::decode)));
+    CHECK_MSG(policy.n_threads(Kind::decode) == 7, strf("%d threads", policy.n_threads(Kind::decode)));
 }
 
 // As with a container's CPU quota: the system reports free cores that this process does not get.
@@ -130,7 +130,7 @@ TEST(threads_without_cores_are_dropped_for_longer_and_longer) {
     m.busy = 2.0;
     m.tells = false;
     int n_regular = 0;
-    for (; policy.level(Kind::decode) > 1; n_regular += policy.is_timed()) m.run(policy);
+    for (; policy.n_threads(Kind::decode) > 1; n_regular += policy.is_timed()) m.run(policy);
     CHECK(n_regular <= 1 && !policy.is_timed());  // times measured without those cores must not enter the cost table
     m.run(policy);
     CHECK(policy.is_timed());  // with one thread
@@ -145,7 +145,7 @@ TEST(without_reports_the_number_stays) {
     m.busy = 2.0;
     ThreadPolicy policy = automatic(2);
     m.run_for(policy, 5000.0);
-    CHECK(policy.level(Kind::decode) == 2);
+    CHECK(policy.n_threads(Kind::decode) == 2);
 }
 
 TEST(an_explicit_number_stays) {
@@ -153,6 +153,6 @@ TEST(an_explicit_number_stays) {
     m.busy = 2.0;
     ThreadPolicy policy(2, 2, true, false);
     m.run_for(policy, 5000.0);
-    CHECK(policy.level(Kind::decode) == 2 && policy.is_timed());
-    CHECK(policy.level(Kind::prompt) == 1);
+    CHECK(policy.n_threads(Kind::decode) == 2 && policy.is_timed());
+    CHECK(policy.n_threads(Kind::prompt) == 1);
 }

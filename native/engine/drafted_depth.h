@@ -6,7 +6,7 @@
 
 namespace eaglecpp {
 
-class DraftedLevels {
+class DraftedDepth {
   public:
     double mean() const { return mean_; }
 

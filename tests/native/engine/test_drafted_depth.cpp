@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
-#include "engine/drafted_levels.h"
+#include "engine/drafted_depth.h"
 
 #include "../check.h"
 
 using namespace eaglecpp;
 
 // Wants n_wanted draft steps in each round and gets at most the requested number; returns that number after the rounds.
-static int n_asked_after(DraftedLevels & levels, int n_wanted, int n_rounds) {
+static int n_asked_after(DraftedDepth & levels, int n_wanted, int n_rounds) {
     for (int round = 0; round < n_rounds; ++round) levels.add(std::min(n_wanted, levels.n_asked()));
     return levels.n_asked();
 }
 
 TEST(as_many_levels_are_asked_for_as_drafts_have) {
-    DraftedLevels levels;
+    DraftedDepth levels;
     CHECK(n_asked_after(levels, 1, 40) == 4);
     CHECK(n_asked_after(levels, 3, 40) == 4);
     const int n_before = levels.n_asked();
