@@ -11,28 +11,28 @@ namespace eaglecpp {
 
 // Cells reserved for rejected nodes when all others are in use. Closing gaps copies the whole cache, block by block, so
 // it must not be needed every few rounds.
-static constexpr int n_held_max = 128;
+static constexpr int n_reserved_max = 128;
 // Positions moved together when gaps are closed: 32 MiB of an 8B target's cache in F16.
 static constexpr Pos n_moved_at_once = 256;
 // Reserved cells that attention may scan in vain before gaps are closed, if no more rows are in use.
 static constexpr int n_gaps_min = 1024;
 
 void Cells::prepare(const llama_batch & rows) {
-    if (holds_rejected() && rows.n_tokens > n_unused() - n_held()) close_gaps();
+    if (reserves_rejected() && rows.n_tokens > n_unused() - n_reserved()) close_gaps();
     // Attention scans the reserved cells with every row.
     const int n_used = (int)llama_n_ctx(ctx_) - n_unused();
-    if (rules_.n_conversations > 1 && n_held() > std::max(n_gaps_min, n_used)) close_gaps();
+    if (rules_.n_conversations > 1 && n_reserved() > std::max(n_gaps_min, n_used)) close_gaps();
     n_run_.assign(rules_.n_conversations, 0);
     for (int i = 0; i < rows.n_tokens; ++i) ++n_run_[of(rows.seq_id[i][0])];
     is_shared_ = n_run_[of(rows.seq_id[0][0])] < rows.n_tokens;
     // There are more conversations than ids for reserving cells.
-    if (is_shared_ && rules_.adds_in_order && rules_.is_shared && !holds_rejected()) ++n_order_lost_;
+    if (is_shared_ && rules_.adds_in_order && rules_.is_shared && !reserves_rejected()) ++n_order_lost_;
 }
 
 bool Cells::close_gaps_before(const SeqRange & range) {
     // Cells of other conversations also shift the tiles, depending on their drafts.
     if (!are_others_empty(range)) return false;
-    return n_held() == 0 || close_gaps();  // reserved cells may remain from another conversation
+    return n_reserved() == 0 || close_gaps();  // reserved cells may remain from another conversation
 }
 
 // llama.cpp has no call that moves cells. But it can write rows into a buffer, and reading them back puts them into the
@@ -40,11 +40,11 @@ bool Cells::close_gaps_before(const SeqRange & range) {
 // finds free cells below its old ones. Rows that do not move get several ids meanwhile, because llama.cpp reuses cells
 // with one id that a sliding window has passed.
 bool Cells::close_gaps() {
-    free_held();
+    free_reserved();
     llama_memory_t mem = llama_get_memory(ctx_);
     for (int i = 0; i < rules_.n_conversations; ++i) {
         const SeqRange range = seqs(i);
-        llama_memory_seq_cp(mem, range.first, range.held, -1, -1);
+        llama_memory_seq_cp(mem, range.first, range.reserved, -1, -1);
         for (int id = 2; id < range.count; ++id) llama_memory_seq_rm(mem, range.first + id, -1, -1);
     }
     bool ok = true;
@@ -56,8 +56,8 @@ bool Cells::close_gaps() {
     }
     for (int i = 0; i < rules_.n_conversations; ++i) {
         const SeqRange range = seqs(i);
-        for (int id = 0; id < range.count; ++id) llama_memory_seq_cp(mem, range.held, range.first + id, -1, -1);
-        llama_memory_seq_rm(mem, range.held, -1, -1);
+        for (int id = 0; id < range.count; ++id) llama_memory_seq_cp(mem, range.reserved, range.first + id, -1, -1);
+        llama_memory_seq_rm(mem, range.reserved, -1, -1);
     }
     return ok;
 }
@@ -69,12 +69,12 @@ void Cells::move_down(int conversation) {
     const auto for_each_id = [](const SeqRange & range, const auto & call) {
         call(range.first);
         if (range.count > 1) call(range.first + 1);
-        call(range.held);
+        call(range.reserved);
     };
     // llama.cpp only writes rows within the window of an id's last row.
     const int n_window = llama_model_n_swa(llama_get_model(ctx_));
     const Pos n_block = n_window > 0 ? std::min(n_window, n_moved_at_once) : n_moved_at_once;
-    const Pos end = llama_memory_seq_pos_max(mem, own.held) + 1;
+    const Pos end = llama_memory_seq_pos_max(mem, own.reserved) + 1;
     llama_memory_seq_rm(mem, own.first, -1, -1);
     std::vector<uint8_t> rows;
     for (Pos from = 0, to; from < end; from = to) {
@@ -89,7 +89,7 @@ void Cells::move_down(int conversation) {
             is_moved = is_moved || other < conversation;
         }
         if (is_moved) continue;
-        llama_memory_seq_cp(mem, own.held, own.first, from, to);
+        llama_memory_seq_cp(mem, own.reserved, own.first, from, to);
         rows.resize(llama_state_seq_get_size(ctx_, own.first));
         rows.resize(llama_state_seq_get_data(ctx_, rows.data(), rows.size(), own.first));
         if (rows.empty()) throw std::bad_alloc();
@@ -105,13 +105,13 @@ void Cells::move_down(int conversation) {
         }
         llama_memory_seq_rm(mem, own.first, -1, -1);
     }
-    llama_memory_seq_cp(mem, own.held, own.first, -1, -1);
+    llama_memory_seq_cp(mem, own.reserved, own.first, -1, -1);
 }
 
 SeqRange Cells::seqs(int conversation) const {
     const llama_seq_id first = conversation * n_ids();
     const llama_seq_id extra = first + rules_.n_leaves_max;
-    return {first, rules_.n_leaves_max, holds_rejected() ? extra : -1, rules_.copies_states ? extra : -1};
+    return {first, rules_.n_leaves_max, reserves_rejected() ? extra : -1, rules_.copies_states ? extra : -1};
 }
 
 Pos Cells::pos(const SeqRange & range, int n) const {
@@ -135,10 +135,10 @@ bool Cells::truncate(const SeqRange & range, int n) {
     const int n_back = n_rows(range) - n;
     // Reserved cells stay reserved, even for later positions: one of them may come before a kept cell, and later rows
     // would fill it. For the same reason the cells freed now are reserved against other conversations.
-    if (range.held >= 0 && are_others_empty(range)) {
-        if (n == 0) free_held();
-    } else if (range.held >= 0) {
-        hold_from(range, n);
+    if (range.reserved >= 0 && are_others_empty(range)) {
+        if (n == 0) free_reserved();
+    } else if (range.reserved >= 0) {
+        reserve_from(range, n);
     }
     if (range.copy >= 0 && n_back > 0) {
         if (has_copy_at(range, n)) {
@@ -176,7 +176,7 @@ void Cells::save_end(const SeqRange & range, int n, std::vector<uint8_t> & out) 
 }
 
 bool Cells::load_end(const SeqRange & range, int n, const std::vector<uint8_t> & bytes) {
-    if (range.held >= 0 && !are_others_empty(range)) hold_from(range, 0);
+    if (range.reserved >= 0 && !are_others_empty(range)) reserve_from(range, 0);
     llama_memory_t mem = llama_get_memory(ctx_);
     if (range.copy >= 0) llama_memory_seq_rm(mem, range.copy, -1, -1);
     n_run_[of(range.first)] = 0;
@@ -217,7 +217,7 @@ void Cells::save(llama_seq_id id, llama_state_seq_flags flags, std::vector<uint8
 bool Cells::load_rows(const SeqRange & range, ByteView bytes, int n_rows) {
     truncate(range, 0);
     n_run_[of(range.first)] = 0;
-    if (holds_rejected() && n_rows > n_unused() - n_held() && !close_gaps()) return false;
+    if (reserves_rejected() && n_rows > n_unused() - n_reserved() && !close_gaps()) return false;
     const bool is_taken = llama_state_seq_set_data(ctx_, bytes.data, bytes.size, range.first) == bytes.size;
     // Bytes from a file may contain a shorter text.
     if (!is_taken || this->n_rows(range) < n_rows || llama_state_seq_get_size(ctx_, range.first) != bytes.size) {
@@ -260,7 +260,7 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
     const Pos pos = this->pos(range, n_past), end = pos + tree.depth[node] + 1;
     const std::vector<int32_t> leaves = tree.leaves();
     const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
-    if (range.held >= 0) hold_rejected(range, tree, tree.path(node), pos);
+    if (range.reserved >= 0) reserve_rejected(range, tree, tree.path(node), pos);
     // An id whose path contains the node keeps it; the other ids copy it.
     std::vector<llama_seq_id> keeps, others;
     for (int i = 0; i < range.count; ++i) {
@@ -280,7 +280,7 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
 }
 
 // A single conversation with only chains needs no reserved cells: its rejected rows come after the kept ones.
-bool Cells::holds_rejected() const {
+bool Cells::reserves_rejected() const {
     if (!rules_.adds_in_order || !rules_.is_shared) return false;
     const size_t n_ids = (size_t)rules_.n_conversations * (rules_.n_leaves_max + 1);
     return rules_.n_leaves_max > 1 || (rules_.n_conversations > 1 && n_ids <= llama_max_parallel_sequences());
@@ -302,22 +302,22 @@ bool Cells::are_others_empty(const SeqRange & range) const {
 }
 
 // Reserves the cells of rows from position n on, which are about to be removed.
-void Cells::hold_from(const SeqRange & range, int n) {
+void Cells::reserve_from(const SeqRange & range, int n) {
     llama_memory_t mem = llama_get_memory(ctx_);
     int end = n;
     for (int i = 0; i < range.count; ++i) {
         end = std::max(end, n_rows(range.first + i));
-        llama_memory_seq_cp(mem, range.first + i, range.held, pos(range, n), -1);
+        llama_memory_seq_cp(mem, range.first + i, range.reserved, pos(range, n), -1);
     }
-    n_held_[of(range.first)] += end - n;
+    n_reserved_[of(range.first)] += end - n;
 }
 
 // If a rejected node freed a cell before an accepted one, a later row would fill it. Attention adds in the order of the
 // cells, so it would round differently than without the tree. Such cells stay reserved until the cache is full; then
 // its gaps are closed. If other conversations have later rows in the batch, every rejected node leaves a cell of this
 // kind.
-void Cells::hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
-                          Pos pos) {
+void Cells::reserve_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
+                             Pos pos) {
     llama_memory_t mem = llama_get_memory(ctx_);
     const std::vector<int32_t> leaves = tree.leaves();
     const bool has_room = n_unused() >= n_unused_min();
@@ -336,19 +336,19 @@ void Cells::hold_rejected(const SeqRange & range, const DraftTree & tree, const 
             ++n_order_lost_;
             return;
         }
-        llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.held, pos + from, pos + to);
-        n_held_[of(range.first)] += to - from;
+        llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.reserved, pos + from, pos + to);
+        n_reserved_[of(range.first)] += to - from;
     }
 }
 
-int Cells::n_held() const {
-    return std::accumulate(n_held_.begin(), n_held_.end(), 0);
+int Cells::n_reserved() const {
+    return std::accumulate(n_reserved_.begin(), n_reserved_.end(), 0);
 }
 
-void Cells::free_held() {
+void Cells::free_reserved() {
     llama_memory_t mem = llama_get_memory(ctx_);
-    for (int i = 0; i < rules_.n_conversations; ++i) llama_memory_seq_rm(mem, seqs(i).held, -1, -1);
-    n_held_.assign(rules_.n_conversations, 0);
+    for (int i = 0; i < rules_.n_conversations; ++i) llama_memory_seq_rm(mem, seqs(i).reserved, -1, -1);
+    n_reserved_.assign(rules_.n_conversations, 0);
 }
 
 bool Cells::has_room_for_trees() const {
@@ -366,11 +366,11 @@ int Cells::n_unused() const {
 }
 
 int Cells::n_unused_min() const {
-    return std::min(n_held_max, rules_.n_ctx / 8);
+    return std::min(n_reserved_max, rules_.n_ctx / 8);
 }
 
 void Cells::clear() {
-    n_held_.assign(rules_.n_conversations, 0);
+    n_reserved_.assign(rules_.n_conversations, 0);
     n_common_.assign(rules_.n_conversations, std::vector<int>(rules_.n_conversations, 0));
     llama_memory_clear(llama_get_memory(ctx_), false);
 }

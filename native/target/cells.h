@@ -38,14 +38,14 @@ class Cells {
   public:
     explicit Cells(const CellRules & rules = {})
         : rules_(rules),
-          n_held_(rules.n_conversations, 0),
+          n_reserved_(rules.n_conversations, 0),
           n_common_(rules.n_conversations, std::vector<int>(rules.n_conversations, 0)),
           images_(rules.n_conversations),
           n_run_(rules.n_conversations, 0) {}
     void attach(llama_context * ctx) { ctx_ = ctx; }
 
     // Number of sequence ids per conversation, and the ids of a conversation.
-    int n_ids() const { return rules_.n_leaves_max + (holds_rejected() || rules_.copies_states ? 1 : 0); }
+    int n_ids() const { return rules_.n_leaves_max + (reserves_rejected() || rules_.copies_states ? 1 : 0); }
     SeqRange seqs(int conversation) const;
     // Number of all sequence ids, including the one that save_end() borrows.
     int n_seqs() const { return rules_.n_conversations * n_ids() + borrows(); }
@@ -111,16 +111,17 @@ class Cells {
   private:
     int of(llama_seq_id id) const { return id / n_ids(); }
     int n_rows(llama_seq_id id) const;
-    bool holds_rejected() const;
+    bool reserves_rejected() const;
     bool borrows() const;
     void save(llama_seq_id id, llama_state_seq_flags flags, std::vector<uint8_t> & out) const;
-    void hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted, Pos pos);
-    void hold_from(const SeqRange & range, int n);
+    void reserve_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
+                          Pos pos);
+    void reserve_from(const SeqRange & range, int n);
     void go_back(const SeqRange & range);
     bool has_copy_at(const SeqRange & range, int n) const;
     bool are_others_empty(const SeqRange & range) const;
-    int n_held() const;
-    void free_held();
+    int n_reserved() const;
+    void free_reserved();
     bool close_gaps();
     void move_down(int conversation);
     int n_unused() const;
@@ -128,7 +129,7 @@ class Cells {
 
     CellRules rules_;
     llama_context * ctx_ = nullptr;
-    std::vector<int> n_held_;  // upper bound of the reserved cells per conversation
+    std::vector<int> n_reserved_;  // upper bound of the reserved cells per conversation
     // By pairs of conversations: rows of a common prefix, which are stored once; 0 on the diagonal.
     std::vector<std::vector<int>> n_common_;
     std::vector<std::vector<ImageRows>> images_;  // by conversation

@@ -17,8 +17,8 @@ namespace eaglecpp {
 struct SeqRange {
     llama_seq_id first = 0;
     int count = 1;
-    llama_seq_id held = -1;  // keeps cells of rejected nodes reserved; no row has it
-    llama_seq_id copy = -1;  // copy of a recurrent state from before the drafts; no row has it
+    llama_seq_id reserved = -1;  // keeps cells of rejected nodes reserved; no row has it
+    llama_seq_id copy = -1;      // copy of a recurrent state from before the drafts; no row has it
 };
 
 class TargetBatch {
