@@ -183,7 +183,7 @@ class Embedder:
     @property
     def n_values(self) -> int: ...  # per row
     @property
-    def n_most(self) -> int: ...  # maximum tokens of a text
+    def n_max(self) -> int: ...  # maximum tokens of a text
     def begin(self, texts: Sequence[Sequence[int]]) -> None: ...
     def step(self, n_threads: int) -> bool:
         """Runs one decode; returns False once all texts were read."""
@@ -275,7 +275,7 @@ class Engine:
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]: ...
     @overload
     def tokenize(
-        self, text: bytes, add_special: bool, parse_special: bool, n_most: int
+        self, text: bytes, add_special: bool, parse_special: bool, n_max: int
     ) -> list[int] | None: ...  # None if the text has more tokens than allowed
     def detokenize(self, tokens: Sequence[int], remove_special: bool, special: bool) -> bytes: ...
     def token_to_piece(self, token: int, special: bool) -> bytes: ...

@@ -84,7 +84,7 @@ class Embedder:
                     f"dimensions: expected 1 to {native.n_values} (this model's vectors have "
                     f"{native.n_values}), found {dimensions}"
                 )
-            n_max = min(n_ctx or native.n_most, native.n_most)
+            n_max = min(n_ctx or native.n_max, native.n_max)
             read = [self._read(text, i, n_max, truncate, special) for i, text in enumerate(texts, n_before)]
             try:
                 with checks_arguments():

@@ -301,10 +301,10 @@ int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateP
 }
 
 std::optional<Tokens> tokenize(const EngineHandle & e, const nb::bytes & bytes, bool add_special, bool parse_special,
-                               int n_most) {
+                               int n_max) {
     const std::string text(bytes.c_str(), bytes.size());
     return released(e, [&](const Engine & engine) {
-        return engine.target().vocab().tokenize(text, add_special, parse_special, n_most);
+        return engine.target().vocab().tokenize(text, add_special, parse_special, n_max);
     });
 }
 
@@ -353,7 +353,7 @@ void bind_embedder(nb::module_ & m) {
         .def(nb::init<const EngineHandle &, const std::string &>(), nb::arg("engine"), nb::arg("pooling"))
         .def_prop_ro("pooling", [](const E & e) { return e.get().pooling(); })
         .def_prop_ro("n_values", [](const E & e) { return e.get().n_values(); })
-        .def_prop_ro("n_most", [](const E & e) { return e.get().n_max(); })
+        .def_prop_ro("n_max", [](const E & e) { return e.get().n_max(); })
         .def("begin", &OneAtATime<&E::begin>::call, nb::arg("texts"))
         .def("step", &OneAtATime<&E::step>::call, nb::arg("n_threads"))
         .def("take", &OneAtATime<&E::take>::call);
@@ -441,7 +441,7 @@ void bind_engine(nb::module_ & m) {
         .def("device_info", &device_info)
         .def("memory_plan", &memory_plan)
         .def("tokenize", &tokenize, nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"),
-             nb::arg("n_most") = INT_MAX)
+             nb::arg("n_max") = INT_MAX)
         .def("detokenize", &detokenize, nb::arg("tokens"), nb::arg("remove_special"), nb::arg("special"))
         .def(
             "token_to_piece",
