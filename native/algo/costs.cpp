@@ -289,7 +289,7 @@ void CostTable::learn_host(bool drafted, double ms) {
     if (drafted) {
         host_draft_ = ema(host_draft_, sample, n_host_draft_++, limit);
     } else {
-        host_plain_ = ema(host_plain_, sample, n_host_plain_++, limit);
+        host_target_only_ = ema(host_target_only_, sample, n_host_target_only_++, limit);
     }
 }
 
@@ -312,7 +312,7 @@ LearnedState CostTable::state() const {
     }
     // If the machine was stopped for a while, the estimates may exceed the range that set_state() accepts.
     const auto time = [](double ms) { return std::clamp(ms, 0.0, ms_max); };
-    out["host"] = {time(slowdown() * host_plain_), time(slowdown() * host_draft_)};
+    out["host"] = {time(slowdown() * host_target_only_), time(slowdown() * host_draft_)};
     if (n_changes_ > 0) out["change"] = {time(change_ms())};
     return out;
 }
@@ -324,8 +324,8 @@ bool CostTable::set_state(const LearnedState & state) {
     for (const auto & [name, v] : state) {
         const bool are_times = std::all_of(v.begin(), v.end(), is_time);
         if (name == "host" && v.size() == 2 && are_times) {
-            loaded.host_plain_ = v[0], loaded.host_draft_ = v[1];
-            loaded.n_host_plain_ = loaded.n_host_draft_ = 1;
+            loaded.host_target_only_ = v[0], loaded.host_draft_ = v[1];
+            loaded.n_host_target_only_ = loaded.n_host_draft_ = 1;
             continue;
         }
         if (name == "change" && v.size() == 1 && are_times) {

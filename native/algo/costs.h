@@ -169,15 +169,15 @@ class StepCosts {
 class CostTable {
   public:
     // Returns true if a target-only round of one row was measured.
-    bool knows_plain() const { return is_known(1); }
+    bool knows_target_only() const { return is_known(1); }
 
     // Time of a target-only round: n_rows roots and its work on the host.
-    double plain(int n_rows = 1) const {
-        return slowdown() * std::min(verify_.ms(n_rows), verify_.least_ms(n_rows)) + plain_host();
+    double target_only(int n_rows = 1) const {
+        return slowdown() * std::min(verify_.ms(n_rows), verify_.least_ms(n_rows)) + target_only_host();
     }
 
     // Work on the host in a target-only round.
-    double plain_host() const { return slowdown() * host_plain_; }
+    double target_only_host() const { return slowdown() * host_target_only_; }
 
     // Time to verify n rows.
     double verify(int n_rows) const { return slowdown() * verify_.ms(n_rows); }
@@ -189,7 +189,7 @@ class CostTable {
     double step(int n_rows) const;
 
     // Work on the host in a drafting round beyond a target-only round's.
-    double host() const { return slowdown() * std::max(0.0, host_draft_ - host_plain_); }
+    double host() const { return slowdown() * std::max(0.0, host_draft_ - host_target_only_); }
 
     // Maximum number of rows to try. Sizes far above the measured ones wait until the sizes in between are known.
     int n_rows_max() const;
@@ -253,8 +253,8 @@ class CostTable {
     void learn_drafter(StepCosts & costs, int n_rows, double ms);
 
     StepCosts verify_{0.06, true}, commit_{0.06}, step_{0.1};
-    double host_plain_ = 0.0, host_draft_ = 0.0;
-    int n_host_plain_ = 0, n_host_draft_ = 0;
+    double host_target_only_ = 0.0, host_draft_ = 0.0;
+    int n_host_target_only_ = 0, n_host_draft_ = 0;
     double change_ = 0.0;
     int n_changes_ = 0;
     double slow_ms_ = 0.0;  // time of the first batches of the current size

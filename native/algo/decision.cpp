@@ -40,7 +40,7 @@ std::string why_off(Reason reason, double best_speed) {
 
 std::string Decision::to_line() const {
     std::string out = mode_names[(int)mode];
-    if (mode != Mode::plain) {
+    if (mode != Mode::target_only) {
         out += strf(" k=%d levels=", k);
         for (size_t i = 0; i < steps.size(); ++i) out += (i ? "/" : "") + join(steps[i]);
         if (n_text > 0) out += " text=" + std::to_string(n_text);
@@ -49,7 +49,7 @@ std::string Decision::to_line() const {
         out += strf(" nodes=%s depth=%d leaves=%d", join(nodes).c_str(), depth, n_leaves);
     }
     out += std::string(" reason=") + reason_names[(int)reason];
-    if (mode != Mode::plain) out += strf(" tokens=%.4g cost=%.4g", n_tokens, cost);
+    if (mode != Mode::target_only) out += strf(" tokens=%.4g cost=%.4g", n_tokens, cost);
     if (best_speed > 0.0) out += strf(" speed=%.4g", best_speed);
     return out;
 }

@@ -27,7 +27,7 @@ const std::array<const char *, n_reasons> & decision_reasons();
 // drafts. Both are indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes that the
 // text itself proposed; they come first.
 struct Decision {
-    enum class Mode { plain, probe, draft };  // probe: drafted, but not verified
+    enum class Mode { target_only, probe, draft };  // probe: drafted, but not verified
     enum class Reason {
         off,           // by strategy, or without a drafter
         room,          // too few tokens left to generate
@@ -41,7 +41,7 @@ struct Decision {
         replay,        // running accepted rows again that were lost with rejected ones
     };
 
-    Mode mode = Mode::plain;
+    Mode mode = Mode::target_only;
     Reason reason = Reason::off;
     int k = 0;  // candidates requested per node
     std::vector<std::vector<int32_t>> steps;

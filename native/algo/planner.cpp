@@ -30,7 +30,7 @@ double clean(double ms) {
 }  // namespace
 
 void PlanRound::begin(Token root, const PlanLimits & limits_now, int n_left_now, int n_pending_now) {
-    decision.mode = Decision::Mode::plain;
+    decision.mode = Decision::Mode::target_only;
     decision.k = decision.depth = decision.n_leaves = decision.n_text = decision.n_forced = 0;
     decision.steps.clear();
     decision.nodes.clear();
@@ -61,8 +61,8 @@ void Planner::end_text(SequencePlan & plan) {
 void Planner::begin_round(int n_roots, bool is_timed) {
     n_roots_ = std::max(n_roots, 1);
     // Not on devices: a change to one row and back costs them rounds, and rounds of any size show the machine's speed.
-    if (costs_.take_changed() && !options_.pads_rows) is_plain_wanted_ = true;
-    plain_ms_ = std::max(costs_.plain(n_roots_), 1e-6);
+    if (costs_.take_changed() && !options_.pads_rows) is_target_only_wanted_ = true;
+    target_only_ms_ = std::max(costs_.target_only(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
     n_replay_ = n_padding_ = 0;
     is_calibrating_ = is_timed && is_calibration_due();
@@ -73,13 +73,13 @@ void Planner::begin_round(int n_roots, bool is_timed) {
 }
 
 bool Planner::is_calibration_due() const {
-    if (is_plain_wanted_ || !costs_.is_known(n_roots_)) return true;
+    if (is_target_only_wanted_ || !costs_.is_known(n_roots_)) return true;
     if (options_.pads_rows) return false;  // measured when the engine was opened; a change of size is expensive
     double cost = speed_.speed() - 1.0;
     if (is_change_dear()) cost += cost + rounds(costs_.change_ms());  // only the second step measures
     int gap = (int)std::clamp(cost / refresh_share, (double)refresh_least, (double)refresh_max);
-    if (n_plain_ < (int)std::size(refresh_gaps)) gap = std::min(gap, refresh_gaps[n_plain_]);
-    return n_since_plain_ >= gap;
+    if (n_target_only_ < (int)std::size(refresh_gaps)) gap = std::min(gap, refresh_gaps[n_target_only_]);
+    return n_since_target_only_ >= gap;
 }
 
 // --- decide ---------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ void Planner::start(SequencePlan & plan, Reason reason, int k) {
 void Planner::open_cost_model(int n_rows, const SequencePlan * plan) {
     const int n_max = std::clamp(costs_.n_rows_max() - n_rows, 1, n_nodes_max);
     const double first_use = std::max(0.0, std::min(first_use_, first_use_max) - ledger_.first_uses());
-    cost_model_.open(costs_, n_rows, n_max, plain_ms_, n_roots_, n_times_, first_use);
+    cost_model_.open(costs_, n_rows, n_max, target_only_ms_, n_roots_, n_times_, first_use);
     // The cost of a change is shared by two rounds in a row.
     if (!options_.pads_rows && is_change_dear())
         cost_model_.add_change(n_rows_last_, n_roots_ * rounds(costs_.change_ms()) / 2.0);
@@ -201,7 +201,7 @@ void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
 // Expected gain, minus cost, of verifying only the text's proposals; 0 = it does not pay.
 double Planner::text_gain(const SequencePlan & plan) {
     const TextDraft & draft = plan.round.text_draft;
-    if (draft.empty() || !costs_.knows_plain()) return 0.0;
+    if (draft.empty() || !costs_.knows_target_only()) return 0.0;
     candidate_gains_.clear();
     float p = 1.0f;
     for (int i = 0; i < std::min(draft.size(), plan.round.limits.n_nodes); ++i) {
@@ -360,7 +360,7 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     for (SequencePlan * plan : plans_) n_rows_ += plan->tree().n_draft();
     if (plans_.size() == 1 && options_.pads_rows) pad(*plans_[0]);
     verify_ms_expected_ = costs_.verify(n_rows_) + extra_ms(n_rows_ == n_rows_last_ ? 2 : 1, n_rows_);
-    const double ms = verify_ms_expected_ + round_draft_ms_ + costs_.plain_host() + costs_.host();
+    const double ms = verify_ms_expected_ + round_draft_ms_ + costs_.target_only_host() + costs_.host();
     for (SequencePlan * plan : plans_) {
         Decision & d = plan->round.decision;
         if (plan->round.is_verifying()) d.cost = costs_.is_known(n_roots_) ? rounds(ms) : 0.0;
@@ -466,7 +466,7 @@ std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
         for (int n = 1; n <= std::min(n_max, (int)p.size()); ++n) {
             tokens += p[n - 1];
             const int n_rows = n_roots_ + n;
-            const double ms = costs_.verify(n_rows) + costs_.plain_host() + draft_ms;
+            const double ms = costs_.verify(n_rows) + costs_.target_only_host() + draft_ms;
             best[n] = std::max(best[n], tokens / rounds(ms));
         }
     }
@@ -478,7 +478,7 @@ std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
 // engine is open; before that exactness does not count as cheap. Devices draft chains unless trees gain clearly.
 bool Planner::is_exact_cheap(const SequencePlan & plan) {
     if (exact_rows_.allows_all(n_roots_ + plan.round.limits.n_nodes)) return true;
-    if (!plan.is_auto() || !costs_.knows_plain()) return false;
+    if (!plan.is_auto() || !costs_.knows_target_only()) return false;
     if (is_exact_cheap_) return *is_exact_cheap_;
     const std::vector<double> speeds = foreseen_speeds(plan);
     double exact = 1.0, any = 1.0;
@@ -502,7 +502,7 @@ void Planner::choose_size(SequencePlan & plan) {
     PlanLimits & limits = plan.round.limits;
     limits.n_leaves = limits.n_leaves_exact = 1;
     BatchSize & size = plan.size;
-    if (!costs_.knows_plain() || size.n_rounds-- > 0) return;
+    if (!costs_.knows_target_only() || size.n_rounds-- > 0) return;
     size = {1, n_rounds_kept};
     const double once = n_rows_last_ > 0 ? rounds(costs_.change_ms()) / n_rounds_paid : 0.0;
     const std::vector<double> speeds = foreseen_speeds(plan);
@@ -568,22 +568,22 @@ void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
 }
 
 void Planner::end_round(double verify_ms, double round_ms) {
-    bool is_plain = n_replay_ == 0;
-    for (const SequencePlan * plan : plans_) is_plain = is_plain && !plan->round.is_drafting();
+    bool is_target_only = n_replay_ == 0;
+    for (const SequencePlan * plan : plans_) is_target_only = is_target_only && !plan->round.is_drafting();
     if (n_rows_ != n_rows_last_) n_alike_ = 0, is_size_free_ = n_rows_last_ == 0;
     ++n_alike_;
     n_rows_last_ = n_rows_;
     settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
     learn_decode(n_alike_, n_rows_, verify_ms);
-    costs_.learn_host(!is_plain, round_ms - verify_ms - round_draft_ms_);
+    costs_.learn_host(!is_target_only, round_ms - verify_ms - round_draft_ms_);
     // A fixed strategy in the batch prevents target-only rounds, so the other conversations do not wait for one.
     const bool is_drafted = n_rows_ > n_roots_;
     if (is_drafted && !is_calibrating_) {
-        ++n_since_plain_;
-    } else if (is_drafted || (is_plain && !is_slow())) {
-        ++n_plain_;
-        n_since_plain_ = 0;
-        is_plain_wanted_ = false;
+        ++n_since_target_only_;
+    } else if (is_drafted || (is_target_only && !is_slow())) {
+        ++n_target_only_;
+        n_since_target_only_ = 0;
+        is_target_only_wanted_ = false;
     }
     plans_.clear();
 }
@@ -624,14 +624,15 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         verify_ms -= over_ms;
     }
     if (is_verifying) {
-        const double cost_max = rounds(DraftTime::stall * (verify_ms_expected_ + costs_.plain_host() + expected_ms));
+        const double cost_max =
+            rounds(DraftTime::stall * (verify_ms_expected_ + costs_.target_only_host() + expected_ms));
         cost = rounds(std::max(round_ms, verify_ms + draft_ms));
         const bool is_first = !costs_.is_tried(n_rows_) || !costs_.is_known(n_rows_);
         if (is_first) first_use = std::max(0.0, cost - cost_max);
         if (is_first) first_use_ += (first_use_ > 0.0 ? first_use_rate : 1.0) * (first_use - first_use_);
         cost = first_use > 0.0 ? cost : std::min(cost, cost_max);
     } else if (draft_ms > 0.0) {
-        const double extra_ms = std::max(round_ms - verify_ms - costs_.plain_host(), draft_ms);
+        const double extra_ms = std::max(round_ms - verify_ms - costs_.target_only_host(), draft_ms);
         cost += rounds(std::min(extra_ms, DraftTime::stall * expected_ms));
     }
     cost += change;

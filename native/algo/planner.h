@@ -117,7 +117,7 @@ struct PlanRound {
     // Rows of the drafter's first call.
     int n_commit_rows() const { return n_pending + limits.n_block_rows; }
 
-    bool is_drafting() const { return decision.mode != Decision::Mode::plain; }
+    bool is_drafting() const { return decision.mode != Decision::Mode::target_only; }
     bool is_verifying() const { return !decision.nodes.empty(); }
     // Returns true if only the text's proposals are drafted.
     bool is_text_only() const { return is_drafting() && decision.steps.empty() && frontier.empty(); }
@@ -304,7 +304,7 @@ class Planner {
         static bool is_better(const NodeCandidate & a, const NodeCandidate & b) { return a.gain > b.gain; }
     };
 
-    double rounds(double ms) const { return ms / plain_ms_; }
+    double rounds(double ms) const { return ms / target_only_ms_; }
     bool is_calibration_due() const;
 
     // Budget left in this round, in target-only steps summed over the conversations that wait for the batch.
@@ -373,14 +373,14 @@ class Planner {
     RowCounts exact_rows_;
     std::optional<bool> is_exact_cheap_;  // for `auto`; empty = undecided
     RecentSpeed speed_;                   // of recent batches
-    int n_plain_ = 0;                     // measured target-only rounds
-    int n_since_plain_ = 0;               // rounds since the last target-only round
-    bool is_plain_wanted_ = false;
+    int n_target_only_ = 0;               // measured target-only rounds
+    int n_since_target_only_ = 0;         // rounds since the last target-only round
+    bool is_target_only_wanted_ = false;
 
     // The current round.
     int n_roots_ = 1;
     int n_replay_ = 0;
-    double plain_ms_ = 1.0;  // time of a target-only round of this batch
+    double target_only_ms_ = 1.0;  // time of a target-only round of this batch
     double round_draft_ms_ = 0.0;
     bool is_calibrating_ = false;
     bool is_exact_ = false;  // a conversation requires exact rows

@@ -40,10 +40,10 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     const Planner & planner = engine.planner();
     const CostTable & costs = planner.costs();
     nb::dict d;
-    d["plain_ms"] = costs.knows_plain() ? nb::cast(costs.plain()) : nb::none();
+    d["plain_ms"] = costs.knows_target_only() ? nb::cast(costs.target_only()) : nb::none();
     d["host_ms"] = costs.host();
     d["change_ms"] = costs.change_ms();
-    d["plain_host_ms"] = costs.plain_host();
+    d["plain_host_ms"] = costs.target_only_host();
     d["verify"] = costs.verify_points(n_rows_reported);
     d["commit"] = costs.commit_points(n_rows_reported);
     d["level"] = costs.step_points(planner.options().width);

@@ -98,7 +98,7 @@ void Drafting::force(Sequence & s) {
     constexpr float p_least = 0.1f;
     constexpr size_t n_max = 8;
     const DraftTree & pool = s.plan.pool();
-    if (!s.forces || s.plan.decision().mode == Decision::Mode::plain) return;
+    if (!s.forces || s.plan.decision().mode == Decision::Mode::target_only) return;
     std::vector<int32_t> nodes;
     for (int32_t node = 1 + s.plan.decision().n_forced; node < pool.size(); ++node) {
         if (s.plan.chance(node) >= p_least) nodes.push_back(node);

@@ -232,12 +232,12 @@ class Run {
         const double seen_ms = test::draft(planner_, {{&plan_, request}}, propose, ms_of);
         const Tokens tokens = drafter.emit(plan_.tree());
         const double verify_ms = verify();
-        const double host_ms = d.mode == Decision::Mode::plain ? 0.0 : s_.host_ms(pos_);
+        const double host_ms = d.mode == Decision::Mode::target_only ? 0.0 : s_.host_ms(pos_);
         const double seen_verify_ms = clock_(verify_ms);
         planner_.learn(plan_, tokens);
         planner_.end_round(seen_verify_ms, seen_ms + seen_verify_ms + host_ms);
         if (d.reason == Decision::Reason::all_rejected) out_.rejected_ms += draft_ms + host_ms;
-        n_pending_ = (d.mode == Decision::Mode::plain ? n_pending_ : 0) + (int)tokens.size();
+        n_pending_ = (d.mode == Decision::Mode::target_only ? n_pending_ : 0) + (int)tokens.size();
         count(draft_ms + verify_ms + host_ms, (int)tokens.size());
     }
 

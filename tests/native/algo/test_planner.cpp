@@ -103,7 +103,7 @@ TEST(a_round_that_runs_rows_again_drafts_nothing_and_is_charged) {
             CHECK(s.plan.tree().n_draft() == 0);
         }
         CHECK(s.plan.decision().reason == (is_again ? Decision::Reason::replay : Decision::Reason::off));
-        return std::pair{s.planner.charged(), s.planner.costs().plain(1)};
+        return std::pair{s.planner.charged(), s.planner.costs().target_only(1)};
     };
     const auto [plain, plain_ms] = measured(false);
     const auto [again, same_ms] = measured(true);
@@ -128,7 +128,7 @@ TEST(plans_are_legal_whatever_happens) {
             size_t n_rows = 0;
             for (const auto & level : s.plan.decision().steps) n_rows += level.size();
             CHECK((int)n_rows <= limits.n_draft_rows + 1);  // the root is no draft row
-            CHECK(std::isfinite(s.planner.ledger().balance()) && std::isfinite(s.planner.costs().plain()));
+            CHECK(std::isfinite(s.planner.ledger().balance()) && std::isfinite(s.planner.costs().target_only()));
         }
     }
 }
@@ -235,11 +235,11 @@ TEST(catching_up_is_charged) {
     const auto round = [&](double ms) { return round_with_commit(s, 1, ms); };  // nothing is drafted
     for (int i = 0; i < 2; ++i) CHECK(round(0.0) == 0.0);                       // the target-only time is not known yet
     for (int i = 0; i < 9; ++i) CHECK(round(0.0) == 1.0);
-    const double plain_ms = s.planner.costs().plain(), before = s.planner.ledger().balance();
+    const double plain_ms = s.planner.costs().target_only(), before = s.planner.ledger().balance();
     const double charged = round(2.0);
     CHECK_NEAR(charged, 1.2, 1e-6);
     CHECK_NEAR(before - s.planner.ledger().balance(), 0.2 - 0.012, 1e-6);
-    CHECK_NEAR(s.planner.costs().plain(), plain_ms, 1e-6);  // the commit does not count as target-only time
+    CHECK_NEAR(s.planner.costs().target_only(), plain_ms, 1e-6);  // the commit does not count as target-only time
 }
 
 // While the ledger saves for a trial, catching up does not spend the income of target-only rounds.

@@ -47,13 +47,13 @@ class SharedRun {
     }
 
     // tokens per time against target-only batching of the same conversations
-    double speed() const { return n_tokens_.back() / n_plain_.back(); }
+    double speed() const { return n_tokens_.back() / n_target_only_.back(); }
     // the minimum over windows of n_window rounds
     double window() const {
         double worst = 1e9;
         for (size_t to = n_window; to < n_tokens_.size(); ++to) {
             const double tokens = n_tokens_[to] - n_tokens_[to - n_window];
-            worst = std::min(worst, tokens / (n_plain_[to] - n_plain_[to - n_window]));
+            worst = std::min(worst, tokens / (n_target_only_[to] - n_target_only_[to - n_window]));
         }
         return worst;
     }
@@ -108,13 +108,13 @@ class SharedRun {
         const double seen_verify_ms = clock_(verify_ms);
         planner_.end_round(seen_verify_ms, seen_ms + seen_verify_ms + host_ms);
         n_tokens_.push_back(n_tokens_.back() + n_tokens);
-        n_plain_.push_back(n_plain_.back() + n * ms / machine_.verify_ms(n));
+        n_target_only_.push_back(n_target_only_.back() + n * ms / machine_.verify_ms(n));
     }
 
     int commit(Place & p, double plain_tokens) {
         const Tokens tokens = RoundDrafter(p.world, p.pos).emit(p.plan.tree());
         planner_.learn(p.plan, tokens);
-        const bool is_plain = p.plan.decision().mode == Decision::Mode::plain;
+        const bool is_plain = p.plan.decision().mode == Decision::Mode::target_only;
         p.n_pending = (is_plain ? p.n_pending : 0) + (int)tokens.size();
         p.pos += (int)tokens.size();
         p.plain_tokens += plain_tokens;
@@ -128,7 +128,7 @@ class SharedRun {
     NoisyClock clock_;
     std::vector<std::unique_ptr<Place>> places_;
     std::vector<Place *> in_;
-    std::vector<double> n_tokens_{0.0}, n_plain_{0.0};  // by the end of each round
+    std::vector<double> n_tokens_{0.0}, n_target_only_{0.0};  // by the end of each round
 };
 
 void run(const Case & c) {
