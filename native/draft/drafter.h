@@ -78,7 +78,7 @@ struct DraftRequest {
     DraftSequence * seq;
     HiddenStates hidden_states = {};
     const Token * tokens = nullptr;  // see DraftSequence::commit
-    // If DraftTraits::n_levels_max > 0: number of further tokens that this pass must give. For a parallel drafter,
+    // If DraftTraits::depth_max > 0: number of further tokens that this pass must give. For a parallel drafter,
     // output rows 1 to n_ahead are their distributions; otherwise draft rows ask for them.
     int n_ahead = 0;
     // For a single conversation, if Drafter::can_step(): draft rows that follow in the same graph. Each one embeds the
