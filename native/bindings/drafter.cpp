@@ -27,10 +27,10 @@ class LowlevelDrafter {
   public:
     std::atomic<bool> in_use{false};
 
-    LowlevelDrafter(const std::string & path, const std::optional<EngineOptions> & given,
+    LowlevelDrafter(const std::string & path, const std::optional<EngineOptions> & overrides,
                     const std::optional<ArrayIn<2>> & embedding, const std::optional<ArrayIn<2>> & head) {
         llama_start();
-        const EngineOptions options = given.value_or(EngineOptions{});
+        const EngineOptions options = overrides.value_or(EngineOptions{});
         const DraftFile file(path);
         DrafterOptions d;
         d.device = find_device(options.draft_device, options.n_gpu_layers);

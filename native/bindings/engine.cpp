@@ -289,13 +289,13 @@ MadeSampler make_sampler(const EngineHandle & e, const GenerateParams & params) 
     return {e.share(), released<&Engine::make_sampler>(e, params)};
 }
 
-int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateParams & params, MadeSampler * made) {
+int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateParams & params, MadeSampler * holder) {
     std::unique_ptr<Sampler> sampler;
-    if (made) {
-        if (made->engine != e.share() || !made->sampler)
+    if (holder) {
+        if (holder->engine != e.share() || !holder->sampler)
             fail(ErrorKind::value, "a sampler works for one generation of the engine that made it; make another one");
-        sampler = std::move(made->sampler);
-        made->engine.reset();
+        sampler = std::move(holder->sampler);
+        holder->engine.reset();
     }
     return released(e, [&](Engine & engine) { return engine.begin(id, prompt, params, std::move(sampler)); });
 }

@@ -64,8 +64,8 @@ class Builder {
         if (x) output(x);
     }
 
-    const std::vector<ggml_tensor *> & made_inputs() const { return inputs_; }
-    const std::vector<ggml_tensor *> & made_outputs() const { return outputs_; }
+    const std::vector<ggml_tensor *> & input_tensors() const { return inputs_; }
+    const std::vector<ggml_tensor *> & output_tensors() const { return outputs_; }
 
   private:
     ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1, const char * label) {
@@ -316,7 +316,7 @@ class Builder {
     // DFlash2's convolution over the rows of a block (speculators models/dflash2). Taps combine fixed weights with
     // weights computed from the sublayer's normed input, for the input of the sublayer (side 0) and its output (1).
     struct Mixing {
-        ggml_tensor *base = nullptr, *made = nullptr;
+        ggml_tensor *base = nullptr, *computed = nullptr;
     };
 
     Mixing mixing(ggml_tensor * x, const char * base, const char * kernel, int il) {
@@ -333,9 +333,10 @@ class Builder {
             ggml_tensor * rows = tap == 0 ? y : shifted(y, tap);
             ggml_tensor * base = ggml_view_1d(ctx_, mix.base, n_embd, side * mix.base->nb[2] + tap * mix.base->nb[1]);
             const size_t at = (size_t)(side * s_.block.n_taps + tap) * n_groups * sizeof(float);
-            ggml_tensor * made = ggml_cont(ctx_, ggml_view_2d(ctx_, mix.made, n_groups, n, mix.made->nb[1], at));
+            ggml_tensor * computed =
+                ggml_cont(ctx_, ggml_view_2d(ctx_, mix.computed, n_groups, n, mix.computed->nb[1], at));
             ggml_tensor * groups = ggml_reshape_3d(ctx_, ggml_cont(ctx_, rows), n_group, n_groups, n);
-            groups = ggml_mul(ctx_, groups, ggml_reshape_3d(ctx_, made, 1, n_groups, n));
+            groups = ggml_mul(ctx_, groups, ggml_reshape_3d(ctx_, computed, 1, n_groups, n));
             ggml_tensor * part = ggml_add(ctx_, ggml_mul(ctx_, rows, base), ggml_reshape_2d(ctx_, groups, n_embd, n));
             sum = sum ? ggml_add(ctx_, sum, part) : part;
         }
@@ -675,8 +676,8 @@ static std::unique_ptr<DraftGraph> composed(const DraftSpec & spec, const DraftW
     }
     std::vector<ggml_tensor *> inputs, outputs;
     for (const Builder & b : builders) {
-        inputs.insert(inputs.end(), b.made_inputs().begin(), b.made_inputs().end());
-        outputs.insert(outputs.end(), b.made_outputs().begin(), b.made_outputs().end());
+        inputs.insert(inputs.end(), b.input_tensors().begin(), b.input_tensors().end());
+        outputs.insert(outputs.end(), b.output_tensors().begin(), b.output_tensors().end());
     }
     if (!memory) return g;
     std::tie(g->packed, g->picked) = memory->allocate(g->ctx.get(), g->gf, inputs, outputs);

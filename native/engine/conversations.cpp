@@ -67,8 +67,8 @@ void Conversations::cut(Sequence & s, int n) {
 // another token follows and the hidden state is gone, the row stays unchanged. One outdated row among many hardly
 // affects the drafts.
 void Conversations::reuse_draft(Sequence & s, int n_keep, bool is_same_next) {
-    const bool is_made_anew = !is_same_next && s.hidden_states.has(n_keep - 1);
-    if (n_keep <= s.draft->n_rows()) s.draft->truncate(is_made_anew ? n_keep - 1 : n_keep);
+    const bool is_recomputed = !is_same_next && s.hidden_states.has(n_keep - 1);
+    if (n_keep <= s.draft->n_rows()) s.draft->truncate(is_recomputed ? n_keep - 1 : n_keep);
     s.hidden_states.truncate(n_keep);
 }
 
@@ -141,8 +141,8 @@ void Conversations::adopt(Sequence & s) {
 void Conversations::adopt_draft(Sequence & s, const Sequence & source, int n) {
     const int n_rows = std::min(n, source.draft->n_rows());
     const bool is_same_next = n < (int)source.tokens.size() && source.tokens[n] == s.tokens[n];
-    const bool is_made_anew = n_rows == n && !is_same_next && source.hidden_states.has(n - 1);
-    const int n_copied = is_made_anew ? n - 1 : n_rows;
+    const bool is_recomputed = n_rows == n && !is_same_next && source.hidden_states.has(n - 1);
+    const int n_copied = is_recomputed ? n - 1 : n_rows;
     std::vector<uint8_t> rows;
     source.draft->save_rows(n_copied, rows);
     s.draft->load_rows({rows.data(), rows.size()}, n_copied);

@@ -14,24 +14,24 @@ class DraftedDepth {
     // needs a separate graph. Every step of a block costs a row of the output head, used or not; on a CPU that can be
     // more than half of the pass. A round that uses all steps doubles the number for the next. The number is halved if
     // it is more than twice what rounds use.
-    int n_asked() const { return n_asked_; }
+    int n_requested() const { return n_requested_; }
 
     // Adds the number of draft steps of a round.
     void add(int n) {
         mean_ += rate * (n - mean_);
-        if (n >= n_asked_) {
-            n_asked_ = std::min(2 * n_asked_, n_asked_max);
-        } else if (n_asked_ > 2 && 2.0 * (1.0 + std::max(mean_, (double)n)) < n_asked_) {
-            n_asked_ /= 2;
+        if (n >= n_requested_) {
+            n_requested_ = std::min(2 * n_requested_, n_requested_max);
+        } else if (n_requested_ > 2 && 2.0 * (1.0 + std::max(mean_, (double)n)) < n_requested_) {
+            n_requested_ /= 2;
         }
     }
 
   private:
     static constexpr double rate = 0.1;  // weight of a round in the mean
-    static constexpr int n_asked_max = 1024;
+    static constexpr int n_requested_max = 1024;
 
     double mean_ = 2.0;
-    int n_asked_ = 16;
+    int n_requested_ = 16;
 };
 
 }  // namespace eaglecpp

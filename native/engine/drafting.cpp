@@ -66,8 +66,8 @@ void Drafting::plan(Sequence & s) {
     }
     if (traits_.depth_max > 0) {
         // A device's captured graphs always compute all draft steps.
-        const int n_asked = planner_.options().pads_rows ? INT_MAX : s.drafted_depth.n_asked();
-        request.limits.depth_max = std::min(traits_.depth_max, n_asked);
+        const int n_requested = planner_.options().pads_rows ? INT_MAX : s.drafted_depth.n_requested();
+        request.limits.depth_max = std::min(traits_.depth_max, n_requested);
     }
     TextDraft text;
     if (s.uses_text || s.forces) text = propose_text(s, request.limits), request.text = &text;
@@ -196,15 +196,15 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         if (growing.empty()) return;
         start = now_ms();
         // The frontier may be the next step that the commit already ran.
-        const bool is_made = n_used < n_steps && growing[0]->plan.frontier().size() == 1 &&
+        const bool was_run = n_used < n_steps && growing[0]->plan.frontier().size() == 1 &&
                              growing[0]->draft->take_step(n_used, next_rows(*growing[0])[0]);
-        if (!is_made) {
+        if (!was_run) {
             n_used = n_steps;  // the remaining steps are of no use
             if (!traits_.is_parallel) extend(growing);
         }
         proposals.clear();
-        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_step(*s, is_made)});
-        ms = spend() + (is_made ? step_ms : 0.0);
+        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_step(*s, was_run)});
+        ms = spend() + (was_run ? step_ms : 0.0);
     }
 }
 
@@ -217,7 +217,7 @@ void Drafting::extend(const std::vector<Sequence *> & growing) {
 
 // Returns the candidates of the drafter's last call for each node of the frontier. A parallel drafter's candidates do
 // not depend on the drafts before them.
-std::vector<std::vector<Candidate>> Drafting::propose_step(Sequence & s, bool is_made) {
+std::vector<std::vector<Candidate>> Drafting::propose_step(Sequence & s, bool was_run) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();
     const bool is_parallel = traits_.is_parallel;
@@ -227,7 +227,7 @@ std::vector<std::vector<Candidate>> Drafting::propose_step(Sequence & s, bool is
         const int depth = pool.depth[frontier[i]];
         // Children of the root follow the last token.
         const Pos pos = (Pos)s.tokens.size() + depth;
-        if (!is_parallel || i == 0) next = propose(s, is_parallel || is_made ? depth : (int)i, pos);
+        if (!is_parallel || i == 0) next = propose(s, is_parallel || was_run ? depth : (int)i, pos);
         children.push_back(next);
         if (!s.sampler->has_grammar()) continue;
         Tokens path;

@@ -95,7 +95,7 @@ bool supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) {
 }
 
 // Returns the buffer type whose questions come to us from now on, or null.
-ggml_backend_buffer_type_t find_asked_type(ggml_backend_dev_t cpu) {
+ggml_backend_buffer_type_t find_answering_type(ggml_backend_dev_t cpu) {
     const auto get = (ggml_backend_dev_get_extra_bufts_t)cpu_function("ggml_backend_dev_get_extra_bufts");
     for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) placement_.push_back(*b);
     for (ggml_backend_buffer_type_t type : placement_) {
@@ -151,8 +151,8 @@ Status install() {
     const auto init = (abi::BufferInit)symbol_beside((void *)&ggml_backend_buft_name, "ggml_backend_buffer_init");
     if (!barrier_of_ggml || !init)
         return without("this libggml does not export ggml_barrier and ggml_backend_buffer_init");
-    const auto asked = (abi::BufferType *)find_asked_type(cpu);
-    if (!asked) return without("this libggml was built without repacking of weights (GGML_CPU_REPACK=OFF)");
+    const auto answering = (abi::BufferType *)find_answering_type(cpu);
+    if (!answering) return without("this libggml was built without repacking of weights (GGML_CPU_REPACK=OFF)");
     ours.weights = (ggml_backend_buffer_type_t)make_weights_buffer_type(cpu, init);
     placement_.insert(placement_.begin(), ours.weights);
     placement_.push_back(nullptr);
@@ -161,7 +161,7 @@ Status install() {
     p.supports_buft.apply(&((abi::Device *)cpu)->iface.supports_buft, supports_buft);
     p.get_proc_address.apply(&((abi::Registry *)ggml_backend_dev_backend_reg(cpu))->iface.get_proc_address,
                              get_proc_address);
-    p.extra.apply(&asked->context, node_traits_before((abi::ExtraBufferType *)asked->context));
+    p.extra.apply(&answering->context, node_traits_before((abi::ExtraBufferType *)answering->context));
     s.is_active = trial_succeeds();
     if (!s.is_active) {
         p.extra.undo(), p.get_proc_address.undo(), p.supports_buft.undo(), p.supports_op.undo();

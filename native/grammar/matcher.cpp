@@ -87,12 +87,12 @@ constexpr size_t n_stack = (size_t)64 << 20;
 struct MakeCall {
     const LlgConstraintInit & init;
     const std::string & text;
-    LlgMatcher * made;
+    LlgMatcher * matcher;
 };
 
 void make_now(void * p) {
     auto & call = *static_cast<MakeCall *>(p);
-    call.made = Llguidance::get().new_matcher(&call.init, "lark", call.text.c_str());
+    call.matcher = Llguidance::get().new_matcher(&call.init, "lark", call.text.c_str());
 }
 
 // Runs the call on a stack that no schema overflows. Unused pages cost nothing.
@@ -126,7 +126,7 @@ GrammarMatcher::Matcher GrammarMatcher::make(const std::string & text) const {
     init.verbose_errors = false;
     MakeCall call{init, text, nullptr};
     if (!run_on_stack(call)) fail(ErrorKind::out_of_memory, "no stack of %zu MB to compile a grammar", n_stack >> 20);
-    return Matcher(call.made);
+    return Matcher(call.matcher);
 }
 
 void GrammarMatcher::give_up() const {
