@@ -459,8 +459,7 @@ void bind_engine(nb::module_ & m) {
             "find_image", [](const E & e, const std::string & key) { return image_ids(e.get().images().find(key)); },
             nb::arg("key"))
         .def(
-            "image_id",
-            [](const E & e, const std::string & key, int n) { return e.get().images().first_id({key, n}); },
+            "image_id", [](const E & e, const std::string & key, int n) { return e.get().images().first_id({key, n}); },
             nb::arg("key"), nb::arg("n_rows"))
         .def(
             "image_name",

@@ -180,8 +180,8 @@ bool Cells::load_end(const SeqRange & range, int n, const std::vector<uint8_t> &
     llama_memory_t mem = llama_get_memory(ctx_);
     if (range.copy >= 0) llama_memory_seq_rm(mem, range.copy, -1, -1);
     n_run_[of(range.first)] = 0;
-    const size_t n_taken = llama_state_seq_set_data_ext(ctx_, bytes.data(), bytes.size(), range.first,
-                                                        LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+    const size_t n_taken =
+        llama_state_seq_set_data_ext(ctx_, bytes.data(), bytes.size(), range.first, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
     if (n_taken != bytes.size() || n_rows(range) != n) return false;
     const bool ok = llama_memory_seq_rm(mem, range.first, pos(range, n), -1);
     for (int i = 1; i < range.count; ++i) {
