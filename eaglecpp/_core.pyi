@@ -61,7 +61,7 @@ class EngineOptions:
     n_leaves_max: int  # maximum tree leaves per round and sequence
     draft_device: str  # "auto" | "cpu" | a ggml device name
     draft_type_kv: str  # "f16" | "f32"
-    draft_window: int  # tokens that the drafter attends to, counted from the last; 0 = as its file says
+    draft_window: int  # number of last tokens that the drafter attends to; 0 = as its file says
     text_drafts: str  # "auto" = if there is a drafter | "on" = also without a drafter | "off"
     exact: str  # "auto" | "on" | "off"
     lora: list[tuple[str, float]]
@@ -130,7 +130,7 @@ class GenerateParams:
 
 class TokenLogprobs:
     logprob: float
-    top: list[tuple[int, float]]  # (token, logprob), best first, n_probs of them
+    top: list[tuple[int, float]]  # n_probs pairs (token, logprob), best first
 
 class StepResult:
     """Result of one step of a sequence: a slice of the prefill (no tokens) or one round (1..depth+1 tokens)."""
@@ -258,7 +258,9 @@ class Engine:
     @property
     def exact_rows(self) -> str: ...  # "1-5, 8"
     def metadata(self) -> dict[str, str]: ...
-    def fim_tokens(self) -> dict[str, int]: ...  # pre, suf, mid, rep, sep, if in the vocabulary
+    def fim_tokens(
+        self,
+    ) -> dict[str, int]: ...  # keys pre, suf, mid, rep, sep, if the vocabulary has the token
     def chat_template(self, name: str = "") -> str: ...  # "" = none in the file
     def draft_info(self) -> dict[str, Any] | None: ...
     def device_info(self) -> dict[str, Any]:
@@ -323,7 +325,7 @@ class Engine:
     ) -> tuple[int, int]:
         """Adds an image and returns the same as `find_image`. rows: [n, width of the target's input]; is_whole: the
         rows attend to each other in both directions; n_columns: columns of rows that are numbered in three dimensions
-        (M-RoPE), 0 = the rows are numbered like text. The engine keeps the most recently used images.
+        (M-RoPE), 0 = the rows are numbered like text. The engine keeps only the most recently used images.
         """
 
     def tokens(self, sequence: int) -> list[int]:
@@ -387,8 +389,8 @@ class Target:
         """Runs the tokens in a cleared context. Returns hidden states f32 [n_layers, n_tokens, n_embd] and logits f32 [n_tokens, n_vocab]."""
 
     def time_rows(self, prefix: Sequence[int], tokens: Sequence[int], repeats: int = 1) -> list[float]:
-        """Returns the milliseconds of each of `repeats` decodes of the tokens as rows of one batch, all with logits,
-        after the prefix. The prefix is run again only if it differs from the prefix of the last call."""
+        """Decodes the tokens `repeats` times after the prefix, as rows of one batch, all with logits. Returns the
+        milliseconds of each decode. The prefix is run again only if it differs from the prefix of the last call."""
 
 class Sampler:
     """A sampler without engine, on logits f32 [n_vocab]. If only a vocabulary size is given, DRY and grammars are not
@@ -453,7 +455,7 @@ class Drafter:
     def extend(
         self, states: NDArray[np.float32], tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Runs draft rows after the committed ones: states f32 [n_rows, n_embd]; parents index earlier draft rows of
+        """Runs draft rows after the committed rows. states: f32 [n_rows, n_embd]; parents index earlier draft rows of
         the same tree (-1 = the last committed row). Returns logits [n_rows, n_draft_vocab], states [n_rows, n_embd]."""
 
     def truncate(self, n_rows: int) -> None: ...

@@ -25,7 +25,9 @@ UnsupportedError = of_convert.UnsupportedError
 
 
 class MismatchError(EagleError):
-    """The drafter, or an adapter, does not fit the target: other width, vocabulary, tokenizer, layers."""
+    """The drafter, or an adapter, does not fit the target: its width, vocabulary, tokenizer or layers
+    differ.
+    """
 
 
 class ContextFullError(InvalidValueError):
@@ -109,4 +111,4 @@ class TemplateError(EagleError, ValueError):
 
 for _class in [*globals().values()]:
     if isinstance(_class, type):
-        _class.__module__ = __name__  # a traceback names a class as users import it
+        _class.__module__ = __name__  # so that tracebacks name a class as users import it

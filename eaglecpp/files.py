@@ -84,8 +84,8 @@ def fingerprint(path: Path) -> str:
 
 
 def link(file: Path, path: Path) -> None:
-    """Makes `file` readable as `path` too, without a copy. Raises OSError if that is impossible: Windows lets
-    only administrators and developers make symbolic links, and a hard link cannot cross volumes.
+    """Makes `file` readable as `path` too, without a copy. Raises OSError if the file cannot be linked:
+    Windows lets only administrators and developers make symbolic links, and a hard link cannot cross volumes.
     """
     real = file.resolve()  # a hard link to a symbolic link would be another symbolic link, in another folder
     try:

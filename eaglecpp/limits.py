@@ -25,7 +25,7 @@ JSON_VALUES = 1_000_000
 """Maximum values in the JSON body of a request, counted by brackets and commas."""
 EMBEDDING_VALUES = 8 << 20
 """Maximum values in all vectors of one embeddings request: 2048 vectors of 4096 values, which is OpenAI's
-limit, or 21,845 of 384.
+limit, or 21,845 vectors of 384 values.
 """
 PATTERN_CHARS = 1 << 16
 """Maximum characters in all regular expressions of a JSON schema."""

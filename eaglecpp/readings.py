@@ -220,7 +220,7 @@ def _measure(
 
 
 def own_texts(target: Path, layers: Sequence[int]) -> list[OwnText]:
-    """Generates the target's greedy answers to the built-in prompts, with its hidden states. Raises
+    """Generates the target's greedy answers to the built-in prompts, with the target's hidden states. Raises
     EagleError.
     """
     from eaglecpp.engine.engine import Engine
@@ -347,7 +347,7 @@ def _shared_tables(
 
 
 def _reasons(best: Measured, measured: Sequence[Measured], choices: Sequence[Choice]) -> dict[str, str]:
-    """Returns, for each choice, the reason for its value; the reasons are written to the file."""
+    """Returns the reason for the value of each choice. The reasons are written to the drafter's file."""
     reasons = {}
     for choice in choices:
         others = [

@@ -140,7 +140,7 @@ _PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.IGNORECASE)
 def in_order(names: Iterable[str]) -> list[str]:
     """Returns the file names of one split file in the order of its parts.
 
-    Raises ValueError unless they are exactly the parts of one file.
+    Raises ValueError unless the names are exactly the parts of one file.
     """
     matches = [_PART.fullmatch(name) for name in names]
     parts = sorted((m for m in matches if m is not None), key=lambda m: int(m[2]))
@@ -218,7 +218,7 @@ def read_name(text: str) -> ModelName:
 
 
 def model_name(text: str) -> ModelName:
-    """Returns the model name in a reference that is not an existing path.
+    """Returns the model name in a reference. The reference must not be an existing path.
 
     Raises ModelNotFoundError, with the message "no such file" if the text can only be a path.
     """

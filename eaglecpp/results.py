@@ -94,10 +94,10 @@ class Timings:
     """Counters of one generation (or a sum of several). Times in milliseconds.
 
     `rounds`: forward passes of the target after the prefill. `tried_per_depth[d]`: rounds whose draft was
-    checked at depth d + 1; `hits_per_depth[d]`: rounds in which it was accepted there. `reused_n`: prompt
-    tokens taken from the previous conversation. `loops`: the answer ends in a repetition. `peak_memory`: peak
-    memory of the process so far, in bytes. `text_draft_n`, `text_draft_n_accepted`: the drafted tokens that
-    came from the text itself, not from a drafter.
+    checked at depth d + 1; `hits_per_depth[d]`: rounds in which the draft was accepted at this depth.
+    `reused_n`: prompt tokens taken from the previous conversation. `loops`: the answer ends in a repetition.
+    `peak_memory`: peak memory of the process so far, in bytes. `text_draft_n`, `text_draft_n_accepted`: the
+    drafted tokens that came from the text itself, not from a drafter.
 
     `exact`: every token of this answer was computed bit for bit as in target-only decoding, so the text is
     the same. Also False if this is unknown.

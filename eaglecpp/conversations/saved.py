@@ -35,8 +35,8 @@ class SavedChatError(EagleError):
 @dataclass(frozen=True)
 class SavedChat:
     """One conversation. model, draft: the references that the chat was opened with; examples: the model's
-    examples when the chat began, None if an earlier release saved it; parameters, strategy: set by the user
-    in the chat, by Modelfile name; created, updated: seconds since 1970.
+    examples when the chat began, None if an earlier release saved it; parameters, strategy: settings that the
+    user changed in the chat, by their Modelfile name; created, updated: seconds since 1970.
     """
 
     id: str
@@ -75,7 +75,7 @@ def new_chat(model: str, draft: str | None = None) -> SavedChat:
 
 
 def write_chat(path: Path, chat: SavedChat) -> SavedChat:
-    """Writes a conversation atomically and returns it as it was saved. Raises SavedChatError, which names the
+    """Writes a conversation atomically and returns the saved state. Raises SavedChatError, which names the
     file.
     """
     chat = replace(chat, updated=time.time())
@@ -111,10 +111,8 @@ class ChatFolder:
         self.directory = directory
 
     def save(self, chat: SavedChat) -> SavedChat:
-        """Writes the chat and returns it as it was saved. It gets a new id if another process has written to
-        its file meanwhile.
-
-        Raises SavedChatError, which names the file, if it cannot be written.
+        """Writes the chat and returns the saved state. The chat gets a new id if another process has written
+        to its file meanwhile. Raises SavedChatError, which names the file.
         """
         path = self.path(chat)
         try:

@@ -94,7 +94,8 @@ def request(
 ) -> httpx.Response:
     """Sends a request and returns the streaming response, which the caller closes. timeout: seconds between
     two packets; None waits without a limit, since loading and long prompts take time. TCP keep-alive detects
-    a lost host within two minutes. Raises NoServerError if no server listens; ServerRefusedError.
+    a lost host within two minutes. Raises NoServerError if no server listens, ServerRefusedError if the
+    server refuses the request.
     """
     import httpx
 
@@ -220,8 +221,8 @@ class ServerAnswers:
         return facts
 
     def found(self) -> tuple[ModelFiles, bool, bool]:
-        """Returns the model as the server describes it (without files), whether it drafts, and whether it
-        accepts images. Raises ServerRefusedError, ModelNameError.
+        """Returns the server's description of the model (without files), whether the model drafts, and
+        whether it accepts images. Raises ServerRefusedError, ModelNameError.
         """
         facts, name = self.facts(), read_name(self.model)
         text = Modelfile(from_=(Command("model", str(name)),), system=str(facts.get("system") or "") or None)

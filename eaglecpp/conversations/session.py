@@ -39,11 +39,11 @@ Answers = Callable[[Conversation, Mapping[str, Any]], AnswerStream]
 
 
 class ChatSession:
-    """A conversation, in its own session of the engine or in the engine's default one.
+    """A conversation, in a session of its own or in the engine's default session.
 
     engine:  the engine that answers, or other `Answers`
     system:  the system prompt; None for the model's own
-    session: a `Session` of the engine, which the caller closes; None for the engine's default one
+    session: a `Session` of the engine, which the caller closes; None for the engine's default session
     conversation, saved: a conversation to continue
     If the conversation outgrows the context, whole exchanges are left out of the prompt, oldest first;
     `left_out` counts these messages. They stay in `history`.

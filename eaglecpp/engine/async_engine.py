@@ -74,8 +74,8 @@ _log = logging.getLogger("eaglecpp.async")
 class Serving(TypedDict, total=False):
     """Options for serving requests.
 
-    n_queue:     maximum requests that wait for a slot, and maximum that wait for embeddings; default 512
-    host_cache_bytes: host memory for conversations that are swapped out; default 0
+    n_queue:     maximum number of requests that wait for a slot, and of those that wait for embeddings;
+    default 512 host_cache_bytes: host memory for conversations that are swapped out; default 0
     slot_time_s: maximum seconds for which a generation holds its slot, or an embeddings request takes turns,
     while other requests wait; 0 = no limit
     n_unread:    number of unread chunks after which a stream's generation is cancelled; 0 = no limit
@@ -90,7 +90,7 @@ class Serving(TypedDict, total=False):
 
 
 class OpenServing(Serving, OpenKeywords, total=False):
-    """Arguments of `AsyncEngine.open`, in addition to those of `Engine.open`."""
+    """Arguments of `AsyncEngine.open`: those of `Engine.open`, and `Serving`."""
 
     strategy: str | Strategy | None
     model: ModelOptions | None
@@ -177,7 +177,7 @@ class AsyncEngine:
 
     @property
     def host_cached(self) -> tuple[int, int]:
-        """Number of conversations in host memory, and their bytes."""
+        """Number of conversations in host memory, and the bytes that they take."""
         return len(self._scheduler.cache), self._scheduler.cache.n_bytes
 
     @property
@@ -198,7 +198,7 @@ class AsyncEngine:
 
     def resolve(self, request: GenerationRequest) -> ResolvedRequest:
         """Checks a request and does the slow part of its preparation: prompt, grammar, sampler. Raises the
-        errors of `stream`, and GrammarError. Blocks, so call it in `run_in_lane`.
+        errors of `stream`, and GrammarError. This method blocks, so pass it to `run_in_lane`.
         """
         resolved = self.engine.shared.resolve(request)
         with checks_arguments():
@@ -296,7 +296,7 @@ class AsyncEngine:
                         f"{n_values_most} values in all; send fewer at a time"
                     )
         finally:
-            finished.set()  # stops the work of a cancelled caller at its next step
+            finished.set()  # stops the work for a cancelled caller at the next step
             self._n_embedding -= 1
         return vectors
 

@@ -32,7 +32,7 @@ _NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
 
 
 class EmbedKeywords(TypedDict, total=False):
-    """Arguments of `Engine.embed`, which documents them."""
+    """Keyword arguments of `Engine.embed`, explained in its docstring."""
 
     dimensions: int | None
     truncate: bool
@@ -71,7 +71,8 @@ class Embedder:
     ) -> list[Embedding]:
         """Like `Engine.embed` for a list. n_ctx: maximum tokens of a text, if less than the engine's context;
         special: parse the text of special tokens; n_before: number of inputs before these texts, for error
-        messages; lock: held for each step; is_over: returns True if the rest is no longer needed.
+        messages; lock: lock to hold during each step; is_over: function that returns True once the vectors
+        are no longer needed.
         """
         import numpy as np  # not at the top: the import takes 0.1 s, and `eaglecpp run` does not need it
 
@@ -117,7 +118,7 @@ class Embedder:
     def _read(
         self, text: Prompt, index: int, n_max: int, truncate: bool, special: bool
     ) -> tuple[list[int], bool]:
-        """Returns the tokens of a text, and whether it was truncated."""
+        """Returns the tokens of a text, and whether the text was truncated."""
         if isinstance(text, str | bytes):
             n_chars = max(_CHARS_PER_TOKEN * n_max, 0 if truncate else _COUNTED_CHARS)
             tokens, is_whole = self._tokens(text, n_max, n_chars, special)
@@ -137,8 +138,8 @@ class Embedder:
         return [*tokens[: n_max - n_tail], *(tokens[-n_tail:] if n_tail else [])], True
 
     def _tokens(self, text: str | bytes, n_max: int, n_chars: int, special: bool) -> tuple[list[int], bool]:
-        """Returns the tokens of a text and whether it was read to its end; a long text is read only until it
-        has more than `n_max` tokens. n_chars: characters to read first
+        """Returns the tokens of a text, and whether all of the text was read. Reading a long text stops after
+        more than `n_max` tokens. n_chars: characters to read first
         """
         whole = text if isinstance(text, str) else text.decode("utf-8", "replace")
         while True:

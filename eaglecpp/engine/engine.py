@@ -108,11 +108,11 @@ class Engine(Talking):
     def generate_many(
         self, prompts: Sequence[Prompt | MessageList], **options: Unpack[ChatKeywords]
     ) -> list[Completion]:
-        """Completes prompts and answers conversations (lists of messages) concurrently in the
-        free conversations (`n_sequences`). Results are in the order of the prompts, each the same as from
-        a single call; options as in `generate` and `chat`.
+        """Completes prompts and answers conversations (lists of messages) concurrently in the free
+        conversations (`n_sequences`). Results are in the order of the prompts, and each result is the same as
+        from a single call. Options are those of `generate` and `chat`.
 
-        All prompts are checked before the first one runs; an error of the check names the prompt's index.
+        All prompts are checked before the first prompt runs. An error of this check names the prompt's index.
         """
         requests = [self._resolved(index, prompt, options) for index, prompt in enumerate(prompts)]
         sessions, scheduler = [self.default_session], Scheduler(is_watched=False)
@@ -135,8 +135,8 @@ class Engine(Talking):
         self, texts: Prompt | Sequence[Prompt], **options: Unpack[EmbedKeywords]
     ) -> Embedding | list[Embedding]:
         """Returns the vector of a text (str, bytes or token ids), or the vectors of a list of texts. Works
-        with embedding models and with generative ones. Uses the loaded weights and a separate context, so
-        conversations keep theirs.
+        with embedding models and generative models. Uses the loaded weights and a separate context, so
+        conversations keep their caches.
 
         dimensions: number of values to keep, for models trained for truncated vectors. truncate: cut a text
         that exceeds the context; False raises `ContextFullError`. normalize: scale to length 1. pooling: how
@@ -303,8 +303,8 @@ class Engine(Talking):
 
     @property
     def native(self) -> core.Engine:
-        """The extension's engine, for anything without a method here. Calls of its methods bypass the check
-        that one thread uses the engine at a time.
+        """The extension's engine, for calls that `Engine` has no method for. Calls of its methods bypass the
+        check that one thread uses the engine at a time.
         """
         return self._native.get()
 

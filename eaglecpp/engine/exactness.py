@@ -22,9 +22,9 @@ class Exactness:
     """Result of the measurement.
 
     rows:       the exact batch sizes in tokens, as in "1-5, 8"
-    never:      reason why this target is never exact with a drafter, "" if it can be
-    trees:      True if trees can be exact too; chains always can
-    ms, decodes: time and steps of the measurement; 0 if it was loaded
+    never:      reason why this target is never exact with a drafter, "" if it can be exact
+    trees:      True if trees can be exact too; chains always can be exact
+    ms, decodes: time and steps of the measurement; 0 if the result was loaded from a file
     """
 
     rows: str = "1"

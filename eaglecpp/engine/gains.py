@@ -59,7 +59,7 @@ class Gains:
             self.answers = [*self.answers, answer][-_N_MAX:]
 
     def replace(self, answers: Iterable[Answered], kernels: float | None = None) -> None:
-        """Replaces the saved answers by ones that were measured against target-only decoding."""
+        """Replaces the saved answers by answers that were measured against target-only decoding."""
         self.answers = list(answers)[-_N_MAX:]
         self.kernels = kernels or self.kernels
 

@@ -98,7 +98,7 @@ _WHITESPACE = {"whitespace_flexible": False, "item_separator": ", ", "key_separa
 
 
 def _from_schema(schema: str | Mapping[str, Any], strict: bool) -> Lark:
-    """Builds a grammar for values of a schema. strict: raises GrammarError unless all of it can be
+    """Builds a grammar for values of a schema. strict: raise GrammarError unless the whole schema can be
     enforced.
     """
     try:
@@ -146,8 +146,8 @@ class _Schema:
             self._complete(schema)
 
     def _ways(self, schema: Any) -> int:
-        """Returns the combinations of alternatives in a schema's parts, which llguidance writes out when it
-        joins them.
+        """Returns the number of combinations of alternatives in a schema. llguidance writes out each
+        combination when it joins the schema's parts.
         """
         if not isinstance(schema, dict):
             return 1

@@ -14,7 +14,7 @@ from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.errors import UnsupportedError
 
 _NEEDED = {"pre": "prefix", "suf": "suffix", "mid": "middle"}
-_CHARS_PER_TOKEN = 64  # limits the text before it is tokenized, which bounds the time
+_CHARS_PER_TOKEN = 64  # limits the text before tokenization, which bounds the time
 
 
 @dataclass(frozen=True)

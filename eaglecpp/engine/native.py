@@ -83,11 +83,11 @@ class NativeEngine:
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[core.Engine]:
         """Holds the engine for one native call, then forwards its log. Raises `EngineBusyError` if another
-        thread holds it.
+        thread holds the engine.
 
         Not a lock: Ctrl+C between `acquire` and `try` would leave a lock taken forever. Here the interrupted
-        thread still holds the engine, and its next call releases it. `setdefault` is atomic. A nested call in
-        the same thread, which the garbage collector may start, leaves the outer hold in place.
+        thread still holds the engine, and that thread's next call releases it. `setdefault` is atomic. A
+        nested call in the same thread, which the garbage collector may start, leaves the outer hold in place.
         """
         me, hold = threading.get_ident(), _Hold()
         while self._holder.setdefault("thread", me) != me:
@@ -140,7 +140,7 @@ class NativeSequence:
     or collected. Raises `EngineBusyError` if another thread holds the engine.
     """
 
-    _closed = True  # until it is constructed
+    _closed = True  # until the constructor has opened a sequence
 
     def __init__(self, engine: NativeEngine) -> None:
         self._engine = engine

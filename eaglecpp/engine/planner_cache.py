@@ -119,12 +119,14 @@ class PlannerCache:
         self._saved = learned
 
     def _read(self, native: core.Engine) -> _Learned | None:
-        """Reads the file and loads its costs; returns None if it is missing, old or damaged."""
+        """Reads the planner file and loads its costs into the engine. Returns None for a missing, old or
+        damaged file.
+        """
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             if time.time() - self._path.stat().st_mtime > _KEPT_S:
                 return None
             learned = msgspec.json.decode(self._path.read_bytes(), type=_Learned)
-            # an engine that was closed before it decoded leaves no costs
+            # an engine that is closed before decoding saves no costs
             if learned.key == self._key and "verify" in learned.costs and native.load_costs(learned.costs):
                 return learned
         if self._path.is_file():
@@ -134,13 +136,13 @@ class PlannerCache:
     def _drop_old(self) -> None:
         oldest = time.time() - _KEPT_S
         for path in self._path.parent.iterdir():
-            with contextlib.suppress(OSError):  # another process may have removed it
+            with contextlib.suppress(OSError):  # another process may have removed the file
                 if path.stat().st_mtime < oldest:
                     path.unlink()
 
 
 def options_key(model: ModelOptions, drafting: DraftOptions, free: Collection[str] = ()) -> str:
-    """Returns every option that changes the cost of a round, except those in `free`."""
+    """Returns a text with every option that changes the cost of a round, except the options in `free`."""
     return " ".join(
         f"{option.name}={getattr(owner, option.name)}"
         for owner in (model, drafting)

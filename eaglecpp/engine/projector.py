@@ -46,8 +46,8 @@ class Chunk:
 
 
 class Projector:
-    """mmproj: the projector's file; target: the target's file, of which only metadata is read; gpu: allow
-    devices.
+    """Encodes images in a separate process. mmproj: the projector's file; target: the target's file, of which
+    only metadata is read; gpu: allow devices.
 
     Raises GgufError for a damaged file, MismatchError for a projector of another model, or with embeddings
     that this engine cannot position.
@@ -102,7 +102,7 @@ class Projector:
         return ids
 
     def has_all(self, ids: Sequence[int]) -> bool:
-        """Returns whether the engine still has all images among these ids."""
+        """Returns whether the engine still has the embeddings of all images whose ids are in a prompt."""
         return all(self._engine.get().has_image(id) for id in ids if id < 0)
 
     def __del__(self) -> None:

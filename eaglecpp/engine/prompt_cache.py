@@ -108,8 +108,8 @@ def n_usable(tokens: list[int], ends: list[int], prompt: Sequence[int]) -> int:
 
 
 class PromptCache:
-    """The files of one engine, in a folder that other processes may share. of: everything the state depends
-    on, as text.
+    """The files of one engine, in a folder that other processes may share. of: text with everything that the
+    saved states depend on.
     """
 
     def __init__(self, folder: Path, n_most: int, of: str, native: core.Engine | None = None) -> None:

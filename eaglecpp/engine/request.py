@@ -190,9 +190,8 @@ class GenerationRequest(PromptOptions):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **what: Any) -> GenerationRequest:
-        """Builds a request from keyword arguments: those of `Session.chat` if `what` has `messages`, else
-        those of `Session.stream`. what: further fields of the request. Raises InvalidTypeError for unknown
-        arguments.
+        """Builds a request from keyword arguments: those of `Session.chat` if `what` has `messages`, else of
+        `Session.stream`. what: further fields of the request. Raises InvalidTypeError for unknown arguments.
         """
         keywords: Any = GenerateKeywords
         if "messages" in what:
@@ -301,7 +300,7 @@ class Shared:
 
     def _plain_prompt(self, request: GenerationRequest, n_ctx: int, n_max: int) -> ChatPrompt:
         """Builds a prompt without a template. n_max: maximum tokens of a truncated prompt. The cut removes
-        whole blocks of half that length, so a growing prompt keeps its prefix and most of it is not computed
+        whole blocks of half that length, so a growing prompt keeps its prefix, most of which is not computed
         again.
         """
         prompt: Any = request.prompt

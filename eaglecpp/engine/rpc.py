@@ -37,9 +37,9 @@ _connected: dict[str, str] = {}  # server -> endpoint of its relay, which ggml c
 def connect(endpoints: Sequence[str]) -> None:
     """Registers the devices of each server in llama.cpp, once per process and again after a server was lost.
 
-    endpoints: "host:port", IPv4 or a name. Every model loaded afterwards may use them. Raises ValueError for
-    an invalid endpoint, UnsupportedError without the RPC backend or for a server that is unreachable, is not
-    an RPC server, or has another version.
+    endpoints: "host:port", IPv4 or a name. Every model loaded afterwards may use these devices. Raises
+    ValueError for an invalid endpoint, UnsupportedError without the RPC backend or for a server that is
+    unreachable, is not an RPC server, or has another version.
     """
     for endpoint, relay, _ in core.lost_rpc_servers():
         if _connected.get(endpoint) == relay:
@@ -81,8 +81,8 @@ def start_relay(endpoint: str) -> str:
 
 
 def keep_drafter_here(options: DraftOptions, devices: Sequence[dict[str, Any]]) -> DraftOptions:
-    """Resolves `draft_device` auto to this machine's own GPU, or its CPU. A drafter takes many short steps,
-    so a network between them costs more than it saves.
+    """Resolves `draft_device` "auto" to this machine's own GPU, or to its CPU. A drafter takes many short
+    steps, so a network between them costs more than it saves.
 
     devices: as in `lowlevel.system_info()["devices"]`
     """

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class FairLock:
     """A first-in, first-out lock.
 
-    Engines that share a machine take turns with it: computing at the same time is slower than one after the
-    other. The thread that has just released a plain lock may get it again at once.
+    Engines that share a machine use the lock to take turns, because computing at the same time is slower than
+    one engine after the other. A plain lock would not do: the thread that has just released it may get it
+    again at once.
     """
 
     def __init__(self) -> None:

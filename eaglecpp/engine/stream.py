@@ -28,11 +28,11 @@ _UNWATCHED_MS = 100.0
 
 
 class Stream(AnswerStream):
-    """A running generation: iterate for chunks, `completion()` for the result so far, `close()` to stop
-    early.
+    """A running generation. Iterate over it for chunks; `completion()` returns the result so far, `close()`
+    stops early.
 
-    `seed` is the seed in use, `prompt_tokens` the prompt as token ids, `reused_n` how many of them were
-    reused.
+    `seed` is the seed in use, `prompt_tokens` the prompt as token ids, `reused_n` the number of prompt tokens
+    that were reused.
     """
 
     def __init__(

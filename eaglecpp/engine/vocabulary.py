@@ -18,9 +18,9 @@ from eaglecpp.errors import ContextFullError, InvalidTypeError, InvalidValueErro
 class Detokenizer:
     """Incremental UTF-8 decoding with stop strings.
 
-    `stop`: strings that end the text; they are cut off with everything after them. The stop string that is
-    completed first wins; if several are completed at the same character, the longest wins. `errors`: handling
-    of bytes that are not UTF-8, as in `bytes.decode`; U+FFFD by default.
+    `stop`: strings that end the text. A stop string is cut off, with everything after it. The stop string
+    that is completed first wins; if several are completed at the same character, the longest wins. `errors`:
+    handling of bytes that are not UTF-8, as in `bytes.decode`; U+FFFD by default.
     """
 
     def __init__(self, stop: Iterable[str] = (), errors: str = "replace") -> None:
@@ -122,7 +122,7 @@ class Vocabulary:
 
     @cached_property
     def fim_tokens(self) -> dict[str, int]:
-        """The infill tokens in the file, by llama.cpp's names: pre, suf, mid, rep, sep."""
+        """The infill tokens in the model's file, by llama.cpp's names (pre, suf, mid, rep, sep)."""
         return self._engine.get().fim_tokens()
 
     def tokenize(
@@ -178,7 +178,7 @@ class Vocabulary:
         return self._unended(self.projector.tokens(chunks, images), add_bos)
 
     def has_images(self, tokens: Sequence[int]) -> bool:
-        """Returns whether the engine still has the images among these ids."""
+        """Returns whether the engine still has the images whose ids are among these tokens."""
         return self.projector is None or self.projector.has_all(tokens)
 
     def check_fit(self, n_prompt: int, n_ctx: int = 0) -> None:

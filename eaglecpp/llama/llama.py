@@ -50,7 +50,7 @@ _POOLINGS = ("none", "mean", "cls", "last", "rank")
 
 
 class Llama(Mirror):
-    """A model with the interface of `llama_cpp.Llama`; `engine` is its `eaglecpp.Engine`.
+    """A model with the interface of `llama_cpp.Llama`; `engine` is the underlying `eaglecpp.Engine`.
 
     `draft_model`: path of a drafter GGUF, or "text" for drafts from the text itself. `strategy`: see
     `eaglecpp.Strategy`. `n_ctx=0`: the model's own context length. `verbose` has no effect; llama.cpp's log

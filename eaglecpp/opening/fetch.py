@@ -110,7 +110,7 @@ def _automatic(stores: Stores, model: ModelFiles, report: Report) -> ModelFiles:
 
 def _drafter_of_repository(stores: Stores, model: ModelFiles) -> KnownDrafter | None:
     """Returns the drafter in the target's own repository, if there is one. Queries the Hub only if no earlier
-    run has fetched it.
+    run has fetched this drafter.
     """
     from eaglecpp.store.drafters import KnownDrafter
     from eaglecpp.store.remote import hub
@@ -149,8 +149,8 @@ def _offer(stores: Stores, model: ModelFiles) -> str:
 
 @contextlib.contextmanager
 def local_checkpoint(text: str, report: Report = silent) -> Iterator[tuple[Path, str | None]]:
-    """Yields a drafter checkpoint's file or folder, which may be deleted after the block, and the OWNER/NAME
-    of its repository. Raises ModelNotFoundError, DownloadError.
+    """Yields a drafter checkpoint's file or folder, and the OWNER/NAME of its repository. The file or folder
+    may be deleted after the `with` block. Raises ModelNotFoundError, DownloadError.
     """
     try:
         reference = read_reference(text)

@@ -38,11 +38,11 @@ class ModelFiles:
     """The files and the Modelfile settings of a model.
 
     kind:     "path", "store" (ours), "ollama", or "package" (of PyPI, see `packaged`)
-    target:   the GGUF; for a split one, the first part
+    target:   the GGUF; for a split GGUF, the first part
     modelfile: the model's template (only if an author wrote it), system prompt and other settings; for a
     file, only FROM
     draft:    the drafter's file or None: the model's own from `find_target`, the chosen one from `with_draft`
-    name:     None for a path
+    name:     name of the model, None for a path
     stored_template: chat template that Ollama chose for the model
     asked_template: template that overrides all others: its text, or a name from the pragma `chat_template`
     draft_origin: source of the drafter, "" without one
@@ -114,7 +114,8 @@ def find_here(
     *,
     wants_draft: bool = True,
 ) -> ModelFiles:
-    """Returns the files of a model and of its drafter, which is the model's own unless `draft` names another.
+    """Returns the files of a model and of its drafter, which is the model's own unless `draft` names another
+    drafter.
 
     wants_draft: False if drafting is off, so that no drafter is needed
     Raises `ModelNotFoundError` if the model or the drafter is not on this machine.
@@ -145,8 +146,8 @@ def with_draft(
 
 
 def with_learned(model: ModelFiles, *, learns: bool) -> ModelFiles:
-    """Returns the model with the drafter trained on this machine instead of its original one. A drafter
-    requested as a file is kept, unless learning is on.
+    """Returns the model with the drafter that was trained on this machine, instead of the original drafter. A
+    drafter requested as a file is kept, unless learning is on.
     """
     if model.draft is None or not (learns or model.draft_origin.startswith(("comes with", "auto"))):
         return model

@@ -168,7 +168,7 @@ def plan_opening(
     draft:    a drafter's reference, "text" for drafts from the text itself, None for the model's own drafter;
     False, "off" and "none" mean strategy "off"
     strategy: None for the model's own strategy; "off" omits the model's own drafter
-    find:     `find_here`, or a `fetch` with its own arguments bound
+    find:     `find_here`, or `fetch` with its other arguments bound
     """
     requested = None if strategy is None else Strategy.parse(strategy)
     if Strategy.is_off(draft):

@@ -117,9 +117,9 @@ class Body(msgspec.Struct, kw_only=True):
 
 
 def _ollama_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks the entries of Ollama's `options` and returns the known ones. Ollama's parameters are clamped to
-    their range. Fields of `SamplingOptions` and `draft_window` are accepted too. Other entries are ignored,
-    as in Ollama. Raises ApiError.
+    """Checks the entries of Ollama's `options` and returns the known entries. Ollama's parameters are clamped
+    to their range. Fields of `SamplingOptions` and `draft_window` are accepted too. Other entries are
+    ignored, as in Ollama. Raises ApiError.
     """
     options: dict[str, Any] = {}
     for name, value in values.items():
@@ -320,7 +320,7 @@ def read_effort(effort: str, reasoning: Mapping[str, Any]) -> bool | str | None:
 
 def read_budget(*budgets: Any) -> dict[str, int]:
     """Returns the sampling option that limits thinking, in tokens. budgets: values of the API's fields for
-    this limit; the first one that is set counts. Raises ApiError.
+    this limit; the first set value counts. Raises ApiError.
     """
     budget = next((value for value in budgets if value is not None), None)
     if budget is None:

@@ -41,7 +41,7 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, 
 
 @dataclass(frozen=True)
 class Preset:
-    """A model as the operator wants it served.
+    """The operator's settings for serving one model.
 
     path:   the model's file; None for a stored model
     draft:  the drafter, as for `find_here`; None = the model's own

@@ -37,7 +37,7 @@ _IS_ODD = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\0|^\xef\xbb\xbf")
 
 
 class ClientGoneError(Exception):
-    """The client has disconnected, so its request is cancelled."""
+    """The client has disconnected, so the request is cancelled."""
 
 
 class _UnreadError(Exception):

@@ -191,14 +191,14 @@ class LoadedModel:
     one server.
 
     used: time when the last use of the model ended; load_ms: load time, 0 after a request has reported it
-    is_pinned: the model is never unloaded for another one
+    is_pinned: the model is never unloaded to make room for another model
     """
 
     def __init__(self, source: Source, plan: OpeningPlan, config: ServerConfig, turns: FairLock) -> None:
         """Opens the model. plan: from `plan_source`"""
         started = time.perf_counter()
         self.notices = list(plan.notices)
-        self.entry = complete_entry(source.stored(), source.name)  # as /api/tags lists it
+        self.entry = complete_entry(source.stored(), source.name)  # the model's entry of /api/tags
         self.n_bytes = n_bytes_of(plan)
         # Steps that may fail come before the engine is opened, because no caller could close it after a
         # failure.
@@ -387,14 +387,14 @@ class Server:
         await asyncio.gather(*(model.engine.close(grace_s=self.config.grace_s) for model in models))
 
     def stop_loads(self) -> None:
-        """Cancels running loads and refuses new ones: requests that wait for them get an error."""
+        """Cancels running loads and refuses new loads. Requests that wait for a load get an error."""
         self._is_stopping = True
         for loading in self._loads.values():
             loading.cancel()
 
     async def _taken(self, source: Source, n_ctx: int) -> LoadedModel:
-        """Returns a loaded model, counting one more user of it. All requests for a model that is being loaded
-        share this load and its error. The load continues even if all of them disconnect.
+        """Returns a loaded model and adds one to the count of its users. All requests for a model that is
+        being loaded share this load and its error. The load continues even if all of them disconnect.
         """
         model = self.models.get(source.key)
         if model is not None and model.engine.broken is None:
@@ -420,8 +420,8 @@ class Server:
         self._changed.set()
 
     async def _load(self, source: Source, n_ctx: int) -> LoadedModel:
-        """Loads a model for all requests that wait for it, replacing a broken one. Raises ApiError if the
-        server stops.
+        """Loads a model for all requests that wait for this load. A loaded model whose engine is broken is
+        replaced. Raises ApiError if the server stops.
         """
         try:
             async with self._loading:

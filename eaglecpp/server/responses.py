@@ -124,7 +124,9 @@ async def input_tokens(request: Request) -> Response:
 
 
 async def _read(request: Request) -> _Body:
-    """Reads the body and makes its input the whole conversation, as a list of items. Raises ApiError."""
+    """Reads the body of a request and replaces `input` by the whole conversation, as a list of items. Raises
+    ApiError.
+    """
     body = await bodies.read(request, _Body)
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     if not isinstance(items, list) or not items:
@@ -159,7 +161,7 @@ async def _read(request: Request) -> _Body:
 
 
 def _continued(kept: bytes, items: list[Any]) -> list[Any]:
-    """Returns a kept conversation with its answer and the new items."""
+    """Returns the items of a kept conversation, including its answer, followed by the new items."""
     check_values(kept)
     return [*msgspec.json.decode(kept), *items]
 

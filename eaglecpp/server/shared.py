@@ -137,7 +137,7 @@ _OF_ANSWERS = {
     "draft_tokens_total": ("draft_n", "Tokens drafted."),
     "draft_tokens_accepted_total": ("draft_n_accepted", "Drafted tokens that were accepted."),
 }
-"""Counters of `/metrics`, each with the entry of `timings` that it sums and a description."""
+"""Counters of `/metrics`, each with a description and the entry of `timings` that the counter sums."""
 _GAUGES = {
     "requests_running": "Running generations.",
     "requests_waiting": "Requests waiting for a slot.",

@@ -77,8 +77,8 @@ def same_content(one: Path, other: Path) -> bool:
 
 
 def is_sound(blob: Path, digest: str, size: int) -> bool:
-    """Returns whether a blob exists with this content. A blob that is also a user's file may have been
-    changed, so its content is hashed.
+    """Returns whether a blob exists with this content. The content of a blob that is also a user's file is
+    hashed, because the user may have changed the file.
     """
     try:
         stat = blob.stat()

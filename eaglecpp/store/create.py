@@ -76,7 +76,7 @@ def create_model(
 
 
 def _base(stores: Stores, target: ModelName | tuple[Path, ...], report: Report) -> StoredModel | None:
-    """Returns the model that FROM names, pulled if it is not stored; None if FROM names files."""
+    """Returns the model that FROM names, pulling a model that is not stored; None if FROM names files."""
     if not isinstance(target, ModelName):
         return None
     return stores.find(target) or pull(target, report=report, stores=stores).model

@@ -33,10 +33,10 @@ _OLLAMA_REST = re.compile(rf"(?:-(?:instruct|it|chat|thinking))?(?:-(?:u?d-)?{QU
 
 
 class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the table.
+    """One row of the table of known drafters.
 
     repo:      Hub id of the drafter
-    targets:   Hub ids and Ollama names ("model:tag") of the models it was trained for
+    targets:   Hub ids and Ollama names ("model:tag") of the models that the drafter was trained for
     family:    trainer of the checkpoint, in the converter's terms, "" if unknown
     layer_ids: convention for explicit layer ids: "boundary", "post", or "default" if the checkpoint has no
     such ids

@@ -25,7 +25,7 @@ PRAGMAS = "application/vnd.eaglecpp.image.pragmas"
 layers.
 """
 MAX_JSON = 16 << 20
-"""Maximum size of a manifest or config in bytes; valid ones are far smaller."""
+"""Maximum size of a manifest or config in bytes. Valid manifests and configs are far smaller."""
 _DECIDED_HERE, _SETTINGS = "decidedHere", "settings"
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
 _RUNNERS = ("ollama", "llamacpp", "")  # runners in a manifest list, in Ollama's order; never mlx
@@ -68,9 +68,9 @@ class Layer(msgspec.Struct, frozen=True, omit_defaults=True, rename=_NAMES):
 class Manifest:
     """The blobs of one model.
 
-    config:    None in manifests without one
+    config:    layer of the config, None in manifests without a config
     made_here: True if this machine's user wrote the settings (`create`). The flag is stored in the manifest,
-    so that it changes together with the settings. It is removed from a manifest that comes from a registry
+    so that it changes together with the settings. A manifest that comes from a registry loses the flag
     """
 
     layers: tuple[Layer, ...]

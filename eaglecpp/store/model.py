@@ -33,7 +33,7 @@ from eaglecpp.store.manifest import MAX_JSON, PRAGMAS, Layer, Manifest, decoded
 
 VIEWS = "views"
 """Folders of links to the parts of split GGUFs, each folder named by the digest of the first part. llama.cpp
-finds all parts by the file name of one (`x-00001-of-00003.gguf`), which blobs do not have.
+finds all parts by the file name of one part (`x-00001-of-00003.gguf`), which blobs do not have.
 """
 _TO_ALLOW = "to allow it, give it on the command line or in your own Modelfile"
 _T = TypeVar("_T")
@@ -163,7 +163,9 @@ class StoredModel:
 
     @property
     def made_here(self) -> bool:
-        """True if this machine's user wrote the model's settings, and not its publisher; see `Manifest`."""
+        """True if this machine's user wrote the model's settings, and not the model's publisher; see
+        `Manifest`.
+        """
         return self.own and self.manifest.made_here
 
     @property

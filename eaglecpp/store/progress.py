@@ -17,7 +17,7 @@ from eaglecpp.store.errors import Status
 
 _LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
 _SMALL = 4 << 20
-"""Bytes below which a download gets no bar, because it ends before a user could read the bar."""
+"""Bytes below which a download gets no bar, because the download ends before a user could read the bar."""
 
 
 def bars_are_shown() -> bool:

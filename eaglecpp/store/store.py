@@ -51,7 +51,7 @@ class Store:
         return self._load(canonical(ModelName(model, tag, namespace, host)), path)
 
     def models(self) -> list[StoredModel]:
-        """Returns every model, newest first; unreadable ones are logged and skipped."""
+        """Returns every model, newest first. Unreadable models are logged and skipped."""
         loaded = []
         for name, path in manifests(self.root):
             try:
@@ -92,8 +92,8 @@ class Store:
         return StoredModel(name, manifest, path, self.root, owner, find_blob, data, mtime)
 
     def _blob_of(self, name: ModelName, written: float, layer: Layer) -> Path:
-        """Returns a layer's file after checking its size. A blob that is also a user's file and was modified
-        after the manifest is hashed too, since it may have been changed in place.
+        """Returns a layer's file after checking its size. If a blob is also a user's file and was modified
+        after the manifest, its content is hashed too, because the user may have changed it in place.
         """
         again = f"pull or create {name} again" if self.own else f"pull it again: ollama pull {name}"
         path = self.blob(layer.digest)
@@ -185,8 +185,8 @@ class Stores:
         return None
 
     def models(self) -> list[StoredModel]:
-        """Returns our models, then Ollama's, each newest first, then packaged ones; of several models with
-        one name, only the first is returned.
+        """Returns our models, then Ollama's, then packaged models. Models of one store are ordered from
+        newest to oldest. If several models have the same name, only the first is returned.
         """
         from eaglecpp.store.packaged import SMOLLM2
 

@@ -150,7 +150,7 @@ class Transaction:
         return model
 
     def _publish(self, layer: Layer) -> None:
-        """Moves staged content to its blob, unless an unchanged blob exists already."""
+        """Moves a layer's staged content into the store's blobs, unless an unchanged blob exists already."""
         staged, blob = self._staged(layer.digest), blob_path(self.root, layer.digest)
         is_kept = blob.exists() and blob.stat().st_nlink == 1 and blob.stat().st_size == layer.size
         if staged.exists() and not is_kept:
@@ -163,7 +163,9 @@ class Transaction:
         return self.directory / blob_path(self.root, digest).name
 
     def _take(self, file: Path) -> Path:
-        """Hard-links a file into the directory, or copies it if the system cannot link it."""
+        """Hard-links a file into the transaction's directory. If the system cannot link the file, copies
+        it.
+        """
         path = self.directory / uuid.uuid4().hex
         try:
             os.link(os.path.realpath(file), path)

@@ -36,7 +36,7 @@ from eaglecpp.store.transaction import Transaction
 _T = TypeVar("_T")
 _LONGEST_WAIT_S = 60  # maximum seconds before another try, even if the server asks for more
 MAX_SMALL = 16 << 20
-"""Maximum size of a manifest, config or template in bytes; valid ones are far smaller."""
+"""Maximum size of a manifest, config or template in bytes. Valid ones are far smaller."""
 _SMALL_S = 45.0
 """Seconds for the download of a manifest, config or template, including all tries."""
 _MAX_TRIES = 5
@@ -125,7 +125,7 @@ def get(session: HttpSession, url: str, owner: str, help: str, token: str = "", 
 def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end: float = math.inf) -> _T:
     """Calls `once` and returns its result; retries if a connection breaks or a server is busy, and reports
     each retry. failed: the message after the last try; end: monotonic deadline, after which no retry starts.
-    With a deadline, a refused connection is retried only once: an offline user need not wait.
+    With a deadline, a refused connection is retried only once: an offline user should not have to wait.
 
     Raises OfflineError; DownloadError for failures that a retry would not change.
     """
@@ -146,7 +146,9 @@ def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end:
 
 
 def _pieces(response: httpx.Response, limit: int, owner: str) -> Iterator[bytes]:
-    """Yields the body as it arrives, up to `limit` bytes. Raises DownloadError and httpx's errors."""
+    """Yields the body of a response in pieces as they arrive, up to `limit` bytes. Raises DownloadError and
+    httpx's errors.
+    """
     coding = response.headers.get("Content-Encoding", "identity").lower()
     if coding not in ("", "identity"):  # we asked for identity; compressed data may unpack to any size
         raise DownloadError(f"{owner}: the server sent {coding[:40]}, which was not requested")
@@ -167,7 +169,7 @@ def fetch(session: HttpSession, root: Path, remote: Remote, report: Report) -> P
     make_folder(path.parent)
     failed = f"gave up after {_MAX_TRIES} tries; run the command again to continue the download"
     with lock_store(root, remote.digest, report):
-        if not is_sound(blob, remote.digest, remote.size):  # else another process has stored it
+        if not is_sound(blob, remote.digest, remote.size):  # else another process has stored the blob
             require_online(remote.label)
             _tried(partial(_receive, session, path, remote, report), remote.label, failed, report)
             path.replace(blob)
@@ -176,8 +178,9 @@ def fetch(session: HttpSession, root: Path, remote: Remote, report: Report) -> P
 
 
 def fetch_layer(transaction: Transaction, session: HttpSession, layer: Layer, remote: Remote) -> Path:
-    """Returns a file with the content of a layer and adds it to the transaction. Uses our store, Ollama's, a
-    local cache or the server, in this order. Raises DownloadError, DigestError, StoreError.
+    """Adds the content of a layer to the transaction and returns a file with it. The content is from our
+    store, Ollama's store, a local cache or the server, in this order. Raises DownloadError, DigestError,
+    StoreError.
     """
     file = transaction.stores.own.blob(remote.digest)
     if file is not None and not is_sound(file, remote.digest, remote.size):
@@ -192,7 +195,7 @@ def fetch_layer(transaction: Transaction, session: HttpSession, layer: Layer, re
 
 
 def _receive(session: HttpSession, path: Path, remote: Remote, report: Report) -> None:
-    """Makes one attempt to complete the partial file, then verifies it."""
+    """Makes one attempt to complete the partial file, then verifies the file."""
     start = path.stat().st_size if path.exists() else 0
     check_space(path.parent, remote.size - start, "the download")
     if start < remote.size:
@@ -211,7 +214,9 @@ def _receive(session: HttpSession, path: Path, remote: Remote, report: Report) -
 
 
 def _stream(session: HttpSession, path: Path, remote: Remote, start: int, report: Report) -> None:
-    """Sends one request and appends the body until it ends or the connection breaks."""
+    """Sends one request and appends the response's body to the partial file, until the body ends or the
+    connection breaks.
+    """
     with session.get(remote.url, {"Range": f"bytes={start}-"} if start else {}, remote.token) as response:
         if start and response.status_code == 416:  # the server's file is shorter: our partial file is wrong
             path.unlink()

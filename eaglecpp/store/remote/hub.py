@@ -118,8 +118,8 @@ def list_cached(repo_id: str) -> Repository | None:
 def choose_model(repository: Repository, quant: str) -> tuple[Remote, ...]:
     """Returns the GGUF that `user/repo:quant` means, or all parts of a split GGUF in order.
 
-    quant: a quantisation, a file name, or "" / "latest" for the default. Raises DownloadError listing the
-    available ones.
+    quant: a quantisation, a file name, or "" / "latest" for the default. Raises DownloadError, which lists
+    the available quantisations.
     """
     models = [file for file in _gguf_files(repository) if not _NEVER_MAIN.search(file.name)]
     chosen = _pick(models, quant)

@@ -306,8 +306,8 @@ def find_draft(
 def fetch_first(
     stores: Stores, known: Iterable[KnownDrafter], target: Facts, *, report: Report
 ) -> tuple[tuple[KnownDrafter, Path] | None, str]:
-    """Fetches the first of these drafters that can be downloaded and fits. Returns the drafter and its file,
-    or None, and a line about the drafters that failed before.
+    """Fetches the first of the known drafters that can be downloaded and fits the target. Returns the drafter
+    and its file, or None, and a line about the drafters that failed before.
     """
     from eaglecpp.convert import errors
 

@@ -37,8 +37,9 @@ _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None
 
 @contextmanager
 def named_by_a_request(registries: Iterable[str]) -> Iterator[None]:
-    """Restricts downloads in the block to servers that a request may name. registries: HOST or HOST:PORT that
-    the operator allows in addition to the known ones, even in the operator's own network.
+    """Restricts downloads in the `with` block to servers that a request may name. registries: HOST or
+    HOST:PORT of servers that the operator allows in addition to the known registries, even in the operator's
+    own network.
     """
     allowed = {host.lower() for host in registries}
     if (endpoint := urlsplit(hub_endpoint()).netloc.lower()) not in _KNOWN:
@@ -77,9 +78,9 @@ def is_public(address: str) -> bool:
 
 
 class HttpSession(httpcore.SyncBackend):
-    """Sends one request at a time and follows its redirects. A redirect may not switch to http, nor enter a
-    network of this machine unless the user named such a server. verify: check TLS certificates and require
-    encryption.
+    """Sends one request at a time and follows its redirects. A redirect may not switch to http. It may not
+    enter a network of this machine, unless the user named a server in such a network. verify: check TLS
+    certificates and require encryption.
     """
 
     def __init__(self, *, verify: bool = True) -> None:
@@ -113,7 +114,7 @@ class HttpSession(httpcore.SyncBackend):
     ) -> Iterator[httpx.Response]:
         """Yields the response; its body is not read yet.
 
-        token: sent to this server only, not after a redirect to another. silent_s: timeout between two
+        token: sent to this server only, not after a redirect to another server. silent_s: timeout between two
         packets; end: monotonic deadline of the whole answer. Raises HostRefusedError, DownloadError for a bad
         redirect, and httpx's errors.
         """
