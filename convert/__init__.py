@@ -70,7 +70,9 @@ _SUBMODULES = ("errors", "files", "inspection", "keys", "sketch")
 
 
 def __getattr__(name: str) -> Any:
-    """Loads names on first use, so that reading a file's head needs neither numpy nor gguf."""
+    """Imports a public name of the package on its first use, so that reading the head of a GGUF needs neither
+    numpy nor gguf.
+    """
     if name in _SUBMODULES:
         return importlib.import_module(f".{name}", __name__)
     if name not in _PUBLIC:

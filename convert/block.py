@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters: makes their part of a DraftSpec from a flat config and the tensors.
+"""Builds the `BlockSpec` of a block drafter from its flattened config and its tensors.
 
-Layers are Qwen3's (or Gemma 4's), but keys and values of the text come only from the target's features, and
-drafts from the rows of one block (z-lab/dflash, deepseek-ai/DeepSpec; vLLM:
+Layers are Qwen3's (or Gemma 4's), but the keys and values of the text are computed from the target's
+features, and the rows of one block give the drafts (z-lab/dflash, deepseek-ai/DeepSpec; vLLM:
 model_executor/models/qwen3_dflash.py, qwen3_dflash2.py, qwen3_dspark.py).
 """
 
@@ -40,9 +40,10 @@ def parse_block(
     vocab: int,
     gemma: GemmaLayer | None,
 ) -> BlockSpec:
-    """Returns the block of a flat config. Raises ConfigError, UnsupportedError.
+    """Returns the `BlockSpec` of a drafter's flattened config. Raises ConfigError, UnsupportedError.
 
-    sliding: True for layers with a sliding window; config: with `anchor_first`, which the dialect sets
+    sliding: True for layers with a sliding window; config: the flattened config; the dialect has added
+    `anchor_first`
     """
     size = integer(config, "block_size")
     anchor_first = flag(config, "anchor_first")
@@ -104,8 +105,9 @@ def _mask_token(config: Mapping[str, Any], vocab: int) -> int:
 
 
 def _causal(config: Mapping[str, Any], sliding: Sequence[bool]) -> tuple[bool, ...]:
-    """Returns True for causal layers. Without a key for all layers, layers with a sliding window are causal,
-    as in z-lab's code, SpecForge and vLLM; speculators has a key for the opposite.
+    """Returns True for each layer with causal attention. If the config has no key for all layers, layers with
+    a sliding window are causal, as in z-lab's code, SpecForge and vLLM. The key sliding_window_non_causal of
+    speculators turns this off.
     """
     for key in CAUSAL:
         if config.get(key) is not None:
@@ -114,7 +116,7 @@ def _causal(config: Mapping[str, Any], sliding: Sequence[bool]) -> tuple[bool, .
 
 
 def _rank(config: Mapping[str, Any], shapes: Shapes) -> int:
-    """Returns the rank of the Markov head; 0 = no head, which configs may also state."""
+    """Returns the rank of the Markov head; 0 = no head. Some configs state the 0."""
     rank = (shapes.get(MARKOV) or (0, 0))[-1]
     for key in ("markov_rank", "dspark_markov_rank"):
         stated = config.get(key)
@@ -124,7 +126,7 @@ def _rank(config: Mapping[str, Any], shapes: Shapes) -> int:
 
 
 def _agree(config: Mapping[str, Any], key: str, has: bool, tensor: str) -> None:
-    """Raises ConfigError if the key is set and contradicts the tensors."""
+    """Raises ConfigError if a key of the config contradicts the presence of its tensors."""
     if config.get(key) is not None and flag(config, key) != has:
         raise ConfigError(
             f"config.json: {key} is {not has}, but the checkpoint has {'a' if has else 'no'} tensor {tensor}"
@@ -132,7 +134,7 @@ def _agree(config: Mapping[str, Any], key: str, has: bool, tensor: str) -> None:
 
 
 def with_markov_part(sources: Mapping[str, TensorSource], hidden: int) -> dict[str, TensorSource]:
-    """Pads a confidence head that reads only the state with zeros for the Markov row."""
+    """Pads a confidence head that reads only the state: its weights for the Markov row become zeros."""
     head, markov = sources.get(CONFIDENCE), sources.get(MARKOV)
     if head is None or markov is None or head.shape != (1, hidden):
         return dict(sources)
@@ -150,7 +152,9 @@ class _Padded(TensorSource):
 
 
 def default_layers(n_target: int, n_layers: int) -> list[int]:
-    """Returns z-lab's and SpecForge's default layers, as ids of blocks whose outputs are read."""
+    """Returns the default layers of z-lab and SpecForge, as ids of the target's blocks whose outputs the
+    drafter reads.
+    """
     if n_target < 5:
         raise TensorError(f"config.json: num_target_layers: expected at least 5, found {n_target}")
     if n_layers == 1:

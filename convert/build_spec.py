@@ -45,7 +45,8 @@ _TABLES = (
 """Tensors with a row per token."""
 _MAX_RATES = 16
 """Maximum depths of recorded acceptance rates."""
-_MAX_PADDING = 128  # rows; vocabularies of different families differ by more
+# most padding rows of a vocabulary; vocabularies of different model families differ by more
+_MAX_PADDING = 128
 _IDS = "eagle_aux_hidden_state_layer_ids"
 _OF_BLOCKS = {"slots", "block_size", "partial_rotary", "head"}
 """Readings that only apply to block drafters."""
@@ -54,8 +55,8 @@ _OF_BLOCKS = {"slots", "block_size", "partial_rotary", "head"}
 def find_choices(
     seen: Seen, dialect: Dialect, config: Mapping[str, Any], target: TargetInfo, options: Options
 ) -> tuple[Choice, ...]:
-    """Returns ambiguities of the checkpoint that no option resolves. config: flattened."""
-    if "eaglecpp" in config:  # written by `eaglecpp train`, in the conventions of this reader
+    """Returns ambiguities of the checkpoint that no option resolves. config: the flattened config."""
+    if "eaglecpp" in config:  # `eaglecpp train` wrote this config in the conventions of this reader
         return ()
     found = dialect.choices(seen, config)
     if dialect.reads_files and target.has_head and flag(config, "tie_word_embeddings"):
@@ -75,9 +76,9 @@ def find_choices(
 def build_spec(
     seen: Seen, dialect: Dialect, shapes: Shapes, target: TargetInfo, options: Options
 ) -> tuple[DraftSpec, dict[str, str], tuple[str, ...]]:
-    """Returns the drafter, the readings used, and notes for the user.
+    """Returns the drafter's `DraftSpec`, the reading used for each ambiguity, and notes for the user.
 
-    shapes: by canonical name. Raises ConfigError, LayerIdError, TargetError.
+    shapes: tensor shapes by canonical name. Raises ConfigError, LayerIdError, TargetError.
     """
     config = dialect.flatten(seen)
     choices = find_choices(seen, dialect, config, target, options)
@@ -137,7 +138,7 @@ def build_spec(
             )
     _check_activation(config, dialect)
     norm_output = readings["feed"] == "post" if "feed" in readings else flag(config, "norm_output")
-    # one long call, so that each field is next to its rule
+    # one long call keeps each field next to its rule
     spec = DraftSpec(
         family=dialect.name,
         hidden_size=hidden,
@@ -200,8 +201,8 @@ def build_spec(
 def without_padding(
     sources: Mapping[str, TensorSource], config: Mapping[str, Any], target: TargetInfo
 ) -> dict[str, TensorSource]:
-    """Returns the tensors without rows above the target's tokens. sources: by canonical name; config:
-    flattened.
+    """Returns the tensors without the padding rows above the target's vocabulary. sources: tensors by
+    canonical name; config: the flattened config.
     """
     claimed, (vocab, note) = integer(config, "vocab_size"), _vocabulary(config, target)
     tables = _TABLES if note else ()
@@ -214,8 +215,9 @@ def without_padding(
 
 
 def _vocabulary(config: Mapping[str, Any], target: TargetInfo) -> tuple[int, str]:
-    """Returns V, and a note if the config also counts padding rows of the target's checkpoint, which its GGUF
-    lacks: 262,208 instead of Gemma 3's 262,144. A draft id among them is rejected with the map.
+    """Returns the vocabulary size V, and a note if the config also counts padding rows. The target's
+    checkpoint may have such rows, but its GGUF does not: 262,208 rows instead of Gemma 3's 262,144 tokens. A
+    vocabulary map with the draft id of a padding row is rejected.
     """
     claimed = integer(config, "vocab_size")
     if not 0 < claimed - target.vocab_size <= _MAX_PADDING:
@@ -228,7 +230,7 @@ def _vocabulary(config: Mapping[str, Any], target: TargetInfo) -> tuple[int, str
 
 
 def _check_target(target: TargetInfo, target_hidden: int, vocab: int, n_blocks: int | None) -> None:
-    """Raises TargetError for a target that does not fit. n_blocks: the drafter's layer count, None =
+    """Raises TargetError if the target does not fit the drafter. n_blocks: the drafter's layer count, None =
     unknown.
     """
     if target.hidden_size != target_hidden:
@@ -265,7 +267,7 @@ def _count_layers(config: Mapping[str, Any], shapes: Shapes) -> tuple[int, str]:
 def _count_features(shapes: Shapes, target_hidden: int) -> int:
     shape = shapes.get("fc.weight")
     if shape is None or len(shape) != 2:
-        return 3  # reported with all other missing or mis-shaped tensors
+        return 3  # a missing or mis-shaped tensor is reported later, together with all others
     if shape[1] == 0 or shape[1] % target_hidden:
         raise TensorError(
             f"tensor fc.weight {list(shape)}: expected a multiple of the target's hidden size "
@@ -276,8 +278,8 @@ def _count_features(shapes: Shapes, target_hidden: int) -> int:
 
 
 def _stated_ids(seen: Seen, config: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, str, bool]:
-    """Returns the ids, the place they come from, and True if both places name the same layers, each in its
-    own convention. Raises LayerIdError if the two places contradict each other.
+    """Returns the layer ids, where in the config they are, and True if the config has them in two places,
+    each in its own convention. Raises LayerIdError if the two places name different layers.
     """
     top, nested = id_list(config, _IDS), id_list(seen.eagle_config, _IDS, "config.json: eagle_config.")
     agreed = bool(top and nested and top == tuple(k + 1 for k in nested))
@@ -302,7 +304,7 @@ def _layer_ids(
     forced: Convention | None = None if reading is None else "post" if reading == "post" else "boundary"
     if given is not None:
         return resolve_layer_ids(None, n_blocks, n_aux, given=given, forced=forced)
-    if dialect.is_block:  # block families define the convention
+    if dialect.is_block:  # in a block family, the dialect defines the convention of layer ids
         ids, convention = id_list(config, _IDS), dialect.convention(seen, "config")
         forced = forced or convention
         return resolve_layer_ids(ids, n_blocks, n_aux, convention=convention, forced=forced)
@@ -321,7 +323,7 @@ def _check_block(options: Options) -> None:
 
 
 def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options) -> LayerIds:
-    """Returns the feature of EAGLE-1 and 2, which is fixed: the target's last state after its final norm."""
+    """Returns the feature of EAGLE-1 and 2, which is always the target's last state after its final norm."""
     if options.aux_layers or set(options.readings) - {"rope_theta", "rope_scaling"}:
         raise LayerIdError(
             "--aux-layers and readings other than of rope are for EAGLE-3: an EAGLE-1 or 2 "
@@ -336,7 +338,9 @@ def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options
 
 
 def _held_out_rates(seen: Seen) -> tuple[float, ...]:
-    """Returns the rates recorded by `eaglecpp train`, () for other trainers."""
+    """Returns the acceptance rates on held-out texts that `eaglecpp train` recorded in the config; () for
+    other trainers.
+    """
     rates = nested(nested(seen.config, "eaglecpp"), "held_out").get("rates")
     if rates is None:
         return ()
@@ -348,7 +352,7 @@ def _held_out_rates(seen: Seen) -> tuple[float, ...]:
 
 
 def _read_before(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the readings recorded in a GGUF that is read back."""
+    """Returns the readings that an earlier conversion recorded in a drafter's GGUF."""
     texts = nested(config, "eaglecpp").get("readings")
     return tuple(text for text in texts if isinstance(text, str)) if isinstance(texts, list) else ()
 
@@ -367,8 +371,8 @@ def _head_dim(config: Mapping[str, Any], hidden: int, n_heads: int) -> int:
 
 
 def _draft_vocab(config: Mapping[str, Any], shapes: Shapes, vocab: int) -> int:
-    """Returns Vd: from the config, else from tensors with a row per draft token, else the whole
-    vocabulary.
+    """Returns the size of the draft vocabulary: from the config, else from tensors with a row per draft
+    token, else the size of the target's vocabulary.
     """
     given = integer(config, "draft_vocab_size", None)
     if given is None:
@@ -382,8 +386,8 @@ def _draft_vocab(config: Mapping[str, Any], shapes: Shapes, vocab: int) -> int:
 
 
 def _matched_flag(config: Mapping[str, Any], keys: Sequence[str], shapes: Shapes, prefix: str) -> bool:
-    """Returns a switch. Raises ConfigError if the switch and its tensors are not both present or both
-    absent.
+    """Returns a switch of the config. Raises ConfigError if it is on without its tensors, or off with
+    them.
     """
     value = any(flag(config, key) for key in keys)
     tensors = sorted(name for name in shapes if name.startswith(prefix))
@@ -427,9 +431,9 @@ def _check_activation(config: Mapping[str, Any], dialect: Dialect) -> None:
 
 
 def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tuple[bool, ...], str]:
-    """Returns the window and one flag per layer.
+    """Returns the width of the sliding window, and for each layer whether it uses the window.
 
-    A window without layer_types applies to no layer, as in engines' llama code.
+    A window without layer_types applies to no layer, as in the llama code of inference engines.
     """
     window = integer(config, "sliding_window", None)
     types = config.get("layer_types")
@@ -452,9 +456,10 @@ def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tupl
 
 
 def _sliding_layers(types: Any, n_layers: int) -> tuple[bool, ...]:
-    """Returns flags from layer_types.
+    """Returns for each layer True if the key layer_types gives it a sliding window.
 
-    A longer list is left over from the target's config; it is harmless if all its values agree.
+    A list with more entries than layers was copied from the target's config; it is accepted if all its values
+    are equal.
     """
     known = {"sliding_attention": True, "full_attention": False}
     sound = isinstance(types, list) and all(isinstance(t, str) and t in known for t in types)
@@ -464,8 +469,8 @@ def _sliding_layers(types: Any, n_layers: int) -> tuple[bool, ...]:
 
 
 def _head_note(seen: Seen, config: Mapping[str, Any], spec: DraftSpec) -> str:
-    """Returns a note for a head of all tokens in spite of tie_word_embeddings; a head of draft tokens
-    cannot be tied.
+    """Returns a note if the checkpoint has a head for all tokens although tie_word_embeddings is set. A head
+    for draft tokens cannot be tied, so it needs no note.
     """
     could_be = spec.draft_vocab_size == spec.vocab_size and seen.shape("lm_head.weight") is not None
     if not (could_be and flag(config, "tie_word_embeddings")):
@@ -474,7 +479,7 @@ def _head_note(seen: Seen, config: Mapping[str, Any], spec: DraftSpec) -> str:
 
 
 def _check_shared(spec: DraftSpec) -> None:
-    """Raises TensorError if a tensor that is shared with the target would have another size."""
+    """Raises TensorError if the drafter needs another size of a tensor that it shares with the target."""
     problems = []
     if not spec.has_head and (
         spec.draft_vocab_size != spec.vocab_size or spec.hidden_size != spec.target_hidden_size

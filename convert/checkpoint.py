@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Opens a drafter checkpoint: a directory, a weight file next to its config.json, or a drafter's GGUF.
 
-Returns the config, every tensor as a lazy `TensorSource`, and the data that identify the source. Safetensors
-are preferred over .bin if a directory has both. Dialects interpret the contents.
+The result has the config, every tensor as a lazy `TensorSource`, and the data that identify the source. If a
+directory has safetensors and .bin files, the safetensors are read. Dialects interpret the contents.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .gguf_head import Field
 from .tensor import TensorSource
 
 _Read = Callable[[Path], dict[str, TensorSource]]
-# index file, weight files (usual names first, then any), reader
+# (name of the index file, patterns of weight files, reader); the usual file name comes first
 _FORMATS: tuple[tuple[str, tuple[str, str], _Read], ...] = (
     ("model.safetensors.index.json", ("model*.safetensors", "*.safetensors"), safetensors_file.read_index),
     ("pytorch_model.bin.index.json", ("pytorch_model*.bin", "*.bin"), torch_zip.read_index),
 )
-_MAX_INDEX = 16 << 20  # bytes; an entry per tensor has some hundred bytes
+_MAX_INDEX = 16 << 20  # bytes of an index file, which has an entry of some hundred bytes for each tensor
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint. name: directory or file stem, or its Hub id; tensors: by their original names;
-    general: the `general.*` entries of a GGUF, whose folder may have another model's card.
+    """An opened checkpoint. name: Hub id, or name of the directory or file; tensors: tensors by their
+    original names; general: the `general.*` entries of a GGUF, which are used instead of a model card.
     """
 
     name: str
@@ -52,8 +52,8 @@ class Checkpoint:
         return self.name.rsplit("/", 1)[-1].partition("@")[0]
 
     def sha256(self) -> str:
-        """Returns the hash of the only weight file, as shown on the Hub; for shards, of their sha256sum
-        listing.
+        """Returns the SHA-256 of the weight file, as shown on the Hub. For several shards, hashes their
+        sha256sum listing.
         """
         digests = [(path.name, _file_sha256(path)) for path in self.files]
         if len(digests) == 1:
@@ -63,7 +63,9 @@ class Checkpoint:
 
 
 def open_checkpoint(src: str | Path) -> Checkpoint:
-    """Opens `src`. Raises SourceError, CheckpointError; for a GGUF also GgufError and UnsupportedError."""
+    """Opens the checkpoint at `src`. Raises SourceError, CheckpointError, and for a GGUF also GgufError and
+    UnsupportedError.
+    """
     path = Path(src)
     if path.is_dir():
         return _open_directory(path, path.resolve().name)
@@ -138,8 +140,8 @@ def _config_path(directory: Path) -> Path:
 
 
 def _shards(directory: Path, index: str) -> dict[str, str] | None:
-    """Returns shard files by tensor name, or None without an index. The files must be inside the
-    directory.
+    """Returns the shard file of each tensor name, or None if the checkpoint has no index. Rejects files
+    outside the directory.
     """
     path = directory / index
     if not path.is_file():

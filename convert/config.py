@@ -58,12 +58,12 @@ _SMALLEST, _LARGEST = 1e-37, 3e38
 
 
 def wrong(key: str, expected: str, found: Any, where: str = WHERE) -> ConfigError:
-    """Returns the error for an invalid value."""
+    """Returns the error for an invalid value of a config."""
     return ConfigError(f"{where}{key}: expected {expected}, found {shown(found)}")
 
 
 def nested(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Returns an object in a config; empty if absent or null."""
+    """Returns the JSON object under a key of the config; {} if it is absent or null."""
     value = config.get(key)
     if value is not None and not isinstance(value, Mapping):
         raise wrong(key, "an object", value)
@@ -81,7 +81,9 @@ def number(config: Mapping[str, Any], key: str, default: float = ..., where: str
 @overload
 def number(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> float | None: ...
 def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> float | None:
-    """Returns a number of 0 or more that fits in 32 bits, as float; the default if absent or null."""
+    """Returns a number >= 0 from the config as a float that fits in 32 bits; the default if it is absent or
+    null.
+    """
     value = config.get(key)
     if value is None:
         if default is _MISSING:
@@ -91,13 +93,13 @@ def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: 
         try:
             if value == 0 or _SMALLEST < value < _LARGEST:
                 return float(value)
-        except OverflowError:  # an integer above the range of float
+        except OverflowError:  # the integer is too large for a float
             pass
     raise wrong(key, "a number of 0 or more", value, where)
 
 
 def positive(config: Mapping[str, Any], key: str, default: float = _MISSING, where: str = WHERE) -> float:
-    """Same as `number`, but rejects 0."""
+    """Same as `number`, but also rejects 0."""
     value = number(config, key, default, where)
     if value == 0:
         raise wrong(key, "a positive number", value, where)
@@ -109,7 +111,7 @@ def integer(config: Mapping[str, Any], key: str, default: int = ..., where: str 
 @overload
 def integer(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> int | None: ...
 def integer(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> int | None:
-    """Returns a positive integer below 2^31; the default if absent or null."""
+    """Returns a positive integer below 2^31 from the config; the default if it is absent or null."""
     value = config.get(key)
     if value is None:
         if default is _MISSING:
@@ -121,7 +123,7 @@ def integer(config: Mapping[str, Any], key: str, default: Any = _MISSING, where:
 
 
 def flag(config: Mapping[str, Any], key: str, default: bool = False, where: str = WHERE) -> bool:
-    """Returns a bool; the default if absent or null."""
+    """Returns a bool from the config; the default if it is absent or null."""
     value = config.get(key)
     if value is None:
         return default
@@ -131,7 +133,7 @@ def flag(config: Mapping[str, Any], key: str, default: bool = False, where: str 
 
 
 def id_list(config: Mapping[str, Any], key: str, where: str = WHERE) -> tuple[int, ...] | None:
-    """Returns a list of integers, or None if absent, null or empty."""
+    """Returns a list of integers from the config; None if it is absent, null or empty."""
     value = config.get(key)
     if value is None or value == []:
         return None

@@ -14,8 +14,8 @@ class EagleError(Exception):
 
 
 class InvalidArgumentError(EagleError):
-    """An unusable argument. Base class of the two below: servers return these to the client, and log every
-    other `TypeError` and `ValueError`.
+    """An unusable argument. Base class of `InvalidTypeError` and `InvalidValueError`: a server returns them
+    to the client, and logs any other `TypeError` or `ValueError`.
     """
 
 
@@ -38,7 +38,7 @@ class UnsupportedError(EagleError):
 
 
 class ConvertError(EagleError):
-    """Any other error of a conversion."""
+    """Any other error of a conversion; base class of the more specific ones."""
 
 
 class SourceError(ConvertError):
@@ -58,11 +58,13 @@ class TensorError(ConvertError):
 
 
 class LayerIdError(ConvertError):
-    """The aux layer ids are ambiguous, contradictory or out of range."""
+    """The ids of the extracted layers are ambiguous, contradictory or out of range."""
 
 
 class VocabMapError(ConvertError):
-    """d2t / t2d do not describe a map from the draft vocabulary into the target vocabulary."""
+    """d2t / t2d (a drafter's vocabulary maps) do not describe a map from the draft vocabulary into the target
+    vocabulary.
+    """
 
 
 class TargetError(ConvertError):
@@ -70,7 +72,7 @@ class TargetError(ConvertError):
 
 
 class QuantTypeError(ConvertError):
-    """The requested tensor type does not exist, needs an importance matrix, or libggml is missing."""
+    """The requested tensor type does not exist or needs an importance matrix, or libggml is missing."""
 
 
 class WriteError(ConvertError):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """File helpers: opens only regular files, writes atomically, and formats sizes.
 
-`eaglecpp.files` and `eaglecpp.human` export them to the rest of eaglecpp, which `convert` must not import.
+The rest of eaglecpp imports these helpers from `eaglecpp.files` and `eaglecpp.human`. They are defined here
+because `convert` must not import eaglecpp.
 """
 
 from __future__ import annotations
@@ -42,12 +43,14 @@ def human_bytes(n_bytes: float | None) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """Formats a count: 1 token, 2 tokens."""
+    """Formats a number with its noun, such as "1 token" or "2 tokens"."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 class NotAFileError(OSError):
-    """A path that cannot be read like a file: a pipe waits for a writer, a device has no end."""
+    """A path is neither a file nor a folder. Reading a pipe could wait forever, and reading a device could
+    never end.
+    """
 
     def __init__(self, path: Path, mode: int) -> None:
         kind = _KINDS.get(stat.S_IFMT(mode), "something else")
@@ -58,19 +61,23 @@ class NotAFileError(OSError):
 
 
 def check_regular(path: Path) -> None:
-    """Raises NotAFileError unless the path is a file or folder, FileNotFoundError if it does not exist."""
+    """Raises NotAFileError unless the path is a file or folder, and FileNotFoundError if the path does not
+    exist.
+    """
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise NotAFileError(path, mode)
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Opens a file for reading. Raises NotAFileError without blocking, and OSError like `open`."""
+    """Opens a file for reading. Raises NotAFileError for a pipe or device, without blocking, and OSError like
+    `open`.
+    """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    status = path.stat()  # before opening, which may have an effect on a device
+    status = path.stat()  # checked before opening, because opening a device may have an effect
     if not stat.S_ISREG(status.st_mode):
         raise NotAFileError(path, status.st_mode)
-    handle = os.open(path, flags)  # does not block if the path has become a pipe
+    handle = os.open(path, flags)  # the flags keep this call from blocking if the path has become a pipe
     try:
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):
@@ -88,7 +95,9 @@ def read_limited(path: Path, limit: int) -> bytes:
 
 
 def make_folder(path: Path, mode: int = 0o755) -> None:
-    """Makes a folder and its missing parents. The umask can only remove permissions from `mode`."""
+    """Creates a folder and its missing parents with the permissions `mode`, from which the umask may remove
+    some.
+    """
     if not path.is_dir():
         if path.parent != path:
             make_folder(path.parent, mode)
@@ -97,13 +106,13 @@ def make_folder(path: Path, mode: int = 0o755) -> None:
 
 @contextlib.contextmanager
 def replaced(path: Path, *, mode: int | None = None) -> Iterator[Path]:
-    """Yields a temporary file next to `path`, which replaces it if the block succeeds, and is removed
-    otherwise. Removes leftovers of killed processes first, and makes a missing folder. mode: None = the old
-    file's, or 0644 minus the umask.
+    """Yields a temporary file next to `path`. If the block succeeds, the temporary file replaces `path`;
+    otherwise it is removed. Creates a missing folder, and removes temporary files of killed processes first.
+    mode: permissions; None = those of the old file, or 0644 minus the umask.
     """
     make_folder(path.parent)
     ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.tmp")
-    with contextlib.suppress(PermissionError):  # a folder that may be written to, but not listed
+    with contextlib.suppress(PermissionError):  # the user may write to a folder without permission to list it
         for leftover in [other for other in path.parent.iterdir() if ours.fullmatch(other.name)]:
             remove_leftover(leftover)
     if mode is None and path.exists():
@@ -112,7 +121,7 @@ def replaced(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     try:
         usual = stat.S_IMODE(os.fstat(handle).st_mode)
         if sys.platform == "win32":
-            os.close(handle)  # an open file cannot be renamed there
+            os.close(handle)  # Windows cannot rename an open file
         yield temporary
         temporary.chmod(usual if mode is None else mode)
         sync(temporary)
@@ -125,22 +134,24 @@ def replaced(path: Path, *, mode: int | None = None) -> Iterator[Path]:
 
 
 def _temporary(path: Path, mode: int) -> tuple[int, Path]:
-    """Makes an empty file, locked while it is open, which distinguishes it from a killed process's
-    leftover.
+    """Creates an empty temporary file that stays locked while it is open. A temporary file without a lock is
+    left over from a killed process.
     """
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         if _locked(handle) is not False and temporary.exists():
             return handle, temporary
-        os.close(handle)  # another process removed it as a leftover before it was locked
+        os.close(handle)  # another process took the file for a leftover and removed it before it was locked
 
 
 def remove_leftover(path: Path) -> None:
-    """Removes the temporary file of a killed process; keeps a running process's."""
+    """Removes a temporary file if the process that created it was killed. Keeps the file of a running
+    process.
+    """
     with contextlib.suppress(OSError):
         if sys.platform == "win32":
-            return  # no lock tells leftovers apart there
+            return  # without file locks, the files of killed and running processes look the same
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             if _locked(handle):
@@ -150,7 +161,9 @@ def remove_leftover(path: Path) -> None:
 
 
 def _locked(handle: int) -> bool | None:
-    """Takes the lock: True if it is ours, False if another process holds it, None without file locks."""
+    """Tries to lock a file. Returns True on success, False if another process holds the lock, None if the
+    system has no file locks.
+    """
     if sys.platform == "win32":
         return None
     try:
@@ -165,7 +178,7 @@ def _locked(handle: int) -> bool | None:
 def sync(path: Path) -> None:
     """Flushes a file, or a folder's entries, to the disk."""
     if os.name == "nt" and path.is_dir():
-        return  # Windows cannot open a folder, and needs no such call
+        return  # Windows cannot open a folder, and does not need to flush one
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)

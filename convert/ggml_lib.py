@@ -41,8 +41,8 @@ class _TypeTraits(ctypes.Structure):
 
 
 def quantize_rows(rows: _F32, kind: GGMLQuantizationType) -> _U8:
-    """Quantises `[n_rows, n]` float32 to `[n_rows, row bytes]`. n must be a multiple of the block; values
-    finite.
+    """Quantises `[n_rows, n]` float32 to `[n_rows, row bytes]`. n must be a multiple of the type's block
+    size, and all values finite.
 
     Releases the GIL; rows are independent, so callers may split them over threads.
     """
@@ -58,11 +58,11 @@ def quantize_rows(rows: _F32, kind: GGMLQuantizationType) -> _U8:
 
 
 def dequantize_rows(data: _U8, kind: GGMLQuantizationType, n: int) -> _F32:
-    """Dequantises `[n_rows, row bytes]` to `[n_rows, n]` float32. Raises QuantTypeError for a type without
-    floats, such as integers.
+    """Dequantises `[n_rows, row bytes]` to `[n_rows, n]` float32. Raises QuantTypeError for a type that does
+    not store floats.
     """
     to_float = _traits(kind).to_float
-    if not to_float:  # a null pointer, which ctypes would call
+    if not to_float:  # ctypes would call a null pointer
         raise QuantTypeError(f"{kind.name}: ggml cannot convert this type to floats")
     out = np.empty((data.shape[0], n), dtype=np.float32)
     to_float(data.ctypes.data, out.ctypes.data, out.size)
@@ -86,7 +86,8 @@ def _library() -> Any:
     lib.ggml_quantize_chunk.restype = ctypes.c_size_t
     lib.ggml_quantize_chunk.argtypes = (
         ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p,  # type, source, destination
-        ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,  # start, rows, row length, imatrix
+        # arguments: start, rows, row length, imatrix
+        ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
     )  # fmt: skip
     lib.ggml_get_type_traits.restype = ctypes.POINTER(_TypeTraits)
     lib.ggml_get_type_traits.argtypes = (ctypes.c_int,)
@@ -96,7 +97,8 @@ def _library() -> Any:
 def _traits(kind: GGMLQuantizationType) -> _TypeTraits:
     traits: _TypeTraits = _library().ggml_get_type_traits(int(kind)).contents
     expected = GGML_QUANT_SIZES[kind]
-    if (traits.blck_size, traits.type_size) != expected:  # then the struct above is out of date
+    # a difference means that the struct above is out of date
+    if (traits.blck_size, traits.type_size) != expected:
         raise QuantTypeError(
             f"{kind.name}: libggml's block layout is not the expected {expected}; library mismatch"
         )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Reads a drafter's GGUF as a checkpoint, to store it in another type or to train it further.
 
-Users often have only the GGUF. Names are those of `keys.TENSORS`, the config is made from the keys in
-TorchSpec's layout, and weights have the values that the file's type stores. Rows of q and k return from
-rope's pairs to the order of checkpoints. Supports EAGLE-3, EAGLE 3.1 and block drafters with ordinary
-attention and unscaled rope, including llama.cpp's own files, and rejects the rest by name.
+Users often have only the GGUF. Tensor names are those of `keys.TENSORS`. The config has TorchSpec's layout.
+Weights have the values that the file's tensor type stores. Rows of q and k return from rope's pairs to the
+order of checkpoints. Supports EAGLE-3, EAGLE 3.1 and block drafters with ordinary attention and unscaled
+rope, including files of llama.cpp's converter. An error names any other feature.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ _REFUSED_EAGLE = {
 
 
 class ReadBack(NamedTuple):
-    """A GGUF as a checkpoint. name: the file's, without the type; tensors: by their names in checkpoints;
-    general: entries that a copy keeps, such as name, author and licence; note: for the user
+    """A drafter's GGUF in the form of a checkpoint. name: the file's name without the tensor type; tensors:
+    tensors by their names in checkpoints; general: entries that a copy keeps, such as name, author and
+    licence; note: a note for the user
     """
 
     name: str
@@ -61,7 +62,7 @@ class ReadBack(NamedTuple):
 
 
 def read_drafter(path: Path) -> ReadBack:
-    """Returns the checkpoint from which the GGUF could have been made.
+    """Returns a checkpoint from which a conversion makes the same GGUF.
 
     Raises GgufError for a file that is not a GGUF or lacks a key, UnsupportedError for a file that is not an
     EAGLE-3 or block drafter or has unsupported features, CheckpointError for unknown or missing tensors.
@@ -119,7 +120,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         value = file.get(f"{arch}.{key}", default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise GgufError(f"{file.path}: key {arch}.{key}: expected a number, found {value!r:.40}")
-        with np.errstate(over="ignore"):  # infinity is rejected with the rest of the config
+        with np.errstate(over="ignore"):  # an infinite value is rejected with the rest of the config
             return float(str(np.float32(value)))  # 9.99999975e-06 means 1e-05
 
     def several(key: str, kind: type) -> list[Any]:
@@ -161,7 +162,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "norm_before_fc": flag("norm_before_fc"),
         "norm_before_residual": flag("norm_before_residual"),
         "num_aux_hidden_states": len(layers),
-        # in both conventions, so that neither is ambiguous
+        # the ids are written in both conventions, so that neither is ambiguous
         "eagle_aux_hidden_state_layer_ids": layers,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [k - 1 for k in layers]},
         "eaglecpp": {
@@ -184,7 +185,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
     has_markov = "markov_w1.weight" in file.tensors
     block_config = {
         "architectures": [BLOCK_FILE],
-        "block_size": file.integer(f"{arch}.block_size") or 16,  # as llama.cpp reads it
+        "block_size": file.integer(f"{arch}.block_size") or 16,  # llama.cpp reads a missing block size as 16
         "mask_token_id": file.integer("tokenizer.ggml.mask_token_id"),
         "sample_from_anchor": flag("sample_from_anchor") if is_stated else True if has_markov else None,
         "num_target_layers": file.integer("eaglecpp.target.block_count"),
@@ -208,7 +209,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
 
 
 def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[str, TensorSource]:
-    """Returns sources by name in checkpoints; layer 0 is `midlayer`, as in TorchSpec."""
+    """Returns the GGUF's tensors under their names in checkpoints; layer 0 is `midlayer`, as in TorchSpec."""
     arch = file.architecture
     n_layers, n_aux = config["num_hidden_layers"], config["num_aux_hidden_states"]
     names = {
@@ -255,7 +256,9 @@ def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[
 
 @dataclass(frozen=True)
 class _Weights(TensorSource):
-    """A tensor of the file in float32. head_rows: rows of one head to take out of pairs, or 0."""
+    """A tensor of the GGUF, read as float32. head_rows: rows of one attention head to return from rope's
+    pairs to the order of checkpoints, or 0.
+    """
 
     file: GgufFile
     info: TensorInfo

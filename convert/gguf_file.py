@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """A GGUF file in the gguf package's terms: typed keys, positions of tensors, and values as float32.
 
-`gguf_head` reads it. This module names types, and checks tensors against the sizes of ggml's types.
-(`gguf.GGUFReader` trusts counts and builds a numpy array per string, which takes seconds for a vocabulary of
-128k tokens.)
+`gguf_head` parses the file. This module names the types, and checks tensors against the sizes of ggml's
+types. (`gguf.GGUFReader` trusts counts and builds a numpy array per string, which takes seconds for a
+vocabulary of 128k tokens.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from .gguf_head import Field, Head, TensorHead, read_head
 
 
 def field_of(name: str, entry: GGUFValue) -> Field:
-    """Returns the Field of an entry made by the gguf package, which omits the element type of arrays."""
+    """Returns a `Field` for an entry of the gguf package, and adds the element type of arrays, which the
+    package omits.
+    """
     sub = entry.sub_type
     if entry.type == GGUFValueType.ARRAY and sub is None:
         sub = GGUFValueType.get_type(entry.value[0])
@@ -34,7 +36,7 @@ def field_of(name: str, entry: GGUFValue) -> Field:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Position of a tensor.
+    """Name, type, shape and position of a tensor in a GGUF file.
 
     shape: slowest axis first (ggml's `ne` reversed); offset: from the start of the file
     """
@@ -124,7 +126,7 @@ def _tensor_infos(path: Path, head: Head, alignment: int) -> dict[str, TensorInf
             )
         first = start + tensor.offset
         n_bytes = _tensor_bytes(path, tensor)
-        if n_bytes is None:  # a type newer than this table: its data end at the next tensor
+        if n_bytes is None:  # for a tensor type that this table lacks, the data end at the next tensor
             after = bisect.bisect_right(ends, first)
             n_bytes = (ends[after] if after < len(ends) else first) - first
         if first + n_bytes > head.size:
@@ -170,7 +172,7 @@ def read_rows(file: GgufFile, name: str, start: int, stop: int) -> npt.NDArray[n
         raise GgufError(
             f"{file.path}: tensor {name}: type {info.type} is newer than the gguf package"
         ) from error
-    if len(info.shape) < 2:  # a single ggml row, so the range selects its elements
+    if len(info.shape) < 2:  # the tensor is a single ggml row, so the range selects elements of that row
         return _read(file, info, kind, 0, 1)[0, start:stop]
     inner = math.prod(info.shape[1:-1])
     return _read(file, info, kind, start * inner, stop * inner).reshape(stop - start, *info.shape[1:])
@@ -179,7 +181,7 @@ def read_rows(file: GgufFile, name: str, start: int, stop: int) -> npt.NDArray[n
 def _read(
     file: GgufFile, info: TensorInfo, kind: GGMLQuantizationType, first: int, last: int
 ) -> npt.NDArray[np.float32]:
-    """Reads ggml's rows [first, last) in chunks."""
+    """Reads the tensor's rows [first, last), in ggml's order of axes, chunk by chunk."""
     width = info.shape[-1] if info.shape else 1
     block, block_bytes = GGML_QUANT_SIZES[kind]
     row_bytes = width // block * block_bytes
@@ -202,6 +204,6 @@ def _read(
 
 
 def _decoded(raw: npt.NDArray[np.uint8], kind: GGMLQuantizationType, width: int) -> npt.NDArray[np.float32]:
-    if kind is GGMLQuantizationType.F32:  # ggml has no conversion from F32 to F32
+    if kind is GGMLQuantizationType.F32:  # ggml has no conversion function for F32
         return raw.view("<f4")
     return ggml_lib.dequantize_rows(raw, kind, width)

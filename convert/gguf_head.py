@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Reads the head of any GGUF file: keys and positions of tensors, never tensor data. The only reader in
-Python.
+"""Reads the head of any GGUF file: keys and positions of tensors, never tensor data. All Python code reads
+GGUF files with this module.
 
 Files may be truncated or hostile: before anything is allocated, every length is checked against the rest of
 the file and every count against a limit, and every defect is one GgufError. Needs only the standard library,
@@ -26,19 +26,20 @@ STRING, ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "B", 10: "Q", 11: "q", 12: "d"}
 _PICTURES = {b"\x89PN": "a PNG picture", b"\xff\xd8\xff": "a JPEG picture", b"GIF": "a GIF picture"}
 _MAX_KEYS = 1 << 16
-_MAX_TENSORS = 1 << 14  # ten times the number in the largest models
-_MAX_VALUES = 1 << 24  # of all arrays together; a value takes up to eight times its bytes in the file
+_MAX_TENSORS = 1 << 14  # ten times the number of tensors in the largest models
+# limit on the values of all arrays together; a parsed value takes up to eight times its bytes in the file
+_MAX_VALUES = 1 << 24
 _MAX_STRING = 64 << 20
 _MAX_HEAD = 512 << 20
 _MAX_DIMS = 4
 _BLOCK = 1 << 18
-_LONG = 256  # values; `read_keys` skips longer arrays, but keeps arrays with one value per layer
+_LONG = 256  # `read_keys` skips arrays with more values, but keeps arrays with one value per layer
 _LENGTH = struct.Struct("<Q")  # length of a string
 
 
 @dataclass(frozen=True)
 class Field:
-    """A key. type, sub_type: GGUF's value types, `sub_type` of an array's elements.
+    """An entry of a GGUF's metadata. type: GGUF's type of the value; sub_type: type of an array's elements.
 
     value: int, float, bool, bytes, or a list of these; None for a skipped array
     """
@@ -57,7 +58,9 @@ class Field:
 
 @dataclass(frozen=True)
 class TensorHead:
-    """A tensor's entry. ne: fastest axis first; offset: from the start of the data."""
+    """A tensor's entry in a GGUF. ne: sizes, fastest axis first; offset: bytes from the start of the tensor
+    data.
+    """
 
     name: str
     ne: tuple[int, ...]
@@ -67,7 +70,7 @@ class TensorHead:
 
 @dataclass(frozen=True)
 class Head:
-    """The head of a file. size: of the file; end: position after the head."""
+    """The head of a GGUF file. size: bytes of the file; end: position of the first byte after the head."""
 
     size: int
     end: int
@@ -76,13 +79,13 @@ class Head:
 
 
 def read_head(path: Path) -> Head:
-    """Reads the whole head. Raises GgufError."""
+    """Reads the whole head of a GGUF file. Raises GgufError."""
     head: Head = _open(path, lambda reader: reader.head())
     return head
 
 
 def read_keys(path: Path) -> dict[str, Any]:
-    """Reads the keys without long arrays; strings as text. Raises GgufError."""
+    """Reads the keys of a GGUF file, without long arrays. Strings are decoded to text. Raises GgufError."""
     entries = _open(path, lambda reader: reader.keys(_LONG)[0])
     return {
         name: entry.value.decode("utf-8", "replace") if isinstance(entry.value, bytes) else entry.value
@@ -100,11 +103,12 @@ def _open(path: Path, read: Any) -> Any:
 
 
 class _Reader:
-    """A position in a file, and a block of it in memory."""
+    """Reader of a file with one block of the file in memory."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self.path, self.file, self.size = path, file, size
-        self.block, self.at, self.start = b"", 0, 0  # the block, the position in it, its position in the file
+        # the block, the position in the block, and the block's position in the file
+        self.block, self.at, self.start = b"", 0, 0
         self.n_values = 0
 
     @property
@@ -177,7 +181,9 @@ class _Reader:
         return Head(self.size, self.pos, entries, tensors)
 
     def keys(self, longest: int | None) -> tuple[dict[str, Field], int]:
-        """Returns keys and the number of tensors. longest: skip arrays with more values; None = skip none."""
+        """Returns the keys, and the number of tensors. longest: maximum length of an array; longer arrays are
+        skipped; None = skip no array.
+        """
         magic = self.take(4, "magic")
         if magic != b"GGUF":
             found = _PICTURES.get(magic[:3], repr(magic))
@@ -233,7 +239,8 @@ class _Reader:
             self.check_count(count, 8, _MAX_VALUES, f"{what}: string count")
             return [self.string(what) for _ in range(count)]
         numbers = array.array(_SCALARS[kind])
-        if numbers.itemsize != struct.calcsize(f"<{numbers.typecode}"):  # C's sizes vary by platform
+        # the sizes of C's integer types vary by platform
+        if numbers.itemsize != struct.calcsize(f"<{numbers.typecode}"):
             return [self.scalar(name, kind) for _ in range(count)]
         numbers.frombytes(self.take(count * numbers.itemsize, what))
         if sys.byteorder == "big":

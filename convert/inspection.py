@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`inspect_file`: kind of a GGUF (drafter, target or other), its switches and sizes, and what it is
-compatible with.
+"""`inspect_file`: returns the kind of a GGUF (drafter, target or other), its switches and sizes, and the
+programs and models that it is compatible with.
 
 Reads only the head of the file. Returns plain JSON-ready data; the command line prints it.
 """
@@ -21,7 +21,8 @@ SWITCHES = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
 
 def inspect_file(path: str | Path) -> dict[str, Any]:
-    """Returns facts about a GGUF file, JSON-ready. Raises GgufError for any other or broken file.
+    """Returns facts about a GGUF file, as JSON-ready data. Raises GgufError for a broken file and for a file
+    that is not a GGUF.
 
     Always: path, kind (`drafter`, `target`, `other`), architecture, name, size, n_tensors, n_parameters,
     types (tensors and bytes by type), tokenizer. A drafter adds its sizes, switches, aux_layers, rope, source
@@ -48,13 +49,15 @@ def inspect_file(path: str | Path) -> dict[str, Any]:
 
 
 def _key(file: GgufFile, name: str) -> Any:
-    """Returns an architecture key, JSON-ready; None if absent."""
+    """Returns the value of a key of the file's architecture as JSON-ready data; None if absent."""
     value = file.get(f"{file.architecture}.{name}")
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
 
 
 def types_of(file: GgufFile) -> dict[str, dict[str, int]]:
-    """Returns tensors and bytes of each tensor type, the largest type first."""
+    """Returns the number of tensors and bytes for each tensor type. The type with the most bytes comes
+    first.
+    """
     types: dict[str, dict[str, int]] = {}
     for tensor in file.tensors.values():
         entry = types.setdefault(type_name(tensor.type), {"tensors": 0, "bytes": 0})
@@ -77,7 +80,9 @@ def _tokenizer(file: GgufFile) -> dict[str, Any] | None:
 
 
 def _fingerprint(tokens: Iterable[bytes]) -> str:
-    """Hashes the token texts in order, each after its length, so that files can be compared by eye."""
+    """Returns a short hash of all token texts of a vocabulary, for comparing two files by eye. Each text is
+    hashed after its length.
+    """
     digest = hashlib.sha256()
     for token in tokens:
         digest.update(struct.pack("<I", len(token)) + token)
@@ -182,7 +187,7 @@ def _target(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]:
     arch = file.architecture
     return {
         "hidden_size": hidden,
-        # without multi-token prediction layers, which do not run as part of the target
+        # multi-token prediction layers are not counted, because they do not run as part of the target
         "n_layers": (file.integer(f"{arch}.block_count") or 0)
         - (file.integer(f"{arch}.nextn_predict_layers") or 0),
         "context_length": _key(file, "context_length"),

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Table of all GGUF keys and tensors in drafter files.
 
-`docs/gguf-format.md` documents them, `native/draft/draft_file.cpp` reads them (a conformance test compares
-the two), `mapping.py` and `metadata.py` use this table. To add a switch, add a row here and the value in
-`metadata.py`.
+`docs/gguf-format.md` documents the keys and tensors, and `native/draft/draft_file.cpp` reads them; a
+conformance test compares it with this table. `mapping.py` and `metadata.py` use the table. To add a switch,
+add a row here and the value in `metadata.py`.
 
 Five architectures share the names. `eagle3` is the format of llama.cpp's own converter and loader
-(ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` is used for everything that this
-loader would compute wrongly. `eagle` is EAGLE-1 and EAGLE-2, whose fc also reads the token's embedding. Block
+(ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` marks drafters that this loader
+would compute wrongly. `eagle` is EAGLE-1 and EAGLE-2, whose fc also reads the token's embedding. Block
 drafters (DFlash, DSpark, DFlash2) are `dflash` if llama.cpp runs them correctly (src/models/dflash.cpp), else
 `dflash_ex`.
 """
@@ -58,11 +58,13 @@ class TensorSpec:
 
     source: name in the canonical checkpoint layout (`mapping.py`).
     shape: slowest axis first. Symbols: H, Ht, A, V, Vd, I, hd as in drafter checkpoints, Q = heads * hd,
-    KV = kv heads * hd, U = 2H in layer 0 of EAGLE-3, else H, F = A * Ht, in `eagle` 2H. Block drafters: R and
-    r = ranks of Markov head and selector, T = taps of a convolution, G = its groups. Latent attention: ql,
-    kl, dn, dr, dv = ranks and head widths. O = heads * dv, or Q without latent attention; nh = heads.
-    when: `always`, `optional` (its presence is the switch), or the switch that requires it.
-    role: row of the type table in `quantize.py`. attention: kind of attention that has it, "" = both.
+    KV = kv heads * hd, U = 2H in layer 0 of EAGLE-3, else H, F = A * Ht, in `eagle` 2H. Block drafters: R =
+    rank of the Markov head, r = rank of the selector, T = taps of a convolution, G = groups of a convolution.
+    Latent attention: ql, kl, dn, dr, dv = ranks and head widths. O = heads * dv, or Q without latent
+    attention; nh = heads.
+    when: `always`, `optional` (its presence is the switch), or the switch that requires the tensor.
+    role: row of the type table in `quantize.py`. attention: the kind of attention that has the tensor, "" =
+    both kinds.
     part: `keys` or `values`: this tensor has these rows of each head of kv_b_proj; keys are transposed.
     """
 
@@ -77,7 +79,7 @@ class TensorSpec:
     part: Literal["", "keys", "values"] = ""
 
 
-_3 = (EAGLE3, EAGLE31)  # tensors and keys that EAGLE-1 and 2 lack
+_3 = (EAGLE3, EAGLE31)  # EAGLE-1 and EAGLE-2 lack these tensors and keys
 _31 = (EAGLE31,)
 _OURS = (EAGLE, EAGLE31)
 _MORE = (EAGLE31, *BLOCKS)

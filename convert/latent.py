@@ -2,7 +2,7 @@
 """Multi-head latent attention: parses a flat draft config into a `LatentSpec`.
 
 Supports what the class `Eagle3DeepseekV2ForCausalLM` computes in TorchSpec (models/draft/deepseek_eagle.py),
-vLLM (model_executor/models/deepseek_eagle3.py) and SGLang (kimi_k25_eagle3.py), which agree. Keys for
+vLLM (model_executor/models/deepseek_eagle3.py) and SGLang (kimi_k25_eagle3.py), which agree. Config keys for
 anything else are rejected.
 """
 
@@ -19,12 +19,14 @@ from .spec import LatentSpec
 
 
 def has_latent(names: Iterable[str]) -> bool:
-    """Returns True if canonical tensor names belong to latent attention."""
+    """Returns True if one of the canonical tensor names belongs to multi-head latent attention."""
     return any(".self_attn.kv_a_" in name or ".self_attn.kv_b_" in name for name in names)
 
 
 def parse_latent(config: Mapping[str, Any]) -> tuple[LatentSpec, str]:
-    """Returns ranks, widths and scale, and a note or "". Raises ConfigError, UnsupportedError."""
+    """Returns the ranks, widths and scale of latent attention, and a note for the user or "". Raises
+    ConfigError, UnsupportedError.
+    """
     if flag(config, "mla_use_output_gate"):
         raise UnsupportedError(
             "config.json: mla_use_output_gate: expected false, found true: latent attention with a gate, as "
@@ -50,8 +52,8 @@ def parse_latent(config: Mapping[str, Any]) -> tuple[LatentSpec, str]:
 
 
 def _unrotated_note(config: Mapping[str, Any]) -> str:
-    """Returns a note: TorchSpec's draft config for Kimi K3 copies this key from the target, but the class
-    rotates.
+    """Returns a note for configs that turn rotation off. TorchSpec's draft config for Kimi K3 copies this key
+    from the target, but the drafter's class rotates anyway.
     """
     if not flag(config, "mla_use_nope"):
         return ""

@@ -15,16 +15,16 @@ from .errors import TensorError
 from .keys import TENSORS, Role, TensorSpec
 from .spec import DraftSpec
 
-_MAPS = frozenset({"d2t", "t2d"})  # checked by vocab_map, where either may replace the other
+_MAPS = frozenset({"d2t", "t2d"})  # vocab_map checks these tensors; a drafter needs only one of them
 _QKV_BIAS = tuple(f"self_attn.{x}_proj.bias" for x in "qkv")
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor of the file.
+    """A tensor that the drafter's GGUF can have.
 
-    shape: slowest axis first. head_rows: rows of one head to permute to pairs, or 0. part: the rows of the
-    source, see `TensorSpec`; then `source_shape` is the whole source's.
+    shape: slowest axis first. head_rows: rows of one head to permute to pairs, or 0. part: the part of the
+    source's rows, see `TensorSpec`; `source_shape` is then the shape of the whole source.
     """
 
     name: str
@@ -45,7 +45,8 @@ class Slot:
 def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
     """Returns every tensor that the drafter needs or may have, in file order.
 
-    present: canonical names in the checkpoint; they decide which biases are required (q, k, v together)
+    present: canonical names in the checkpoint; they show which biases are required (q, k and v have biases
+    together or not at all)
     """
     names = set(present)
     result: list[Slot] = []
@@ -70,9 +71,9 @@ def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
 
 
 def check_tensors(expected: list[Slot], shapes: Mapping[str, tuple[int, ...]], family: str) -> None:
-    """Compares the checkpoint's canonical names and shapes with the slots.
+    """Compares the checkpoint's canonical names and shapes with the expected tensors.
 
-    Raises TensorError naming every difference.
+    Raises TensorError with every difference.
     """
     by_source = {slot.source: slot for slot in expected if slot.source}
     missing = [

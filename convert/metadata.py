@@ -64,8 +64,8 @@ def build_metadata(
 
 
 def _drafter(spec: DraftSpec) -> dict[str, Any]:
-    """Returns sizes, rope and switches; None for unset ones. Keys and values of latent attention are as in
-    llama.cpp's deepseek2, whose cache also holds the latent.
+    """Returns the drafter's sizes, rope and switches as entries; an unset switch is None. Key and value sizes
+    of latent attention are written as in llama.cpp's deepseek2, whose cache also stores the latent.
     """
     latent, rope, gemma, parallel = spec.latent, spec.rope, spec.gemma, spec.parallel
     block, none = spec.block, (None, None)
@@ -147,7 +147,7 @@ def _drafter(spec: DraftSpec) -> dict[str, Any]:
 
 
 def _typed(values: Mapping[str, Any], arch: str) -> list[Field]:
-    """Returns the entries that a file of this architecture can have."""
+    """Converts values to typed GGUF entries, and leaves out keys that this architecture does not have."""
     specs = {key.name: key for key in KEYS}
     fields = []
     for name, value in values.items():
@@ -161,15 +161,16 @@ def _typed(values: Mapping[str, Any], arch: str) -> list[Field]:
 
 
 def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[str, Field]:
-    """Returns name, license, base model and tags from the model card, or a GGUF's own. Errors in the card
-    only cost these entries.
+    """Returns name, license, base model and tags from the model card, or a GGUF's own. If the card is
+    invalid, these entries are left out.
     """
     if checkpoint.general is not None:
         return checkpoint.general
     logging.getLogger("gguf").setLevel(logging.ERROR)
     directory = checkpoint.directory
     try:
-        if checkpoint.from_hub:  # the snapshot's directory is named by a hash; the Hub id has the name
+        # the snapshot's directory is named by a hash, so the name comes from the Hub id
+        if checkpoint.from_hub:
             card = gguf.Metadata.load_model_card(directory)
             named = Path(checkpoint.short_name)
             meta = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, None, named, n_params)
@@ -182,7 +183,7 @@ def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[
         writer = gguf.GGUFWriter(None, "eagle3")
         writer.add_type("model")
         meta.set_gguf_meta_model(writer)
-    except Exception:  # the card is untrusted free text and not essential
+    except Exception:  # the model card is untrusted text, and the file does not need it
         return {}
     return {
         name: field_of(name, entry)

@@ -25,7 +25,9 @@ _DEPTH = 8
 
 
 def parse_parallel(config: Mapping[str, Any], vocab: int) -> tuple[ParallelDraft, str]:
-    """Returns mask token and depth of a checkpoint with `mask_hidden`, and a note. Raises ConfigError."""
+    """Returns the mask token, the maximum number of drafts and a note, for a checkpoint with `mask_hidden`.
+    Raises ConfigError.
+    """
     tokens = {key: _token(config[key], key) for key in MASK_TOKEN_KEYS if config.get(key) is not None}
     if len(set(tokens.values())) != 1:
         raise ConfigError(
@@ -51,7 +53,9 @@ def _token(value: Any, key: str) -> int:
 
 
 def proposed_tokens(config: Mapping[str, Any]) -> list[int]:
-    """Returns the numbers of drafted tokens that speculators writes for engines, in order of the methods."""
+    """Returns the number of drafted tokens of each proposal method in a speculators config, in the config's
+    order.
+    """
     methods = nested(config, "speculators_config").get("proposal_methods")
     return [
         integer(method, "speculative_tokens", where="config.json: speculators_config.proposal_methods: ")

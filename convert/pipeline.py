@@ -2,8 +2,8 @@
 """`convert_checkpoint`: opens, recognises, checks, plans, writes and renames, in this order.
 
 Tensors get canonical names first: prefixes are stripped, unused buffers dropped, the only attention norm of
-later layers renamed, and a tied head made explicit. Nothing is written before all checks have passed, and the
-output gets its name only when it is complete.
+later layers renamed, and a tied head is added as a tensor. Nothing is written before all checks have passed,
+and the output gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ from .writer import replace_file, write_gguf
 
 @dataclass(frozen=True)
 class ConvertReport:
-    """Result of a conversion. family and type as recognised and requested; size in bytes."""
+    """Result of a conversion. family: the recognised dialect; type: the requested tensor type; size: bytes of
+    the file.
+    """
 
     out: Path
     spec: DraftSpec
@@ -67,7 +69,7 @@ class DraftCheckpoint:
     """A parsed and checked checkpoint, ready for writing.
 
     family: the trainer or exporter; sources: tensors by canonical name; ids: target id of each draft id, None
-    if they are equal
+    if the two ids are always equal
     """
 
     spec: DraftSpec
@@ -79,15 +81,15 @@ class DraftCheckpoint:
 
 
 def open_drafter(src: str | Path, target: str | Path, **reading: Unpack[Reading]) -> DraftCheckpoint:
-    """Reads and checks a checkpoint without converting it; arguments and errors as in
+    """Reads and checks a checkpoint without converting it; it has the arguments and errors of
     `convert_checkpoint`.
     """
     return _understand(open_checkpoint(src), open_target(target), Options.of(**reading))
 
 
 def open_choices(src: str | Path, target: str | Path, **reading: Unpack[Reading]) -> tuple[Choice, ...]:
-    """Returns the checkpoint's ambiguities that the arguments do not resolve. Arguments and errors are those
-    of `convert_checkpoint`, but not every check is made.
+    """Returns the checkpoint's ambiguities that the arguments do not resolve. Takes the arguments of
+    `convert_checkpoint` and raises the same errors, but makes fewer checks.
     """
     options = Options.of(**reading)
     checkpoint = open_checkpoint(src)
@@ -114,7 +116,7 @@ def convert_checkpoint(
     out: default `<name>-<TYPE>.gguf` in the current directory; an existing file is replaced at the end.
     type: a name in `quantize.TYPES`.
     hub_id: Hub id from which the directory `src` was downloaded; recorded as the source.
-    share_head: omit the head, which is a copy of the target's for other readers.
+    share_head: leave out the head; only valid for a head that is a copy of the target's.
     reading: values for ambiguities of the checkpoint, see `Reading`.
 
     Raises EagleError (a subclass per cause), and InvalidValueError for an invalid `reading`.
@@ -155,7 +157,7 @@ def convert_checkpoint(
 
         with replace_file(destination) as temporary:
             write_gguf(temporary, spec.architecture, fields, tensors, advance)
-            size = read_gguf(temporary).size  # also checks that the file is complete
+            size = read_gguf(temporary).size  # reading the file again also checks that it is complete
     reports = stream.reports(tensors)
     return ConvertReport(destination, spec, drafter.family, types.body.name, size, reports, drafter.notes)
 
@@ -236,8 +238,8 @@ Sources = dict[str, TensorSource]
 def canonical_tensors(
     tensors: Mapping[str, TensorSource], config: Mapping[str, Any], dialect: Dialect
 ) -> Sources:
-    """Returns sources by canonical name. config: flattened. Raises CheckpointError, TensorError,
-    ConfigError.
+    """Returns the checkpoint's tensors by canonical name. config: the flattened config. Raises
+    CheckpointError, TensorError, ConfigError.
     """
     sources: Sources = {}
     for name, source in tensors.items():
@@ -249,15 +251,15 @@ def canonical_tensors(
                 f"tensors {sources[canonical].name} and {name} are the same one under two names"
             )
         sources[canonical] = source
-    if MASK_FEATURE in sources:  # [1, 1, n] or [1, n]
+    if MASK_FEATURE in sources:  # the tensor's shape in the checkpoint is [1, 1, n] or [1, n]
         source = sources[MASK_FEATURE]
         sources[MASK_FEATURE] = replace(source, shape=(math.prod(source.shape),))
     return _tie_head(_one_attention_norm(sources), config)
 
 
 def _one_attention_norm(sources: Sources) -> Sources:
-    """Renames the norm before attention of later layers, called input_layernorm or hidden_norm by
-    exporters.
+    """Gives the norm before attention in later layers one name. Exporters call it input_layernorm or
+    hidden_norm.
     """
     renamed: Sources = {}
     for name, source in sources.items():
@@ -273,8 +275,9 @@ def _one_attention_norm(sources: Sources) -> Sources:
 
 
 def _tie_head(sources: Sources, config: Mapping[str, Any]) -> Sources:
-    """Adds a tied head. A head in the file is always the drafter's: trainers copy the key from the target's
-    config, and a head with a row per draft token cannot be tied.
+    """Adds the embedding table as the head if the config ties them and the file has no head. A head in the
+    file is always the drafter's own: trainers copy the key tie_word_embeddings from the target's config, and
+    a head with a row per draft token cannot be tied.
     """
     if not flag(config, "tie_word_embeddings") or "lm_head.weight" in sources:
         return sources

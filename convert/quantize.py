@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Chooses the type of each tensor, encodes float32 rows into it, and measures the error.
+"""Chooses the type of each tensor, encodes float32 rows in this type, and measures the rounding error.
 
 The requested type applies to the layers' matrices and the embedding table. Below 6 bits `fc` and the head get
 the next better type: the head decides between near-equal logits (on a small trained EAGLE 3.1 drafter, Q4_0
 throughout cost 4 % of the acceptance length, Q4_0 with a Q5_0 head 0.4 %), and `fc` affects every step but
-runs only for committed rows. The plain types (F32, F16, BF16, Q8_0) are used for all, as in llama.cpp's own
-converter. A row that does not divide into blocks of 256 gets the type with blocks of 32 that llama.cpp's
-quantiser falls back to (src/llama-quant.cpp, tensor_type_fallback), else Q8_0, else F16.
+runs only for committed rows. If F32, F16, BF16 or Q8_0 is requested, every tensor gets that type, as in
+llama.cpp's own converter. A row that does not divide into blocks of 256 gets the type with blocks of 32 that
+llama.cpp's quantiser falls back to (src/llama-quant.cpp, tensor_type_fallback), else Q8_0, else F16.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from .keys import Role
 
 @dataclass(frozen=True)
 class TypePlan:
-    """Types for one requested type: body for matrices and embeddings, raised for `fc` and the head."""
+    """Types for one requested type: `body` for the layers' matrices and the embeddings, `raised` for `fc` and
+    the head.
+    """
 
     body: Q
     raised: Q
 
 
-# Raised type -> requested types. Lists every type that needs no importance matrix (a test compares with
-# ggml).
+# Types of `fc` and the head, each with the requested types that lead to it. Every type that needs no
+# importance matrix is listed; a test compares the list with ggml.
 _RAISED: tuple[tuple[Q | None, tuple[Q, ...]], ...] = (
     (None, (Q.F32, Q.F16, Q.BF16, Q.Q8_0, Q.Q6_K)),  # unchanged
     (Q.Q6_K, (Q.Q5_K, Q.Q5_1, Q.Q5_0)),
@@ -47,19 +49,23 @@ TYPES: dict[str, TypePlan] = {
     kind.name: TypePlan(kind, raised or kind) for raised, kinds in _RAISED for kind in kinds
 }
 
-# replacements of types with blocks of 256 for rows that do not divide into them; Q8_0 for unlisted types
+# replacements of types with blocks of 256, for rows that do not divide into such blocks; unlisted types
+# become Q8_0
 _SMALL_BLOCKS = {
     Q.Q5_K: Q.Q5_1, Q.Q4_K: Q.Q5_0, Q.Q3_K: Q.Q4_0, Q.Q2_K: Q.Q4_0, Q.TQ2_0: Q.Q4_0, Q.TQ1_0: Q.Q4_0,
     Q.IQ4_XS: Q.IQ4_NL, Q.IQ3_S: Q.IQ4_NL, Q.IQ3_XXS: Q.IQ4_NL, Q.IQ2_S: Q.IQ4_NL, Q.IQ1_M: Q.IQ4_NL,
 }  # fmt: skip
 
-# llama.cpp names mixtures (MOSTLY_Q4_K_S, ...); these are pure types, or the nearest mixtures
+# llama.cpp's names are for mixtures of types (MOSTLY_Q4_K_S, ...); a pure type gets the name of the nearest
+# mixture
 _FILE_TYPES = {"F32": "ALL_F32", "Q3_K": "MOSTLY_Q3_K_S", "Q4_K": "MOSTLY_Q4_K_S", "Q5_K": "MOSTLY_Q5_K_S",
                "MXFP4": "MOSTLY_MXFP4_MOE"}  # fmt: skip
 
 
 def parse_type(name: str) -> TypePlan:
-    """Returns the plan of a type, by name in any case. Raises QuantTypeError with the list of types."""
+    """Returns the plan of the type with this name, in upper or lower case. Raises QuantTypeError with the
+    list of types.
+    """
     plan = TYPES.get(name.upper())
     if plan is None:
         known = name.upper() in Q.__members__
@@ -75,7 +81,9 @@ def file_type(plan: TypePlan) -> int:
 
 
 def plan_type(plan: TypePlan, role: Role, row: int) -> tuple[Q, str]:
-    """Returns the type of a tensor with rows of `row` values, and a note if it is not the planned one."""
+    """Returns the type of a tensor with rows of `row` values, and a note if the rows do not allow the planned
+    type.
+    """
     if role == "map":
         return Q.I64, ""
     if role in ("norm", "bias", "freqs"):
@@ -95,7 +103,7 @@ def plan_type(plan: TypePlan, role: Role, row: int) -> tuple[Q, str]:
 
 @dataclass
 class ErrorSum:
-    """Sums for the relative RMS error of a tensor, over all of its chunks."""
+    """Sums over all chunks of a tensor, for its relative RMS error."""
 
     error: float = 0.0
     signal: float = 0.0
@@ -108,14 +116,15 @@ class ErrorSum:
 
     @property
     def relative_rms(self) -> float:
-        """RMS of the difference over RMS of the values; 0 for a tensor of zeros."""
+        """RMS of the rounding errors divided by the RMS of the values; 0 for a tensor of zeros."""
         return math.sqrt(self.error / self.signal) if self.signal else 0.0
 
 
 def encode(
     values: npt.NDArray[np.float32], kind: Q, errors: ErrorSum, name: str, pool: Executor, n_workers: int
 ) -> Iterator[bytes]:
-    """Encodes rows and adds their error. values: `[n_rows, n]` or `[n]` float32.
+    """Encodes rows of a tensor, and adds their rounding error to `errors`. values: `[n_rows, n]` or `[n]`
+    float32.
 
     Raises TensorError for values that are not finite or do not fit in the type.
     """
@@ -131,7 +140,8 @@ def encode(
 
 
 def as_stored(values: npt.NDArray[np.float32], plan: TypePlan, role: Role) -> npt.NDArray[np.float32]:
-    """Encodes and decodes rows `[n_rows, n]` float32, as readers of the file will see them.
+    """Encodes and decodes rows `[n_rows, n]` float32, and returns the values that readers of the file will
+    see.
 
     Releases the GIL; rows are independent. Values must be finite.
     """

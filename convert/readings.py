@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Ambiguities of a checkpoint, and the readings that resolve them.
 
-Trainers and engines disagree about some files: a theta that the trainer ignored, ids with another origin, a
-norm that is applied twice. No field tells them apart, and a wrong reading only shows as poor acceptance. So a
-dialect returns each ambiguity as a `Choice` with its values and the reason. One value is the default, or the
-choice is open. The caller can set a value. Measuring which value drafts best needs the target and is done
-outside this package.
+Trainers and engines disagree about some files: the trainer ignored the config's theta, layer ids have another
+origin, or a norm is applied twice. No field shows which reading is right, and a wrong reading only shows as
+poor acceptance. So a dialect returns each ambiguity as a `Choice` with its values and the reason. The first
+value is the default, unless the choice is open. The caller can set another value. Measuring which value
+drafts best needs the target and is done outside this package.
 
 One such choice is the meaning of layer ids. Boundary id k is `R_k`, the residual stream entering 0-based
 block k (k = n: the last block's output before the final norm). Some trainers write k, others the block after
@@ -16,7 +16,8 @@ which they captured (k - 1). The rules, in order:
 3. ids equal to the default itself: boundary ids;
 4. the family's convention, if it has one;
 5. ids equal to the post-layer form of the default: post-layer ids;
-6. otherwise the reading `layer_ids` or `--aux-layers` must decide, or the measured acceptance of both.
+6. otherwise the reading `layer_ids` or `--aux-layers` must decide, or both readings are measured by their
+acceptance.
 
 Ids that equal the default in the form that the family does not use remain a choice, because a tool with the
 other convention may have written them.
@@ -71,8 +72,8 @@ class Choice:
 class Reading(TypedDict, total=False):
     """The caller's values for a checkpoint's ambiguities, as keywords.
 
-    aux_layers: boundary ids R_k (with the reading layer_ids=post: block numbers). readings: by name
-    (`KNOWN`); reasons: recorded in the file.
+    aux_layers: boundary ids R_k (with the reading layer_ids=post: block numbers). readings: values by name of
+    the reading (`KNOWN`); reasons: reasons by name, which are recorded in the file.
     """
 
     aux_layers: Sequence[int] | None
@@ -95,13 +96,13 @@ class Options:
         readings: Mapping[str, Any] | None = None,
         reasons: Mapping[str, str] | None = None,
     ) -> Options:
-        """Checks the arguments. Raises InvalidValueError for unknown readings and values."""
+        """Checks the arguments. Raises InvalidValueError for an unknown reading or value."""
         layers = None if aux_layers is None else tuple(aux_layers)
         return cls(layers, checked_readings(readings or {}), dict(reasons or {}))
 
 
 def checked_readings(given: Mapping[str, Any]) -> dict[str, str]:
-    """Returns readings with values as texts. Raises ValueError for unknown names and values."""
+    """Returns the readings with their values as text. Raises ValueError for an unknown name or value."""
     readings = {}
     for name, value in given.items():
         if name not in KNOWN:
@@ -125,8 +126,8 @@ def plain_number(value: Any, name: str = "rope_theta") -> str:
 
 
 def settle(choices: Sequence[Choice], given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the value of every reading: the given one, or the choice's default. Raises for an open
-    choice.
+    """Returns the value of every reading: the caller's value, or the default of the choice. Raises an error
+    for an open choice without a value.
     """
     readings = dict(given)
     for choice in choices:
@@ -147,7 +148,9 @@ def settle(choices: Sequence[Choice], given: Mapping[str, str]) -> dict[str, str
 def recorded(
     choices: Sequence[Choice], given: Mapping[str, str], reasons: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Returns texts for the file, `name=value (reason)`, for every choice and every given reading."""
+    """Returns texts for the file, `name=value (reason)`, for every choice and every reading that the caller
+    set.
+    """
     settled = {choice.name: choice.values[0] for choice in choices if not choice.is_open} | dict(given)
     return tuple(
         f"{name}={value} ({reasons.get(name) or ('given' if name in given else 'default, not measured')})"
@@ -156,7 +159,7 @@ def recorded(
 
 
 def unread_notes(choices: Sequence[Choice], given: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns notes about the other possible readings, for the user."""
+    """Returns notes for the user that name the readings not used."""
     return tuple(
         f"{choice.name}: read as {choice.values[0]}; {' or '.join(choice.values[1:])} is possible, because "
         f"{choice.why}. Not tried; --reading {choice.name}={choice.values[1]} takes it"
@@ -170,7 +173,8 @@ def ignored_theta(
 ) -> tuple[Choice, ...]:
     """Returns the choice for a trainer that always rotates with base 10000.
 
-    kinds: rope types that it treats like this. is_open: its own inference does the same.
+    kinds: rope types that the trainer treats like this. is_open: the trainer's inference code also uses
+    10000, so there is no default.
     """
     theta = stated_theta(config)
     if theta == 10000.0 or rope_kind(config) not in kinds:
@@ -180,7 +184,9 @@ def ignored_theta(
 
 
 def ignored_part(config: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """Returns the choice for a config with partly rotated heads and a class that ignores this."""
+    """Returns the choice for a config that asks for partly rotated heads although the drafter's class rotates
+    them fully.
+    """
     part = partial_rotary(config)
     if part == 1.0 or rope_kind(config) not in WITHOUT_SCALING:
         return ()
@@ -192,7 +198,7 @@ def ignored_part(config: Mapping[str, Any]) -> tuple[Choice, ...]:
 
 
 def read_as(sources: Mapping[str, TensorSource], readings: Mapping[str, str]) -> dict[str, TensorSource]:
-    """Applies readings to the tensors. sources: by canonical name."""
+    """Applies the readings that change tensors. sources: tensors by canonical name."""
     result = dict(sources)
     if readings.get("head") == "target":
         result.pop("lm_head.weight", None)
@@ -207,11 +213,11 @@ def read_as(sources: Mapping[str, TensorSource], readings: Mapping[str, str]) ->
 
 @dataclass(frozen=True)
 class _TwoNorms(TensorSource):
-    """Two consecutive norms as one: `w2 * w1 / rms(w1)`.
+    """Weights of one norm that replaces two consecutive norms: `w2 * w1 / rms(w1)`.
 
     Only the weights of the first norm matter, because the second one scales the whole row again:
-    `w2 * w1 * x / rms(w1 * x)`. The result uses `rms(w1) * rms(x)` instead of `rms(w1 * x)`, which leaves a
-    factor near 1 per row.
+    `w2 * w1 * x / rms(w1 * x)`. The result uses `rms(w1) * rms(x)` instead of `rms(w1 * x)`, which changes
+    each row by a factor near 1.
     """
 
     first: TensorSource
@@ -240,7 +246,7 @@ class LayerIds:
 def layer_ids_choice(
     ids: Sequence[int] | None, n_blocks: int, family: str, convention: Convention | None
 ) -> tuple[Choice, ...]:
-    """Returns the choice for explicit ids; () if they are unambiguous. Arguments as in
+    """Returns the choice for explicit ids; () if the ids are unambiguous. Takes the arguments of
     `resolve_layer_ids`.
     """
     if not ids or n_blocks in ids:
@@ -273,11 +279,11 @@ def resolve_layer_ids(
     forced: Convention | None = None,
     given: Sequence[int] | None = None,
 ) -> LayerIds:
-    """Returns the boundary ids of the features.
+    """Returns the boundary ids of the layers that the drafter reads.
 
-    ids: as in the checkpoint, or None. n_blocks: decoder blocks of the target. n_aux: features that fc
-    expects. convention: the family's. forced: the reading layer_ids, which applies to `given` if set. given:
-    the option --aux-layers. Raises LayerIdError.
+    ids: the ids in the checkpoint, or None. n_blocks: decoder blocks of the target. n_aux: features that fc
+    expects. convention: the convention of the checkpoint's family. given: the option --aux-layers. forced:
+    the reading layer_ids, which applies to `given` if that is set. Raises LayerIdError.
     """
     if given is not None:
         shift = 1 if forced == "post" else 0

@@ -29,7 +29,7 @@ def stated_theta(config: Mapping[str, Any]) -> float:
 
 
 def rope_kind(config: Mapping[str, Any]) -> str:
-    """Returns the rope type of a flat draft config; `default` if it names none."""
+    """Returns the rope type of a flat draft config; "default" if the config does not name one."""
     return _kind(scaling_block(config)[1])
 
 
@@ -37,7 +37,7 @@ WITHOUT_SCALING = ("default", "none", "mrope")
 
 
 def partial_rotary(config: Mapping[str, Any]) -> float:
-    """Returns the rotated part of a head by a flat draft config. Raises ConfigError."""
+    """Returns the rotated share of a head, from a flat draft config. Raises ConfigError."""
     factors = [number(b, "partial_rotary_factor", 1.0) for b in (config, scaling_block(config)[1])]
     part = next((value for value in factors if value != 1.0), 1.0)
     if not 0.0 < part <= 1.0:
@@ -55,11 +55,12 @@ def parse_rope(
     unscaled: bool = False,
     partial: str = "",
 ) -> tuple[RopeSpec, str]:
-    """Returns the rope of a flat draft config, and a note or "". Raises ConfigError, UnsupportedError.
+    """Returns the rope of a flat draft config, and a note for the user or "". Raises ConfigError,
+    UnsupportedError.
 
-    deepseek: latent attention, which only supports yarn, with DeepSeek's factors. theta: replaces the
-    config's. unscaled: the config's scaling was never applied. partial: the reading partial_rotary; "" =
-    partial_rotary_factor must be 1.
+    deepseek: parse for latent attention, which only supports yarn with DeepSeek's factors. theta: replaces
+    the config's theta. unscaled: ignore the config's scaling, because the trainer never applied it. partial:
+    the reading partial_rotary; "" = partial_rotary_factor must be 1.
     """
     block_name, block = scaling_block(config)
     theta = stated_theta(config) if theta is None else theta
@@ -93,15 +94,16 @@ def parse_rope(
 
 
 def rope_divisors(rope: RopeSpec, head_dim: int) -> npt.NDArray[np.float32]:
-    """Returns `rope_freqs.weight` `[head_dim / 2]` of llama3 scaling: slows long waves by factor, keeps short
-    ones.
+    """Returns `rope_freqs.weight` `[head_dim / 2]` of llama3 scaling: long wavelengths are slowed down by the
+    factor, short ones stay.
 
     llama.cpp's converter computes the same in float32 with torch; they agree to 2e-6 of each value. For
     partly rotated heads, the divisors of fixed values are huge (ggml-org/llama.cpp: conversion/gemma.py).
     """
     if rope.scaling == "proportional":
         turned = np.arange(head_dim // 2) < int(rope.factor * head_dim / 2)
-        return np.where(turned, 1.0, 1e15).astype(np.float32)  # its square still fits in a float
+        # large enough to stop the rotation; its square still fits in a float
+        return np.where(turned, 1.0, 1e15).astype(np.float32)
     context, low, high = float(rope.original_context or 8192), rope.low_freq_factor, rope.high_freq_factor
     wavelengths = 2 * math.pi * rope.theta ** (np.arange(0, head_dim, 2) / head_dim)
     smooth = (context / wavelengths - low) / (high - low)
@@ -111,7 +113,9 @@ def rope_divisors(rope: RopeSpec, head_dim: int) -> npt.NDArray[np.float32]:
 
 
 def pair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[np.float32]:
-    """Permutes rows of whole heads from HF's half-split order to rope's adjacent pairs (ggml's NORM type)."""
+    """Permutes the rows of heads from Hugging Face's half-split order to adjacent pairs, as ggml's NORM rope
+    needs them.
+    """
     halves = values.reshape(-1, 2, head_dim // 2, *values.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
 
@@ -123,7 +127,7 @@ def unpair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[n
 
 
 def halves(source: TensorSource, head_dim: int) -> TensorSource:
-    """Converts a tensor with rows of whole heads in adjacent pairs to Hugging Face's order."""
+    """Permutes the rows of heads from adjacent pairs to Hugging Face's half-split order."""
     return _Halves(source.name, source.shape, source.dtype, source.path, source.offset, source, head_dim)
 
 
@@ -139,8 +143,8 @@ class _Halves(TensorSource):
 
 
 def scaling_block(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Returns the dict with the scaling. transformers 5 may nest one per kind of layer; equal ones are
-    merged.
+    """Returns the config's object with the rope scaling. transformers 5 may nest one object per kind of
+    layer; equal objects count as one.
     """
     names = [name for name in ("rope_parameters", "rope_scaling") if config.get(name) is not None]
     blocks = [_flat_block(name, config[name]) for name in names]
@@ -159,7 +163,9 @@ def _flat_block(name: str, block: Any) -> Mapping[str, Any]:
 
 
 def _check_same(parameters: Mapping[str, Any], scaling: Mapping[str, Any]) -> None:
-    """Raises ConfigError if both contradict: engines on transformers 5 read the first, on 4 the second."""
+    """Raises ConfigError if rope_parameters and rope_scaling contradict each other: engines on transformers 5
+    read the first, engines on transformers 4 the second.
+    """
     one, other = (
         {key: value for key, value in block.items() if value is not None and key != "type"}
         | {"rope_type": _kind(block)}
@@ -186,7 +192,9 @@ def _factor(block: Mapping[str, Any], where: str) -> float:
 
 
 def _proportional(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
-    """Parses Gemma 4's scaling: frequencies of the whole head, of which the first part is used."""
+    """Parses Gemma 4's scaling: frequencies are computed for the whole head, and the first part of the head
+    is rotated.
+    """
     part = number(block, "partial_rotary_factor", 1.0, where=f"config.json: {where}.")
     if not 0 < part <= 1 or number(block, "factor", 1.0, where=f"config.json: {where}.") != 1.0:
         raise ConfigError(
@@ -221,7 +229,8 @@ def _yarn(theta: float, block: Mapping[str, Any], where: str, deepseek: bool) ->
         raise ConfigError(f"{where}.factor: expected 1 or more for yarn, found {factor}")
     if block.get("truncate") is False:
         raise UnsupportedError(f"{where}.truncate is false: ggml always truncates yarn's correction range")
-    # ggml itself multiplies cos and sin by 1 + 0.1 ln(factor); attn_factor is the rest
+    # ggml itself multiplies cos and sin by 1 + 0.1 ln(factor), so attn_factor is the checkpoint's factor
+    # divided by that
     multiplier = (_deepseek_multiplier if deepseek else _cos_sin_multiplier)(block, where, factor)
     attn_factor = multiplier / (1.0 + 0.1 * math.log(factor))
     return RopeSpec(
@@ -263,7 +272,7 @@ def _mscale_note(block: Mapping[str, Any], where: str) -> str:
 
 
 def _deepseek_multiplier(block: Mapping[str, Any], where: str, factor: float) -> float:
-    """Returns the factor by DeepSeek's rules (vLLM: deepseek_scaling_rope.py; TorchSpec:
+    """Returns the factor on cos and sin by DeepSeek's rules (vLLM: deepseek_scaling_rope.py; TorchSpec:
     LlamaYarnRotaryEmbedding).
     """
     for key, neutral in (("attention_factor", None), ("attn_factor", 1.0)):
@@ -277,8 +286,8 @@ def _deepseek_multiplier(block: Mapping[str, Any], where: str, factor: float) ->
 
 
 def score_multiplier(config: Mapping[str, Any]) -> float:
-    """Returns the factor of DeepSeek's yarn on attention scores, in addition to cos and sin; 1 without
-    yarn.
+    """Returns the factor of DeepSeek's yarn on attention scores, in addition to the factor on cos and sin; 1
+    without yarn.
     """
     where, block = scaling_block(config)
     if _kind(block) not in ("yarn", "deepseek_yarn"):

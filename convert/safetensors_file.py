@@ -18,7 +18,8 @@ from .errors import CheckpointError
 from .files import open_regular
 from .tensor import DTYPE_BYTES, TensorSource
 
-_MAX_HEADER_BYTES = 16 << 20  # some hundred bytes per tensor; parsed, they take ten times the memory
+# a header has some hundred bytes per tensor, and takes ten times as much memory when parsed
+_MAX_HEADER_BYTES = 16 << 20
 
 
 def read_index(path: Path) -> dict[str, TensorSource]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Description of a drafter: sizes, switches, rope, aux layers, vocabularies, as a frozen value.
+"""Description of a drafter as a frozen value: sizes, switches, rope, extracted layers and vocabularies.
 
 `DraftSpec` is independent of files. `architecture` is `eagle` for EAGLE-1 and 2, `eagle3` if llama.cpp runs
 the drafter correctly, else `eagle31`; for block drafters it is `dflash` or `dflash_ex` by the same rule.
@@ -16,10 +16,10 @@ from .keys import DFLASH, DFLASH_EX, EAGLE, EAGLE3, EAGLE31
 class RopeSpec:
     """Rotary embedding in the terms of ggml_rope_ext.
 
-    scaling: none, linear, yarn, or a kind that becomes `rope_freqs.weight`: llama3, or proportional, which
-    only rotates the first `factor` of a head
-    attn_factor: ggml multiplies cos and sin by attn_factor * (1 + 0.1 ln factor); the product is the
-    checkpoint's factor
+    scaling: none, linear, yarn, llama3 or proportional; the last two become `rope_freqs.weight`, and
+    proportional only rotates the first `factor` of a head
+    attn_factor: factor on cos and sin; ggml also multiplies them by (1 + 0.1 ln factor), and the product of
+    both is the checkpoint's factor
     part: the first part of a head is rotated, with the frequencies of a head of that width
     """
 
@@ -51,7 +51,9 @@ class GemmaLayer:
 
 @dataclass(frozen=True)
 class ParallelDraft:
-    """P-EAGLE: the mask token of rows with unknown tokens, and the maximum number of tokens of one pass."""
+    """Parallel drafting of P-EAGLE: the mask token for rows whose token is unknown, and the maximum number of
+    tokens drafted in one pass.
+    """
 
     mask_token: int
     depth: int
@@ -59,18 +61,19 @@ class ParallelDraft:
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """DFlash, DSpark or DFlash2: one pass over `size` rows, the last token (the anchor) and mask tokens,
-    gives all drafts.
+    """DFlash, DSpark or DFlash2: one pass over `size` rows gives all drafts. The first row is the last token
+    of the text (the anchor), the others are mask tokens.
 
-    anchor_first: slot i predicts the token i + 1 after the anchor; else i after it, and slot 0 is unused
+    anchor_first: slot i predicts the token i + 1 places after the anchor; otherwise the token i places after
+    the anchor, and slot 0 is unused
     causal: per layer, True if a row attends only to rows before it
-    markov_rank: rank of DSpark's bias by the token before a slot, 0 = no bias
+    markov_rank: rank of DSpark's bias, which depends on the token before a slot; 0 = no bias
     confidence: a head estimates acceptance
-    conv: taps and group of DFlash2's convolutions; selector: rank and candidates of its choice between
-    neighbours
+    conv: taps and group of DFlash2's convolutions; selector: rank and number of candidates of DFlash2's
+    selector
     embedding_scale: factor on the rows' embeddings; softcap: bound of the logits before the bias, 0 = off
     value_scale: factor on the output of attention
-    target_head: the head is the target's, in spite of own embeddings
+    target_head: the head is the target's, although the drafter has its own embeddings
     gated: Laguna's layer, with a gate per head, norms of each feature, and a norm before the text's keys and
     values
     """
@@ -95,7 +98,7 @@ class BlockSpec:
 
     @property
     def n_drafts(self) -> int:
-        """Number of drafted tokens of one pass."""
+        """Number of tokens that one pass drafts."""
         return self.size if self.anchor_first else self.size - 1
 
 
@@ -123,18 +126,20 @@ class LatentSpec:
 
     @property
     def cached_dim(self) -> int:
-        """Values per position in the cache."""
+        """Number of values that the cache stores per position."""
         return self.kv_rank + self.rope_dim
 
 
 @dataclass(frozen=True)
 class DraftSpec:
-    """A drafter. Sizes in elements; `aux_layers` are boundary ids R_k in the order of concatenation.
+    """Shape and switches of a drafter. Sizes are in elements; `aux_layers` are the boundary ids R_k of the
+    features, in the order of concatenation.
 
     fuses_embedding: EAGLE-1 and 2. fc reads [embedding ; feature] in every step; the only feature is R_n
     after the target's final norm, id n + 1. Without norm_output, the first layer has no norm before
-    attention, and the head reads the last layer's output without a norm; with it (Mistral's), both norms
-    exist. With latent attention, head_dim is `latent.key_dim`, and every head has its own keys and values.
+    attention, and the head reads the last layer's output without a norm; with norm_output (Mistral's
+    drafters), both norms exist. With latent attention, head_dim is `latent.key_dim`, and every head has its
+    own keys and values.
     """
 
     family: str
@@ -180,7 +185,7 @@ class DraftSpec:
 
     @property
     def has_all_norms(self) -> bool:
-        """True if norms exist before the first layer and before the head."""
+        """True if the drafter has norms before the first layer and before the head."""
         return not self.fuses_embedding or self.norm_output
 
     @property
@@ -189,10 +194,10 @@ class DraftSpec:
 
     @property
     def rope_type(self) -> str:
-        """`norm` or `neox`.
+        """Order of the rotated values in a head: `norm` or `neox`.
 
         Permuted rows cannot be combined with per-head norm weights, so q/k norms mean neox, and block
-        drafters always have them. In latent attention, rows are already paired in checkpoints.
+        drafters always have them. With latent attention, checkpoints already store paired rows.
         """
         return "neox" if self.qk_norm and self.latent is None else "norm"
 
@@ -203,8 +208,8 @@ class DraftSpec:
 
     @property
     def stock_blockers(self) -> tuple[str, ...]:
-        """Reasons why llama.cpp would run this drafter wrongly or not at all; empty for plain EAGLE-3, and
-        for block drafters that it supports (ggml-org/llama.cpp: src/models/dflash.cpp,
+        """Reasons why llama.cpp would run this drafter wrongly or not at all; empty for plain EAGLE-3 and for
+        block drafters that llama.cpp supports (ggml-org/llama.cpp: src/models/dflash.cpp,
         common/speculative.cpp).
         """
         if self.block is not None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Turns slots into bytes: reads each tensor by ranges of rows, reorders, encodes, and records the error.
+"""Turns the tensors of a checkpoint into the bytes of a GGUF: reads ranges of rows, reorders and encodes
+them, and records the rounding error.
 
 A chunk is decoded to float32, so memory stays at a few chunks for any tensor. Chunks are encoded in threads
 (ggml releases the GIL); rows are independent, so the result does not depend on the number of threads.
@@ -26,14 +27,14 @@ from .tensor import TensorSource
 from .writer import PlannedTensor
 
 N_WORKERS = min(os.cpu_count() or 1, 8)
-_CHUNK_VALUES = 4 << 20  # 16 MiB as float32, and the same again for the decoded copy
+_CHUNK_VALUES = 4 << 20  # 16 MiB as float32, and as much again for the decoded copy
 
 
 @dataclass(frozen=True)
 class TensorReport:
     """Report on a written tensor.
 
-    shape: slowest axis first. rel_rms_error: RMS of the rounding over RMS of the values.
+    shape: slowest axis first. rel_rms_error: RMS of the rounding errors divided by the RMS of the values.
     """
 
     name: str
@@ -46,7 +47,7 @@ class TensorReport:
 
 @dataclass(frozen=True)
 class TensorStream:
-    """Makes `PlannedTensor`s from slots.
+    """Creates `PlannedTensor`s for the writer.
 
     ids: absolute target ids of the draft vocabulary, if there is a map
     """
@@ -73,7 +74,7 @@ class TensorStream:
         return [self._tensor(slot) for slot in slots]
 
     def reports(self, tensors: Sequence[PlannedTensor]) -> tuple[TensorReport, ...]:
-        """Returns one report per tensor; complete after the tensors are written."""
+        """Returns one report per written tensor. The list is complete once the file is written."""
         return tuple(
             TensorReport(
                 t.name,
@@ -105,7 +106,7 @@ class TensorStream:
         return chunks
 
     def _rows(self, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
-        """Yields the tensor's rows in chunks, with q and k rows in rope's pair order."""
+        """Yields a tensor's rows in chunks; the rows of q and k are in rope's order of pairs."""
         if slot.role == "freqs":
             yield rope_divisors(self.spec.rope, self.spec.head_dim)
             return
@@ -122,7 +123,9 @@ class TensorStream:
 
 
 def _parts(source: TensorSource, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
-    """Yields the keys' or the values' rows of each head of kv_b_proj, as `[n_heads, rows, row]`."""
+    """Splits kv_b_proj, which has rows for keys and rows for values in each head. Yields one of the two kinds
+    as `[n_heads, rows, row]`.
+    """
     n_heads, rank = slot.shape[0], slot.source_shape[1]
     n_rows = slot.source_shape[0] // n_heads
     step = max(1, _CHUNK_VALUES // (n_rows * rank))

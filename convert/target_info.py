@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Facts about a target for the converter: width, blocks, vocabulary, tokenizer, and a few rows of its head.
 
-Its tokenizer is copied byte for byte. Weights are optional and only sampled.
+The target's tokenizer is copied byte for byte. Its weights may be missing; only a few rows are read.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .gguf_head import Field
 from .keys import ALL
 from .vocab_map import HeadRows
 
-# Targets whose feature n in llama.cpp is R_n; other targets return the state after the final norm, or
-# nothing.
+# Targets for which llama.cpp returns R_n as feature n (n = number of blocks). For other targets it returns
+# the state after the final norm, or no state.
 _STOCK_LAST_BOUNDARY = frozenset({"gpt-oss", "gpt_oss"})
 
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """A target. tokenizer: its `tokenizer.*` entries, ready for writing."""
+    """Facts about a target's GGUF. tokenizer: the `tokenizer.*` entries, ready for writing."""
 
     name: str
     path: Path
@@ -67,7 +67,7 @@ def open_target(target: str | Path) -> TargetInfo:
     for key, value in sizes.items():
         if value is None or value < 1:
             raise TargetError(f"{file.path}: key {arch}.{key}: expected a positive integer, found {value}")
-    # multi-token prediction layers count as blocks, but do not run as part of the target
+    # the key also counts multi-token prediction layers, which do not run as part of the target
     blocks = (sizes["block_count"] or 0) - (file.integer(f"{arch}.nextn_predict_layers") or 0)
     return TargetInfo(
         name=file.text("general.name", file.path.stem),
@@ -76,7 +76,8 @@ def open_target(target: str | Path) -> TargetInfo:
         hidden_size=sizes["embedding_length"] or 0,
         block_count=blocks,
         vocab_size=len(tokens),
-        # the gguf package cannot write an empty array, which is equivalent to a missing one
+        # an empty array is left out: the gguf package cannot write it, and readers treat a missing array the
+        # same
         tokenizer=tuple(f for f in file.fields.values() if f.name.startswith("tokenizer.") and f.value != []),
         head=_gguf_head(file, len(tokens)),
         has_head="output.weight" in file.tensors,
@@ -84,13 +85,16 @@ def open_target(target: str | Path) -> TargetInfo:
 
 
 def _gguf_head(file: GgufFile, vocab: int) -> HeadRows | None:
-    """Returns the head, or the embedding table of a model that shares it; None for a file without weights."""
+    """Returns the target's output head, or the embedding table if the target uses it as its head; None for a
+    file without weights.
+    """
     info = file.tensors.get("output.weight") or file.tensors.get("token_embd.weight")
     if info is None or len(info.shape) != 2 or info.shape[0] != vocab:
         return None
     name = info.name
     try:
         read_rows(file, name, 0, 1)
-    except EagleError:  # the check is optional, so a missing library or missing data skip it
+    # the similarity check is optional, so it is skipped if the library or the data are missing
+    except EagleError:
         return None
     return HeadRows((vocab, info.shape[1]), lambda i: read_rows(file, name, i, i + 1)[0])

@@ -59,8 +59,7 @@ class TensorSource:
         return self.dtype in FLOAT_DTYPES
 
     def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Reads rows [start, stop) along the slowest axis: float32 for floats, otherwise the stored integer
-        type.
+        """Reads rows [start, stop) along the slowest axis: floats as float32, integers in their stored type.
 
         Raises CheckpointError if the file ends early or cannot be read.
         """
@@ -86,7 +85,7 @@ class TensorSource:
 
 
 def rows_of(source: TensorSource, start: int, stop: int) -> TensorSource:
-    """Returns rows [start, stop) of a tensor in a file as a separate tensor."""
+    """Returns a tensor that consists of rows [start, stop) of another tensor in a file."""
     row = math.prod(source.shape[1:]) * DTYPE_BYTES[source.dtype]
     return replace(source, shape=(stop - start, *source.shape[1:]), offset=source.offset + start * row)
 

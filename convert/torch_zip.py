@@ -2,14 +2,16 @@
 """Index of a PyTorch .bin file (zip format, torch >= 1.6) without torch.
 
 The file is a zip of `<prefix>/data.pkl` (the state dict with tensors as storage references) and one stored
-entry per storage. torch never compresses entries, so compressed ones are rejected, and no entry takes more
-memory than its size on the disk. Storages stay in the file; tensors become `TensorSource`s. Source of the
+entry per storage. torch never compresses entries, so compressed entries are rejected. No entry therefore
+takes more memory than its size on the disk. Storages stay in the file; tensors become `TensorSource`s. Source
+of the
 format: pytorch/pytorch: torch/serialization.py.
 
-The pickle is read by Python's own unpickler, limited to the instructions that a state dict needs. The others
-could allocate gigabytes or hash a nested tuple for years from a few bytes, even without looking up globals.
-Each allowed instruction creates at most one small value and only calls functions in this module. The Python
-version of the unpickler is used, because the C version allocates a memo as long as any index in the file.
+The pickle is read by Python's own unpickler, limited to the instructions that a state dict needs. With other
+instructions, a few bytes could allocate gigabytes or hash a nested tuple for years, even without looking up
+globals. Each allowed instruction creates at most one small value and only calls functions in this module. The
+Python version of the unpickler is used, because the C version allocates a memo as long as any index in the
+file.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from .tensor import DTYPE_BYTES, TensorSource
 
 _MAX_PICKLE_BYTES = 1 << 20
 """Maximum size of the pickle: some hundred bytes per tensor; parsed, it takes a hundred times its size."""
-_MAX_READ = 4 << 20  # the list of entries has some hundred bytes per tensor; zipfile needs ten times as much
+# the zip's list of entries has some hundred bytes per tensor; zipfile needs ten times as much memory for it
+_MAX_READ = 4 << 20
 _MAX_DIMS = 8
 
 _STORAGE_DTYPES = {
@@ -48,7 +51,7 @@ _ALLOWED = (
 
 class _Bounded(io.FileIO):
     """A file that refuses reads above `_MAX_READ` bytes. zipfile reads the list of entries in one piece, and
-    makes an object per 46 bytes.
+    creates an object for every 46 bytes of it.
     """
 
     def read(self, size: int | None = -1) -> bytes:
@@ -108,7 +111,9 @@ def _index_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, TensorSour
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes:
-    """Reads a small entry. Raises CheckpointError for a compressed one, which may unpack to any size."""
+    """Reads a small entry of the zip. Raises CheckpointError for a compressed entry, because it could unpack
+    to any size.
+    """
     name = info.filename.rpartition("/")[2]
     if info.compress_type != zipfile.ZIP_STORED:
         raise CheckpointError(f"{name} is compressed; torch.save never does that")
@@ -118,7 +123,9 @@ def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> byt
 
 
 class _Entries(dict[str, Any]):
-    """The only allowed dict. Keys must be texts, because hashing a nested tuple may take unlimited time."""
+    """The only dict that the pickle can create. Its keys must be texts, because hashing a nested tuple may
+    take unlimited time.
+    """
 
     __slots__ = ()
 
@@ -129,8 +136,8 @@ class _Entries(dict[str, Any]):
 
 
 class _StateDict(pickle._Unpickler):
-    """Unpickler of a state dict. entries: of the archive `file`, by name; prefix: of their names. A storage
-    becomes a `TensorSource` with one axis.
+    """Unpickler of a state dict. entries: entries of the archive `file` by name; prefix: prefix of these
+    names. A storage becomes a `TensorSource` with one axis.
     """
 
     stack: list[Any]
@@ -153,8 +160,8 @@ class _StateDict(pickle._Unpickler):
         return function
 
     def persistent_load(self, pid: Any) -> TensorSource:
-        """Returns the position of a storage. Only the entry's local header has its own length, because torch
-        pads it.
+        """Returns the position of a storage in the file. The data begin after the entry's local header, whose
+        length only the header itself states, because torch pads it.
         """
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"):
             raise CheckpointError("data.pkl contains a persistent id that is not a tensor storage")

@@ -7,8 +7,9 @@ ambiguous map is rejected.
 
 A draft head that started as a copy of the target's still resembles it. The similarity shows whether its rows
 were gathered by token id or, as by one exporter (lightseekorg/TorchSpec: tools/convert_to_hf.py), by the
-map's raw offsets. The latter is rejected, because such a head drafts wrong tokens. A head that resembles
-neither was trained from scratch and proves nothing. Only a few of the target's rows are read.
+map's raw offsets. A head gathered by raw offsets is rejected, because it drafts wrong tokens. If neither
+reading gives similar rows, the head was trained from scratch and shows nothing about the map. Only a few of
+the target's rows are read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ IntArray = npt.NDArray[np.int64]
 def absolute_ids(
     d2t: npt.NDArray[Any] | None, t2d: npt.NDArray[Any] | None, n_draft: int, n_target: int
 ) -> tuple[IntArray | None, str]:
-    """Returns the absolute target id of each draft id (None for the identity), and a note or "".
+    """Returns the absolute target id of each draft id (None for the identity), and a note for the user or "".
 
     d2t: `[n_draft]` integers. t2d: `[n_target]` bool or 0/1. n_draft, n_target: sizes of the vocabularies.
     Raises VocabMapError.
@@ -105,7 +106,7 @@ def _from_table(
 
 
 def _is_map(ids: IntArray, n_target: int) -> bool:
-    # compares every id with the bounds, because differences may overflow
+    # comparing differences instead could overflow
     return bool(ids.size and ((ids >= 0) & (ids < n_target)).all() and (np.diff(ids) > 0).all())
 
 
@@ -133,14 +134,17 @@ def _mismatch(ids: IntArray, members: IntArray, n_target: int) -> str:
 
 
 _N_SAMPLES = 64
-_CLEARLY = 0.3  # mean cosine; unrelated rows of a few hundred values or more stay below 0.1
+# minimum mean cosine of similar rows; unrelated rows of a few hundred values or more stay below 0.1
+_CLEARLY = 0.3
 
 F32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class HeadRows:
-    """The target's output head: its shape `[V, Ht]` and a function from token id to that row, float32."""
+    """The target's output head: its shape `[V, Ht]` and a function that returns the row of a token id as
+    float32.
+    """
 
     shape: tuple[int, int]
     row: Callable[[int], F32]
@@ -154,7 +158,8 @@ def check_head(head: TensorSource, ids: npt.NDArray[np.int64], target: HeadRows)
     if head.shape[1] != target.shape[1] or not head.is_float:
         return ""
     offsets = ids - np.arange(ids.size)
-    usable = np.flatnonzero(offsets != ids)  # rows where both readings name different target rows
+    # draft ids for which ids and offsets name different rows of the target
+    usable = np.flatnonzero(offsets != ids)
     if usable.size < _N_SAMPLES:
         return ""
     sample = usable[:: max(1, usable.size // _N_SAMPLES)][:_N_SAMPLES]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Writes a GGUF in one pass: keys, tensor list, then tensor data by chunks, into an open temporary file.
+"""Writes a GGUF in one pass: first the keys and the tensor list, then the tensor data chunk by chunk. The
+output is an open temporary file.
 
 `replace_file` gives that file a temporary name next to the destination and renames it at the end, so a failed
 or killed conversion leaves the old file unchanged.
@@ -24,9 +25,9 @@ from .gguf_head import Field
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """A tensor to write.
+    """A tensor that the writer will write.
 
-    shape: slowest axis first. chunks: yields its encoded bytes in order, on demand
+    shape: slowest axis first. chunks: yields the tensor's encoded bytes in order, on demand
     """
 
     name: str
@@ -47,7 +48,7 @@ def write_gguf(
     tensors: Iterable[PlannedTensor],
     progress: Callable[[str, int], None],
 ) -> None:
-    """Writes the file. progress: tensor name and bytes just written."""
+    """Writes a GGUF file. progress: called with the tensor's name and the number of bytes just written."""
     planned = list(tensors)
     writer = GGUFWriter(path, architecture)
     for field in fields.values():
@@ -81,7 +82,8 @@ def _write_tensor(writer: GGUFWriter, tensor: PlannedTensor, progress: Callable[
 
 @contextlib.contextmanager
 def replace_file(out: Path) -> Iterator[Path]:
-    """Yields a temporary file next to `out`, renamed to it on success and removed otherwise.
+    """Yields a temporary file next to `out`. On success the file is renamed to `out`, otherwise it is
+    removed.
 
     Raises WriteError for operating system errors.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Registry of dialects, and the choice of a checkpoint's dialect.
 
-Order matters: the most reliable mark comes first. Tensors and nested configs are more reliable than
-`architectures`, which several exporters leave at a template value.
+Order matters: the dialect with the most reliable mark comes first. Tensors and nested configs are more
+reliable than `architectures`, a key that several exporters leave at the value of a template.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ _BLOCK_CLASSES = frozenset(name for dialect in DIALECTS if dialect.is_block for 
 
 
 def recognise(seen: Seen) -> Dialect:
-    """Returns the dialect of a checkpoint. Raises UnsupportedError for unsupported and unknown kinds."""
+    """Returns the dialect of a checkpoint. Raises UnsupportedError for an unsupported or unknown kind of
+    checkpoint.
+    """
     refuse(seen, _CLASSES, _BLOCK_CLASSES)
-    # every drafter has one of these tensors and no ordinary model does; missing tensors are reported later
+    # Every drafter has one of these tensors and no ordinary model does. Other missing tensors are reported
+    # later.
     marks = ("fc.weight", "encoder.fc.weight", "layers.0.hidden_norm.weight")
     if any(seen.shape(mark) is not None for mark in marks):
         for dialect in DIALECTS:

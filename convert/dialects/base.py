@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Base of dialects. A dialect is a layout in which a trainer or exporter writes EAGLE drafters.
 
-A dialect recognises a checkpoint, flattens its config and knows how its project counts layers. Everything
-else (shapes, switches, checks) is shared, because all dialects hold the same drafter once names are
-canonical: `layers.{i}.*`, `fc.weight`, `norm.weight` and so on, as listed in `keys.TENSORS`.
+A dialect recognises a checkpoint, flattens its config and knows how its project counts layers. Shapes,
+switches and checks are shared, because all dialects describe the same drafter once its tensors have canonical
+names: `layers.{i}.*`, `fc.weight`, `norm.weight` and so on, as listed in `keys.TENSORS`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Seen:
 
     @property
     def eagle_config(self) -> Mapping[str, Any]:
-        """The nested `eagle_config`; empty if absent. Raises ConfigError if it is not an object."""
+        """The nested object `eagle_config` of the config; {} if absent. Raises ConfigError if it is not an
+        object.
+        """
         return nested(self.config, "eagle_config")
 
     def has(self, prefix: str) -> bool:
@@ -61,12 +63,14 @@ class Seen:
         return any(name.removeprefix("model.").startswith(prefix) for name in self.shapes)
 
     def shape(self, canonical: str) -> tuple[int, ...] | None:
-        """Returns the shape of a tensor by its canonical name."""
+        """Returns the shape of the tensor with this canonical name."""
         return next((s for name, s in self.shapes.items() if canonical_name(name) == canonical), None)
 
 
 class Dialect:
-    """Base of all dialects. `name` is written to `eaglecpp.family`; `title` is shown to users."""
+    """Base class of all dialects. `name` is written to the key `eaglecpp.family`; `title` is shown to
+    users.
+    """
 
     name = ""
     title = ""
@@ -86,7 +90,7 @@ class Dialect:
     """Meanings of explicit aux layer ids in `config` and in `eagle_config`; None = unknown."""
 
     def matches(self, seen: Seen) -> bool:
-        """Returns True if the checkpoint has this layout. Dialects are tried in the order of the registry."""
+        """Returns True if the checkpoint has this layout. The registry tries the dialects in order."""
         return seen.architecture in self.classes
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
@@ -94,11 +98,13 @@ class Dialect:
         return dict(seen.config)
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
-        """Returns the convention for ids in a place; None for a checkpoint where it is unknown."""
+        """Returns the convention of layer ids in a place of the config; None if the checkpoint does not
+        identify it.
+        """
         return self.conventions[ids_key == "eagle_config"]
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
-        """Returns the checkpoint's ambiguities, except layer ids. config: flattened."""
+        """Returns the checkpoint's ambiguities, except layer ids. config: the flattened config."""
         return ()
 
     def canonical(self, name: str) -> str | None:
@@ -106,12 +112,16 @@ class Dialect:
         return canonical_name(name)
 
     def check(self, tensors: Mapping[str, TensorSource]) -> None:
-        """Raises UnsupportedError for values that change the arithmetic. tensors: by their original names."""
+        """Raises UnsupportedError for config values that change the arithmetic. tensors: shapes by original
+        name.
+        """
 
     def adapted(
         self, sources: Mapping[str, TensorSource], config: Mapping[str, Any]
     ) -> dict[str, TensorSource]:
-        """Converts the tensors to the common layout. sources: by canonical name; config: flattened."""
+        """Converts the tensors to the common layout. sources: tensors by canonical name; config: the
+        flattened config.
+        """
         return dict(sources)
 
 

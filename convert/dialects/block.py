@@ -2,9 +2,9 @@
 """Layouts of block drafters. They share `fc`, `hidden_norm`, `layers.{i}.*`, `norm`, the heads, and a config
 whose `dflash_config` overrides the top level.
 
-Layer ids name the block whose output is read, except in the key `eagle_aux_..` of engines
-(vllm-project/vllm: v1/worker/gpu/spec_decode/eagle/eagle3_utils.py). Checkpoints of z-lab and DeepSpec do not
-state which slot drafts first; the class decides.
+A layer id names the block of the target whose output the drafter reads, except in the engines' key
+`eagle_aux_..` (vllm-project/vllm: v1/worker/gpu/spec_decode/eagle/eagle3_utils.py). Checkpoints of z-lab and
+DeepSpec do not state the first drafting slot; the class name determines it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LAGUNA = ("gating", "num_attention_heads_per_layer", "swa_attention_sink_enable
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config with `dflash_config` merged into the top level. Raises ConfigError."""
+    """Returns the config with the values of `dflash_config` merged into its top level. Raises ConfigError."""
     return {**config, **{k: v for k, v in nested(config, "dflash_config").items() if v is not None}}
 
 
@@ -45,8 +45,8 @@ def _n_layers(config: Mapping[str, Any]) -> int:
 
 
 def _slides(config: Mapping[str, Any]) -> bool:
-    """Returns True if layer_types has a sliding window for all layers; these are causal if use_swa sets the
-    window and no key sets causality. Raises ConfigError.
+    """Returns True if layer_types gives every layer a sliding window. Such layers are causal if use_swa sets
+    the window and no key sets causality. Raises ConfigError.
     """
     kinds = config.get("layer_types")
     slides = {kind == "sliding_attention" for kind in kinds} if isinstance(kinds, list) and kinds else {False}
@@ -56,8 +56,8 @@ def _slides(config: Mapping[str, Any]) -> bool:
 
 
 def _sample_from_anchor(config: Mapping[str, Any]) -> bool | None:
-    """Returns True if the anchor's slot drafts, by the three keys for it; None if unset. Raises
-    ConfigError.
+    """Returns True if one of three config keys lets the anchor's slot draft a token; None if all three are
+    unset. Raises ConfigError.
     """
     keys = {"sample_from_anchor": True, "shift_label": True, "dspark_bonus_anchor": False}
     stated = {key: flag(config, key) is drafts for key, drafts in keys.items() if config.get(key) is not None}
@@ -96,7 +96,8 @@ class BlockDialect(Dialect):
                 "layer_types": ["sliding_attention"] * _n_layers(config),
                 "use_sliding_window": True,
             }
-        if seen.shape("embed_tokens.weight") is None:  # the key was copied from the target
+        # without this tensor, the key was only copied from the target's config
+        if seen.shape("embed_tokens.weight") is None:
             config["tie_word_embeddings"] = False
         config[IDS] = self.layer_ids(config)
         if config.get("output_multiplier") is not None:
@@ -159,7 +160,7 @@ class BlockDialect(Dialect):
 
 class ZLab(BlockDialect):
     """z-lab/dflash: `DFlashDraftModel` and, with convolutions and a selector, `DFlash2DraftModel`. SpecForge,
-    Model Optimizer and NVIDIA's Nemotron drafters use the first as well. Embeddings and head are the
+    Model Optimizer and NVIDIA's Nemotron drafters also use `DFlashDraftModel`. Embeddings and head are the
     target's.
     """
 
@@ -184,8 +185,9 @@ class ZLab(BlockDialect):
 
 
 class BlockFile(BlockDialect):
-    """A block drafter's GGUF (`gguf_checkpoint`). llama.cpp's own files do not describe slots, and its
-    `draft-dflash` never drafts from the anchor's slot, for which DeepSpec's DFlash was trained.
+    """A block drafter's GGUF, read back by `gguf_checkpoint`. Files of llama.cpp's converter do not describe
+    slots. llama.cpp's `draft-dflash` never drafts from the anchor's slot, although DeepSpec's DFlash was
+    trained for it.
     """
 
     name = "block-gguf"
@@ -223,8 +225,8 @@ class Muse(BlockDialect):
 
 class Laguna(BlockDialect):
     """poolside's Laguna: attention with a softplus gate per head, a norm of each feature, and queries, keys
-    and values in one matrix (vllm-project/vllm: model_executor/models/laguna_dflash.py). All layers are
-    sliding or all are full, and each kind can have its own rope key.
+    and values in one matrix (vllm-project/vllm: model_executor/models/laguna_dflash.py). Either all layers
+    have a sliding window or none has; each of the two kinds can have its own rope key.
     """
 
     name = "laguna"
@@ -258,13 +260,14 @@ class Laguna(BlockDialect):
 
 
 class DeepSpecBlock(BlockDialect):
-    """DeepSpec's DSpark and its descendants: block drafters whose first slot drafts.
+    """DeepSpec's DSpark and its descendants: block drafters that draft from the first slot.
 
-    DeepSpec's "DFlash" is the same class with `markov_rank` 0, with the same slots (deepseek-ai/DeepSpec:
-    deepspec/modeling/dspark/qwen3/modeling.py, config/dflash). SpecForge nests the head's keys in
-    `dflash_config`, trains on the same labels, and formerly stored the heads under `logit_head.`
-    (sgl-project/SpecForge: specforge/modeling/draft/dspark.py). LiquidAI's drafters rotate neighbouring
-    pairs. Ling's class is DeepSpec's under another name (ggml-org/llama.cpp: conversion/qwen.py).
+    DeepSpec's "DFlash" is the same class with `markov_rank` 0, and drafts from the same slots
+    (deepseek-ai/DeepSpec: deepspec/modeling/dspark/qwen3/modeling.py, config/dflash). SpecForge nests the
+    head's keys in `dflash_config`, trains on the same labels, and formerly stored the heads under
+    `logit_head.` (sgl-project/SpecForge: specforge/modeling/draft/dspark.py). LiquidAI's drafters rotate
+    neighbouring pairs. Ling's class is DeepSpec's under another name (ggml-org/llama.cpp:
+    conversion/qwen.py).
     """
 
     name = "deepspec-block"
@@ -355,9 +358,11 @@ class SpeculatorsBlock(BlockDialect):
 
 
 def _by_proposed_tokens(config: Mapping[str, Any]) -> bool | None:
-    """Returns True if the anchor's slot drafts, None if the config does not say.
+    """Returns True if the anchor's slot drafts a token, by the number of tokens that the config proposes;
+    None if the config does not say.
 
-    A block of B rows then drafts B tokens, else B - 1. Raises ConfigError if the config contradicts itself.
+    With the anchor's slot, a block of B rows drafts B tokens, otherwise B - 1. Raises ConfigError if the
+    config contradicts itself.
     """
     stated = None if config.get("sample_from_anchor") is None else flag(config, "sample_from_anchor")
     size = integer(config, "block_size", None)

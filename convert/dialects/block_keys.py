@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Keys of a block drafter's config: keys that the converter reads, and keys without effect on the drafts.
 
-Any other key is rejected, like an unknown tensor: it may change the arithmetic, and an error there would only
-show as poor acceptance. The lists come from the trainers' configs (deepseek-ai/DeepSpec,
+Any other key is rejected, like an unknown tensor: it may change the arithmetic, and wrong arithmetic would
+only show as poor acceptance. The lists come from the trainers' configs (deepseek-ai/DeepSpec,
 sgl-project/SpecForge, vllm-project/speculators, NVIDIA/Model-Optimizer, NVIDIA-NeMo/Automodel,
 lightseekorg/TorchSpec) and from published files.
 """
@@ -67,7 +67,7 @@ _WITHOUT_EFFECT = re.compile(
             r"initializer_range|.*dropout|.*_pdrop|.*loss.*|(num|max)_anchors|ttt_length|step_loss_decay",
             r"confidence_head_alpha|train_embed_tokens|gradient_checkpointing|recompile_limit|num_aux_layers",
             r"num_(context_(features|layers)|aux_hidden_states)|use_aux_hidden_state|pure_draft_prefix_len",
-            # how engines and transformers run a model
+            # keys that tell engines and transformers how to run a model
             r"use_cache|return_dict(_in_generate)?|output_\w+|chunk_size_feed_forward|is_(encoder_)?decoder",
             r"add_cross_attention|cross_attention_hidden_size|pruned_heads|finetuning_task|prefix",
             r"task_specific_params|tie_encoder_decoder|pretraining_tp|runtime_block_size",
@@ -79,7 +79,7 @@ _WITHOUT_EFFECT = re.compile(
             # the tensors decide
             r"(attention|mlp|qkv|use|conv)_bias|(use_)?qk_norm|has_(embed_tokens|lm_head)|attention_mode",
             r"confidence_head_with_markov",
-            # copied from the target's config; no class of drafter reads them
+            # keys copied from the target's config, which no drafter class reads
             r"(mamba|ssm|moe|router|vision|text|image|video|audio|mm|index)_\w+|linear_(conv|key|value|num|attn)_\w+",
             r"\w*(expert|mtp|nextn)\w*|full_attention_interval|attn_output_gate|output_gate_type",
             r"max_window_layers|decoder_sparse_step|mlp_only_layers|norm_topk_prob|n_group|topk_\w+",
@@ -113,7 +113,9 @@ def refuse_unknown(config: Mapping[str, Any], known: Collection[str]) -> None:
 
 
 def _rope(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yields every entry of the rope objects, which may be nested by kind of layer."""
+    """Yields every entry of a config's rope objects; transformers 5 nests one rope object per kind of
+    layer.
+    """
     for where in ("rope_parameters", "rope_scaling"):
         block = config.get(where)
         for key, value in block.items() if isinstance(block, Mapping) else ():

@@ -18,11 +18,11 @@ _OUTSIDE = ("lm_head.weight", "d2t", "t2d", MASK_FEATURE)
 
 
 class Automodel(Dialect):
-    """NVIDIA NeMo Automodel: the whole body after `model.` (`model.layers.0.*`, `model.fc.weight`), with
-    optional biases. P-EAGLE's `mask_hidden` belongs to the class around the body.
+    """NVIDIA NeMo Automodel: the names of the body's tensors begin with `model.` (`model.layers.0.*`,
+    `model.fc.weight`), and biases are optional. P-EAGLE's `mask_hidden` has no such prefix.
 
-    Its latent attention (nemo_automodel/components/speculative/eagle/draft_deepseek.py) implements only the
-    frequencies of yarn (components/models/deepseek_v3/rope_utils.py).
+    Its latent attention (nemo_automodel/components/speculative/eagle/draft_deepseek.py) implements only
+    yarn's frequencies (components/models/deepseek_v3/rope_utils.py).
     """
 
     name = "automodel"
@@ -52,8 +52,8 @@ class DeepSpec(Dialect):
 
     The ids are at the top level as `target_layer_ids` and name the block whose output was hooked
     (deepseek-ai/DeepSpec: deepspec/modeling/target_extract.py; common.py reads `hidden_states[id + 1]`).
-    Their number is free; published drafters have five. Embeddings and head are frozen copies of the target's.
-    The layer's arithmetic is EAGLE-3's with the pre-norm state fed back
+    A drafter can have any number of ids; published drafters have five. Embeddings and head are frozen copies
+    of the target's. The layer's arithmetic is EAGLE-3's with the pre-norm state fed back
     (deepspec/modeling/eagle3/qwen3/modeling.py).
     """
 
@@ -64,7 +64,7 @@ class DeepSpec(Dialect):
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         if seen.has("layers.1."):
-            # its later layers also read [embedding ; state], unlike any other project's
+            # DeepSpec's later layers also read [embedding ; state], unlike later layers in any other project
             raise UnsupportedError(
                 "DeepSpec drafter with several layers: not supported, because each of its layers reads "
                 "the embedding again"
@@ -82,7 +82,7 @@ class DeepSpec(Dialect):
 
 _NAMES = {
     ".post_attention_layernorm.": ".post_attention_norm.",
-    # other drafters' name for the norm at this position
+    # name of this norm in other drafters
     ".pre_feedforward_layernorm.": ".post_attention_layernorm.",
     ".post_feedforward_layernorm.": ".post_feedforward_norm.",
 }
@@ -138,7 +138,7 @@ def gemma_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gemma_name(name: str) -> str:
-    """Returns a canonical name with the norms named as in other drafters."""
+    """Returns the canonical name of a Gemma 4 tensor, with the names that other drafters use for norms."""
     for theirs, ours in _NAMES.items():
         if theirs in name:
             return name.replace(theirs, ours)
@@ -149,8 +149,8 @@ class EagleRepo(Dialect):
     """SafeAILab/EAGLE, the reference implementation: `midlayer.*`, everything at the top level of the config.
 
     Its own trainer writes no layer ids, so the default applies. Ids at the top level were added by another
-    tool and may use either convention. The trainer (eagle/traineagle3/cnets.py) builds its rope without the
-    config's theta, while its inference code (eagle/model/cnets.py) reads it, except for scaled rope.
+    tool and may use either convention. The trainer (eagle/traineagle3/cnets.py) ignores the config's theta in
+    its rope, but its inference code (eagle/model/cnets.py) uses theta for unscaled rope.
     """
 
     name = "eagle"
@@ -166,7 +166,9 @@ class EagleRepo(Dialect):
 
 
 def theta_of_scaled_rope(config: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """Returns the open choice of theta: trainer and inference code both use 10000, so no default is safe."""
+    """Returns an open choice for the theta of scaled rope: the trainer and its inference code use 10000
+    instead of the config's value, so no default is safe.
+    """
     return ignored_theta(
         config, "with linear rope_scaling, SafeAILab/EAGLE rotates", ("linear",), is_open=True
     )
@@ -192,7 +194,7 @@ class Eagle1(Dialect):
         fc, q = seen.shape("fc.weight"), seen.shape("layers.0.self_attn.q_proj.weight")
         if fc is None or q is None or len(fc) != 2 or len(q) != 2:
             return False
-        # an EAGLE-3 layer reads twice its width and has a norm for the feature
+        # an EAGLE-3 layer has inputs of twice its width, and a norm for the feature
         return fc[1] == 2 * fc[0] and q[1] == fc[0] and not seen.has("layers.0.hidden_norm.")
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
@@ -232,13 +234,13 @@ _KIMI_TOO = "use_mtp_layernorm"
 
 
 class ModelOpt(Dialect):
-    """NVIDIA Model Optimizer, Hugging Face export: `layers.{i}.*` with a rich `eagle_config`.
+    """NVIDIA Model Optimizer, Hugging Face export: `layers.{i}.*` with a detailed `eagle_config`.
 
     Earlier exports, and Megatron exports of a single layer, call the layer `midlayer.*`; the tensors are the
-    same. Ids in `eagle_config` count the block whose output was hooked.
+    same. A layer id in `eagle_config` is the number of the block whose output was hooked.
 
     The names `layers.0.*` came with a change of the trainer (2025-12-19): the first layer's input_layernorm
-    became the embedding's norm, where an identity had been, and the decoder layer also applies it to the
+    became the embedding's norm instead of an identity, and the decoder layer also applies this norm to the
     feature, before hidden_norm (modelopt/torch/speculative/plugins/modeling_eagle.py, unchanged in 0.47.0).
     Engines normalise the feature once.
     """
@@ -254,7 +256,8 @@ class ModelOpt(Dialect):
         return own or (seen.has("layers.0.") and "use_aux_hidden_state" in seen.eagle_config)
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
-        # TorchSpec's export for vLLM looks the same in a kimi_k2 config but counts ids differently
+        # TorchSpec's export for vLLM looks the same if its config says kimi_k2, but its layer ids have
+        # another origin
         unsure = seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2"
         if unsure and not any(key in seen.eagle_config for key in _OWN_KEYS):
             return None
@@ -278,14 +281,15 @@ class ModelOpt(Dialect):
 
 
 class SpecForge(Dialect):
-    """sgl-project/SpecForge: `midlayer.*`, optional ids in `eagle_config`, counted after the block; no
-    embeddings.
+    """sgl-project/SpecForge: `midlayer.*`, optional layer ids in `eagle_config`, which name the block before
+    the feature; no embeddings.
 
-    Two things changed their meaning without a field in the checkpoint (sgl-project/SpecForge:
-    specforge/modeling/draft/llama3_eagle.py). `norm_output` came on 2026-07-19 and is in release 0.2.0. There
-    it selects whether the head reads the normalised state, its default is true, and the state before the norm
-    is always fed back. Since SpecForge#879 (2026-09-15) it is EAGLE 3.1's switch, as engines read it. Until
-    2025-10-30, rope was built without the config's theta, and until 2025-11-12 without llama3's scaling.
+    Two settings changed their meaning, and no field of the checkpoint shows which meaning applies
+    (sgl-project/SpecForge: specforge/modeling/draft/llama3_eagle.py). `norm_output` came on 2026-07-19 and is
+    in release 0.2.0. In that release it selects whether the head reads the normalised state, with the default
+    true, and the state before the norm is always fed back. Since SpecForge#879 (2026-09-15) it is EAGLE 3.1's
+    switch, as engines read it. Until 2025-10-30, rope was built without the config's theta, and until
+    2025-11-12 without llama3's scaling.
     """
 
     name = "specforge"
@@ -325,7 +329,8 @@ class SpecForge(Dialect):
                 "and in its sources from 2026-07-19 to 2026-09-15"
             )
             return (Choice("head_norm", ("yes", "no"), why),)
-        if seen.is_latent_class or config.get("fc_norm") is not None:  # newer than both fixes
+        # checkpoints with these keys are newer than both fixes
+        if seen.is_latent_class or config.get("fc_norm") is not None:
             return ()
         theta = ignored_theta(config, "SpecForge before 2025-10-30 trains", ("default", "linear", "llama3"))
         if rope_kind(config) != "llama3":
@@ -366,7 +371,7 @@ def nested_config(config: Mapping[str, Any]) -> dict[str, Any]:
     layer = nested(config, "transformer_layer_config")
     if not layer:
         raise wrong("transformer_layer_config", "an object", None)
-    # copied from the target, whose tied head is irrelevant for the draft
+    # the key is copied from the target; whether the target's head is tied is irrelevant for the drafter
     base = {key: value for key, value in layer.items() if key != "tie_word_embeddings"}
     return {**base, **{key: value for key, value in config.items() if value is not None}}
 
@@ -374,11 +379,11 @@ def nested_config(config: Mapping[str, Any]) -> dict[str, Any]:
 class TorchSpec(Dialect):
     """lightseekorg/TorchSpec: `midlayer.*`, or `layers.0.*` after its export.
 
-    Natively, ids count the block after which a feature was captured. Until June 2026 only the export for vLLM
-    wrote `layers.0.*`, and added the missing 1 for `model_type: kimi_k2`. Since 2026-06-30 every export
-    writes `layers.0.*`, so that ids under kimi_k2 are ambiguous. Distinguished from SpecForge by
-    `num_aux_hidden_states` or `eagle_config.use_aux_hidden_state`, and from Model Optimizer by
-    `_torchspec_version`, if the export wrote it.
+    In TorchSpec's own format, a layer id is the number of the block after which a feature was captured. Until
+    June 2026 only the export for vLLM wrote `layers.0.*`, and added the missing 1 for `model_type: kimi_k2`.
+    Since 2026-06-30 every export writes `layers.0.*`, so layer ids are ambiguous if model_type is kimi_k2.
+    Distinguished from SpecForge by `num_aux_hidden_states` or `eagle_config.use_aux_hidden_state`, and from
+    Model Optimizer by `_torchspec_version`, if the export wrote it.
 
     Until 2026-08-09 rope read `config.rope_theta`, which transformers 5 moves into rope_parameters. Scaled
     rope then fell back to 10000 (torchspec/models/draft/llama3_eagle.py, deepseek_eagle.py). Linear scaling
@@ -414,11 +419,11 @@ _LATENT_CLASSES = ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
 
 class VllmNative(Dialect):
     """Checkpoints for vLLM's own classes (`Eagle3LlamaForCausalLM`, and with latent attention
-    `Eagle3DeepseekV2ForCausalLM`), including AngelSlim's. Several names are one class there
+    `Eagle3DeepseekV2ForCausalLM`), including AngelSlim's. In vLLM, several names stand for one class
     (vllm-project/vllm: model_executor/models/registry.py).
 
     `midlayer.*` or `layers.0.*`, optionally after `model.`. The class does not identify the trainer, so
-    explicit ids are ambiguous unless they explain themselves. AngelSlim's trainer
+    explicit layer ids are ambiguous unless their values show the convention. AngelSlim's trainer
     (train/models/draft/llama_eagle3.py, unchanged in 0.5.0) builds unscaled and linear rope without the
     config's theta.
     """
@@ -432,12 +437,13 @@ class VllmNative(Dialect):
     """Classes that vLLM runs with its llama and qwen3 code; the latter has norms of q and k."""
 
     def matches(self, seen: Seen) -> bool:
-        if seen.is_latent_class:  # TorchSpec and Model Optimizer also use vLLM's name, with more marks
+        # TorchSpec and Model Optimizer also use vLLM's class name, but their checkpoints have more marks
+        if seen.is_latent_class:
             return not seen.eagle_config and "_torchspec_version" not in seen.config
         if seen.architecture == "LlamaForCausalLMEagle3" and seen.shape(MASK_FEATURE) is not None:
             return not seen.eagle_config and not seen.has(
                 "midlayer."
-            )  # as vLLM's P-EAGLE drafters are published
+            )  # vLLM's published P-EAGLE drafters are configured like this
         return seen.architecture in self.classes
 
     def flatten(self, seen: Seen) -> dict[str, Any]:

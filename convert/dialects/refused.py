@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Checkpoints that are recognised but cannot be converted, each with its reason.
 
-A specific reason is better than a list of unknown tensors. Also rejects values of ModelOpt's `eagle_config`
-that change the arithmetic: only EAGLE-3's values pass.
+A specific reason helps more than a list of unknown tensors. This module also rejects values of ModelOpt's
+`eagle_config` that differ from EAGLE-3's and so change the arithmetic.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _EAGLE_CONFIG_OTHER = {
 def refuse(seen: Seen, classes: Collection[str], block_classes: Collection[str]) -> None:
     """Raises UnsupportedError for a known kind of checkpoint that cannot be converted.
 
-    classes: of all dialects, including block drafters
+    classes: class names of all dialects, including those of block drafters
     """
     kind = seen.config.get("speculators_model_type")
     named = re.search(r"(?i)dflash|dspark|domino", seen.architecture) or seen.architecture in block_classes
@@ -77,8 +77,8 @@ def _tensors(seen: Seen) -> Iterator[str]:
 
 
 def _block(seen: Seen) -> Iterator[str]:
-    """Yields reasons for block drafters with unsupported arithmetic, and for other checkpoints named like
-    one.
+    """Yields the reasons why a block drafter is rejected: unsupported arithmetic, or a checkpoint of another
+    kind with a block drafter's name.
     """
     config = flat(seen.config)
     head, projector = config.get("markov_head_type"), config.get("projector_type")
@@ -112,7 +112,9 @@ def _block(seen: Seen) -> Iterator[str]:
 
 
 def _parallel(seen: Seen) -> Iterator[str]:
-    """Yields reasons for P-EAGLE without its mask feature, and drafters trained without one (PARD)."""
+    """Yields the reasons why a parallel drafter is rejected: P-EAGLE whose mask feature is missing, and PARD,
+    which is trained without a mask feature.
+    """
     if seen.config.get("speculators_model_type") == "xpress":
         yield "speculators' XPress: not supported"
     names = {seen.architecture, str(seen.config.get("speculators_model_type"))}
