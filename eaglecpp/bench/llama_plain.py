@@ -14,22 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _N_PROMPT = 16
-_OWN_SHARE = (
-    0.8  # minimum share of its threads' time; llama.cpp's threads spin while they wait for each other
-)
+# minimum share of the wall time that llama.cpp's threads must run; they spin while they wait for each other
+_OWN_SHARE = 0.8
 _LIMIT_S = 300.0  # seconds until a process counts as hung
 
 
 @dataclass(frozen=True)
 class LlamaPlain:
-    """Milliseconds per token. is_disturbed: other programs took processor time from its threads."""
+    """Milliseconds per token. is_disturbed: other programs took processor time from llama.cpp's threads."""
 
     ms: float
     is_disturbed: bool = False
 
 
 def llama_plain(target: Path, n_threads: int, *, repack: bool, seconds: float) -> LlamaPlain | None:
-    """Measures llama.cpp with its default options on the CPU; None if that fails.
+    """Measures llama.cpp's speed with its default options on the CPU. Returns None if that fails.
 
     repack: False where llama.cpp's repacked weights crash (a CPU that claims AMX, which does not work).
     """
@@ -44,7 +43,9 @@ def llama_plain(target: Path, n_threads: int, *, repack: bool, seconds: float) -
 
 
 def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> tuple[float, float]:
-    """Returns milliseconds per token, and the share of the threads' time that they were running."""
+    """Returns milliseconds per token, and the share of the wall time during which the threads were
+    running.
+    """
     import llama_cpp
 
     llama_cpp.llama_backend_init()
@@ -59,12 +60,12 @@ def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> tuple
     n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
 
     def decode(*tokens: int) -> float:
-        array = (llama_cpp.llama_token * len(tokens))(*tokens)  # the batch points into it
+        array = (llama_cpp.llama_token * len(tokens))(*tokens)  # the batch points into this array
         batch = llama_cpp.llama_batch_get_one(array, len(tokens))
         started = time.perf_counter()
         if llama_cpp.llama_decode(context, batch) != 0:
             raise SystemExit(1)
-        llama_cpp.llama_get_logits_ith(context, -1)  # waits for the computation
+        llama_cpp.llama_get_logits_ith(context, -1)  # this call waits for the computation
         return 1000 * (time.perf_counter() - started)
 
     decode(*(16 + i * 7919 % (n_vocab - 16) for i in range(_N_PROMPT)))
@@ -73,7 +74,7 @@ def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> tuple
     while len(ms) < 8 or (time.perf_counter() < started + seconds and len(ms) < 400):
         ms.append(decode(16 + len(ms) * 104729 % (n_vocab - 16)))
     share = (time.process_time() - own) / (n_threads * (time.perf_counter() - started))
-    return statistics.median(ms[4:]), share  # the first ones build graphs
+    return statistics.median(ms[4:]), share  # the first tokens are left out because they build compute graphs
 
 
 if __name__ == "__main__":

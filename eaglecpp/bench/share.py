@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Formats the output of `eaglecpp bench --share`: one measurement as a TOML table, without paths or names."""
+"""Formats the output of `eaglecpp bench --share`: a measurement as a TOML table, without paths or names."""
 
 from __future__ import annotations
 

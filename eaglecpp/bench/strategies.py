@@ -2,10 +2,10 @@
 """Measures the decoding speed of each strategy on this machine and reports the planner's measurements.
 
 `measure` alternates plain decoding, fixed strategies and the planner on the same questions, so that a change
-of the machine's speed affects all of them; only ratios of neighbouring answers count. Questions are asked as
-by `run`: with the model's chat template and up to its end token, because endless raw text repeats itself and
-is then drafted easily. `plan_report` returns the planner's cost table, the reliability of its acceptance
-model and the expected speed of every draft size. Prints nothing.
+of the machine's speed affects all of them; only ratios of neighbouring answers count. Questions are asked in
+the same way as by `run`: with the model's chat template and up to its end token, because endless raw text
+repeats itself and is then drafted easily. `plan_report` returns the planner's cost table, the reliability of
+its acceptance model and the expected speed of every draft size. Prints nothing.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ TEMPERATURES = (0.0, 0.8)
 """Greedy, and the default of `run`."""
 Prompt = str | bytes | Sequence[Mapping[str, str]]
 """Raw text, or the messages of a chat."""
-_N_TOKENS = (16, 256)  # minimum and maximum of one answer
-_N_PASSES = 3  # minimum number of prompts within the time
-_N_WARM = 12  # tokens of the answer that measures the machine's speed
-_N_COUNTS = 8  # tokens; a shorter answer gives no reliable speed
-_STEADY = 1.3  # maximum ratio of the quartiles of a plain token's time; more means that other programs ran
-_NOISE = 1.05  # maximum ratio of speed to tokens per round; more means that other programs ran
+_N_TOKENS = (16, 256)  # minimum and maximum tokens of one answer
+_N_PASSES = 3  # minimum number of prompts in a measurement
+_N_WARM = 12  # tokens of a first answer, which measures the machine's speed
+_N_COUNTS = 8  # tokens; the speed of a shorter answer is not reliable
+# maximum ratio of the quartiles of a plain token's time; a higher ratio means that other programs ran
+_STEADY = 1.3
+_NOISE = 1.05  # maximum ratio of speed to tokens per round; a higher ratio means that other programs ran
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One strategy at one temperature. Medians over all answers.
+    """Measurement of one strategy at one temperature, as medians over all answers.
 
     ms:        milliseconds per token
     ratio:     speed against plain decoding of the same prompt in the same pass, median of `ratios`
@@ -88,14 +89,15 @@ def measure(
     progress: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> list[Measured]:
-    """Decodes for `seconds`, at least one prompt with every strategy and temperature.
+    """Measures strategies by decoding for `seconds`, but at least one prompt with every strategy and
+    temperature.
 
     Returns all temperatures of the first strategy, then all of the next.
 
     strategies: the first one must be "off"
     prompts: None = `QUESTIONS` as chats, or as text if the model has no chat template
     others: engines of the same target with other drafters; measured with `auto` under their names
-    n_tokens: maximum tokens of an answer; 0 = as many as allow three passes
+    n_tokens: maximum tokens of an answer; 0 = as many as fit in three passes
     options: options of `Session.stream`
 
     Ctrl+C ends it early with the results so far, if every strategy has answered a prompt.
@@ -116,7 +118,7 @@ def measure(
             passed = time.monotonic() - started
             if number and seconds - passed < passed / (
                 2 * number
-            ):  # less than half of the next pass would fit
+            ):  # less than half of the next pass would fit in the time
                 break
             progress(f"prompt {number + 1}")
             for name, temperature in _in_turn(list(who), number):
@@ -163,7 +165,7 @@ def asked(engine: Engine) -> Sequence[Prompt]:
 def _answer_length(
     engine: Engine, prompts: Sequence[Prompt], n_strategies: int, seconds: float, options: dict[str, Any]
 ) -> int:
-    """Warms up, and returns how many tokens an answer may have."""
+    """Warms up the engine, and returns the maximum number of tokens of an answer."""
     options = options | {"temperature": 0.0}
     answer(engine, prompts[0], _N_WARM, "off", options)
     plain = answer(engine, prompts[0], _N_WARM, "off", options).timings
@@ -185,20 +187,24 @@ def answer(
 
 
 def _in_turn(strategies: Sequence[tuple[str, float]], number: int) -> Sequence[tuple[str, float]]:
-    """Rotates and reverses the order each pass, so that no strategy always follows the same one."""
+    """Rotates and reverses the order of the strategies in each pass, so that no strategy always follows the
+    same other one.
+    """
     at = number % len(strategies)
     turned = [*strategies[at:], *strategies[:at]]
     return turned if number % 2 == 0 else turned[::-1]
 
 
 def ms_per_token(stats: Timings) -> float:
-    """Milliseconds per token after the first, which comes with the prompt."""
+    """Returns the milliseconds per token of an answer, without its first token, which comes with the
+    prompt.
+    """
     return stats.predicted_ms / max(stats.predicted_n - 1, 1)
 
 
 def _measured(strategy: str, temperature: float, answers: list[Timings], plain: list[Timings]) -> Measured:
     pairs = list(zip(answers, plain, strict=True))
-    # both answers of a pair have the same text, so both are long enough or neither is
+    # both answers of a pair have the same text, so either both are long enough or neither is
     pairs = [pair for pair in pairs if pair[1].predicted_n >= _N_COUNTS] or pairs
     ms = [(ms_per_token(own), ms_per_token(one)) for own, one in pairs]
     ratios = tuple(one / own for own, one in ms if own > 0)
@@ -225,7 +231,7 @@ def _measured(strategy: str, temperature: float, answers: list[Timings], plain: 
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the lower and upper quartile; zeros for an empty sequence."""
+    """Returns the lower and upper quartile; (0, 0) for an empty sequence."""
     ordered = sorted(values)
     n = len(ordered)
     return (ordered[n // 4], ordered[(3 * n) // 4 if n > 1 else 0]) if ordered else (0.0, 0.0)
@@ -243,8 +249,8 @@ def _expected(report: dict[str, Any], n: int) -> dict[str, Any]:
 
 
 def point_at(points: Sequence[tuple[int, float, float]], n_rows: int) -> tuple[int, float, float]:
-    """Returns (tokens, ms, samples) for a batch of n tokens from a report's costs. Sizes share a bucket that
-    is named after its largest size.
+    """Returns (tokens, ms, samples) for a batch of n tokens from a report's costs. Several sizes share a
+    bucket, which is named after its largest size.
     """
     return next((point for point in points if point[0] >= n_rows), points[-1])
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Reports in one or two sentences what drafting and the kernels gain for one model on this machine.
+"""Reports in one or two sentences the speed-up by drafting and by eaglecpp's kernels, for one model on this
+machine.
 
-`doctor`, `run`, `bench` and the server all use it, so that they agree. It summarises the answers
-recorded on this machine, if any; otherwise it predicts from the measured costs.
+`doctor`, `run`, `bench` and the server all use this module, so that they agree. A verdict summarises the
+answers recorded on this machine, if any; otherwise it predicts from the measured costs.
 """
 
 from __future__ import annotations
@@ -19,20 +20,22 @@ from eaglecpp.engine.gains import Gain
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
 
-PAYS = 1.05  # minimum speed-up over plain decoding; less is lost in rounding to one decimal
-_STEADY = 1.2  # maximum ratio of llama.cpp's two measurements; more means that other programs ran
+# minimum speed-up over plain decoding that is worth reporting; a smaller one disappears in rounding
+PAYS = 1.05
+_STEADY = 1.2  # maximum ratio of llama.cpp's two measurements; a higher ratio means that other programs ran
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Speed-up by drafting and by the kernels.
+    """Speed-up by drafting and by eaglecpp's kernels on this machine.
 
-    n_rows:  size of the target's batch, with the drafts and the token before them; 0 without a drafter
+    n_rows:  size of the target's batch, the drafts and the token before them; 0 without a drafter
     row_cost: time of such a batch over the time of a single token
     most:    maximum cost at which drafting pays
     tokens:  expected tokens per round
-    speed:   speed over plain decoding, of the counted answers or of the expected rounds
-    greedy, sampled: counted answers; None = too few
+    speed:   speed over plain decoding, measured on the counted answers, else predicted for the expected
+    rounds
+    greedy, sampled: speed-up on the counted answers at temperature 0 and above; None = too few answers
     kernels: speed of plain decoding with eaglecpp's kernels over that with llama.cpp's own; None = not
              measured, or llama.cpp's own kernels run
     is_busy: the measurement failed because other programs took the processor
@@ -106,9 +109,9 @@ class Verdict:
 
 
 def verdict_of(engine: Engine) -> Verdict:
-    """Returns the verdict from the recorded answers, or a prediction if there are none."""
+    """Returns the verdict from the answers recorded on this machine, or a prediction without such answers."""
     if not engine.timings.predicted_n:
-        engine.clear()  # opens a conversation to report on
+        engine.clear()  # opens a conversation for the report
     gains, verdict = engine.gains, planned_verdict(plan_report(engine))
     greedy, sampled, both = gains.gain(greedy=True), gains.gain(greedy=False), gains.gain()
     verdict = replace(verdict, greedy=greedy, sampled=sampled, kernels=gains.kernels)
@@ -116,7 +119,8 @@ def verdict_of(engine: Engine) -> Verdict:
 
 
 def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
-    """Predicts from `plan_report`, by the chain with the best speed. report: None = no drafter, or no data.
+    """Predicts the verdict from the result of `plan_report`, for the chain with the best speed. report: None
+    = no drafter, or no data.
 
     A batch costs at least as much as one token, so a round cannot be faster than its tokens; a measurement
     that says otherwise is noise.
@@ -126,7 +130,9 @@ def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
     plain: float = report["plain_ms"]
 
     def priced(draft: Mapping[str, Any]) -> tuple[float, float, float]:
-        """Returns a draft's speed, its verification time and the rest of its round (drafting and host)."""
+        """Returns the speed of a round with a draft of this size, its verification time, and the time of
+        drafting and of the host.
+        """
         _, verify, _ = point_at(report["verify"], draft["nodes"] + 1)
         rest = max(draft["ms"] - verify, 0.0)
         verify = max(verify, plain)
@@ -139,8 +145,9 @@ def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
 
 
 def keep(engine: Engine, measured: Sequence[Measured], kernels: float | None = None) -> bool:
-    """Replaces the counted gains by a measurement of plain decoding and `auto`. Returns False, and keeps the
-    old ones, if the measurement is not steady. measured: from one engine.
+    """Replaces the recorded speed-ups by a measurement of plain decoding and of the strategy `auto`. If the
+    measurement is not steady, returns False and keeps the old speed-ups. measured: measurements of one
+    engine.
     """
     if not all(one.is_steady for one in measured):
         return False
@@ -150,8 +157,8 @@ def keep(engine: Engine, measured: Sequence[Measured], kernels: float | None = N
 
 
 def measure_verdict(engine: Engine, seconds: float = 8.0) -> Verdict:
-    """Decodes for about `seconds`, plain and with drafts. If our kernels run, llama.cpp's own are measured
-    before and after, for a sixth of the time each.
+    """Measures the verdict by decoding for about `seconds`, with and without drafts. If eaglecpp's kernels
+    run, llama.cpp's own kernels are measured before and after, for a sixth of the time each.
     """
     info = engine.device_info
     amx = core.system_info()["amx"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Drafters that keep learning from their user's conversations.
 
-`records` stores conversations and trained drafters, `training` trains a drafter, and `idle` does so while a
-server is idle. The engine only knows a hook, which is called with each answer.
+`records` stores conversations and trained drafters, `training` trains a drafter, and `idle` runs such a
+training while a server is idle. The engine only calls a hook with each answer.
 """

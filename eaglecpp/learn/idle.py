@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """`Learner`: trains drafters on recorded conversations while a server is idle.
 
-The training is a process of the lowest priority, `eaglecpp learn`, one at a time. It is suspended from the
-moment a request takes a model until the server is idle again, and killed if a model needs its memory; the
-next one resumes it. If the new drafter is better, the model is unloaded, so that the next request loads it
-with the new drafter.
+A training is a process `eaglecpp learn` with the lowest priority; one runs at a time. The process is
+suspended from the moment a request takes a model until the server is idle again. It is killed if a model
+needs its memory, and the next training continues where it stopped. If the new drafter is better, the model is
+unloaded, so that the next request loads it with the new drafter.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("eaglecpp.learn")
 _LOOK_S = 1.0
-_REST_S = 60.0  # pause after an internal error
+_REST_S = 60.0  # seconds of pause after an internal error
 
 
 @dataclass
 class _Training:
-    """A running training. stock: the drafter that it started from."""
+    """A running training process. stock: the drafter that the training started from."""
 
     name: str
     stock: Path
@@ -48,7 +48,8 @@ class _Training:
 
 
 def run_training() -> None:
-    """Runs the command line in the training process, which ends with its server, even after SIGKILL.
+    """Runs the command line in the training process, and ends this process when its server ends, even by
+    SIGKILL.
 
     A running training notices the end of its standard input. A suspended one cannot, but it has its own
     process group, to which the kernel sends SIGHUP and SIGCONT when the parent ends.
@@ -87,7 +88,7 @@ class Learner:
         self._failed: dict[str, int] = {}  # time of a model's last failure, in nanoseconds since 1970
 
     def stop_for_request(self) -> None:
-        """Suspends the training at once; called whenever a request takes a model."""
+        """Suspends the training at once. The server calls this whenever a request takes a model."""
         training = self._training
         if training is not None and not training.is_still:
             training.is_still = True
@@ -96,14 +97,14 @@ class Learner:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory that the training uses, also while suspended."""
+        """Returns the bytes of memory that the training process uses, also while it is suspended."""
         with contextlib.suppress(psutil.Error):
             if self._training is not None:
                 return int(self._training.process.memory_info().rss)
         return 0
 
     async def end(self) -> None:
-        """Kills the current training. The next one resumes it."""
+        """Kills the current training process. The next training resumes its work."""
         training, self._training = self._training, None
         if training is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -112,7 +113,7 @@ class Learner:
             training.process.stdin.close()
 
     async def run(self) -> None:
-        """Runs until it is cancelled."""
+        """Runs the learner until its task is cancelled."""
         try:
             while True:
                 await asyncio.sleep(min(_LOOK_S, self._idle_s))
@@ -139,7 +140,7 @@ class Learner:
     async def _find(self) -> None:
         """Starts training for the first model with enough new records."""
         for name, target, stock in [*self._models()]:
-            if target not in self._known:  # `Learning.of` reads from the file
+            if target not in self._known:  # `Learning.of` reads from the target's file
                 self._known[target] = await self._files.run(Learning.of, target)
             learning = self._known[target]
             if await self._files.run(learning.has_news, self._failed.get(name, 0)):
@@ -148,7 +149,7 @@ class Learner:
                 return
 
     def _begin(self, name: str, target: Path, stock: Path, learning: Learning) -> None:
-        # -P: do not import a package named eaglecpp from the working directory
+        # -P keeps Python from importing a package named eaglecpp from the working directory
         learn = ["learn", str(target), "--draft", str(stock)]
         code = f"import {__name__} as idle; idle.run_training()"
         process = psutil.Popen(

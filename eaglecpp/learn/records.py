@@ -3,8 +3,8 @@
 
 Answers are recorded only with the option `learn`, and are never sent anywhere. A record has the tokens of a
 prompt and its answer, and is readable by anyone who can read the user's files, like saved conversations. Each
-record is a file named by the hash of its tokens. It contains 32-bit integers, of which the first is the
-number of prompt tokens.
+record is a file named by the hash of its tokens. The file contains 32-bit integers: the number of prompt
+tokens, then the tokens.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ MAX_BYTES, MAX_FILES = 512 << 20, 50_000
 MIN_ANSWER = 2
 """Tokens. Shorter answers are useless for training."""
 _BLOCK_BYTES = 4096
-_KEEPS_PER_SCAN = 1000  # rescans, because other processes may write to the same folder
+# the folder is scanned again after so many records, because other processes may write to it
+_KEEPS_PER_SCAN = 1000
 LEAST_TEXTS = 24
 """Minimum number of texts to train on."""
 _ENDING = ".tokens"
 _log = logging.getLogger("eaglecpp.learning")
-_writer = ThreadPoolExecutor(1, "eaglecpp-records")  # the interpreter waits for it at exit
+_writer = ThreadPoolExecutor(1, "eaglecpp-records")  # at exit, the interpreter waits for this thread
 _keeping = threading.Lock()
 
 
 @dataclass
 class _Memory:
-    """Result of the last scan of the records, so that not every answer needs a scan.
+    """Cached result of the last scan of the records, so that not every answer needs a scan.
 
-    n_keeps: answers until the next scan; seen: times of the last record and the last training, at the scan
-    for news
+    n_keeps: answers until the next scan; seen: times of the last record and of the last training, at the last
+    scan for new records
     """
 
     n_keeps: int = 0
@@ -62,7 +63,8 @@ class _Memory:
 
 @dataclass(frozen=True)
 class Learning:
-    """The folder of one target, named by the target's content; it need not exist.
+    """The folder with the records and drafters of one target, named by a hash of the target's content. The
+    folder need not exist.
 
     answers: folder of the records; work: folder of an unfinished training
     """
@@ -73,11 +75,11 @@ class Learning:
 
     @classmethod
     def of(cls, target: Path) -> Self:
-        """Returns the folder of a target's file."""
+        """Returns the folder with the records of a target's file."""
         learning = cls(data_dir() / "learning" / fingerprint(target))
         if learning.folder.is_dir():
-            with contextlib.suppress(OSError):  # the folder belongs to another user
-                make_private(learning.folder)  # earlier versions left it readable
+            with contextlib.suppress(OSError):  # fails if the folder belongs to another user
+                make_private(learning.folder)  # earlier versions created a folder that others could read
         return learning
 
     @property
@@ -89,12 +91,12 @@ class Learning:
         return self.folder / "work"
 
     def records(self) -> list[Path]:
-        """Returns the files of all records, oldest first, after pending ones are written."""
+        """Waits until pending records are written, and returns the files of all records, oldest first."""
         self.flush()
         return [path for _, _, path in self._entries()]
 
     def _entries(self) -> list[tuple[int, int, Path]]:
-        """Returns time, size on disk and file of each record, oldest first."""
+        """Returns the time, the size on disk and the file of each record, oldest first."""
         records = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self.answers) as entries:
             for entry in entries:
@@ -106,8 +108,8 @@ class Learning:
         return sorted(records)
 
     def keep_later(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
-        """Same as `keep`, in a separate thread, so that no engine waits for the disk. `flush` waits for
-        it.
+        """Same as `keep`, but in a separate thread, so that no engine waits for the disk. `flush` waits for
+        the thread.
         """
         import numpy as np
 
@@ -120,16 +122,16 @@ class Learning:
     @staticmethod
     def flush() -> None:
         """Waits until all records of `keep_later` are written."""
-        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: nothing is pending
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down, so no record is pending
             _writer.submit(int).result()
 
     def keep(self, tokens: NDArray[np.int32], n_prompt: int, max_bytes: int = MAX_BYTES) -> None:
-        """Adds a record, and deletes the oldest above max_bytes or MAX_FILES. Ignores answers of fewer than
-        MIN_ANSWER tokens.
+        """Stores an answer as a record, and deletes the oldest records while there are more than max_bytes
+        bytes or MAX_FILES files. Ignores answers of fewer than MIN_ANSWER tokens.
 
         Never raises, so that no answer fails because of a full disk; logs each kind of error once.
 
-        tokens: i32 [S], prompt and answer; n_prompt: tokens of the prompt
+        tokens: i32 [S], the prompt and the answer; n_prompt: number of prompt tokens
         """
         import numpy as np
 
@@ -150,7 +152,7 @@ class Learning:
             self._reported.add(error.errno)
 
     def _drop_oldest(self, max_bytes: int, n_added: int) -> None:
-        """Deletes the oldest records above the limits, down to nine tenths of them."""
+        """If the records exceed a limit, deletes the oldest until nine tenths of the limit are left."""
         memory = self._memory
         memory.n_keeps -= 1
         memory.seen = -1, -1
@@ -186,7 +188,7 @@ class Learning:
         return self._memory.has_news
 
     def note_tried(self) -> None:
-        """Records that a training finished, with any result."""
+        """Records that a training finished, whatever its result."""
         if self.folder.is_dir():
             replace_bytes(self.folder / "tried", b"", mode=0o600)
 
@@ -199,17 +201,17 @@ class Learning:
         return n
 
     def drafter(self, stock: Path) -> Path | None:
-        """Returns the trained drafter that started from `stock` and is in use, or None."""
+        """Returns the trained drafter that replaces `stock`, or None if `stock` itself is in use."""
         record = self._record(stock)
         return self._drafters / record["file"] if record else None
 
     def facts(self, stock: Path) -> dict[str, Any] | None:
-        """Returns the training result of the drafter in use, or None."""
+        """Returns the training result of the drafter that replaces `stock`, or None."""
         record = self._record(stock)
         return {k: v for k, v in record.items() if k != "file"} if record else None
 
     def status(self, stock: Path) -> dict[str, Any]:
-        """Returns the number of records and the last result, JSON-ready."""
+        """Returns the number of records and the last result, as JSON-ready data."""
         self.flush()
         entries = self._entries()
         return {
@@ -220,7 +222,9 @@ class Learning:
         }
 
     def rows(self, stock: Path) -> list[tuple[str, str]]:
-        """Formats the status; empty without records and without a trained drafter."""
+        """Formats the status of learning as rows of text; empty if there are neither records nor a trained
+        drafter.
+        """
         facts = self.status(stock)
         drafter, rows = facts["drafter"], []
         if facts["records"]:
@@ -236,10 +240,10 @@ class Learning:
         return rows
 
     def use(self, new: Path, stock: Path, facts: Mapping[str, Any]) -> None:
-        """Replaces the drafter in use. Raises OSError, and then keeps the old one.
+        """Replaces the drafter in use by a new file. If that raises OSError, the old drafter stays in use.
 
-        The new file is written first, under a new name. The record, which names the drafter in use, is then
-        replaced atomically, so that a kill leaves the old or the new drafter in use.
+        The new drafter is first written under a new name. Then the file that names the drafter in use is
+        replaced atomically, so that a kill leaves either the old or the new drafter in use.
         """
         make_private(self.folder)
         now, name = self._record(stock).get("file"), fingerprint(stock)
@@ -251,7 +255,7 @@ class Learning:
         self._drop(now)
 
     def undo(self, stock: Path) -> bool:
-        """Returns to `stock`; False if it is already in use."""
+        """Puts the original drafter `stock` back in use. Returns False if it is in use already."""
         record = self._record(stock)
         if record:
             self._record_file(stock).unlink()
@@ -266,7 +270,9 @@ class Learning:
         return self._drafters / f"{fingerprint(stock)}.json"
 
     def _record(self, stock: Path) -> dict[str, Any]:
-        """Returns the facts of the drafter in use, and its `file`; empty if `stock` is in use."""
+        """Returns the training result of the drafter that replaces `stock`, with the name of its file under
+        "file"; {} if `stock` itself is in use.
+        """
         try:
             record: dict[str, Any] = read_json(self._record_file(stock))
             return record if (self._drafters / record["file"]).is_file() else {}
@@ -274,14 +280,18 @@ class Learning:
             return {}
 
     def _drop(self, file: str | None) -> None:
-        """Deletes a drafter that no record names; if that fails, it is overwritten later."""
+        """Deletes the file of a drafter that is no longer used. If that fails, a later drafter overwrites the
+        file.
+        """
         if file:
             with contextlib.suppress(OSError):
                 (self._drafters / file).unlink()
 
 
 def read_record(path: Path) -> tuple[NDArray[np.int32], int]:
-    """Returns the tokens i32 [S] of prompt and answer, and the prompt's length. Raises DataError."""
+    """Reads a record. Returns the tokens of prompt and answer, i32 [S], and the number of prompt tokens.
+    Raises DataError.
+    """
     import numpy as np
 
     with contextlib.suppress(OSError, ValueError):

@@ -59,9 +59,11 @@ _CACHE_BYTES, _MOST_LAYERS = 4 << 30, 6
 
 @dataclass(frozen=True)
 class Compared:
-    """Acceptance lengths of two drafters on the same texts, for chains of five or all positions of a block.
+    """Acceptance lengths of two drafters on the same texts, for chains of five drafts, or for all positions
+    of a block.
 
-    gain: of the new drafter over the old one; least, most: its range in nine of ten resamplings of the texts
+    gain: relative gain of the new drafter over the old one; least, most: range of the gain in nine of ten
+    resamplings of the texts
     """
 
     before: float
@@ -74,7 +76,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Learnt:
-    """The result. reason: why the new drafter is used or not; drafter: the file now in use."""
+    """Result of `learn`. reason: why the new drafter is used or not; drafter: the file that is now in use."""
 
     user: Compared | None
     general: Compared | None
@@ -88,9 +90,9 @@ def learn(
 ) -> Learnt:
     """Trains the drafter that started as `stock` on the recorded conversations of `target`.
 
-    minutes: maximum time of the training steps. A stopped or killed run is resumed, with the texts that it
-    started with. Raises DataError for too few texts, MismatchError and UnsupportedError for a drafter that
-    cannot be trained, and the errors of training.
+    minutes: maximum time of the training steps. A stopped or killed run is resumed with the texts of its
+    start. Raises DataError for too few texts, MismatchError and UnsupportedError for a drafter that cannot be
+    trained, and the errors of training.
     """
     learning = Learning.of(target)
     make_private(learning.folder)
@@ -146,8 +148,8 @@ def learn(
 
 
 def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]:
-    """Returns the recorded texts; for a resumed training, the texts it started with. Deletes damaged
-    records.
+    """Returns the user's recorded texts; for a resumed training, the recorded texts of its start. Deletes
+    damaged records.
     """
     begun = learning.work / "texts.json"
     names = json.loads(begun.read_text()) if begun.is_file() else [path.name for path in learning.records()]
@@ -171,7 +173,8 @@ def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]
     if n_damaged:
         _log.warning("%s: deleted %s", learning.answers, counted(n_damaged, "damaged record"))
     if len(texts) < LEAST_TEXTS:
-        shutil.rmtree(learning.work, ignore_errors=True)  # a resumed training would not see later records
+        # the folder is deleted because a resumed training would not see later records
+        shutil.rmtree(learning.work, ignore_errors=True)
         raise DataError(
             f"{learning.answers}: expected at least {LEAST_TEXTS} answers to learn from, found {len(texts)}; "
             "chat with the model with --learn, and try again later"
@@ -182,7 +185,7 @@ def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]
 
 
 def _general(learning: Learning, options: TrainOptions, n_ctx: int, listener: Listener) -> Path:
-    """Lets the target write conversations, once; returns their file."""
+    """Lets the target write conversations on general topics, once. Returns their file."""
     out = learning.folder / "general.jsonl"
     with open_batch(options, n_ctx) as engine:
         converse(
@@ -196,7 +199,7 @@ def _general(learning: Learning, options: TrainOptions, n_ctx: int, listener: Li
 
 
 def _type_of(draft: Path) -> str:
-    """Returns the quantisation of a drafter's file for `train`, or Q8_0 if it cannot be written."""
+    """Returns the tensor type of a drafter's file for `train`, or Q8_0 if `train` cannot write this type."""
     name = read_facts([draft]).file_type
     try:
         parse_type(name)
@@ -206,7 +209,7 @@ def _type_of(draft: Path) -> str:
 
 
 def _verdict(user: Compared, general: Compared) -> str:
-    """Returns why the new drafter is not used, or ""."""
+    """Returns the reason why the new drafter is not used, or "" if it is used."""
     if user.least <= 0:
         return (
             f"the gain on your texts is {100 * user.gain:+.1f} %, which may be chance "
@@ -224,7 +227,9 @@ def _compare(
     corpus: Corpus,
     listener: Listener,
 ) -> Compared:
-    """Compares two drafters on the same texts, in training's arithmetic with the weights of their files."""
+    """Compares two drafters on the same texts, in PyTorch like the training, but with the rounded weights of
+    their files.
+    """
     file, asked = read_gguf(options.target), [replace(options, finetune=str(one)) for one in drafters]
     plans = [make_plan(one, file, corpus, lambda text: None) for one in asked]
     dtype = compute_type(torch.device("cpu"))

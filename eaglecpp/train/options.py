@@ -17,7 +17,7 @@ BLOCK_FAMILIES = ("dspark", "dflash", "dflash2")
 
 @dataclass(frozen=True)
 class TrainOptions(Checked):
-    """Options of a training. target: the GGUF; out: the output folder. Raises InvalidValueError and
+    """Options of a training. target: the target's GGUF; out: the output folder. Raises InvalidValueError and
     InvalidTypeError for invalid values, and for options that contradict each other.
     """
 
@@ -194,17 +194,17 @@ class TrainOptions(Checked):
             raise InvalidValueError(f"only --family {', '.join(BLOCK_FAMILIES)} have blocks: remove {others}")
         if self.family == "dflash2" and self.draft_vocab:
             raise InvalidValueError("--family dflash2 drafts from the whole vocabulary: remove --draft-vocab")
-        # an existing drafter defines these
+        # an existing drafter determines these options
         fixed = ("family", "block_size", "causal_block", "start_from", "share_head", "draft_vocab")
         if self.finetune and (others := self._given(*fixed)):
             raise InvalidValueError(f"--finetune keeps the form of the drafter: remove {others}")
 
     def _given(self, *names: str) -> str:
-        """Returns the flags of the options that are set."""
+        """Returns the flags of those options that are set."""
         return ", ".join("--" + name.replace("_", "-") for name in names if getattr(self, name))
 
     @property
     def sampling(self) -> SamplingOptions:
-        """Sampling options of generated answers."""
+        """Returns the sampling options of generated answers."""
         temperature = 0.7 if self.temp is None else self.temp
         return SamplingOptions(temperature=temperature, max_tokens=self.predict or 512, seed=self.seed)

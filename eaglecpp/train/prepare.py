@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Prepares a training: its data, and the drafter before the first step.
+"""Prepares the data of a training, and the drafter before its first step.
 
-Reads the data, or has the target write them; chooses the draft vocabulary; creates the initial weights, new
-ones for a target or copies of an existing drafter's.
+Reads the data or lets the target write them, chooses the draft vocabulary, and creates the initial weights:
+new weights for a target, or copies of an existing drafter's weights.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Listener(Reporter, Protocol):
         """Takes a line for the user."""
 
     def on_work(self, what: str, n_done: int, n_all: int, detail: str = "") -> None:
-        """Takes the progress of a named activity, with a detail that changes more often; it is finished when
-        both numbers are equal. "training" is reported before the first step, and from then on until the
-        next activity the loop polls `stop`.
+        """Takes the progress of a named activity, with a detail that changes more often. The activity is
+        finished when both numbers are equal. "training" is reported before the first step, and from then on
+        until the next activity the loop polls `stop`.
         """
 
 
@@ -79,7 +79,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """The drafter to train: shape, vocabulary, initial weights, embedding."""
+    """The drafter to train: its shape, vocabulary, initial weights and embedding."""
 
     spec: DraftSpec
     vocab: DraftVocabulary
@@ -98,7 +98,7 @@ class TrainPlan:
 
 
 def read_data(options: TrainOptions, listener: Listener) -> Corpus:
-    """Reads the conversations of all data, or of the target's answers to them. Raises DataError."""
+    """Reads the conversations of all data files, or the target's answers to them. Raises DataError."""
     with open_tokenizer(options.target) as engine:
         n_train_ctx = engine.native.n_ctx_train
         n_ctx = min(options.n_ctx or _N_CTX, n_train_ctx)
@@ -116,7 +116,7 @@ def read_data(options: TrainOptions, listener: Listener) -> Corpus:
             return converse(target, out, n_own, ConverseSettings(seed=options.seed), on_progress)
 
         def written(what: str, write: Callable[[Engine, Path, Progress], Written]) -> Path:
-            """Lets the target write a file, and returns its path."""
+            """Lets the target write a file of training data, and returns the file's path."""
             out = options.out / f"{what}.jsonl"
 
             def on_progress(n_done: int, n_all: int, n_tokens: int) -> None:
@@ -150,7 +150,7 @@ def read_data(options: TrainOptions, listener: Listener) -> Corpus:
 
 
 def open_batch(options: TrainOptions, n_ctx: int) -> Engine:
-    """Opens the target for many texts at once; without an explicit number, for fewer if memory is short."""
+    """Opens the target for writing many texts at once. If the user set no number, memory limits it."""
     model = ModelOptions(n_ctx=n_ctx, n_threads=options.threads or 0, n_gpu_layers=options.n_gpu_layers)
     n = options.sequences or _N_SEQUENCES
     while True:
@@ -195,7 +195,7 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> TrainPlan:
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(_opened(options.start_from, options)) if options.start_from else None
         layers = options.aux_layers or default_layers(corpus.n_layer)
-        # EAGLE-1 reads the output of the last block, which no other kind reads
+        # EAGLE-1 reads the output of the last block, which no other kind of drafter reads
         if other and not options.aux_layers and not other.spec.fuses_embedding:
             layers = other.spec.aux_layers
         family, block = options.family or "eagle31", None
@@ -223,13 +223,13 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> TrainPlan:
 
 
 def _ids_of(draft: DraftCheckpoint) -> NDArray[np.int64]:
-    """Returns the target ids of its draft vocabulary."""
+    """Returns the target id of each token in a drafter's draft vocabulary."""
     return np.arange(draft.spec.draft_vocab_size, dtype=np.int64) if draft.ids is None else draft.ids
 
 
 @contextlib.contextmanager
 def _opened(reference: str, options: TrainOptions) -> Iterator[DraftCheckpoint]:
-    # with --start-from, --aux-layers is meant for the new drafter, not for this one
+    # with --start-from, --aux-layers applies to the new drafter, not to this existing one
     layers = options.aux_layers if options.finetune else None
     with local_checkpoint(reference) as (path, _):
         draft = open_drafter(path, options.target, aux_layers=layers or None)
@@ -238,12 +238,12 @@ def _opened(reference: str, options: TrainOptions) -> Iterator[DraftCheckpoint]:
 
 
 def _mask_token(corpus: Corpus) -> int:
-    """Returns the rarest token, preferably a control token, to mean "not yet known"."""
+    """Returns the token that stands for "not yet known": the rarest token, preferably a control token."""
     return min(corpus.special or range(len(corpus.counts)), key=lambda token: (corpus.counts[token], -token))
 
 
 def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> TrainPlan:
-    """Plans further training of a drafter, which keeps its switches, vocabulary and layers."""
+    """Plans further training of an existing drafter, which keeps its switches, vocabulary and layers."""
     with _opened(str(options.finetune), options) as draft:
         state = from_checkpoint(draft)
         table = draft.sources.get("embed_tokens.weight")

@@ -52,8 +52,8 @@ _LOSS_VOCAB = 4096
 
 @dataclass(frozen=True)
 class Result:
-    """The result. checkpoint: the folder; gguf: None if the run was stopped; error: relative error of the
-    engine's logits, see `export.check_engine`.
+    """Result of a training. checkpoint: the folder; gguf: None if the run was stopped; error: relative error
+    of the engine's logits, see `export.check_engine`.
     """
 
     checkpoint: Path
@@ -63,7 +63,8 @@ class Result:
 
 
 def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = None) -> Result:
-    """Trains a drafter and writes it to `options.out`. corpus: training data, instead of the options'.
+    """Trains a drafter and writes it to `options.out`. corpus: training data that replaces the data of the
+    options.
 
     Raises DataError, MismatchError, UnsupportedError, TrainError and the errors of opening the target,
     converting and writing. A run that `listener.stop` ended is saved and can be resumed.
@@ -95,14 +96,14 @@ def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = Non
 
 
 def _check_folder(options: TrainOptions, listener: Listener) -> bool:
-    """Returns True if there is a training to resume. A new run never overwrites existing files. A run that
-    was killed before it saved anything starts again.
+    """Checks the output folder, and returns True if it has a training to resume. A new run never overwrites
+    existing files. A run that was killed before it saved anything starts again.
     """
     state = options.out / "state" / "last.pt"
     resume = options.resume and state.exists()
     if options.resume and not resume:
         if not options.out.is_dir() or (options.out / "config.json").exists():
-            load_state(state)  # raises with the missing file's name
+            load_state(state)  # raises an error that names the missing file
         listener.note(f"{options.out}: nothing was saved yet, so the training starts at its first step")
     if not options.resume:
         taken = next((p for p in (state, options.out / "config.json") if p.exists()), None)
@@ -196,7 +197,7 @@ class _Run:
         )
 
     def _facts(self, model: DraftModel) -> dict[str, Any]:
-        """Returns plain values that must not change when a run is resumed."""
+        """Returns plain values that identify the run; they must not change when it is resumed."""
         digest = hashlib.sha256()
         for one in self.corpus.conversations:
             digest.update(token_hash(one.tokens) + one.turns.astype("<i2").tobytes())
@@ -206,14 +207,14 @@ class _Run:
             "share_head": self.plan.share_head,
             "loss_vocab": model.loss_vocab,
             "loss": model.loss,
-            # evaluations with and without QAT, or with two types, cannot be compared
+            # evaluations with and without quantisation-aware training, or with two types, cannot be compared
             "qat": self.options.type if self.options.qat else None,
             "dtype": str(model.dtype),
             "drafter": json.dumps(asdict(self.plan.spec), sort_keys=True),
         }
 
     def finished(self, source: TargetSource | CachedSource, trainer: Trainer, outcome: Outcome) -> Result:
-        """Writes the checkpoint, the GGUF and the record, and checks the GGUF in the engine."""
+        """Writes the checkpoint, the GGUF and the record, and lets the engine check the GGUF."""
         options, plan, listener = self.options, self.plan, self.listener
         record = _record(options, trainer, outcome)
         write_checkpoint(options.out, trainer.model, plan.vocab, record, own_embedding=plan.own_embedding)

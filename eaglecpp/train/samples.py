@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Data types of training: token lists with their assistant turns, and the target's results.
+"""Data types of training: token lists with their assistant turns, and the results of the target.
 
 Plain numpy, so that reading and capturing need no torch. `TrainText` comes from `data` and `generate`,
 `Sample` from a `FeatureSource` (the running target, or a cache on disk).
@@ -31,7 +31,8 @@ class TrainText:
 
 @dataclass(frozen=True)
 class Sample:
-    """A conversation with the target's results. Row p is computed after reading tokens[0..p].
+    """A conversation with the target's hidden states and labels. Row p is computed after reading
+    tokens[0..p].
 
     features:   f32 [n_aux, S, n_embd], hidden states of the extracted layers
     label_ids:  i32 [S, n_top], most probable next tokens, best first
@@ -46,11 +47,13 @@ class Sample:
 
 
 class FeatureSource(Protocol):
-    """Samples by index. An index always gives the same sample, so the trainer decides order and resuming."""
+    """Samples by index. An index always gives the same sample, so the trainer alone determines the order and
+    resumes exactly.
+    """
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Tokens of each sample, available without computing it."""
+        """Number of tokens of each sample, known without computing the sample."""
         ...
 
     def sample(self, index: int) -> Sample:

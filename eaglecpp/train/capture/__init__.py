@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: MIT
-"""Captures data from the target: answers, conversations, hidden states, and a cache of them."""
+"""Captures data from the target (answers, conversations and hidden states) and caches hidden states on
+disk.
+"""

@@ -2,9 +2,10 @@
 """Batched generation: one decode reads the weights once for all running conversations.
 
 A task is a generator that yields a generation request (`GenerateJob`), receives its result (`Generated`), may
-yield another one, and returns its own result. `run` runs as many tasks at a time as the engine has sequences.
-Each generation depends on its own prompt, options and seed. It is independent of the other generations in its
-batch if the target computes the same bits in a batch of any size (quantised weights on a CPU).
+yield another request, and returns its own result. `run` runs as many tasks at a time as the engine has
+sequences. Each generation depends on its own prompt, options and seed. It is independent of the other
+generations in its batch if the target computes the same bits in a batch of any size (quantised weights on a
+CPU).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _LOOK_EVERY = 32
 
 @dataclass(frozen=True)
 class GenerateJob:
-    """A generation request. stop: text that ends it, if the vocabulary has no token for the end of a turn, or
-    b""; watch: end it when it repeats itself.
+    """A generation request. stop: text that ends the generation if the vocabulary has no token for the end of
+    a turn, else b""; watch: end the generation when its text repeats itself.
     """
 
     prompt: Sequence[int]
@@ -39,8 +40,9 @@ class GenerateJob:
 
 @dataclass(frozen=True)
 class Generated:
-    """Result of a generation. tokens: including the end token, if any; finish: "stop" for an end token,
-    "text" for the stop text (which is among the tokens), "loop" for repetition, "length" for a full context.
+    """Result of a generation. tokens: the generated tokens, including an end token; finish: "stop" for an end
+    token, "text" for the stop text (whose tokens are included), "loop" for repetition, "length" for a full
+    context.
     """
 
     tokens: list[int]
@@ -51,8 +53,8 @@ Task = Generator[GenerateJob, Generated, T]
 
 
 def batch_options(model: ModelOptions, n_sequences: int) -> ModelOptions:
-    """Returns `model` for `n_sequences` conversations, each with its own cache, so that attention only reads
-    the cells of its own conversation.
+    """Returns the options `model`, changed for `n_sequences` conversations with separate caches, so that
+    attention only reads the cells of its own conversation.
     """
     return replace(model, n_sequences=n_sequences, separate_caches=n_sequences > 1)
 
@@ -60,9 +62,10 @@ def batch_options(model: ModelOptions, n_sequences: int) -> ModelOptions:
 def run(
     engine: Engine, tasks: Iterable[Task[T]], on_tokens: Callable[[int], None] = lambda n: None
 ) -> Iterator[T]:
-    """Runs the tasks, starting a new one whenever one ends; yields results in order of completion.
+    """Runs the tasks, and starts a new task whenever another ends. Yields the tasks' results in order of
+    completion.
 
-    engine: runs as many tasks as it has free sequences; with a drafter, uses its strategy
+    engine: runs as many tasks at a time as it has free sequences; if it has a drafter, its strategy is used
     on_tokens: called after each step with the number of its tokens
     Raises EngineBusyError if no sequence is free, and the errors of generating; running tasks are then lost.
     """
@@ -105,12 +108,13 @@ def run(
                 if event.finish_reason is not None and generation.stream is not None:
                     running, tokens = under_way.pop(generation), generation.stream.completion().tokens
                     yield from advance(running, Generated(tokens, running.found or event.finish_reason))
-                    if running not in under_way.values():  # so that the next task does not depend on this one
+                    # cleared caches keep the next task independent of this task
+                    if running not in under_way.values():
                         scheduler.slots.free(generation.slot_number).clear()
 
 
 class _Running(Generic[T]):
-    """A task, and the end conditions of its current generation."""
+    """A running task, and the end conditions of its current generation."""
 
     def __init__(self, task: Task[T]) -> None:
         self.task = task
@@ -120,7 +124,7 @@ class _Running(Generic[T]):
         return GenerationRequest(prompt=job.prompt, sampling=job.sampling, stop_when=self._ends)
 
     def _ends(self, tokens: list[int]) -> bool:
-        """Returns True if the last token completed the stop text or a loop."""
+        """Returns True if the last token completed the stop text or a repetition."""
         if self._job.stop:
             self._text += self._engine.token_to_piece(tokens[-1], special=True)
             self.found = "text" if self._job.stop in self._text else ""

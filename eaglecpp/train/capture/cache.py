@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Captures cached on disk, for targets whose capture takes longer than reading; and the choice between both.
+"""Captures cached on disk, for targets that compute a capture slower than it is read; and the choice between
+cache and running target.
 
 A cache folder belongs to one target file and one set of capture settings. Its header names the file's hash,
 the layers, the labels and the type of the KV cache; a run with other settings is refused. Each capture is a
-file, written atomically and named by the hash of its tokens, so other data, another split or another loss
-mask reuse it. A run first reports the space that it needs, then captures the missing conversations, also
-after a killed run. Hidden states are bf16, or int8 with an fp16 scale per row and layer: their relative error
-is 0.2 % and 1 %. Labels are ids and fp16 log-probabilities.
+file, written atomically and named by the hash of its tokens, so a run with other data, another split or
+another loss mask reuses it. A run first reports the space that it needs, then captures the missing
+conversations, also after a killed run. Hidden states are stored as bf16, with a relative error of 0.2 %, or
+as int8 with an fp16 scale per row and layer, with a relative error of 1 %. Labels are ids and fp16
+log-probabilities.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ _SPARE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Location and type of cached captures."""
+    """Location of cached captures, and the type of their numbers."""
 
     folder: Path
     feature_type: FeatureType = "bf16"
 
 
 class CachedSource:
-    """A `FeatureSource` that reads a filled cache and needs no target. Created by `open_source`."""
+    """A `FeatureSource` that reads a filled cache and needs no target. `open_source` creates it."""
 
     def __init__(self, folder: Path, conversations: Sequence[TrainText]) -> None:
         self.conversations = conversations
@@ -58,12 +60,12 @@ class CachedSource:
         self._folder = folder
 
     def sample(self, index: int) -> Sample:
-        """Reads one sample. Raises DataError if its file is damaged."""
+        """Reads one sample from the cache. Raises DataError if the sample's file is damaged."""
         one = self.conversations[index]
         return Sample(one.tokens, one.turns, *_read(_path(self._folder, one)))
 
     def close(self) -> None:
-        """Does nothing; no resources are held."""
+        """Does nothing, because the source holds no resources."""
 
 
 def open_source(
@@ -76,8 +78,8 @@ def open_source(
     on_plan: Callable[[str], None] = lambda text: None,
     on_progress: Callable[[int, int], None] = lambda n_done, n_tokens: None,
 ) -> TargetSource | CachedSource:
-    """Opens samples of these conversations: from the running target, or with `cache` from the disk, after
-    capturing the missing ones (the target is then freed).
+    """Opens samples of these conversations. Without `cache`, the running target computes them. With `cache`,
+    missing samples are captured first, the target is freed, and all samples are read from the disk.
 
     on_plan:     called once before capturing, with the space needed
     on_progress: called after each conversation with (tokens captured, tokens to capture)
@@ -116,7 +118,7 @@ def open_source(
 
 
 def _n_bytes(source: TargetSource, options: CacheOptions, index: int) -> int:
-    """Returns the size of a conversation's file."""
+    """Returns the size in bytes of the file with a conversation's capture."""
     labels = source.n_top * (np.dtype(_id_type(source)).itemsize + 2)
     is_int8 = options.feature_type == "int8"
     features = len(source.layers) * (source.n_embd + 2 if is_int8 else 2 * source.n_embd)
@@ -155,8 +157,9 @@ def _write(path: Path, one: Sample, id_type: type[np.integer[Any]], feature_type
         arrays["scales"], arrays["features"] = _to_int8(one.features)
     else:
         arrays["features"] = one.features.astype(ml_dtypes.bfloat16).view(np.uint16)
-    temporary = path.with_name("part.tmp")  # overwrites a killed run's file, because the folder is locked
-    temporary.touch(0o644)  # independent of the umask
+    # overwrites the file of a killed run, which is safe because the folder is locked
+    temporary = path.with_name("part.tmp")
+    temporary.touch(0o644)  # sets permissions that do not depend on the umask
     with temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     sync(temporary)
@@ -189,8 +192,8 @@ def _read(path: Path) -> Capture:
 
 
 def _to_int8(values: NDArray[np.float32]) -> tuple[NDArray[np.float16], NDArray[np.int8]]:
-    """Returns scales f16 [n_layers, S] and integers from -127 to 127. The scale is rounded first, because
-    reading multiplies by the rounded one.
+    """Returns hidden states as scales f16 [n_layers, S] and integers from -127 to 127. Each scale is rounded
+    to f16 before the division, because reading multiplies by the rounded scale.
     """
     scales = np.minimum(np.abs(values).max(axis=2) / 127, np.finfo(np.float16).max).astype(np.float16)
     scales = np.maximum(scales, np.finfo(np.float16).tiny)
@@ -198,7 +201,7 @@ def _to_int8(values: NDArray[np.float32]) -> tuple[NDArray[np.float16], NDArray[
 
 
 def _facts(source: TargetSource, options: CacheOptions) -> dict[str, Any]:
-    """Returns the settings on which a capture depends."""
+    """Returns the settings on which the content of a capture depends."""
     model = source.model
     return {
         "format": _FORMAT,

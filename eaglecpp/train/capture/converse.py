@@ -4,8 +4,8 @@
 A chat model that is shown a chat up to the user's turn continues as the user (Magpie, arXiv 2406.08464). So
 both sides are sampled from the target: the question, the answer, the next question. System prompts, first
 words, number of turns, temperature and lengths are drawn at random. A share of the first questions comes from
-lists, because a model only asks itself what is easy for it. Text that loops or does not end its turn is left
-out and counted.
+lists, because the questions that a model invents are easy for it. A conversation with repetitive text or an
+unfinished turn is left out and counted.
 
 The content of each entry of the file (`job`) depends only on its seed and number.
 """
@@ -38,8 +38,8 @@ _QUESTION, _ANSWER, _NEXT = "Kwqestio", "Zanswerv", "Xnextquej"
 
 
 class Frame:
-    """The parts of a chat template around the messages, as tokens, so that a target can also write the user's
-    turns. They are found by rendering one conversation of marker words. Turns are then joined as tokens and
+    """The texts of a chat template around the messages, as tokens, so that a target can also write the user's
+    turns. Rendering one conversation of marker words shows these texts. Turns are then joined as tokens and
     never rendered again, so that the target's tokens are kept exactly.
 
     to_assistant, to_user: tokens that end a turn and begin the other one; user_end: text that ends a question
@@ -47,7 +47,9 @@ class Frame:
     """
 
     def __init__(self, engine: Engine) -> None:
-        """Raises DataError for a target without a template, or with one that does not show all turns."""
+        """Finds the parts by rendering. Raises DataError for a target without a template, or whose template
+        does not print all turns.
+        """
         template = template_of(engine)
         if template is None:
             raise DataError(
@@ -70,15 +72,17 @@ class Frame:
         self.user_end = b"" if ends else parts[1].strip().encode()
 
     def opening(self, system: str | None) -> list[int]:
-        """Returns the tokens of a chat up to the user's turn. None: the template's own system prompt. A
-        system prompt that the template does not support is put before the question.
+        """Returns the tokens of a chat up to the user's turn. system: None = the template's own system
+        prompt. A system prompt that the template does not support is put before the question.
         """
         text, has_bos = self._rendered(system)
         before = text.partition(_QUESTION)[0]
         return self._engine.tokenize(before, add_bos=not has_bos) if before or not has_bos else []
 
     def joined(self, tokens: list[int], joint: list[int]) -> list[int]:
-        """Joins a conversation and the text after its last turn, without repeating the turn's end token."""
+        """Joins the tokens of a conversation and the template's tokens after its last turn, without repeating
+        the turn's end token.
+        """
         if joint and tokens[-1] == joint[0] and self._engine.native.is_eog(joint[0]):
             return tokens + joint[1:]
         return tokens + joint
@@ -92,9 +96,9 @@ class Frame:
         return rendered.text, rendered.has_bos
 
 
-# Left to itself, a chat model asks the same few kinds of question. First words lead it to other kinds, and
-# whole questions cover common uses: explanations, stories, code, arithmetic, and work on texts, which are
-# docstrings and help topics of the running Python.
+# Left to itself, a chat model asks the same few kinds of question. The first words in this file lead the
+# model to other kinds. Its whole questions cover common uses: explanations, stories, code, arithmetic and
+# work on texts, which are docstrings and help topics of the running Python.
 _WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("questions.json").read_text("utf-8"))
 SYSTEMS, OPENINGS, FOLLOW_UPS = (tuple(_WORDS[kind]) for kind in ("systems", "openings", "follow_ups"))
 
@@ -105,7 +109,7 @@ _NO_TEXTS = ("test", "idlelib", "lib2to3", "site-packages", "dist-packages", "tu
 
 
 def question(rng: random.Random) -> str:
-    """Draws a first question of any kind."""
+    """Draws the first question of a conversation at random."""
     kind = rng.random()
     one, other = rng.sample(_WORDS["topics"], 2)
     if kind < 0.40:
@@ -126,7 +130,7 @@ def question(rng: random.Random) -> str:
 
 @lru_cache
 def _sources() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns (beginnings of functions, texts) of the running Python's standard library."""
+    """Returns (beginnings of functions, texts) from the standard library of the running Python."""
     stubs: list[str] = []
     texts: list[str] = []
     for path in _modules():
@@ -154,7 +158,9 @@ def _modules() -> Iterator[Path]:
 
 
 def _stub(node: ast.AST, lines: list[str]) -> str:
-    """Returns a function's head and docstring, or "" for other nodes and long functions."""
+    """Returns the head and the docstring of a function in a syntax tree, or "" for other nodes and long
+    functions.
+    """
     if not isinstance(node, ast.FunctionDef) or len(ast.get_docstring(node) or "") <= 40:
         return ""
     head = lines[node.lineno - 1 : node.body[0].end_lineno]
@@ -176,7 +182,7 @@ class ConverseSettings:
     own_questions: share of conversations whose first question the target asks; named_systems: share with a
     system prompt from the list, the others use the template's own
     turns:         weights of one, two, ... turns; temperatures: (temperature, weight) of answers
-    question_tokens, answer_tokens: maximum of each
+    question_tokens, answer_tokens: maximum tokens of a question and of an answer
     """
 
     seed: int = 1
@@ -199,12 +205,13 @@ def converse(
 ) -> Written:
     """Lets the target write conversations 0 to n_wanted - 1 into `out`; continues an existing file.
 
-    engine: the target without a drafter; writes as many conversations at a time as it has `n_sequences`
-    Raises DataError for a target without a usable template, and the errors of `write_entries`.
+    engine: the target without a drafter; writes `n_sequences` conversations at a time Raises DataError for a
+    target without a usable template, and the errors of `write_entries`.
     """
     writer = _Writer(engine, Frame(engine), settings)
     facts = {"format": "eaglecpp conversations", **asdict(settings)}
-    facts["python"] = ".".join(map(str, sys.version_info[:2]))  # questions quote this version's texts
+    # the questions quote texts of this Python version
+    facts["python"] = ".".join(map(str, sys.version_info[:2]))
     return write_entries(engine, out, facts, "conversations", n_wanted, writer.conversation, on_progress)
 
 
@@ -215,7 +222,9 @@ class _Writer:
         self._engine, self._frame, self._settings = engine, frame, settings
 
     def conversation(self, index: int) -> Task[dict[str, Any]]:
-        """Writes the n-th conversation, or the reason why there is none."""
+        """Lets the target write the n-th conversation. Returns the conversation, or the reason why it is left
+        out.
+        """
         settings = self._settings
         rng = random.Random(f"{settings.seed}:{index}")
         tokens = self._frame.opening(rng.choice(SYSTEMS) if rng.random() < settings.named_systems else None)
@@ -248,7 +257,7 @@ class _Writer:
     def _question(
         self, rng: random.Random, tokens: list[int], is_first: bool
     ) -> Generator[GenerateJob, Generated, list[int] | str]:
-        """Continues the conversation with the user's next turn; returns a reason if that fails."""
+        """Continues the conversation with the user's next turn; returns the reason if that fails."""
         settings, text = self._settings, None
         if is_first and rng.random() >= settings.own_questions:
             text = question(rng)

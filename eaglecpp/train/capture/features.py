@@ -37,9 +37,9 @@ from eaglecpp.train.samples import Sample, TrainText
 
 @dataclass(frozen=True)
 class TargetIdentity:
-    """Identity of a target. target_sha256: hex digest of the file (of its parts' digests for a split file);
-    target_bytes: size of all parts; quantisation: llama.cpp's name of its type, such as "Q8_0";
-    template_sha256: digest of its chat template, "" without one.
+    """Identity of a target. target_sha256: hex digest of the file, or for a split file of the digests of its
+    parts; target_bytes: size of all parts; quantisation: llama.cpp's name of the file's type, such as "Q8_0";
+    template_sha256: digest of the chat template, "" without a template.
     """
 
     target_sha256: str
@@ -49,8 +49,8 @@ class TargetIdentity:
 
 
 def identify(target: str | os.PathLike[str]) -> TargetIdentity:
-    """Reads the whole file, once per process. Raises OSError, and GgufError for a file that is not a
-    model.
+    """Computes the identity of a target. Reads the whole file, but only once per process. Raises OSError, and
+    GgufError for a file that is not a model.
     """
     path = Path(target)
     parts = [path.with_name(name) for name in all_parts(path.name)]
@@ -67,7 +67,7 @@ def identify(target: str | os.PathLike[str]) -> TargetIdentity:
 
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Lists the expected values that differ in a header, for a message; "" if all match."""
+    """Lists for a message the values of a header that differ from the expected ones; "" if all match."""
     return "; ".join(
         f"{key}: expected {value}, found {found.get(key)}"
         for key, value in expected.items()
@@ -84,7 +84,7 @@ _LEAST_EACH = 4
 
 def samples_of(source: TargetSource, indices: Sequence[int]) -> Generator[Sample, None, None]:
     """Yields the samples of these conversations in order. Raises the errors of `source.sample`, after the
-    samples before. A caller that does not take all samples must close the generator.
+    earlier samples. A caller that stops early must close the generator.
     """
     n_targets = _n_targets(source, len(indices))
     if n_targets < 2:
@@ -121,15 +121,16 @@ def samples_of(source: TargetSource, indices: Sequence[int]) -> Generator[Sample
 
 
 def _n_targets(source: TargetSource, n_samples: int) -> int:
-    """Returns the number of targets: one per thread, or one with all threads if more would use too much
-    memory or bring no speed.
+    """Returns the number of target instances that run in parallel: one per thread, or a single one with all
+    threads if more would use too much memory or would not be faster.
     """
     n_threads = source.model.n_threads
     n_bytes = identify(source.target_path).target_bytes
     on_gpu = source.model.n_gpu_layers != 0 and bool(gpus())
     if on_gpu or n_bytes > _LARGEST or n_samples < _LEAST_EACH * n_threads:
         return 1
-    # the longest conversation's logits, and as much again for its cache, features and pending samples
+    # memory for the logits of the longest conversation, and as much again for its cache, features and pending
+    # samples
     n_bytes += max(source.lengths) * source.n_vocab * 8
     return n_threads if n_threads * n_bytes < _MEMORY_SHARE * free_memory() else 1
 
@@ -143,7 +144,7 @@ _BLOCK_BYTES = 1 << 20
 
 class Capture(NamedTuple):
     """The target's results for a token list. features: f32 [n_layers, S, n_embd], label_ids: i32 [S, n_top],
-    label_logp: f32 [S, n_top], best first.
+    label_logp: f32 [S, n_top]; the labels are sorted, best first.
     """
 
     features: NDArray[np.float32]
@@ -153,7 +154,7 @@ class Capture(NamedTuple):
 
 def default_layers(n_layer: int) -> list[int]:
     """Returns the boundary ids that EAGLE-3 drafters read, 2, n/2 and n-3 (SafeAILab/EAGLE: traineagle3); for
-    shallow targets, where these coincide, up to three ids spread over the blocks.
+    a shallow target, in which these ids coincide, up to three ids spread over the blocks.
     """
     if n_layer >= 7:
         return [2, n_layer // 2, n_layer - 3]
@@ -188,7 +189,7 @@ def top_labels(logits: NDArray[np.float32], n_top: int) -> tuple[NDArray[np.int3
 
 
 def _top_ids(block: NDArray[np.float32], n_top: int) -> NDArray[np.intp]:
-    """Returns the ids of the best tokens of each row, [n, n_top].
+    """Returns the ids of each row's best tokens, [n, n_top].
 
     Selecting from the whole vocabulary would be most of the cost, so a bound comes first: with the tokens
     dealt into groups, the n-th best of the groups' maxima is not above the n-th best token, and few tokens
@@ -202,7 +203,7 @@ def _top_ids(block: NDArray[np.float32], n_top: int) -> NDArray[np.intp]:
     flat = np.flatnonzero(block >= maxima[:, n_groups - n_top, None])
     starts = np.searchsorted(flat, n_vocab * np.arange(n_rows + 1))
     counts = np.diff(starts)
-    if counts.min() < n_top:  # comparisons with NaN are false
+    if counts.min() < n_top:  # true for rows with NaN, because comparisons with NaN are false
         return np.argsort(-block, axis=1, kind="stable")[:, :n_top]
     columns = np.arange(counts.max())
     places = np.minimum(starts[:-1, None] + columns, len(flat) - 1)  # indices into `flat`, padded
@@ -217,7 +218,7 @@ class TargetSource:
     """A `FeatureSource` that captures conversations one by one, each from its first token.
 
     lengths: tokens of each conversation; layers: boundary ids of the features; n_top: labels per row;
-    n_embd, n_vocab: of the target. Not thread-safe. `close` frees the target.
+    n_embd, n_vocab: sizes of the target. Not thread-safe. `close` frees the target.
     """
 
     def __init__(
@@ -227,7 +228,8 @@ class TargetSource:
         layers: Sequence[int] | None = None,
         model: ModelOptions | None = None,
     ) -> None:
-        """Loads the target. model: its options, with n_ctx replaced by the length of the conversations.
+        """Loads the target. model: the target's options; n_ctx is replaced by the length of the longest
+        conversation.
 
         Raises the errors of `Engine.open`, and MismatchError for a missing layer.
         """
@@ -245,7 +247,7 @@ class TargetSource:
         self.n_embd, self.n_vocab = self._target.n_embd, n_vocab
 
     def with_threads(self, n_threads: int) -> TargetSource:
-        """Returns another source of the same conversations, with its own target."""
+        """Returns another source of the same conversations, with a separate instance of the target."""
         model = replace(self.model, n_threads=n_threads, n_threads_batch=0)
         return TargetSource(self.target_path, self.conversations, self.layers, model)
 
@@ -288,7 +290,7 @@ class TargetSource:
 
 def _open(path: Path, layers: Sequence[int], n_longest: int, n_vocab: int, model: ModelOptions) -> Target:
     n_rows = max(16, min(128, _LOGITS_BYTES // (4 * n_vocab)))
-    drafting = DraftOptions(n_draft_max=n_rows - 1)  # the engine adds the root's row
+    drafting = DraftOptions(n_draft_max=n_rows - 1)  # the engine adds a row for the root
     options = engine_options(
         path, None, replace(model, n_ctx=n_longest, n_sequences=1), drafting, Strategy.parse("off")
     )

@@ -38,15 +38,15 @@ def generate(
     sampling: SamplingOptions,
     on_progress: Progress = lambda n_done, n_prompts, n_tokens: None,
 ) -> Written:
-    """Lets the target answer the prompts of some files into `out`; continues an existing file.
+    """Lets the target answer the prompts of some files, and writes the answers to `out`. Continues an
+    existing file.
 
     paths:    see `records.read_prompts`; a plain-text prompt becomes one user turn, or, for a model without a
               chat template, the beginning of a text
-    engine:   the target, with or without a drafter; writes as many answers at a time as it has free
-              sequences; an answer ends with its context at the latest
-    sampling: of every answer; the n-th prompt uses seed + n
-    Returns the skipped prompts as `dropped`. Raises DataError for an invalid line of the prompts, and the
-    errors of `write_entries`.
+    engine:   the target, with or without a drafter; it writes as many answers at a time as it has free
+              sequences; an answer ends at the latest when the context is full
+    sampling: sampling options of every answer; the n-th prompt uses seed + n Returns the skipped prompts as
+    `dropped`. Raises DataError for an invalid line of the prompts, and the errors of `write_entries`.
     """
     prompts, dropped = _tokenized(paths, engine)
     hashes = [token_hash(prompt).hex() for prompt in prompts]
@@ -105,7 +105,7 @@ def _prompt_tokens(record: Chat | Question, engine: Engine, encoder: ChatEncoder
         if encoder is None:
             return engine.prompt_tokens(record.text)
         record = Chat((Message(Role.USER, record.text),), record.place)
-    encoder = encoder or ChatEncoder(engine)  # raises if there is no template
+    encoder = encoder or ChatEncoder(engine)  # raises an error if there is no template
     try:
         return encoder.prompt(record.messages, record.tools)
     except TemplateError as error:

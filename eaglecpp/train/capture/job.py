@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`write_entries`: writes a file of the target's texts; continues a killed run, or extends a finished one.
+"""`write_entries`: writes a file with texts of the target. It continues the file of a killed run, and extends
+that of a finished run.
 
 JSON Lines: a header that identifies the target and the settings, then a line per entry, in order of
 completion. Each entry depends only on its number and the header. Unfinished entries of a killed run are
@@ -29,8 +30,8 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(frozen=True)
 class Written:
-    """Counts. n_good: entries in the file; n_before: of these, written by earlier runs; n_tokens: sampled by
-    this run; dropped: skipped entries by reason, over all runs.
+    """Counts of a job. n_good: entries in the file; n_before: entries in the file that earlier runs wrote;
+    n_tokens: tokens sampled by this run; dropped: skipped entries by reason, over all runs.
     """
 
     n_good: int
@@ -86,7 +87,7 @@ def write_entries(
             report()
             for entry in run(engine, map(task, missing), report):
                 stream.write(_line(entry))
-                stream.flush()  # so that a kill only loses unfinished entries
+                stream.flush()  # flushed so that a kill only loses unfinished entries
                 done[entry["index"]], n_done = entry.get("dropped", ""), n_done + 1
                 report()
         dropped = Counter(reason for reason in done.values() if reason)
@@ -96,8 +97,9 @@ def write_entries(
 def _read(
     out: Path, header: dict[str, Any], what: str, check: Callable[[str, dict[str, Any]], None]
 ) -> tuple[dict[int, str], int]:
-    """Returns the reason by index ("" for a good entry), and the number of bytes in whole lines: 0 for a
-    missing file. The half line of a killed run is ignored.
+    """Reads an existing file of entries. Returns for each index the reason why the entry was skipped ("" for
+    a good entry), and the number of bytes in whole lines (0 for a missing file). The half line of a killed
+    run is ignored.
     """
     done: dict[int, str] = {}
     if not out.exists():

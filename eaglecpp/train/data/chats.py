@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`ChatEncoder`: turns a conversation into the target's tokens, and marks the assistant's.
+"""`ChatEncoder`: turns a conversation into the target's tokens, and marks the tokens of the assistant's
+turns.
 
 The text is rendered by `eaglecpp.chat` with the GGUF's own template, as in the engine. The bounds of a turn
 are found by rendering prefixes of the conversation and comparing tokens, so this works for every template and
@@ -42,8 +43,8 @@ def open_tokenizer(target: Path) -> Engine:
 
 
 def template_of(engine: Engine) -> ChatTemplate | None:
-    """Returns the template for chats: the GGUF's, else ChatML if the vocabulary has it; None for a base
-    model.
+    """Returns the template for chats: the GGUF's, else ChatML if the vocabulary has its tokens; None for a
+    base model.
     """
     template = engine.chat_template
     return None if template.language == "go" else template
@@ -70,8 +71,9 @@ class ChatEncoder:
     def encode(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[Tokens, NDArray[np.int16]]:
-        """Returns tokens i32 [S] and turns i16 [S] of a whole conversation: n inside the n-th assistant turn,
-        including its end token, else 0. Raises TemplateError if the template rejects the conversation.
+        """Returns tokens i32 [S] and turns i16 [S] of a whole conversation: the number n inside the n-th
+        assistant turn, including its end token, and 0 elsewhere. Raises TemplateError if the template rejects
+        the conversation.
         """
         taken = accepted(messages, tools, self.template.takes, self.template.calls)
         turns, tools = taken.messages, taken.tools
@@ -88,7 +90,8 @@ class ChatEncoder:
     def _span(
         self, whole: Tokens, turns: Sequence[Message], index: int, tools: Sequence[Mapping[str, Any]]
     ) -> tuple[int, int]:
-        """Returns begin and end of turn `index` in `whole`; (0, 0) if they cannot be found.
+        """Returns the positions in `whole` at which the turn `index` begins and ends; (0, 0) if they cannot
+        be found.
 
         The turn begins where the prompt for it ends. A prompt may end in text that the finished turn lacks
         (an opened thinking tag), or its last token may merge with the answer's first one: then the two differ
@@ -108,14 +111,14 @@ class ChatEncoder:
         if n_same == len(through):
             end = self._first_end(whole, begin, n_same)
             return begin, n_same if end is None else end
-        # A turn may be rendered differently if it is the last one (Qwen3 drops older thoughts). Then its end
-        # token marks its end, if the template writes one.
+        # A template may render the last turn differently (Qwen3's drops older thoughts). In this case the
+        # turn ends at its end-of-generation token, if the template writes one.
         if self._first_end(through, n_same, len(through)) is None:
             return 0, 0
         return begin, self._first_end(whole, begin, len(whole)) or 0
 
     def _first_end(self, tokens: Tokens, begin: int, end: int) -> int | None:
-        """Returns the index after the first end-of-generation token of tokens[begin:end]."""
+        """Returns the index after the first end-of-generation token in tokens[begin:end], or None."""
         is_eog = self._engine.native.is_eog
         return next((index + 1 for index in range(begin, end) if is_eog(int(tokens[index]))), None)
 

@@ -44,7 +44,7 @@ _FORMATS = ("eaglecpp answers", "eaglecpp conversations")
 
 @dataclass(frozen=True)
 class Chat:
-    """A conversation as text. place: "file:line"."""
+    """A conversation as text. place: file and line, as "file:line"."""
 
     messages: tuple[Message, ...]
     place: str
@@ -53,7 +53,7 @@ class Chat:
 
 @dataclass(frozen=True)
 class Text:
-    """A plain text; all of it is trained on."""
+    """A plain text, all of whose tokens have loss."""
 
     text: str
     place: str
@@ -62,7 +62,8 @@ class Text:
 @dataclass(frozen=True)
 class Recorded:
     """Tokens sampled from the target, never tokenized again: its answer to a prompt, or a conversation with
-    both sides written by the target (`train.capture.converse`). turns: [begin, end) of each answer, in order.
+    both sides written by the target (`train.capture.converse`). turns: the range [begin, end) of each answer,
+    in order.
     """
 
     tokens: Sequence[int] = field(repr=False)
@@ -84,7 +85,7 @@ Record = Chat | Text | Recorded | Question
 
 @dataclass
 class DataReport:
-    """Counts of the data. tokens: of accepted conversations; trained: tokens with loss.
+    """Counts of the training data. tokens: tokens of accepted conversations; trained: tokens with loss.
 
     cut:     conversations that were longer than the context
     dropped: rejected conversations, by reason
@@ -113,8 +114,8 @@ class DataReport:
 def read_records(paths: Iterable[str | os.PathLike[str]], report: DataReport) -> Iterator[Record]:
     """Yields the records of files and folders, in a fixed order.
 
-    report: counts the files. Raises DataError for a missing path, a file that is not text and a line that is
-    not a record.
+    report: receives counts of the files. Raises DataError for a missing path, a file that is not text and a
+    line that is not a record.
     """
     for path in map(Path, paths):
         if path.is_dir():
@@ -146,7 +147,7 @@ def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Que
 
 
 def _asked(record: Record | None, place: str) -> Chat | Question:
-    """Returns a record as a prompt, without the messages after the last question."""
+    """Turns a record into a prompt, without the messages after the last question."""
     if isinstance(record, Question):
         return record
     if not isinstance(record, Chat):
@@ -190,7 +191,7 @@ def _file(path: Path) -> Iterator[Record]:
 
 
 def _record(value: Any, place: str) -> Record | None:
-    """Returns the record of one JSON object; None for lines of our own files without text."""
+    """Returns the record of one JSON object; None for a line without text in a file that eaglecpp wrote."""
     if not isinstance(value, dict):
         raise DataError(f"{place}: expected an object with {_SHAPES}; found {type(value).__name__}")
     if value.get("format") in _FORMATS or ("dropped" in value and "index" in value):
@@ -291,7 +292,7 @@ def read_objects(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def decoded(path: Path, data: bytes, place: str) -> str:
-    """Decodes UTF-8 text of a file or of one of its lines. Raises NoTextError."""
+    """Decodes the UTF-8 text of a file or a line. Raises NoTextError."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -39,7 +39,7 @@ _MIN_PROMPT = 8
 
 @dataclass(frozen=True)
 class Data:
-    """The conversations, in the order of the files, and the report."""
+    """Training data: the conversations in the order of the files, and a report with counts."""
 
     conversations: list[TrainText] = field(repr=False)
     report: DataReport
@@ -59,13 +59,13 @@ def load(paths: Iterable[str | os.PathLike[str]], engine: Engine, n_ctx: int) ->
 
 
 def split(conversations: Sequence[TrainText], share: float = 0.02) -> tuple[list[TrainText], list[TrainText]]:
-    """Returns (train, held out). The conversations whose tokens hash lowest are held out, so that order and
-    file names do not matter.
+    """Splits conversations into (train, held out). The conversations with the lowest token hashes are held
+    out, so that order and file names do not matter.
 
     Answers to the same prompt, and later turns, stay on one side, unless that leaves too few: a drafter is
     better at a prompt that it knows, whatever the answer. The held-out number is about `share` of all,
-    between 4 and 200, and never more than half. Held-out conversations are in hash order with a prompt's
-    answers together, so that any prefix is a sample of all files.
+    between 4 and 200, and never more than half. Held-out conversations are in the order of their hashes, and
+    answers to the same prompt stay together, so that the first n conversations are a sample of all files.
 
     Raises InvalidValueError for a share outside 0 to 0.5; 0 holds nothing out.
     """
@@ -88,8 +88,8 @@ def split(conversations: Sequence[TrainText], share: float = 0.02) -> tuple[list
 
 
 def _same_prompt(conversations: Sequence[TrainText]) -> list[list[int]]:
-    """Groups indices of conversations whose tokens before the first answer are equal, or start with another
-    group's. Texts without a prompt form their own groups.
+    """Groups the indices of conversations with the same prompt. Prompts count as the same if their tokens are
+    equal, or if one continues the other. Texts without a prompt form their own groups.
     """
     prompts = []
     for index, one in enumerate(conversations):
@@ -97,7 +97,7 @@ def _same_prompt(conversations: Sequence[TrainText]) -> list[list[int]]:
             prompts.append((np.asarray(one.tokens[: one.n_prompt], "<i4").tobytes(), index))
     groups: list[list[int]] = []
     first: bytes | None = None
-    for prompt, index in sorted(prompts):  # continuations of a prompt directly follow it
+    for prompt, index in sorted(prompts):  # prompts that continue a prompt directly follow it in this order
         if first is None or not prompt.startswith(first):
             first = prompt
             groups.append([])
@@ -112,7 +112,7 @@ def token_hash(tokens: Sequence[int] | Tokens) -> bytes:
 
 
 class _Loader:
-    """Collects conversations from records; `finished` returns them."""
+    """Collects conversations from records; `finished` returns the conversations."""
 
     def __init__(self, engine: Engine, n_ctx: int) -> None:
         if n_ctx < 8:
@@ -192,7 +192,9 @@ class _Loader:
         self._keep_chat(tokens, turns)
 
     def _keep_chat(self, tokens: Tokens, turns: Turns) -> None:
-        """Adds a conversation. turns: 0 outside the assistant's turns."""
+        """Adds a conversation to the data. turns: number of the assistant's turn for each token, 0
+        outside.
+        """
         self._keep(tokens, turns, int(np.argmax(turns > 0)))
 
     def _keep(self, tokens: Tokens, turns: Turns, n_prompt: int = 0) -> None:
@@ -203,7 +205,7 @@ class _Loader:
         if trained.size < MIN_TRAINED:
             self._drop("fewer than two tokens to learn within the context")
             return
-        end = int(trained[-1]) + 1  # tokens after the last turn are neither trained on nor attended to
+        end = int(trained[-1]) + 1  # nothing trains on tokens after the last turn or attends to them
         tokens, turns = tokens[:end].copy(), turns[:end].copy()
         digest = token_hash(tokens)
         if digest in self._seen:
@@ -220,7 +222,7 @@ class _Loader:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Splits a text into parts of a size that the tokenizer takes, after line ends if possible."""
+    """Splits a text into parts that are short enough for the tokenizer, if possible at line ends."""
     begin = 0
     while len(text) - begin > _BLOCK_CHARS:
         end = text.rfind("\n", begin, begin + _BLOCK_CHARS) + 1 or begin + _BLOCK_CHARS

@@ -2,9 +2,9 @@
 """The draft vocabulary: the target's tokens that a drafter can propose, chosen by frequency.
 
 Counts the tokens of the training conversations; produces the ids and the maps of drafter files (`d2t`,
-`t2d`). A token outside it is never drafted, so its coverage bounds the acceptance rate. Tokens that start or
-end turns
-are always included: they are rare in any count, but needed in every answer.
+`t2d`). A token outside the draft vocabulary is never drafted, so the coverage of this vocabulary bounds the
+acceptance rate. Tokens that start or end turns are always included: they are rare in any count, but needed in
+every answer.
 """
 
 from __future__ import annotations
@@ -22,31 +22,35 @@ from eaglecpp.train.samples import TrainText
 
 @dataclass(frozen=True)
 class DraftVocabulary:
-    """ids: i64 [n_draft_vocab], ascending target ids; n_vocab: size of the target's vocabulary."""
+    """The draft vocabulary. ids: i64 [n_draft_vocab], ascending target ids; n_vocab: size of the target's
+    vocabulary.
+    """
 
     ids: NDArray[np.int64] = field(repr=False)
     n_vocab: int
 
     @property
     def d2t(self) -> NDArray[np.int64]:
-        """i64 [n_draft_vocab]: offset from draft id to target id, as in SafeAILab/EAGLE's checkpoints."""
+        """Map of the drafter's file, i64 [n_draft_vocab]: offset from each draft id to its target id, as in
+        SafeAILab/EAGLE's checkpoints.
+        """
         return self.ids - np.arange(len(self.ids), dtype=np.int64)
 
     @property
     def t2d(self) -> NDArray[np.bool_]:
-        """bool [n_vocab]: True for target tokens that can be drafted."""
+        """Mask of the drafter's file, bool [n_vocab]: True for each target token that can be drafted."""
         return self.draft_ids >= 0
 
     @property
     def draft_ids(self) -> NDArray[np.int64]:
-        """i64 [n_vocab]: draft id of each target token, -1 outside."""
+        """Draft id of each target token, i64 [n_vocab]; -1 for a token outside the draft vocabulary."""
         table = np.full(self.n_vocab, -1, np.int64)
         table[self.ids] = np.arange(len(self.ids))
         return table
 
 
 def count(conversations: Iterable[TrainText], n_vocab: int) -> NDArray[np.int64]:
-    """Counts each token at positions with loss: i64 [n_vocab]."""
+    """Counts how often each token occurs at positions with loss, i64 [n_vocab]."""
     counts = np.zeros(n_vocab, np.int64)
     for one in conversations:
         counts += np.bincount(one.tokens[one.turns > 0], minlength=n_vocab)

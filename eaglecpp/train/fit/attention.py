@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Attention of training-time test: causal over block 0, plus the row's own entries of the later steps.
 
-Row p at step k attends to the step-0 keys of rows <= p of its own sample and to its own keys of steps 1..k.
-The samples of a batch are concatenated; `Layout` has their lengths. `merged` runs a flash kernel on block 0
-of each sample and merges the diagonals by log-sum-exp, so it never builds a score matrix. `dense` builds it,
-in fp32; it is the reference for tests and the fallback for devices without a kernel. Tensors are `[n_heads,
-n_rows, head_dim]`, keys and values of block 0 `[n_heads, N, head_dim]`.
+At step k, row p attends to the step-0 keys of rows <= p in its own sample, and to the keys of row p from
+steps 1..k. The samples of a batch are concatenated; `Layout` has their lengths. `merged` runs a flash kernel
+on block 0 of each sample and merges the diagonals by log-sum-exp, so it never builds a score matrix. `dense`
+builds the score matrix in fp32; it is the reference for tests and the fallback for devices without a kernel.
+Tensors are `[n_heads, n_rows, head_dim]`, keys and values of block 0 `[n_heads, N, head_dim]`.
 
 The merge has its own backward, because flash kernels return their log-sum-exp but drop the gradient through
 it (Dao-AILab/flash-attention#1817). Called with the merged output and the merged log-sum-exp, the kernel's
@@ -25,8 +25,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows that attention computes. n_keys, n_queries: of each concatenated sample; at: i64 [n_rows], index
-    of each query's row within its sample, None = all rows in order.
+    """Rows that attention computes. n_keys, n_queries: numbers of keys and queries of each concatenated
+    sample;
+    at: i64 [n_rows], index of each query's row within its sample, None = all rows in order.
     """
 
     n_keys: tuple[int, ...]
@@ -46,7 +47,9 @@ class Layout:
 
 
 class SampleSpan(NamedTuple):
-    """The queries and keys of one sample; at: i64 [n_queries] or None = all."""
+    """The queries and keys of one sample. at: i64 [n_queries], row of each query, None = all rows in
+    order.
+    """
 
     queries: slice
     keys: slice
@@ -66,8 +69,8 @@ aten = torch.ops.aten
 
 
 def takes_mask(device: torch.device) -> bool:
-    """Returns True if the device's flash kernel takes a mask. CUDA's does not, so there attention over all
-    rows is faster than over selected ones.
+    """Returns True if the device's flash kernel takes a mask. CUDA's kernel does not, so on CUDA attention
+    over all rows is faster than over selected rows.
     """
     return device.type == "cpu"
 
@@ -112,7 +115,7 @@ def merged(
 
 
 class _Flash(NamedTuple):
-    """Result of a flash forward; `rest` is passed to its backward unchanged."""
+    """Result of a flash kernel's forward pass; `rest` is passed to the kernel's backward pass unchanged."""
 
     out: Tensor
     lse: Tensor
@@ -152,7 +155,9 @@ def _mask(part: SampleSpan, like: Tensor) -> Tensor | None:
 
 
 class _Merged(torch.autograd.Function):
-    """Arguments: layout, q, k0, v0, then the later keys, then the later values."""
+    """Autograd function of `merged`. Arguments: layout, q, k0, v0, then the keys of later steps, then their
+    values.
+    """
 
     @staticmethod
     def forward(ctx: Any, layout: Layout, q: Tensor, k0: Tensor, v0: Tensor, *later: Tensor) -> Tensor:
@@ -206,7 +211,7 @@ class _Merged(torch.autograd.Function):
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     """Returns inner products over the last axis, summed in fp32, `[n_heads, n_rows]`. The products have the
-    precision of the factors: in bf16 that adds less error than the factors' own rounding, and saves two
+    precision of the factors: in bf16 this adds less error than the rounding of the factors, and saves two
     copies.
     """
     return (a * b).sum(-1, dtype=torch.float32)
@@ -214,8 +219,8 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 
 @functools.cache
 def _kernel_works(device: torch.device, dtype: torch.dtype) -> bool:
-    """Compares one step with a diagonal, output and gradients, with `dense`. A kernel may be missing (MPS,
-    fp32 on CUDA), or another release of torch may have changed it.
+    """Returns True if the flash kernel gives the output and gradients of `dense` for one step with a
+    diagonal. A kernel may be missing (MPS, fp32 on CUDA) or changed in another release of torch.
     """
     if device.type not in ("cpu", "cuda"):
         return False

@@ -39,8 +39,9 @@ class Batch:
     best:      i64 [N], draft id of the most probable next token, -1 outside
     layout:    lengths of the samples, for attention
     run:       rows that the steps compute; None = all rows in every step
-    counted:   rows with loss in each step; at step k they read token row + 1 + k, and its labels
-    places:    indices of the counted rows among the computed ones
+    counted:   rows with loss in each step; at step k such a row reads the token and the labels at position
+    row + 1 + k
+    places:    indices of the counted rows among the computed rows
     weights:   weight of a counted row in each step, above 1 if rows were left out
     """
 
@@ -66,10 +67,10 @@ class Batch:
 class Run:
     """Rows that the steps compute.
 
-    first: i64 [n_first], rows of the first step with loss; attention alone reads the others
+    first: i64 [n_first], rows of the first step with loss; all other rows are only read by attention
     later: i64 [n_later], rows of all other steps; for a block drafter, of all steps
-    places: indices of `later` among `first`; layout: the rows, for attention
-    Both end with unused copies of the last row as padding, whose places are 0.
+    places: indices of `later` among `first`; layout: lengths of the samples, for attention Both lists end
+    with copies of the last row as padding; the places of these copies are 0.
     """
 
     first: Tensor
@@ -79,7 +80,7 @@ class Run:
 
 
 def epoch_steps(lengths: Sequence[int], n_tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """Returns the conversations of each step of an epoch; all but the last have at least `n_tokens`
+    """Returns the conversations of each step of an epoch; all steps except the last have at least `n_tokens`
     tokens.
     """
     order = np.random.default_rng([seed, epoch]).permutation(len(lengths))
@@ -117,14 +118,14 @@ def make_batch(
     *,
     has_blocks: bool = False,
 ) -> Batch:
-    """Concatenates samples.
+    """Concatenates samples into a `Batch`.
 
     draft_ids: i64 [n_vocab], draft id of each token, -1 outside
-    every: compute only rows with loss, and in later steps every n-th of them, starting at `offset`. None
-        computes all rows, and so does 1 if attention to selected rows is slow. Rows are padded to round
-        numbers, so that prepared products and freed memory of the same size are reused.
-    has_blocks: for a block drafter, whose steps all use the same rows, the anchors: one in `every`, drawn
-        again for each `offset`
+    every: compute only rows with loss, and in later steps every n-th of them, starting at `offset`. With
+        None, all rows are computed; with 1 also, if attention to selected rows is slow. Rows are padded to
+        round numbers, so that prepared products and freed memory of the same size are reused.
+    has_blocks: the drafter is a block drafter, all of whose steps use the same rows, the anchors: one row in
+        `every`, drawn again for each `offset`
 
     Features stay in fp32 until they are normalised, because some targets' hidden states reach thousands.
     """
@@ -136,8 +137,8 @@ def make_batch(
     tokens = np.concatenate([sample.tokens for sample in samples]).astype(np.int64)
     lengths = tuple(len(sample.tokens) for sample in samples)
     turns = np.concatenate([sample.turns for sample in samples])
-    # no row predicts a sample's first token; outside all turns, it keeps turns from reaching into the next
-    # sample
+    # No row predicts a sample's first token. This token gets the number 0 (outside all turns), which keeps a
+    # turn from reaching into the next sample.
     turns[np.cumsum((0, *lengths[:-1]))] = 0
     n_aux, _, n_embd = samples[0].features.shape
     features = np.empty((len(tokens), n_aux, n_embd), np.float32)
@@ -174,7 +175,7 @@ def make_batch(
 
 
 def _idle(like: Sample, n: int) -> Sample:
-    """Returns padding tokens without labels."""
+    """Returns a sample of padding tokens without labels."""
     n_aux, _, n_embd = like.features.shape
     labels = n, like.label_ids.shape[1]
     return Sample(
@@ -195,9 +196,9 @@ def _thinned(
     *,
     has_blocks: bool,
 ) -> tuple[list[NDArray[np.int64]], Run, list[NDArray[np.int64]], list[float]]:
-    """Selects the counted rows: in later steps one in `every`, for blocks random anchors that all steps
-    share; all rows if nothing would be left. Returns the rows of each step, the run (padded to round
-    numbers), and the rows' places and weights, as in `Batch`.
+    """Selects the counted rows. Later steps count one row in `every`; the steps of a block drafter share
+    random anchors. If no row would be left, all rows are counted. Returns the rows of each step, the run
+    (padded to round numbers), and the rows' places and weights, as in `Batch`.
 
     Neighbouring chains overlap in all but one token, so leaving out every other one loses little. A row of a
     later step must also be computed in the first one.
@@ -218,7 +219,7 @@ def _thinned(
         places.append(at)
         weights.append(len(of_step) / max(len(at), 1))
     of_first = np.searchsorted(first, later)
-    # an anchor stands for a block of rows
+    # an anchor needs computation for a block of rows
     n_tokens, n_idle = sum(lengths), -len(later) % (_ROUND // (8 if has_blocks else 4))
     first = np.pad(first, (0, -len(first) % (_ROUND // 2)), constant_values=n_tokens - 1)
     later = np.pad(later, (0, n_idle), constant_values=n_tokens - 1)
@@ -232,7 +233,7 @@ def _thinned(
 
 
 def _layout_of(rows: NDArray[np.int64], lengths: Sequence[int], device: torch.device) -> Layout:
-    """Returns the layout of ascending rows."""
+    """Returns the layout of ascending rows, for attention."""
     ends = np.cumsum(lengths)
     n_of = np.diff(np.searchsorted(rows, ends), prepend=0)
     at = torch.from_numpy(rows - np.repeat(ends - lengths, n_of)).to(device)

@@ -7,11 +7,11 @@ k. In DFlash2 each row predicts its own position, so the first row predicts noth
 loss and evaluation are therefore EAGLE's.
 
 With the bias by the previous token, the head reads `[state ; W1 of that token]` and is `[head | W2]`: a
-single product, of which the loss may use a part of the vocabulary as usual. A confidence head reads the same
-input and estimates the chance that a position's draft is accepted, given that those before were. DFlash2's
-selector is also a bias, whose first factor is multiplied by a projection of the state; since the candidates
-are the head's best tokens, the head is trained on its own as well (vllm-project/speculators#1006). Its
-convolutions mix a row with earlier ones, and start without mixing.
+single product, for which the loss may use a part of the vocabulary as usual. A confidence head reads the same
+input and estimates the chance that a position's draft is accepted, given that all earlier drafts of the block
+were. DFlash2's selector is also a bias, whose first factor is multiplied by a projection of the state; since
+the candidates are the head's best tokens, the head is trained on its own as well
+(vllm-project/speculators#1006). Its convolutions mix a row with earlier ones, and start without mixing.
 Source of the method: DSpark (deepseek-ai/DeepSpec: deepspec/modeling/dspark/qwen3/modeling.py, loss.py).
 """
 
@@ -35,10 +35,10 @@ _ANCHORS = 32
 
 
 class BlockModel(DraftModel):
-    """Trains a block drafter; `spec.block` has the block's size and the rank of the bias."""
+    """Trains a block drafter; `spec.block` has the block size and the rank of the Markov bias."""
 
     def __init__(self, spec: DraftSpec, embedding: Tensor, **options: Any) -> None:
-        """options: arguments of `DraftModel`."""
+        """options: further arguments of `DraftModel`."""
         assert spec.block is not None
         super().__init__(spec, embedding, **options)
         self.block = spec.block
@@ -51,7 +51,7 @@ class BlockModel(DraftModel):
             self.predecessor = nn.Parameter(torch.randn(spec.vocab_size, rank))
             self.successor = nn.Parameter(torch.zeros(spec.draft_vocab_size, rank))
             self.selector_hidden = matrix(rank, spec.hidden_size)
-        # a vector with its bias at the end, because vectors are stored exactly
+        # the vector ends with its bias, because vectors are stored exactly
         width = spec.hidden_size + rank + 1
         self.confidence = nn.Parameter(torch.zeros(width)) if self.block.confidence else None
 
@@ -72,13 +72,13 @@ class BlockModel(DraftModel):
         """Yields the head's input at each position, for the anchors `batch.run.later`, or for all rows."""
         spec, size, eps = self.spec, self.block.size, self.spec.rms_norm_eps
         first = 0 if self.block.anchor_first else 1
-        if self.block.causal[0]:  # no row attends to positions after the last trained one
+        if self.block.causal[0]:  # no row attends to positions after the last trained position
             size = min(size, first + batch.n_steps)
         n_tokens, n_embd = len(batch.features), spec.hidden_size
         layout, anchors = batch.layout, torch.arange(n_tokens, device=batch.tokens.device)
         if batch.run is not None:
             layout, anchors = batch.run.layout, batch.run.later
-        # these parameters are used separately
+        # the head and the losses use these parameters, not this method
         kept = ("head", "markov_w1", "markov_w2", "predecessor", "successor", "confidence")
         w = {name: p.to(self.dtype) for name, p in self.named_parameters() if name not in kept}
         tokens = F.pad(batch.tokens, (0, size + 1))
@@ -105,7 +105,8 @@ class BlockModel(DraftModel):
         states = F.rms_norm(hidden, (n_embd,), w["norm"], eps).view(len(anchors), size, n_embd)
         states = states[:, first : first + batch.n_steps]
         table = self.predecessor if self.block.selector else self.markov_w1
-        if table is not None:  # a single lookup, because each one has a gradient as large as the table
+        # a single lookup for all rows, because each lookup has a gradient as large as the table
+        if table is not None:
             behind = anchors[:, None] + 1 + torch.arange(batch.n_steps, device=anchors.device)
             before = F.embedding(tokens[behind], table).to(self.dtype)
             if self.block.selector:
@@ -117,7 +118,8 @@ class BlockModel(DraftModel):
         self, rows: Tensor, normed: Tensor, size: int, layer: dict[str, Tensor], name: str, side: int
     ) -> Tensor:
         """Applies DFlash2's convolution over the rows of each block, [n_anchors * size, n_embd], before (side
-        0) or after (1) a part of a layer. Its kernel depends on the part's normalised input.
+        0) or after (side 1) a part of a layer. The convolution's kernel depends on the normalised input of
+        that part.
         """
         if self.block.conv is None:
             return rows
@@ -132,7 +134,7 @@ class BlockModel(DraftModel):
     ) -> Tensor:
         """Computes attention, `[n_anchors * size, n_heads * head_dim]`: the rows of each block attend to the
         text of their sample up to their anchor, and to their own block. q, own: `[n_heads, n_anchors * size,
-        head_dim]`; seen: keys and values of all rows of the text; layout: of the anchors.
+        head_dim]`; seen: keys and values of all rows of the text; layout: layout of the anchors.
         """
         n_heads, _, width = q.shape
         later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
@@ -140,7 +142,7 @@ class BlockModel(DraftModel):
         for part in layout.parts():
             first, n_all = part.queries.start, part.queries.stop - part.queries.start
             at = torch.arange(n_all, device=q.device) if part.at is None else part.at
-            # in parts, because scores for every row of a long text would take gigabytes
+            # computed in parts, because the scores for every row of a long text would take gigabytes
             for few in torch.split(at, _ANCHORS):
                 rows, n = slice(first * size, (first + len(few)) * size), len(few)
                 first += n
@@ -162,5 +164,5 @@ class BlockModel(DraftModel):
 
 
 def model_for(spec: DraftSpec) -> type[DraftModel]:
-    """Returns the model class that trains drafters of this kind."""
+    """Returns the model class that trains a drafter with this spec."""
     return DraftModel if spec.block is None else BlockModel

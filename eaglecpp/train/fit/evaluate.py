@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Acceptance length of a drafter, computed on held-out conversations without running the engine.
 
-Any row of an answer could be the anchor of a chain, whose depth k is accepted if all depths before it were
-and the drafter's best token is the target's most probable one. But the engine starts chains only after the
+Any row of an answer could be the anchor of a chain. Depth k of a chain is accepted if all earlier depths are
+and the drafter's best token is the target's most probable token. But the engine starts chains only after the
 last accepted token, so the evaluation walks through each answer like the engine. A mean over all rows would
 count a passage drafted in rounds of six tokens six times as often; it gave 2.5 where the engine measured 2.2
 on the same answers. On text written by the target itself at temperature 0, the walk gives exactly the
@@ -26,8 +26,8 @@ from eaglecpp.train.samples import FeatureSource, Sample
 
 @dataclass(frozen=True)
 class Acceptance:
-    """rates: acceptance rate per depth, among chains that reached it; for an unreached depth, the rate
-    before.
+    """Acceptance of a drafter. rates: acceptance rate per depth, among chains that reached this depth; an
+    unreached depth has the rate of the previous depth.
     length: tokens per round, including the target's own. n_rounds: number of rounds.
     """
 
@@ -38,11 +38,11 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class TrainingTimeTest:
-    """A drafter's training method: chains of `n_steps` from rows of a text, or blocks, whose positions are
-    the steps.
+    """A drafter's training method: chains of `n_steps` drafts that start at rows of a text, or blocks, whose
+    positions count as steps.
 
-    later_every: steps after the first one (for a block, all) use one row in so many; draft_ids: i64
-    [n_vocab], draft id of each token, -1 outside
+    later_every: steps after the first step (for a block drafter, all steps) use one row in `later_every`;
+    draft_ids: i64 [n_vocab], draft id of each token, -1 outside
     """
 
     model: DraftModel
@@ -51,12 +51,12 @@ class TrainingTimeTest:
     later_every: int = 1
 
     def batch(self, samples: Sequence[Sample], step: int) -> Batch:
-        """Returns a training batch; `step` selects other rows for the later steps."""
+        """Returns a training batch; `step` varies the rows that the later steps use."""
         return self._joined(samples, self.n_steps, self.later_every, step)
 
     def rounds(self, samples: Sequence[Sample], depth: int) -> NDArray[np.float32]:
-        """Walks through the samples' answers in rounds of `depth` drafts, comparing best tokens of drafter
-        and target. Returns accepted and reached drafts per depth, [2, depth].
+        """Walks through the samples' answers in rounds of `depth` drafts, comparing the best tokens of
+        drafter and target. Returns accepted and reached drafts per depth, [2, depth].
         """
         block = self.model.spec.block
         n_slots = depth if block is None else min(depth, block.n_drafts)
@@ -79,7 +79,9 @@ class TrainingTimeTest:
 def evaluate(
     method: TrainingTimeTest, source: FeatureSource, indices: Sequence[int], depth: int, n_tokens: int
 ) -> Acceptance:
-    """Runs rounds of `depth` drafts over some samples. n_tokens: maximum tokens of a micro-batch."""
+    """Measures the acceptance over some samples, in rounds of `depth` drafts. n_tokens: maximum tokens of a
+    micro-batch.
+    """
     accepted, reached = sums = np.zeros((2, depth), np.float32)
     for micro in micro_batches(indices, source.lengths, n_tokens):
         sums += method.rounds([source.sample(i) for i in micro], depth)

@@ -5,8 +5,8 @@ same.
 The checkpoint has the names and keys that vLLM, SGLang and TorchSpec read. Layer ids are in both conventions:
 boundary ids at the top level (vLLM), ids of the previous block in `eagle_config` (SGLang, TorchSpec). The
 vocabulary maps are always written, and a head shared with the target is written for readers that need it.
-EAGLE-1 has none of these, as in SafeAILab's files. The engine then loads the GGUF, and three chained steps
-are compared with this module's own arithmetic.
+An EAGLE-1 checkpoint has neither ids nor maps nor a head, as in SafeAILab's files. The engine then loads the
+GGUF, and three chained steps are compared with this module's own arithmetic.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ row, and the engine also rounds their inputs.
 
 
 def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `config.json`. facts: the training's record, stored under `eaglecpp`."""
+    """Returns the contents of `config.json`. facts: the training's record, stored under `eaglecpp`."""
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM" if spec.fuses_embedding else "LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -86,8 +86,8 @@ def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _block_config(spec: DraftSpec, block: BlockSpec) -> dict[str, Any]:
-    """Returns the keys of a block drafter in DeepSpec's form (rank 0 is DFlash), or in z-lab's if rows
-    predict their own position. Layer ids are of the previous block.
+    """Returns the keys of a block drafter in DeepSpec's form (DFlash has rank 0), or in z-lab's form if rows
+    predict their own position. A layer id names the block before the feature.
     """
     heads: dict[str, Any] = {
         "markov_rank": block.markov_rank,
@@ -97,7 +97,7 @@ def _block_config(spec: DraftSpec, block: BlockSpec) -> dict[str, Any]:
     }
     if block.selector and block.conv:
         keys = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
-        # the keys that vLLM reads
+        # keys that vLLM reads
         heads = {"dflash_config": dict(zip(keys, (*block.conv, *block.selector), strict=True))}
     in_place = "DFlash2DraftModel" if block.selector else "DFlashDraftModel"
     return heads | {
@@ -150,7 +150,9 @@ def write_checkpoint(
 
 
 def export_gguf(folder: Path, target: Path, kind: str, *, share_head: bool) -> ConvertReport:
-    """Converts the checkpoint in the folder to `drafter-<kind>.gguf` there. Raises ConvertError."""
+    """Converts the checkpoint in the folder to `drafter-<kind>.gguf` in the same folder. Raises
+    ConvertError.
+    """
     out = folder / f"drafter-{kind}.gguf"
     return convert_checkpoint(folder, target=target, out=out, type=kind, share_head=share_head)
 
@@ -166,11 +168,11 @@ def check_engine(
 ) -> float:
     """Compares the GGUF in the engine with the checkpoint here, for three chained steps on one sample.
 
-    rounded: quantisation used in training, if any, which this module then applies as well
-    Returns the root mean square difference of the logits, relative to their spread. If that is more than the
-    type's own rounding explains, the same file in F16 tells whether the arithmetic or the type is the cause:
-    features with values a hundred times their mean cost a quantised product several percent. Raises
-    TrainError for wrong arithmetic, and for a type that makes the drafter useless.
+    rounded: quantisation that was used in training, if any; this module then rounds the weights as well
+    Returns the root mean square difference of the logits, relative to their spread. If the difference is
+    larger than the type's own rounding explains, a copy in F16 shows whether the arithmetic or the type is
+    the cause: features with values a hundred times their mean cost a quantised product several percent.
+    Raises TrainError for wrong arithmetic, and for a type that makes the drafter useless.
     """
     n_tokens = min(len(sample.tokens), _N_TOKENS)
     if n_tokens < _N_STEPS + 3:
@@ -181,14 +183,15 @@ def check_engine(
     short = Sample(sample.tokens[:n_tokens], sample.turns[:n_tokens], sample.features[:, :n_tokens], *labels)
     batch = make_batch([short], vocab.draft_ids, n, torch.device("cpu"))
     state = from_checkpoint(open_drafter(folder, target))
-    expected = _here(state, model, batch, n_tokens - 2 - n, rounded)  # the last possible anchor
+    # the last row from which a chain of n drafts fits into the sample
+    expected = _here(state, model, batch, n_tokens - 2 - n, rounded)
     head = model.head.detach().float().cpu().numpy() if model.share_head else None
     ids = vocab.draft_ids if block else None
     embedding = model.embedding.float().cpu().numpy()
 
     def difference(gguf: Path) -> float:
         logits = _engine(gguf, embedding, head, short, ids, n)
-        is_scored = np.isfinite(logits)  # DFlash2 only scores its candidates
+        is_scored = np.isfinite(logits)  # DFlash2 gives scores only to its candidates
         first, second = (_among(rows, is_scored) for rows in (logits, expected))
         return float(np.sqrt(np.square(first - second).mean()) / second.std())
 
@@ -210,7 +213,7 @@ def check_engine(
 
 
 def _among(rows: NDArray[np.float32], chosen: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Returns log-probabilities of the chosen tokens of each row, renormalised among them."""
+    """Returns the log-probabilities of the chosen tokens of each row, renormalised over the chosen tokens."""
     masked = np.where(chosen, rows, -np.inf)
     return (masked - np.logaddexp.reduce(masked, axis=1, keepdims=True))[chosen]
 
@@ -219,11 +222,13 @@ def _among(rows: NDArray[np.float32], chosen: NDArray[np.bool_]) -> NDArray[np.f
 def _here(
     state: State, model: DraftModel, batch: Batch, row: int, rounded: TypePlan | None
 ) -> NDArray[np.float32]:
-    """Returns fp32 logits [n_steps, n_draft_vocab] of the chain at a row, from the checkpoint."""
+    """Computes from the checkpoint the fp32 logits [n_steps, n_draft_vocab] of the chain that starts at a
+    row.
+    """
     shares = model.share_head
     exact = model_for(model.spec)(model.spec, model.embedding.cpu(), share_head=shares, dtype=torch.float32)
     exact.load_state_dict(state, strict=False)
-    if shares:  # the engine uses the target's head
+    if shares:  # the engine uses the target's head for these drafters
         exact.head.copy_(model.head.cpu())
     stored = None if rounded is None else StoredWeights(exact, rounded)
     with nullcontext() if stored is None else stored.lent():
@@ -238,7 +243,9 @@ def _engine(
     draft_ids: NDArray[np.int64] | None,
     n: int,
 ) -> NDArray[np.float32]:
-    """Returns the same logits from the engine. draft_ids: given for a block drafter."""
+    """Computes in the engine the logits of the chain that starts at a row. draft_ids: for a
+    block drafter, the draft id of each token.
+    """
     row, tokens = len(sample.tokens) - 2 - n, sample.tokens.tolist()
     options = EngineOptions()
     options.draft_type_kv, options.draft_device, options.n_threads = "f32", "cpu", torch.get_num_threads()

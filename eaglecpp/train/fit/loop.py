@@ -35,13 +35,15 @@ _WEIGHT_DECAY = 0.01
 
 
 def default_lr(n_embd: int) -> float:
-    """Returns 2e-3 up to a width of 512, less for larger widths (2.5e-4 at 4096)."""
+    """Returns the default learning rate: 2e-3 up to a width of 512, less for larger widths (2.5e-4 at
+    4096).
+    """
     return 2e-3 * 512 / max(n_embd, 512)
 
 
 def lr_factor(progress: float, warmup: float) -> float:
     """Returns the share of the full learning rate at `progress` of the run (0..1): linear warm-up, then half
-    a cosine down to a hundredth.
+    a cosine down to a hundredth of the full rate.
     """
     if progress < warmup:
         return max(progress / warmup, 0.01)
@@ -51,8 +53,8 @@ def lr_factor(progress: float, warmup: float) -> float:
 
 class Optimizer:
     """AdamW on fp32 weights, without decay of norm weights. `step(scale, lr)` applies accumulated gradients.
-    A step with a non-finite gradient changes nothing and is counted; its data is used again in the next
-    epoch.
+    A step with a non-finite gradient changes nothing and is counted; the data of this step are used again in
+    the next epoch.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -66,7 +68,8 @@ class Optimizer:
 
     def step(self, scale: Tensor, lr: float) -> float:
         """Multiplies the gradients by `scale`, clips them to a norm of 1, updates the weights and clears the
-        gradients. Returns the norm before clipping; if it is NaN or Inf, the weights were not updated.
+        gradients. Returns the gradients' norm before clipping; with a norm of NaN or Inf, the weights were
+        not updated.
         """
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients) * scale
@@ -82,11 +85,11 @@ class Optimizer:
         return value
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state that a resumed run needs."""
+        """Returns the optimizer's state, which a resumed run needs."""
         return {"adam": self.adam.state_dict(), "n_skipped": self.n_skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the result of `state_dict`."""
+        """Restores the optimizer from a result of `state_dict`."""
         self.adam.load_state_dict(state["adam"])
         self.n_skipped = int(state["n_skipped"])
 
@@ -95,13 +98,13 @@ _FORMAT = 2
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Writes a state atomically: a crash leaves the previous one."""
+    """Writes a run's state atomically: after a crash, the file still has the previous state."""
     with replaced(path) as temporary, temporary.open("wb") as file:
         torch.save({"format": _FORMAT, **state}, file)
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Loads a state to the CPU. Raises TrainError for a missing or invalid file."""
+    """Loads a run's state to the CPU. Raises TrainError for a missing or invalid file."""
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -119,7 +122,7 @@ def load_state(path: Path) -> dict[str, Any]:
 def check_same_run(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises MismatchError, with all differences, if a state belongs to another run.
 
-    Facts that the stored run lacks were added by a later version, and are not compared.
+    Facts that the stored run lacks come from a later version of eaglecpp, and are not compared.
     """
     before, after = dict(_single(stored)), dict(_single(now))
     wrong = [
@@ -135,7 +138,7 @@ def check_same_run(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def _single(facts: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each fact by its own name, including the drafter's (JSON) and its block's."""
+    """Yields each fact as (name, value), and splits the drafter's JSON and its block's into single facts."""
     for key, value in facts.items():
         inner = json.loads(value) if key == "drafter" else value
         if isinstance(inner, dict):
@@ -158,14 +161,16 @@ _NOISE = 0.01
 
 @dataclass(frozen=True)
 class Duration:
-    """Budget of a run; the first limit that is reached ends it. None = no limit of this kind, but not all."""
+    """Budget of a run; the first limit that is reached ends the run. None = no limit of this kind; at least
+    one limit must be set.
+    """
 
     steps: int | None = None
     epochs: float | None = None
     minutes: float | None = None
 
     def progress(self, steps: int, epochs: float, seconds: float) -> float:
-        """Returns the spent share of the budget, 1 at the end."""
+        """Returns the spent share of the budget, from 0 to 1."""
         done = (steps, epochs, seconds / 60)
         limits = (self.steps, self.epochs, self.minutes)
         both = [(d, limit) for d, limit in zip(done, limits, strict=True) if limit is not None]
@@ -176,8 +181,9 @@ class Duration:
 class Hyper:
     """Hyperparameters, which a resumed run must not change.
 
-    n_steps: of training-time test; later_every: its later steps use one row in so many; batch_tokens: minimum
-    tokens of an optimiser step; warmup: share of the run; seed: of the order of the data.
+    n_steps: steps of training-time test; later_every: later steps use one row in `later_every`; batch_tokens:
+    minimum tokens of an optimiser step; warmup: share of the run that is warm-up; seed: seed of the order of
+    the data.
     """
 
     n_steps: int
@@ -192,9 +198,9 @@ class Hyper:
 class Limits:
     """Settings that a resumed run may change.
 
-    micro_tokens: maximum tokens computed at once; depth: of evaluated chains; eval_steps: steps between
-    evaluations, 0 = twenty evaluations per run; patience: evaluations without gain after which the run ends,
-    0 = never.
+    micro_tokens: maximum tokens computed at once; depth: depth of evaluated chains; eval_steps: steps between
+    evaluations, 0 = twenty evaluations per run; patience: the run ends after so many evaluations without
+    gain, 0 = never.
     """
 
     micro_tokens: int = 4096
@@ -205,7 +211,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class StepReport:
-    """Result of a step. loss: nats per counted row."""
+    """Report on a training step. loss: nats per counted row."""
 
     step: int
     progress: float
@@ -249,7 +255,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """reason: budget, patience or stopped. best: the best evaluation, None without held-out data."""
+    """Outcome of a run. reason: why the run ended: budget, patience or stopped. best: the best evaluation,
+    None without held-out data.
+    """
 
     reason: str
     progress: Progress
@@ -258,7 +266,9 @@ class Outcome:
 
 
 class Trainer:
-    """A training run. `model` ends with the last weights; `load_best` loads the best evaluation's."""
+    """A training run. At the end, `model` has the last weights; `load_best` loads those of the best
+    evaluation.
+    """
 
     def __init__(
         self,
@@ -274,8 +284,8 @@ class Trainer:
         facts: dict[str, Any] | None = None,
         stored: StoredWeights | None = None,
     ) -> None:
-        """parts: sample indices to train on and to evaluate on; facts: plain values that identify the run;
-        stored: compute with these quantised weights.
+        """Prepares a run. parts: sample indices to train on, and to evaluate on; facts: plain values that
+        identify the run; stored: quantised weights to compute with.
         """
         self.method, self.model = method, method.model
         self.train, self.held_out = list(parts[0]), list(parts[1])
@@ -294,7 +304,9 @@ class Trainer:
         self._save_seconds = _SAVE_SECONDS[0]
 
     def resume(self) -> None:
-        """Loads the saved state. Raises TrainError if it is missing, MismatchError for another run's."""
+        """Loads the saved state. Raises TrainError for a missing state, MismatchError for the state of
+        another run.
+        """
         state = load_state(self.last)
         check_same_run(self.last, state["facts"], self.facts)
         self._load_weights(state["model"])
@@ -303,12 +315,12 @@ class Trainer:
         self._began = time.monotonic() - self.progress.seconds
 
     def run(self) -> Outcome:
-        """Trains until the budget or the patience is spent, or the reporter stops it; always saves. A step
-        that is interrupted by the reporter is discarded.
+        """Trains until the budget or the patience is spent, or the reporter stops the run. Always saves the
+        state. Discards a step that the reporter interrupts.
         """
         self._began = time.monotonic() - self.progress.seconds
         if not self.last.exists():
-            self._save()  # so that even a run killed early can be resumed
+            self._save()  # saved here so that even a run that is killed early can be resumed
         try:
             reason = self._run()
         except _Stopped:
@@ -319,7 +331,7 @@ class Trainer:
         return Outcome(reason, self.progress, best, self.optimizer.n_skipped)
 
     def _run(self) -> str:
-        """Runs steps; returns the reason for ending."""
+        """Runs training steps until a reason to end; returns the reason."""
         reason, p = "budget", self.progress
         steps = self._steps()
         while self.share() < 1.0:
@@ -347,24 +359,25 @@ class Trainer:
             p.epoch, p.position, p.epoch_tokens = p.epoch + 1, 0, 0
 
     def share(self) -> float:
-        """Returns the spent share of the budget."""
+        """Returns the spent share of the run's budget."""
         p = self.progress
         epochs = p.epoch + p.epoch_tokens / max(sum(self._train_lengths), 1)
         return self.budget.progress(p.step, epochs, p.seconds)
 
     def load_best(self) -> None:
-        """Loads the weights of the best evaluation, if any."""
+        """Loads the weights of the best evaluation, if the run has one."""
         if self.best.exists():
             self._load_weights(load_state(self.best)["model"])
 
     def _step(self, indices: Sequence[int]) -> None:
-        """Runs one optimiser step over some conversations."""
+        """Runs an optimiser step over these conversations."""
         hyper, p = self.hyper, self.progress
         lr = hyper.lr * lr_factor(self.share(), hyper.warmup)
         with self._computing():
             sums = self._accumulate(indices)
         loss, weight, *rest = torch.cat([sums.loss[None], sums.weight[None], sums.hits, sums.counts]).tolist()
-        norm = self.optimizer.step(torch.tensor(1 / max(weight, 1e-9)), lr)  # gradient of the mean loss
+        # the scale gives the gradient of the mean loss
+        norm = self.optimizer.step(torch.tensor(1 / max(weight, 1e-9)), lr)
         n_tokens = sum(self._lengths[i] for i in indices)
         p.step, p.position = p.step + 1, p.position + 1
         p.tokens, p.epoch_tokens = p.tokens + n_tokens, p.epoch_tokens + n_tokens
@@ -388,7 +401,9 @@ class Trainer:
         return total
 
     def _evaluation_due(self) -> bool:
-        """Returns True every `eval_steps`, or at each twentieth of the budget."""
+        """Returns True if an evaluation is due: after every `eval_steps` steps, or after each twentieth of
+        the budget.
+        """
         if not self.held_out:
             return False
         if self.limits.eval_steps:
@@ -402,7 +417,8 @@ class Trainer:
             acceptance = evaluate(self.method, self.source, self.held_out, depth, n_max)
         p.seconds = time.monotonic() - self._began
         p.evaluations.append([p.step, p.tokens, p.seconds, acceptance.length, *acceptance.rates])
-        # the last weights had the lowest learning rates, whose gain may be below this evaluation's noise
+        # the last weights are kept: they had the lowest learning rates, whose gain may be below the noise of
+        # this evaluation
         is_last = self.share() >= 1.0
         better = acceptance.length > p.best_length * (1 - _NOISE if is_last else 1)
         p.since_best = 0 if better else p.since_best + 1
@@ -412,7 +428,7 @@ class Trainer:
         self.reporter.on_evaluation(p.step, acceptance, better)
 
     def _weights(self) -> dict[str, torch.Tensor]:
-        """Returns the trained weights; frozen ones are the target's."""
+        """Returns the trained weights, without the frozen weights, which are the target's."""
         return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
 
     def _load_weights(self, weights: dict[str, torch.Tensor]) -> None:
@@ -431,8 +447,8 @@ class _Stopped(KeyboardInterrupt):
 
 
 class _Samples:
-    """A source that raises once the reporter stops the run, because capturing samples takes most of the time
-    of a step or an evaluation. Samples of evaluations are captured once and kept.
+    """A source whose `sample` raises _Stopped once the reporter stops the run, because most of a step's or an
+    evaluation's time goes into capturing samples. Samples of evaluations are captured once and kept.
     """
 
     def __init__(self, source: FeatureSource, reporter: Reporter, kept: Sequence[int]) -> None:
@@ -441,7 +457,7 @@ class _Samples:
         self._kept: dict[int, Sample | None] = dict.fromkeys(kept)
 
     def sample(self, index: int) -> Sample:
-        """Returns a sample. Raises _Stopped."""
+        """Returns a sample. Raises _Stopped if the reporter stops the run."""
         sample = self._kept.get(index)
         if sample is None:
             if self._reporter.stop():
@@ -453,7 +469,7 @@ class _Samples:
 
 
 def _up_to(indices: Sequence[int], lengths: Sequence[int], n_tokens: int) -> list[int]:
-    """Returns the first samples that fit in `n_tokens`, but at least one."""
+    """Returns the first samples whose tokens fit in `n_tokens`, but at least one sample."""
     taken: list[int] = []
     n = 0
     for index in indices:

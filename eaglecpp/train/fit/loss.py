@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""The loss through the draft head, and the rows that count.
+"""Computes the training loss through the draft head, and selects the rows that have loss.
 
 The label of a row is the target's own next-token distribution: its most probable tokens with their
 probabilities over the whole vocabulary. Tokens outside the draft vocabulary are left out and the rest is not
 renormalised, so a row's weight is the probability mass that the drafter can reach. Dropping such rows would
 lose data; renormalising would make the drafter confident about wrong tokens.
 
-There are two losses. Cross-entropy pulls the drafter's distribution q towards the target's p everywhere. A
-drafter is too small for that, and serving only needs a high chance of acceptance, `a = sum_v min(p(v),
-q(v))`. The gradient of `1 - a` is small where q is far off. So the other loss mixes both per row, `w CE + (1
+There are two losses. Cross-entropy pulls the drafter's distribution q towards the target's distribution p
+everywhere. A drafter is too small to match p everywhere, and serving only needs a high chance of acceptance,
+`a = sum_v min(p(v), q(v))`. The gradient of `1 - a` is small where q is far off. So the second loss mixes
+cross-entropy and acceptance per row, `w CE + (1
 - w) (1 - a)` with `w = exp(-3 a)`, treated as a constant in the gradient: cross-entropy at first, then more
 and more acceptance (the hybrid of Samarin et al., "LK losses", arXiv:2602.23881).
 
@@ -19,12 +20,12 @@ are few products with it, and few additions to the head's fp32 gradient.
 
 The products with the head take most of a small drafter's training time. So a step may use a part of the draft
 vocabulary: the tokens to which its labels give the most mass, and every m-th of the others, which then count
-m times in the softmax's sum. Its expectation is the whole sum. Since the labels of all rows are included, the
-sampled rest has little mass.
+m times in the softmax's sum. The expectation of this sum is the sum over all tokens. Since the labels of all
+rows are included, the sampled tokens have little mass.
 
 Besides the loss, `a` of each row is returned for training a confidence head. Labels are only the most
-probable tokens. The rest of p and q adds between 0 and the smaller of both masses to `a`; half of that is
-counted.
+probable tokens. The rest of p and q adds between 0 and the smaller of both masses to `a`; half of that
+maximum is counted.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _LK_DECAY = 3.0
 
 
 def step_weights(n_steps: int) -> list[float]:
-    """Returns the weight of each step's rows, with a sum of 1."""
+    """Returns the weight of each step's rows in the loss; the weights add up to 1."""
     raw = [_STEP_DECAY**k for k in range(n_steps)]
     return [w / sum(raw) for w in raw]
 
@@ -60,14 +61,14 @@ def step_weights(n_steps: int) -> list[float]:
 def counted_rows(turns: NDArray[np.int16], n_steps: int) -> list[NDArray[np.int64]]:
     """Returns the rows p of each step k that have loss: tokens p+1..p+2+k must lie in one assistant turn.
 
-    These are the rows that occur when serving: a round starts at a token of the answer, and the answer's end
-    token can still be drafted. The mask of most trainers, at p itself, never trains the second token of a
-    reply (sgl-project/SpecForge#885).
+    The same rows occur when serving: a round starts at a token of the answer, and the answer's end token can
+    still be drafted. The mask of most trainers, at p itself, never trains the second token of a reply
+    (sgl-project/SpecForge#885).
 
     turns: i16 [N], number of the assistant turn, 0 outside. Returns ascending rows.
     """
     n_tokens = len(turns)
-    together = (turns[1:] == turns[:-1]) & (turns[1:] > 0)  # tokens i and i + 1 are in one turn
+    together = (turns[1:] == turns[:-1]) & (turns[1:] > 0)  # true if tokens i and i + 1 are in one turn
     valid = np.zeros(n_tokens, np.bool_)
     valid[: max(n_tokens - 2, 0)] = together[1:]
     rows = []
@@ -81,11 +82,12 @@ def counted_rows(turns: NDArray[np.int16], n_steps: int) -> list[NDArray[np.int6
 
 
 class Labels(NamedTuple):
-    """Labels of rows. ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 outside the draft
-    vocabulary; best: i64 [n_rows], -1 = outside; weight: f32 [n_rows].
+    """Labels of the rows of a step. ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 outside
+    the draft vocabulary; best: i64 [n_rows], -1 = outside; weight: f32 [n_rows].
 
-    n_seen: estimate the loss from so many tokens of the draft vocabulary, chosen by these labels; 0 = all.
-    kind: see above. outside: f32 [n_rows], mass of the labels outside the draft vocabulary, None = 0.
+    n_seen: number of tokens of the draft vocabulary, chosen by these labels, from which the loss is
+    estimated; 0 = all tokens. kind: one of the two losses. outside: f32 [n_rows], mass of the labels outside
+    the draft vocabulary, None = 0.
     """
 
     ids: Tensor
@@ -98,8 +100,9 @@ class Labels(NamedTuple):
 
 
 def head_loss(states: Tensor, heads: Sequence[Tensor], labels: Labels) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the weighted sum of the rows' losses; bool [n_rows], True if the largest logit is `best`'s; and
-    f32 [n_rows], `a`. Only the loss has a gradient, in states and heads.
+    """Returns the weighted sum of the rows' losses; bool [n_rows], True if the token `best` has the largest
+    logit; and f32 [n_rows], the chance of acceptance `a`. Only the loss has a gradient, with respect to
+    states and heads.
 
     states: [n_rows, width], normalised; heads: [n_draft_vocab, width] when concatenated, multiplied in the
     type of the states.
@@ -114,9 +117,10 @@ def head_loss(states: Tensor, heads: Sequence[Tensor], labels: Labels) -> tuple[
 
 
 def _seen(n_vocab: int, labels: Labels) -> tuple[Tensor, Tensor, Labels]:
-    """Selects the tokens of a step. Returns their draft ids, i64 [n]; the log of how many tokens each stands
-    for, f32 [n]; and the labels as indices into the selection, with zero mass for other tokens. The sampled
-    part depends on the labels instead of a generator, so that a resumed run samples the same.
+    """Selects the tokens of the draft vocabulary that the loss of a step uses. Returns their draft ids, i64
+    [n]; the log of how many tokens each stands for, f32 [n]; and the labels as indices into the selection,
+    with zero mass for labels that are not selected. The sampled part depends on the labels instead of a
+    generator, so that a resumed run samples the same.
     """
     ids, p, best, n_seen, device = labels.ids, labels.p, labels.best, labels.n_seen, labels.ids.device
     weighted = (p * labels.weight[:, None]).flatten()
@@ -139,14 +143,14 @@ def _seen(n_vocab: int, labels: Labels) -> tuple[Tensor, Tensor, Labels]:
 def _mixed(
     entropy: Tensor, share: Tensor, mass: Tensor, q: Tensor, p: Tensor, weight: Tensor, accepted: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the LK loss of rows from their cross-entropy. Its gradient in the logits has the same form,
-    `mass Q - share`, with the returned share and mass.
+    """Returns the LK loss of rows from their cross-entropy. The gradient with respect to the logits has the
+    form `mass Q - share` for both losses; the share and mass for the LK loss are returned.
 
-    q, p, share: [n_rows, n_top], at the labels; entropy, mass, weight, accepted: [n_rows, 1].
+    q, p, share: [n_rows, n_top], values at the labels; entropy, mass, weight, accepted: [n_rows, 1].
     """
     part = torch.exp(-_LK_DECAY * accepted)
     rest = (1.0 - part) * weight
-    short = q * (q < p)  # increasing q for these tokens increases acceptance
+    short = q * (q < p)  # a larger q for these tokens means more acceptance
     return (
         part * entropy + rest * (1.0 - accepted),
         part * share + rest * short,
@@ -162,7 +166,8 @@ class _HeadLoss(torch.autograd.Function):
         ctx: Any, states: Tensor, head: Tensor, labels: Labels, offset: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         ids, p, best, weight, _, kind, outside = labels
-        rest = 1.0 - (p.new_zeros(len(p)) if outside is None else outside)  # mass inside the draft vocabulary
+        # probability mass inside the draft vocabulary
+        rest = 1.0 - (p.new_zeros(len(p)) if outside is None else outside)
         want_states, want_head = ctx.needs_input_grad[:2]
         loss = torch.zeros((), device=states.device)
         hit = torch.empty(len(states), dtype=torch.bool, device=states.device)
@@ -178,7 +183,7 @@ class _HeadLoss(torch.autograd.Function):
             for at in range(part.start, part.stop, n_block):
                 rows = slice(at, min(at + n_block, part.stop))
                 logits = (states[rows] @ head.T).float()
-                # an argmax would take as long as the product; comparing with the largest logit is enough
+                # an argmax would take as long as the product; comparing each logit with the largest is enough
                 top = logits.amax(-1, keepdim=True)
                 of_best = logits.gather(1, best[rows, None].clamp(min=0))
                 hit[rows] = ((of_best == top) & (best[rows, None] >= 0))[:, 0]
@@ -190,7 +195,8 @@ class _HeadLoss(torch.autograd.Function):
                 total = logits.sub_(top).exp_().sum(-1, keepdim=True)
                 of_rows = mass * (top + total.log()) - (share * picked).sum(-1, keepdim=True)
                 q = logits.gather(1, ids[rows]) / total
-                if offset is not None:  # a token that stands for several only has its own share of the sum
+                # a token that stands for several tokens gets only its own share of the sum
+                if offset is not None:
                     q /= offset[ids[rows]].exp()
                 at_labels = torch.minimum(p[rows], q).sum(-1)
                 q_rest = 1.0 - (q * (p[rows] > 0)).sum(-1)

@@ -2,15 +2,15 @@
 """The drafter in training, EAGLE-1, EAGLE-3 or EAGLE 3.1: one `forward` runs all steps of training-time test.
 
 Takes a batch of samples and returns the weighted loss sum and the hits of each step. Row p at step k reads
-the target's feature at p (k = 0) or its own state of step k-1, and the embedding of token p+1+k. It is at
-RoPE position p + k and predicts token p+2+k. EAGLE-3 feeds back the state before the final norm, 3.1
-(`norm_output`) the state after it. EAGLE-1 reads the target's last state and its own output, both fused with
-the embedding by fc, and has no norms around its layer. Layers after the first one are like the target's:
-norm, attention with their own keys, norm, feed-forward part. The whole loop is one forward because
+the target's feature at p (k = 0) or its own state of step k-1, and the embedding of token p+1+k. The row is
+at RoPE position p + k and predicts token p+2+k. EAGLE-3 feeds back the state before the final norm, EAGLE 3.1
+(`norm_output`) the state after that norm. EAGLE-1 reads the target's last state and its own output, both
+fused with the embedding by fc, and has no norms around its layer. Layers after the first one are like the
+target's: norm, attention with their own keys, norm, feed-forward part. The whole loop is one forward because
 DistributedDataParallel reduces gradients per forward.
 
-Weights are fp32. A forward makes copies in the compute type once, and gradients come back in fp32. q, k and v
-are one matrix, gate and up another; `eaglecpp.train.fit.weights` maps them to the names in files.
+Weights are fp32. A forward pass copies them to the compute type once, and gradients come back in fp32. q, k
+and v are one matrix, gate and up are another; `eaglecpp.train.fit.weights` maps them to the names in files.
 Source of the method: EAGLE-3 (arXiv 2503.01840), SafeAILab/EAGLE: eagle/traineagle3/cnets.py.
 """
 
@@ -32,7 +32,9 @@ from eaglecpp.train.fit.loss import Labels, Loss, head_loss, step_weights
 
 
 def inv_freq(spec: DraftSpec) -> Tensor:
-    """Returns the angle per position, f64 [rope_dim / 2], on the CPU, because not every device has f64."""
+    """Returns RoPE's angles per position, f64 [rope_dim / 2]. They are computed on the CPU, because not every
+    device has f64.
+    """
     rope = spec.rope
     freq = rope.theta ** -(np.arange(0, spec.rope_dim, 2) / spec.rope_dim)
     if rope.scaling == "linear":
@@ -49,8 +51,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _Rotate(torch.autograd.Function):
-    """Rotation whose gradient is the inverse rotation, in half as many passes as autograd's; a factor on cos
-    and sin stays the same.
+    """Rotation of heads by RoPE. Its gradient is the inverse rotation, which takes half as many passes as
+    autograd's. A factor on cos and sin is the same in both directions.
     """
 
     @staticmethod
@@ -77,10 +79,10 @@ CONVOLUTIONS = ("attention_conv", "mlp_conv")
 
 
 class Sums(NamedTuple):
-    """Sums over rows, to be added up over micro-batches.
+    """Loss and hits summed over rows; the sums of micro-batches are added up.
 
-    loss: weighted by step; weight: divisor of the loss; hits, counts: i64 [n_steps], rows whose argmax is the
-    target's, and all counted rows.
+    loss: sum of losses, weighted by step; weight: divisor of the loss; hits, counts: i64 [n_steps], number of
+    rows whose best token is the target's, and number of counted rows.
     """
 
     loss: Tensor
@@ -90,8 +92,9 @@ class Sums(NamedTuple):
 
 
 class DraftLayer(nn.Module):
-    """Weights of a layer, used by `DraftModel`. The first layer of EAGLE-3 reads the embedding, normalised by
-    `attn_norm`, next to the state, normalised by `hidden_norm`; EAGLE-1's has no norms there.
+    """Weights of one layer of a `DraftModel`. The first layer of EAGLE-3 reads the embedding, normalised by
+    `attn_norm`, next to the state, normalised by `hidden_norm`; EAGLE-1's layer has no norms before
+    attention.
     """
 
     def __init__(self, spec: DraftSpec, index: int) -> None:
@@ -116,7 +119,7 @@ class DraftLayer(nn.Module):
 
 
 class DraftModel(nn.Module):
-    """A drafter with its frozen embedding. `head` is also frozen if it is the target's."""
+    """A drafter with its frozen embedding. If `head` is the target's, it is frozen as well."""
 
     def __init__(
         self,
@@ -128,8 +131,8 @@ class DraftModel(nn.Module):
         loss_vocab: int = 0,
         loss: Loss = "cross-entropy",
     ) -> None:
-        """embedding: f32 [n_vocab, n_embd]; dtype: of the computation; loss_vocab, loss: tokens and kind of
-        the loss, see `head_loss`. Weights start at random values or one.
+        """Creates a drafter whose weights are random or one. embedding: f32 [n_vocab, n_embd]; dtype: type of
+        the computation; loss_vocab, loss: number of tokens and kind of the loss, see `head_loss`.
         """
         super().__init__()
         self.spec, self.dtype, self.share_head = spec, dtype, share_head
@@ -150,13 +153,13 @@ class DraftModel(nn.Module):
     @torch.no_grad()
     def read_unnormed(self, features: NDArray[np.float32]) -> None:
         """Adapts an fc that read normalised features: divides by each feature's typical size in a text,
-        `[n_aux, N, n_embd_target]`, so that the features keep their shares.
+        `[n_aux, N, n_embd_target]`, so that each feature keeps its share of the sum.
         """
         size = torch.from_numpy(features).square().mean(-1).sqrt().median(-1).values
         self.fc.div_(size.repeat_interleave(self.spec.target_hidden_size))
 
     def forward(self, batch: Batch) -> Sums:
-        """Returns loss and hits of all counted rows of a batch."""
+        """Returns the loss and the hits of all counted rows of a batch."""
         weights = step_weights(batch.n_steps)
         states, at, weight = [], [], []
         for k, normed in enumerate(self.steps(batch)):
@@ -184,7 +187,9 @@ class DraftModel(nn.Module):
         return Sums(loss, row_weight.sum(), hits, counts)
 
     def heads(self) -> Sequence[Tensor]:
-        """Returns the matrices of the head; concatenated, they are [n_draft_vocab, width of a state]."""
+        """Returns the matrices of the draft head; their concatenation is [n_draft_vocab, width of a
+        state].
+        """
         return [self.head]
 
     def _whole_head(self) -> Tensor:
@@ -193,13 +198,13 @@ class DraftModel(nn.Module):
     def further_loss(self, states: Tensor, accepted: Tensor, labels: Labels) -> Tensor | float:
         """Returns the weighted sum of additional losses over rows.
 
-        states: the head's input; accepted: f32 [n_rows], and labels: see `head_loss`.
+        states: the head's input; accepted: f32 [n_rows], chance of acceptance; labels: see `head_loss`.
         """
         return 0.0
 
     @torch.no_grad()
     def drafts(self, batch: Batch) -> list[Tensor]:
-        """Returns for each step, for each counted row, if its best token is the target's, bool
+        """Returns for each step whether the drafter's best token at each counted row is the target's, bool
         [n_counted_rows].
         """
         head = self._whole_head()
@@ -216,14 +221,14 @@ class DraftModel(nn.Module):
 
     def steps(self, batch: Batch) -> Iterator[Tensor]:
         """Yields the head's input at each step, [n_rows, n_embd], over the rows of `batch.run`. Without a
-        run, the last 2 + k rows of each sample at step k have no label and invalid values; as attention is
-        causal, no other row reads them. (Rows are selected by `index_select`: in bf16 the gradient of an
-        index takes ten times as long.)
+        run, the last 2 + k rows of each sample at step k have no label and invalid values; no other row reads
+        these values, because attention is causal. (Rows are selected by `index_select`: in bf16 the gradient
+        of an index takes ten times as long.)
         """
         spec, w, run = self.spec, self._copies(), batch.run
         n_embd, n_tokens, n_steps = spec.hidden_size, len(batch.features), batch.n_steps
         attention = attention_for(batch.tokens.device, self.dtype)
-        # for a sample's last rows these are the next sample's tokens: invalid rows, as above
+        # for a sample's last rows these are tokens of the next sample; such rows are invalid, as above
         from_tokens = self._from_tokens(F.pad(batch.tokens, (0, n_steps)), w)
         state = self._fuse(batch.features, w)
         # RoPE positions count within the batch instead of the sample, because only differences matter
@@ -251,7 +256,8 @@ class DraftModel(nn.Module):
                 first, *later = cache
                 seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], layout)
                 seen = seen.transpose(0, 1).flatten(1)
-                if k == 0 and run is not None and layer is layers[-1]:  # earlier layers need all keys
+                # earlier layers need the keys of all rows
+                if k == 0 and run is not None and layer is layers[-1]:
                     seen, hidden = (x.index_select(0, run.first) for x in (seen, hidden))
                 hidden = hidden + F.linear(seen, layer["o"])
                 hidden = hidden + self._mlp(hidden, layer)
@@ -262,9 +268,10 @@ class DraftModel(nn.Module):
             state = out if spec.norm_output else hidden
 
     def _copies(self) -> dict[str, Tensor]:
-        """Returns the weights in the compute type; the graph leads back to the fp32 ones. The matrix that
-        reads the embedding is split off from `from_state`, and norms of frozen inputs are multiplied into the
-        following matrix. That avoids products for gradients of inputs that are not trained.
+        """Returns the weights in the compute type; the autograd graph leads back to the fp32 weights. The
+        matrix that reads the embedding is split off from `from_state`, and norms of frozen inputs are
+        multiplied into the following matrix. That avoids products for gradients of inputs that are not
+        trained.
         """
         n_embd = self.spec.hidden_size
         w: dict[str, Tensor] = dict(self.named_parameters())
@@ -278,7 +285,7 @@ class DraftModel(nn.Module):
         return {name: p.to(self.dtype) for name, p in w.items()}
 
     def _from_tokens(self, tokens: Tensor, w: dict[str, Tensor]) -> Tensor:
-        """Returns the embeddings' part of the input of q, k and v (in EAGLE-1, of fc), times its weights."""
+        """Returns the product of the embeddings with their part of the qkv weights (in EAGLE-1, of fc)."""
         embedded = self.embedding[tokens]
         if not self.spec.fuses_embedding:
             embedded = F.rms_norm(embedded, (self.spec.hidden_size,), None, self.spec.rms_norm_eps)
@@ -287,7 +294,7 @@ class DraftModel(nn.Module):
     def _layer_input(
         self, from_token: Tensor, state: Tensor, w: dict[str, Tensor], layer: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Returns q, k and v concatenated, and the residual."""
+        """Returns q, k and v of a layer, concatenated, and the residual."""
         spec = self.spec
         if spec.fuses_embedding:
             fused = from_token + F.linear(state, w["from_state"])
@@ -328,7 +335,7 @@ class DraftModel(nn.Module):
         return qk[:n_heads], keys, v.transpose(0, 1).repeat_interleave(groups, dim=0)
 
     def _rotation(self, n_positions: int) -> tuple[Tensor, Tensor]:
-        """Returns cos and sin of all positions, fp32 [n_positions, rope_dim / 2]."""
+        """Returns RoPE's cos and sin for all positions, fp32 [n_positions, rope_dim / 2]."""
         angle = torch.arange(n_positions)[:, None] * self.inv_freq
         cos, sin = angle.cos(), angle.sin()
         return cos.float().to(self.fc.device), sin.float().to(self.fc.device)
@@ -339,7 +346,7 @@ class DraftModel(nn.Module):
 
 
 def of_layer(w: dict[str, Tensor], index: int) -> dict[str, Tensor]:
-    """Returns the weights of `layers[index]` by their own names."""
+    """Returns the weights of `layers[index]`, by the names of `DraftLayer`."""
     prefix = f"layers.{index}."
     return {name.removeprefix(prefix): p for name, p in w.items() if name.startswith(prefix)}
 
@@ -350,7 +357,9 @@ def feed_forward(x: Tensor, w: dict[str, Tensor]) -> Tensor:
 
 
 def _no_mixing(taps: int, n_embd: int) -> nn.Parameter:
-    """Returns the identity for a convolution before and after a part of a layer, [2, taps, n_embd]."""
+    """Returns the kernels of two convolutions that change nothing, before and after a part of a layer, [2,
+    taps, n_embd].
+    """
     base = torch.zeros(2, taps, n_embd)
     base[:, 0] = 1.0
     return nn.Parameter(base)

@@ -24,7 +24,7 @@ _ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 
 
 def choose_device(name: str) -> torch.device:
-    """Returns the device: auto, cpu, cuda or mps.
+    """Returns the torch device for "auto", "cpu", "cuda" or "mps".
 
     Raises InvalidValueError if it is not available.
     """
@@ -37,8 +37,8 @@ def choose_device(name: str) -> torch.device:
 
 
 def compute_type(device: torch.device) -> torch.dtype:
-    """Returns bf16 if it is fast: on GPUs, and on CPUs with AMX or AVX512-BF16 (elsewhere a bf16 product is
-    slower than an fp32 one).
+    """Returns the number type for products: bf16 on GPUs and on CPUs with AMX or AVX512-BF16, otherwise fp32,
+    because on other CPUs a bf16 product is slower than an fp32 product.
     """
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
@@ -49,11 +49,11 @@ def compute_type(device: torch.device) -> torch.dtype:
 
 
 def prepare_process() -> None:
-    """Prepares the process before the first matrix product. The user's settings and other allocators are
-    kept.
+    """Prepares the process before the first matrix product. Keeps settings of the user, and allocators other
+    than glibc's.
 
-    Keeps oneDNN from using AMX if the processor's flags claim it and the first instruction would crash, as on
-    some virtual machines. Makes glibc keep freed memory: by default it returns large blocks to the kernel,
+    Keeps oneDNN from using AMX if the processor's flags claim AMX but its first instruction would crash, as
+    on some virtual machines. Makes glibc keep freed memory: by default it returns large blocks to the kernel,
     and page faults of new blocks cost up to half of the time of a training step.
     """
     from eaglecpp.lowlevel import system_info
@@ -72,7 +72,7 @@ def prepare_process() -> None:
 @contextlib.contextmanager
 def computing(n_threads: int) -> Iterator[None]:
     """Sets the number of threads (0 = physical cores) and flushes denormals, which are slow, to zero inside
-    the block; restores both afterwards.
+    the block; restores both settings afterwards.
     """
     from eaglecpp.lowlevel import system_info
 

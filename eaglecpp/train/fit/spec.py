@@ -23,7 +23,8 @@ def new_spec(
     family: Family = "eagle31",
     block: BlockSpec | None = None,
 ) -> DraftSpec:
-    """Returns a drafter with one layer of the target's own shape, over the whole vocabulary.
+    """Returns the `DraftSpec` of a new drafter: one layer of the target's own shape, over the whole
+    vocabulary.
 
     layers: boundary ids, ascending, at most n_layer; ignored for EAGLE-1. block: for a block drafter; the
     heads of DSpark and DFlash2 are added. RoPE has the target's base and no scaling, because the drafter
@@ -41,7 +42,7 @@ def new_spec(
 
     def number(key: str, default: float) -> float:
         value = target.get(f"{arch}.{key}")
-        value = max(value) if isinstance(value, list) and value else value  # some values vary by layer
+        value = max(value) if isinstance(value, list) and value else value  # some sizes vary by layer
         # files hold float32: 9.99999975e-06 means 1e-05
         return float(f"{value:.7g}") if isinstance(value, int | float) and value else default
 
@@ -82,7 +83,7 @@ def new_spec(
 
 def _with_heads(block: BlockSpec, n_embd: int, family: Family) -> BlockSpec:
     """Adds heads with a rank that quantised rows support: 64 up to a width of 1,023. DFlash2 has as many
-    candidates as llama.cpp has room for in a row, with the scores of all pairs.
+    candidates as llama.cpp has room for in a row, together with the scores of all pairs.
     """
     rank = min(256, max(64, n_embd // 512 * 64))
     if family == "dspark":
@@ -94,8 +95,8 @@ def _with_heads(block: BlockSpec, n_embd: int, family: Family) -> BlockSpec:
 
 
 def with_layers(spec: DraftSpec, n: int) -> DraftSpec:
-    """Returns the same drafter with n layers. Raises UnsupportedError if the drafter only supports one layer,
-    or already has more.
+    """Returns the spec of the same drafter with n layers. Raises UnsupportedError if the drafter only
+    supports one layer, or already has more.
     """
     if n > 1 and spec.fuses_embedding:
         raise UnsupportedError(f"--draft-layers {n}: EAGLE-1 can only be trained with one layer")
@@ -111,7 +112,7 @@ def with_layers(spec: DraftSpec, n: int) -> DraftSpec:
 def check_trainable(draft: DraftCheckpoint, name: str) -> None:
     """Raises UnsupportedError, with all reasons, for a drafter called `name` that cannot be trained here."""
     spec = draft.spec
-    # without blocks, a neutral spec that passes these checks
+    # for a drafter without blocks, a neutral block that passes these checks
     block = spec.block or BlockSpec(2, anchor_first=True, mask_token=0, causal=(False,))
     reasons = {
         "scaled embeddings or capped logits": block.embedding_scale != 1.0 or block.softcap != 0.0,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Quantisation-aware training: a model computes with its weights as a file of some type stores them.
+"""Quantisation-aware training: a model computes with the rounded weights that a file of some type stores.
 
 With matrices in four or five bits, the exported drafter differs from the trained one. So the forward pass may
-use the values after ggml's quantiser, while the optimiser applies the gradients found there to the exact
+use weights rounded by ggml's quantiser, while the optimiser applies the resulting gradients to the exact
 weights (a straight-through estimator: Jacob et al., arXiv:1712.05877). The file then contains the weights
 that were trained.
 """
@@ -38,7 +38,9 @@ class StoredWeights:
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
-        """Replaces the matrices inside the block, and restores the exact ones afterwards; keeps gradients."""
+        """Replaces the model's matrices by rounded ones inside the `with` block, and restores the exact
+        matrices afterwards. Keeps gradients.
+        """
         self._round()
         exact = {name: p.data for name, p in self._matrices.items()}
         try:
@@ -50,10 +52,13 @@ class StoredWeights:
                 p.data = exact[name]
 
     def _round(self) -> None:
-        """Quantises in parallel by rows; the quantiser releases the interpreter's lock."""
+        """Quantises a matrix in threads, one range of rows each; the quantiser releases the interpreter's
+        lock.
+        """
         parts: list[tuple[str, torch.Tensor, torch.Tensor]] = []  # name, values, destination
         for name, p in self._matrices.items():
-            values = p.data.bfloat16().float().cpu()  # the file is made from a bf16 checkpoint
+            # bf16 first, because the file is made from a bf16 checkpoint
+            values = p.data.bfloat16().float().cpu()
             places = torch.split(self._stored[name], _N_ROWS)
             parts += [(name, *rows) for rows in zip(torch.split(values, _N_ROWS), places, strict=True)]
         for (_, _, place), rounded in zip(parts, self._pool.map(self._as_stored, parts), strict=True):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Names and initial values of the drafter's weights: from a checkpoint, from the target, and back to files.
 
-`from_checkpoint` reads an existing drafter, and `from_target` starts a new one. Its head rows are the
-target's; so are the final norm and the first layer, if the target's last block has the same shape. The rest
-is small and random. The block brings the attention that copies earlier text, which a random layer learns late
-(docs/research/training.md has measurements of both). `new_layers` adds layers that start as the identity.
-`to_checkpoint` returns the tensors under the names of TorchSpec and SafeAILab (`midlayer.*`; for EAGLE-1
-`layers.0.*`, without a head); further layers are `layers.1.*` and so on, as vLLM reads them.
+`from_checkpoint` reads an existing drafter, and `from_target` starts a new one. The rows of the new drafter's
+head are the target's. So are the final norm and the first layer, if the target's last block has the same
+shape. All other weights are small and random. The target's block already has the attention that copies
+earlier text, which a random layer learns late (docs/research/training.md has measurements of both).
+`new_layers` adds layers that start as the identity. `to_checkpoint` returns the tensors under the names of
+TorchSpec and SafeAILab (`midlayer.*`; for EAGLE-1 `layers.0.*`, without a head); further layers are
+`layers.1.*` and so on, as vLLM reads them.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ _JOINED = {
 }
 """Weights of a layer that are one matrix here and several in files."""
 
-# Architectures whose blocks are plain pre-norm Llama blocks. True: rows of q and k are stored in pairs.
+# Architectures whose blocks are plain pre-norm Llama blocks; True if the GGUF stores the rows of q and k in
+# pairs.
 _PAIRED_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
 
 
@@ -65,7 +67,7 @@ _PAIRED_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
 class Start:
     """Initial values of all weights of a `DraftModel`, and notes on their origin for the user.
 
-    is_fc_of_normed: fc comes from a drafter that normalises each feature first, unlike this one
+    is_fc_of_normed: fc comes from a drafter that normalises each feature first, but the new drafter does not
     """
 
     state: State
@@ -89,7 +91,7 @@ def target_head(target: GgufFile) -> Tensor:
 
 
 def from_checkpoint(draft: DraftCheckpoint) -> State:
-    """Returns the weights of an existing drafter; the head is missing if it is the target's."""
+    """Returns the weights of an existing drafter; without a head if the drafter uses the target's."""
 
     def read(name: str) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(draft.sources[_in_file(name)].read(), np.float32))
@@ -111,7 +113,7 @@ def _in_file(name: str) -> str:
 
 
 def _names(spec: DraftSpec) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Returns the file names of our weights, and of weights that are several in files."""
+    """Returns the names in files for each weight; some weights are split into several tensors in files."""
     plain, joined = dict(_NAMES), dict[str, list[str]]()
     for layer in (f"layers.{i}." for i in range(spec.n_layers)):
         plain |= {layer + ours: layer + name for ours, name in _OF_LAYER.items()}
@@ -120,7 +122,7 @@ def _names(spec: DraftSpec) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def to_checkpoint(state: State, spec: DraftSpec) -> State:
-    """Returns the weights of a model under file names, fp32."""
+    """Returns the weights of a model as fp32, under their names in files."""
     plain, joined = _names(spec)
     tensors = {name: state[ours] for ours, name in plain.items() if ours in state}
     n_q, n_kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
@@ -141,8 +143,8 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
 
 def new_layers(target: GgufFile, spec: DraftSpec, indices: Sequence[int], seed: int) -> State:
     """Returns initial values of `DraftModel.layers` at these indices, 1 or more. They start as the identity:
-    o and down are zero. The other weights are the target's last block's if it has their shape, else small and
-    random.
+    o and down are zero. The other weights come from the target's last block if the shapes are equal, else
+    they are small and random.
     """
     block = _block_of(target, spec) if indices else None
     state: State = {}
@@ -159,14 +161,16 @@ def new_layers(target: GgufFile, spec: DraftSpec, indices: Sequence[int], seed: 
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seeds torch inside the block, and restores the generator afterwards."""
+    """Seeds torch's generator inside the `with` block, and restores its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed: int) -> Start:
-    """Returns a new drafter for a target. ids: i64 [n_draft_vocab], target ids of the draft vocabulary."""
+    """Returns the initial weights of a new drafter for a target. ids: i64 [n_draft_vocab], target ids of the
+    draft vocabulary.
+    """
     with _seeded(seed):
         model = model_for(spec)(spec, torch.empty(0), share_head=False, dtype=torch.float32)
     state: State = dict(model.state_dict())
@@ -180,8 +184,8 @@ def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed:
         if "output_norm.weight" in target.tensors and "norm" in state:
             state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
         return Start(state, ("head and final norm: from the target", note))
-    # Gemma's final norm (weights up to 300, for channels where its states are small) makes logits of +-50
-    # from random states, from which nothing is learnt; Llama's and Qwen's make about 3
+    # Gemma's final norm (weights up to 300, for channels where its states are small) gives logits of +-50 for
+    # random states, from which a drafter cannot learn; Llama's and Qwen's norms give about 3
     state["head"] *= 3.0 / state["head"].norm(dim=1).mean()
     return Start(
         state, ("head: from the target, scaled", f"layers: random, none like {target.architecture}'s")
@@ -190,8 +194,8 @@ def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed:
 
 def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str, *, has_rows: bool) -> Start:
     """Copies weights with the same role and shape from another drafter of the target, called `name`: fc if
-    both read the same layers, a layer if all of its weights fit, and so on. has_rows: its head has the same
-    vocabulary.
+    both drafters read the same layers, a layer if all of its weights fit, and so on. has_rows: the other
+    drafter's head has the same vocabulary.
 
     Raises MismatchError if no weight fits.
     """
@@ -216,15 +220,17 @@ def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str,
 
 
 def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
-    """Copies the target's last block into `state`; returns a note, or None if it has another shape."""
+    """Copies the target's last block into `state`; returns a note, or None if the block has another shape."""
     if (block := _block_of(target, spec)) is None:
         return None
-    if spec.fuses_embedding:  # EAGLE-1 has no norm here, so the block's is multiplied into the weights
+    # EAGLE-1 has no norm before attention, so the block's norm is multiplied into the weights
+    if spec.fuses_embedding:
         state["layers.0.qkv"] = block["qkv"] * block["attn_norm"]
     else:
         state["layers.0.qkv"][:, spec.hidden_size :] = block["qkv"]
         state["layers.0.hidden_norm"] = block["attn_norm"]
-    state["fc"][:, -spec.target_hidden_size :] += torch.eye(spec.hidden_size)  # it reads the last feature
+    # the identity makes the state start as the last feature
+    state["fc"][:, -spec.target_hidden_size :] += torch.eye(spec.hidden_size)
     state |= {f"layers.0.{name}": block[name] for name in ("o", "down", "gate_up", "mlp_norm")}
     return "layer: from the target's last block"
 
@@ -245,7 +251,9 @@ def _copy_blocks(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
 
 
 def _block_of(target: GgufFile, spec: DraftSpec, index: int | None = None) -> State | None:
-    """Returns the target's last block, or another, by names of `DraftLayer`; None if it has another shape."""
+    """Returns the weights of the target's last block, or of another block, under the names of `DraftLayer`;
+    None if the block has another shape.
+    """
     index = spec.target_block_count - 1 if index is None else index
     arch, block = target.architecture, f"blk.{index}"
     shapes = {
