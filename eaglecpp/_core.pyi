@@ -258,9 +258,7 @@ class Engine:
     @property
     def exact_rows(self) -> str: ...  # "1-5, 8"
     def metadata(self) -> dict[str, str]: ...
-    def fim_tokens(
-        self,
-    ) -> dict[str, int]: ...  # keys pre, suf, mid, rep, sep, if the vocabulary has the token
+    def fim_tokens(self) -> dict[str, int]: ...  # pre, suf, mid, rep, sep: those in the vocabulary
     def chat_template(self, name: str = "") -> str: ...  # "" = none in the file
     def draft_info(self) -> dict[str, Any] | None: ...
     def device_info(self) -> dict[str, Any]:
