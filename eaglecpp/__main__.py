@@ -14,7 +14,7 @@ def main() -> int:
         import atexit
         import signal
 
-        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # registered first, runs last
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # registered first, so it runs last
         from eaglecpp.cli import main as run
 
         code = run()

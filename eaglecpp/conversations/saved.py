@@ -141,7 +141,7 @@ class ChatFolder:
 
     def find(self, id: str) -> SavedChat | None:
         """Returns the conversation with that id, or None. Raises SavedChatError."""
-        # lists the folder instead of building a path from user input
+        # The id comes from the user, so it is compared with file names and never becomes part of a path.
         return next((read_chat(path) for path in self.directory.glob("*.json") if path.stem == id), None)
 
     def chats(self, text: str = "") -> Iterator[SavedChat]:

@@ -200,7 +200,7 @@ class ServerAnswers:
         try:
             return ServedAnswer(request(self.address, "POST", "/api/chat", body, self.api_key))
         except ServerRefusedError as error:
-            if body["think"] and _NO_THINKING in str(error):  # ignored, as in an engine
+            if body["think"] and _NO_THINKING in str(error):  # `think` has no effect, as in an engine
                 return self(conversation, {**options, "think": None})
             raise
 

@@ -398,7 +398,7 @@ class AsyncEngine:
         try:
             self._engine = engine if isinstance(engine, Engine) else engine()
             shared = self._engine.shared
-            shared.native.waits = True  # a call from another thread must wait, not make a round fail
+            shared.native.waits = True  # a call from another thread waits, so that no round fails
             sequences = [NativeSequence(shared.native) for _ in range(self._engine.n_free)]
             self._engine.sequences.update(sequences)
             self._scheduler.open(shared, sequences)
@@ -407,13 +407,13 @@ class AsyncEngine:
             is_cancelled = isinstance(error, asyncio.CancelledError)
             closed = InvalidStateError("this engine was closed while it was loading")
             self._opened.set_exception(closed if is_cancelled else error)
-            self._end_all()  # queued calls find the engine closed
+            self._end_all()  # queued calls then find a closed engine
             return
         self._opened.set_result(None)
         try:
             while self._turn():
                 pass
-        except BaseException as error:  # a bug in this module: callers must not wait forever
+        except BaseException as error:  # a bug in this module must not let callers wait forever
             _log.exception("the engine's thread failed")
             self._scheduler.broken = EngineBrokenError(f"the engine has failed: {error!r}")
         finally:
@@ -463,7 +463,7 @@ class AsyncEngine:
                 engine.close()
 
 
-_EXIT_S = 120.0  # how long the exit waits for running rounds
+_EXIT_S = 120.0  # seconds for which the exit of Python waits for running rounds
 
 # Engines that are left open are closed at exit, which saves their planners' measurements.
 _started: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()

@@ -132,7 +132,7 @@ def send(events: Sequence[tuple[Generation, Update]]) -> None:
     of_tasks = [(task, event) for task, event in events if isinstance(task, AsyncGeneration)]
     for loop in {task.loop for task, _ in of_tasks}:
         own = [(task, event) for task, event in of_tasks if task.loop is loop]
-        with contextlib.suppress(RuntimeError):  # a closed loop has no readers
+        with contextlib.suppress(RuntimeError):  # in a closed event loop no task reads
             loop.call_soon_threadsafe(_put, own)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _CHARS_PER_TOKEN = 16  # characters of a long text to tokenize first, per token that fits
 _SPARE_TOKENS = 64  # tokens before a cut that may differ from the tokens of the whole text
-_COUNTED_CHARS = 1 << 20  # a longer text that does not fit is refused without an exact count
+_COUNTED_CHARS = 1 << 20  # maximum characters of a text whose tokens an error counts exactly
 _NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
 
 
@@ -74,7 +74,7 @@ class Embedder:
         messages; lock: lock to hold during each step; is_over: function that returns True once the vectors
         are no longer needed.
         """
-        import numpy as np  # not at the top: the import takes 0.1 s, and `eaglecpp run` does not need it
+        import numpy as np  # imported here, because it takes 0.1 s and `eaglecpp run` does not need numpy
 
         if isinstance(texts, str | bytes) or not isinstance(texts, Sequence):
             raise InvalidTypeError(f"expected a list of texts, found {type(texts).__name__}")

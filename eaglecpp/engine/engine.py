@@ -62,7 +62,7 @@ class Engine(Talking):
         self.model, self.sampling = plan.model_options(), plan.sampling_options()
         self.strategy: Strategy = plan.strategy.value
         self.timings = Timings()
-        self.sequences: WeakSet[NativeSequence] = WeakSet()  # a dropped session counts as closed
+        self.sequences: WeakSet[NativeSequence] = WeakSet()  # weak: a dropped session counts as closed
         self._main: Session | None = None
         self._opening = threading.Lock()  # guards `default_session` against concurrent callers
         self._cache: PlannerCache | None = None
@@ -146,7 +146,7 @@ class Engine(Talking):
         Raises `UnsupportedError` for a reranker, `ValueError` for an empty text or invalid dimensions,
         `OutOfMemoryError`.
         """
-        # a list of integers is one text as token ids; an empty list has no texts
+        # A list of integers is the token ids of one text. An empty list means no texts.
         if isinstance(texts, list | tuple) and not (texts and hasattr(texts[0], "__index__")):
             return self.embedder.embed(texts, **options)
         return self.embedder.embed([cast("Prompt", texts)], **options)[0]
@@ -327,7 +327,7 @@ class Engine(Talking):
         self._main = None
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the engine may have failed to open
+        with contextlib.suppress(Exception):  # incomplete if opening failed
             self.close()
 
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:

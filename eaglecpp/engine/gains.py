@@ -17,8 +17,8 @@ from msgspec import Meta
 
 from eaglecpp.results import Timings
 
-_N_MAX = 64  # saved answers; older answers had other texts
-_N_ENOUGH = 32  # tokens; fewer are no evidence about the drafter
+_N_MAX = 64  # maximum answers to save; older ones had other texts
+_N_ENOUGH = 32  # minimum tokens; fewer tokens are no evidence about the drafter
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def load(
         )
         shared.prompts = PromptCache.of_engine(native.get(), plan, drafting)
         if model.mmproj:
-            n_threads = options.n_threads or core.system_info()["n_cores"]  # for 0, llama.cpp would use 4
+            n_threads = options.n_threads or core.system_info()["n_cores"]  # 0 would mean 4 to llama.cpp
             vocabulary.projector = Projector(
                 native, Path(model.mmproj), plan.target, n_threads, gpu=model.n_gpu_layers != 0
             )

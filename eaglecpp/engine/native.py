@@ -53,7 +53,7 @@ class NativeEngine:
         self._holder: dict[str, int] = {}  # {"thread": ident} while a thread is inside, see `exclusive`
         self._outer: Callable[[], _Hold | None] = lambda: None
         self._left = threading.Event()
-        self.released: list[int] = []  # sequences without an owner
+        self.released: list[int] = []  # numbers of sequences that no object owns any more
         # Called with a sequence before the engine's first answer with a grammar, if nothing else is drafted.
         self.before_forms: Callable[[int], None] | None = None
         try:
@@ -121,7 +121,7 @@ class NativeEngine:
     def close_released(self, native: core.Engine) -> None:
         """Closes the sequences that were released. After an interruption, the next call closes the rest."""
         while self.released:
-            with contextlib.suppress(ValueError):  # closed before the interruption
+            with contextlib.suppress(ValueError):  # an interrupted call has closed it
                 native.close_sequence(self.released[-1])
             self.released.pop()
 
@@ -149,7 +149,7 @@ class NativeSequence:
         self._closed = False
         with engine.exclusive() as native:
             engine.close_released(native)
-            # a single C call: a signal handler can raise only after the number is stored
+            # This is a single C call, so a signal handler can raise only after the number is stored.
             self._numbers.extend(starmap(native.open_sequence, [()]))
 
     def __del__(self) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from eaglecpp.opening.plan import OpeningPlan
 
 _log = logging.getLogger("eaglecpp.planner")
-_SAVE_EVERY = 60.0  # seconds
+_SAVE_EVERY = 60.0  # seconds between two writes
 _KEPT_S = 30 * 86400.0  # lifetime of a measurement: drivers and machines change without changing the key
 # Options that do not change what a round costs, or whose effect is already in the key.
 _FREE = {
@@ -69,7 +69,7 @@ class PlannerCache:
         build = core.__file__ and fingerprint(Path(core.__file__))  # the extension with our kernels
         self._key = f"{files} {machine()} build={build} {threads} {options_key(model, drafting)}"
         # The options that limit the batches, which hold the drafts of all conversations and parts of prompts.
-        # A context below 1024 tokens leaves fewer tokens before a batch.
+        # A context of less than 1024 tokens holds fewer tokens before a batch.
         self._batches = (
             f"n_draft_max={native.n_draft_max} n_sequences={model.n_sequences} "
             f"n_shared_rows={native.n_shared_rows} n_ctx={min(native.n_ctx, 1024)}"

@@ -27,7 +27,7 @@ from eaglecpp.engine.projector_worker import receive, send
 from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.threads import check_wanted
 
-_MAX_S = 600.0  # for one image
+_MAX_S = 600.0  # maximum seconds for one image
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Projector:
     def _exchange(self, message: dict[str, Any]) -> dict[str, Any]:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
-        # a file may make the process compute forever
+        # A malicious image may make the process compute forever.
         watch = threading.Timer(_MAX_S, process.kill)
         watch.daemon = True
         watch.start()

@@ -28,7 +28,7 @@ from typing import IO, Any
 from msgspec import msgpack
 
 _MARGIN = 4 << 30  # 64 million pixels take 1.4 GB to decode; 4096 rows of Qwen2-VL's widths 0.8 GB to encode
-_PER_THREAD = 128 << 20  # a stack and an allocator arena
+_PER_THREAD = 128 << 20  # bytes of a thread's stack and allocator arena
 
 
 def send(stream: IO[bytes], message: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def _limit_memory(n_bytes: int) -> None:
 
         n_pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = n_pages * resource.getpagesize() + n_bytes
-        with suppress(ValueError):  # a lower limit is already set
+        with suppress(ValueError):  # the process already has a lower limit
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
@@ -71,13 +71,13 @@ class _Reader:
 
         self.mtmd = mtmd_cpp
         params = llama_cpp.llama_model_default_params()
-        # with memory mapping, unused weights are never read
+        # With memory mapping, weights that are not used are never read.
         params.n_gpu_layers, params.use_mmap, params.use_extra_bufts = 0, True, False
         self.model = llama_cpp.llama_model_load_from_file(target.encode(), params)
         if not self.model:
             raise RuntimeError(f"cannot read {target}")
         self.width = llama_cpp.llama_model_n_embd_inp(self.model)
-        if not (gpu and llama_cpp.llama_supports_gpu_offload()):  # drivers reserve terabytes of addresses
+        if not (gpu and llama_cpp.llama_supports_gpu_offload()):  # GPU drivers reserve terabytes of addresses
             _limit_memory(Path(mmproj).stat().st_size + _MARGIN + n_threads * _PER_THREAD)
         own = mtmd_cpp.mtmd_context_params_default()
         own.media_marker, self.marker = marker.encode(), marker
@@ -99,7 +99,7 @@ class _Reader:
         self._tokenize(text, add_special, bitmaps, images)
         chunks = [self._chunk(chunk) for chunk in self._all()]
         pieces = [chunk for chunk in chunks if "image" in chunk]
-        # an image may be cut into several pieces, and equal images are cut alike
+        # llama.cpp may cut an image into several pieces, and cuts equal images alike.
         n_images, n_pieces = Counter(images), Counter(piece["image"] for piece in pieces)
         n_seen = Counter[str]()
         for piece in pieces:
@@ -175,7 +175,7 @@ class _Reader:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in a terminal is for the engine's process
-    # keeps llama.cpp's output out of the messages
+    # Messages use a copy of stdout, so that llama.cpp's output does not get between them.
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:

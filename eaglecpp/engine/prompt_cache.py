@@ -157,14 +157,14 @@ class PromptCache:
         least = max(LEAST, n_held + WORTH)
         if len(prompt) < least:
             return None
-        # without the prompt's last token, which is always run again
+        # The prompt's last token is left out, because it is always run again.
         shared = [(n_usable(entry.tokens, entry.ends, prompt[:-1]), entry) for entry in self._look()]
         for n_shared, entry in sorted(shared, key=lambda pair: -pair[0]):
             if n_shared < least:
                 return None
             with self._logged(entry.path):
                 state = self._read(entry.path)
-                os.utime(entry.path)  # the least recently used file is removed first
+                os.utime(entry.path)  # marks the file as recently used
                 return state
             entry.tokens = []
         return None
@@ -299,7 +299,7 @@ class PromptCache:
             with replaced(path, mode=0o600) as temporary, temporary.open("wb") as file:
                 code = self._code(start).digest()
                 file.writelines((start, code, state.blob, self._end(code, state)))
-            self._make_room(0)  # another process may have written at the same time
+            self._make_room(0)  # other processes may have written files meanwhile
             if path.suffix == ".eagle-prompt":
                 self._drop_beginnings(path, state.tokens)
         except (OSError, ValueError) as error:
@@ -364,7 +364,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     with contextlib.suppress(OSError):
         paths = [path for path in folder.iterdir() if _OURS.fullmatch(path.name)]
     for path in paths:
-        with contextlib.suppress(OSError):  # another process may have removed it
+        with contextlib.suppress(OSError):  # another process may have removed the file
             yield path, path.stat()
 
 
@@ -385,7 +385,7 @@ def _key() -> bytes:
     new = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
     try:
         replace_bytes(new, secrets.token_bytes(32), mode=0o600)
-        with contextlib.suppress(FileExistsError):  # another process created it first
+        with contextlib.suppress(FileExistsError):  # another process has created the key first
             os.link(new, path)
     finally:
         new.unlink(missing_ok=True)
@@ -406,7 +406,7 @@ def _depends_on(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) 
     files.append([] if plan.draft is None else part_paths(plan.draft))
     metadata = native.metadata()
     trained = metadata.get(f"{metadata.get('general.architecture')}.rope.scaling.original_context_length", "")
-    # beyond the original context length some models rotate positions differently
+    # Some models rotate positions differently in a context beyond their original length.
     is_beyond = trained.isdigit() and native.n_ctx > int(trained)
     parts = [
         version("eaglecpp"),

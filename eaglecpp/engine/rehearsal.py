@@ -30,12 +30,12 @@ def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
     """
     try:
         prompt = native.tokenize(_TEXT, True, False)
-    except UnsupportedError:  # a vocabulary without letters
+    except UnsupportedError:  # the vocabulary has no letters
         return
     if not prompt or len(prompt) + _TOKENS >= native.n_ctx:
         return
     depth = min(_DEPTH, native.n_draft_max, (native.draft_info() or {}).get("n_parallel") or _DEPTH)
-    # other options may need features that this text or model lacks
+    # No other options: they may need features that this text or model lacks.
     plain = SamplingOptions(max_tokens=_TOKENS, ignore_eos=True)
     deadline = time.monotonic() + _SECONDS
     # A chain of one measures the commit alone, a longer chain the commit and the draft steps in one graph.

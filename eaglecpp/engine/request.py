@@ -214,7 +214,7 @@ class GenerationRequest(PromptOptions):
         sampling = replace(self.sampling or usual, **self.options)
         text = resolve_grammar(self.grammar, self.json_schema, self.response_format)
         if text is None and sampling.grammar:
-            text = resolve_grammar(sampling.grammar)  # returns Lark unchanged
+            text = resolve_grammar(sampling.grammar)  # a Lark grammar is returned unchanged
         return sampling if text is None else replace(sampling, grammar=text)
 
 
@@ -356,7 +356,7 @@ class ResolvedRequest:
         limit = limit if limit < 0 else limit - n_taken
         sampling = replace(self.sampling, max_tokens=limit, grammar=self.answer_grammar)
         prompt = replace(self.prompt, tokens=list(tokens))
-        source = replace(self.source, cache_prompt=True)  # the prompt has just been computed
+        source = replace(self.source, cache_prompt=True)  # the caches hold the prompt already
         return replace(
             self, source=source, prompt=prompt, sampling=sampling, seed=seed, sampler=None, budget=None
         )

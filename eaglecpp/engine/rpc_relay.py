@@ -33,7 +33,7 @@ HELLO = bytes((14, 24)).ljust(33, b"\0")
 # ggml reconnects to query a device's memory.
 GREETING = bytes((7, 0, 0))
 GREETING_S = 5.0
-# a server counts as lost after this time without any sign from the network
+# A server counts as lost after this time without any network packet from it.
 IDLE_S, PROBE_S, PROBES = 10, 5, 3
 
 
@@ -152,7 +152,7 @@ class Connection(socketserver.StreamRequestHandler):
                 raise ConnectionResetError
             left -= len(data)
             last = (last + data)[-8:]
-            # hides capabilities, so that no other transport is used
+            # The server's capabilities are replaced by zeros, so that ggml uses no other transport.
             self._send(bytes(len(data)) if command == Command.HELLO else data)
         left = (
             int.from_bytes(last, "little") if command == Command.GET_TENSOR else ANSWER_BYTES.get(command, -1)

@@ -212,7 +212,7 @@ class Scheduler:
         if not running:
             return []
         streams = [generation.stream for generation in running if generation.stream is not None]
-        # while a request waits for a slot or its first token, each step is one round
+        # While a request waits for a slot or its first token, each step runs only one round.
         is_watched = self._is_watched or bool(self.waiting) or not all(stream.n_tokens for stream in streams)
         try:
             with self._turns:

@@ -63,7 +63,7 @@ class HostCache:
     def __init__(self, n_max: int, prompts: PromptCache | None = None) -> None:
         self.n_max = n_max
         self.prompts = prompts
-        self._offloaded: list[Offloaded] = []  # least recently used first
+        self._offloaded: list[Offloaded] = []  # ordered from least to most recently used
 
     def __len__(self) -> int:
         return len(self._offloaded)

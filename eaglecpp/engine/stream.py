@@ -271,7 +271,7 @@ class Stream(AnswerStream):
         if self._is_running:
             self._timings = self._end()
         self._shared.count(self._timings, self._request.sampling.temperature)
-        # text after an image cannot be recomputed without the image
+        # The text after an image is no use to `on_answer`, which lacks the image.
         if self._shared.on_answer is not None and min(self.prompt_tokens) >= 0:
             self._shared.on_answer(self.prompt_tokens, self._tokens)
 

@@ -76,7 +76,7 @@ class _Stop:
 
     def __init__(self, text: str) -> None:
         self.text, self.n = text, 0
-        # at i: length of the longest proper prefix of the first i characters that is also their suffix
+        # [i]: length of the longest proper prefix of the first i characters that is also a suffix of these
         self._shorter = [0, 0]
         for i in range(1, len(text)):
             self._shorter.append(self._longer(self._shorter[i], text[i]))

@@ -165,7 +165,7 @@ class Llama(Mirror):
 
         folder = None if local_dir is None else os.fspath(local_dir)
         cache = None if cache_dir is None else os.fspath(cache_dir)
-        options.pop("local_dir_use_symlinks", None)  # ignored by the hub client since 0.23
+        options.pop("local_dir_use_symlinks", None)  # huggingface_hub ignores this since 0.23
         names = list_repo_files(repo_id)
         paths = [
             hf_hub_download(repo_id, _one_match(names, pattern, repo_id), local_dir=folder, cache_dir=cache)
@@ -339,7 +339,7 @@ class Llama(Mirror):
         options.pop("logits_processor", None)
         if options.pop("tfs_z", 1.0) != 1.0:
             refuse("tfs_z", _NO_TFS)
-        options.pop("penalize_nl", None)  # no effect in llama_cpp either
+        options.pop("penalize_nl", None)  # without effect in llama_cpp too
         criterion = _criterion(options.pop("stopping_criteria", None), list(tokens))
         sampling = _same_names(SamplingOptions, given) | {
             "seed": self._seed,
@@ -448,7 +448,7 @@ class Llama(Mirror):
         number = int(self._given.get("pooling_type", -1))
         if number < 0:
             number = int(self.metadata.get(f"{self.metadata['general.architecture']}.pooling_type", 0))
-        return _POOLINGS[number] if number < len(_POOLINGS) else ""  # the engine refuses ""
+        return _POOLINGS[number] if number < len(_POOLINGS) else ""  # the engine refuses pooling ""
 
     def pooling_type(self) -> int:
         """Returns llama.cpp's number of the pooling type."""

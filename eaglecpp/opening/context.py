@@ -183,8 +183,8 @@ def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> flo
     n_k = _count(keys, "attention.key_length") or head_dim
     n_v = _count(keys, "attention.value_length") or head_dim
     if _count(keys, "attention.key_length_mla") and _count(keys, "attention.value_length_mla"):
-        n_v = 0  # latent attention: values are part of the stored keys
-    # Only every fourth layer of Qwen 3.5 stores keys; the others have a recurrent state.
+        n_v = 0  # latent attention stores values as part of the keys
+    # Only every fourth layer of Qwen 3.5 stores keys; the other layers have a recurrent state.
     share = 1 / max(_count(keys, "full_attention_interval"), 1)
     return share * sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
 

@@ -51,7 +51,7 @@ def fetch(
     except ModelNotFoundError:
         if not wants_draft or draft is None:
             return model.using()
-        find_path(draft, "drafter")  # raises for a text that can only be a path, listing nearby files
+        find_path(draft, "drafter")  # raises for a missing path, listing nearby files
         from eaglecpp.store.facts import read_facts
         from eaglecpp.store.remote.pull import find_draft
 

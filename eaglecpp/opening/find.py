@@ -206,7 +206,7 @@ def resolved(model: StoredModel) -> ModelFiles:
     """Returns the files of a stored model. Raises StoreError, UnsupportedError."""
     files = model.target_files()
     modelfile = model.modelfile()
-    is_ollamas = not model.own or bool(model.template_origin)  # Ollama's choice, not an author's
+    is_ollamas = not model.own or bool(model.template_origin)  # Ollama chose the template, not an author
     return ModelFiles(
         kind="store" if model.own else "package" if model.owner == "pip" else "ollama",
         target=files[0],

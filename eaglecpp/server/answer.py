@@ -162,7 +162,7 @@ class Answer:
             try:
                 chunk = await self._in_time(anext(chunks))
             except StopAsyncIteration:
-                if self.completion.finish_reason == "cancelled":  # cancelled by the server: never a success
+                if self.completion.finish_reason == "cancelled":  # cancelled by the server, so not a success
                     raise ApiError(
                         503,
                         "the server stopped this answer before it was complete: the client read too slowly, "

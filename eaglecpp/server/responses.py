@@ -232,7 +232,7 @@ class _ResponseObject:
         self.body = body
         self.output: list[dict[str, Any]] = []
         self.keep: Callable[[], bool] | None = None
-        self._item: dict[str, Any] = {}  # the current item
+        self._item: dict[str, Any] = {}  # the output item that is being generated
         self._tools = {_named(tool).get("name"): tool for tool in _functions(body.tools)}
 
     def object(self, answer: Answer, status: str, **rest: Any) -> dict[str, Any]:
@@ -344,7 +344,7 @@ async def _events(response: _ResponseObject, answer: Answer, choice: int) -> Asy
                 for fields in response.events(answer, event):
                     yield one(*fields)
         yield one(*response.end(answer))
-    except Exception as error:  # clients that wait for a final event do not know other errors
+    except Exception as error:  # clients expect a final event and know no other errors
         known = as_api_error(error, "/v1/responses")
         failure = {"code": known.code or "server_error", "message": known.message}
         yield one("response.failed", {"response": response.object(answer, "failed", error=failure)})

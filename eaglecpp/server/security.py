@@ -66,7 +66,7 @@ class Gate:
             self.server.held.release(scope)
             path = self._route(scope)
             self.server.metrics.add("requests_total", path=path, status=status)
-            target = cut(scope["raw_path"].decode("ascii", "replace"))  # still percent-encoded: one line
+            target = cut(scope["raw_path"].decode("ascii", "replace"))  # percent-encoded, so one line
             ms = 1000 * (time.perf_counter() - started)
             words = [f"{scope['method']} {target} {status} {ms:.1f} ms {id}", *in_words(scope)]
             level = logging.DEBUG if path.startswith(_POLLED) and status < 400 else logging.INFO

@@ -146,7 +146,7 @@ def check_fit(draft: Path, target: Facts) -> Facts:
         ("number of layers", info["n_layer_target"] or target.block_count, target.block_count),
     ]
     if len(ours) == len(theirs):
-        # fine-tunes rename control and added tokens, which is harmless
+        # Control tokens and added tokens are not compared: fine-tunes rename them, which is harmless.
         normal = [i for i, kind in enumerate(facts.token_types) if kind == _NORMAL] or range(len(ours))
         compared += [(f"token {i}", ours[i], theirs[i]) for i in normal if ours[i] != theirs[i]][:1]
     if wrong := [f"{what}: drafter {one}, target {other}" for what, one, other in compared if one != other]:
@@ -183,6 +183,6 @@ def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -
     finally:
         drain()
     if failed:
-        with out.open("ab") as stream:  # llama.cpp does not report a full disk, but this write raises
+        with out.open("ab") as stream:  # raises for a full disk, unlike llama.cpp
             stream.write(bytes(1 << 20))
         raise EagleError(f"{source}: llama.cpp could not quantise it; see `eaglecpp --log-level info create`")

@@ -28,7 +28,7 @@ _NO_NAME = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]|[. ]$')
 _RESERVED = re.compile(
     r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(?: *\..*)?", re.IGNORECASE
 )
-_MAX_NAME_BYTES = 200  # file systems allow 255; temporary names are longer
+_MAX_NAME_BYTES = 200  # below the 255 of file systems, since temporary names are longer
 
 
 def default_root() -> Path:
@@ -42,7 +42,7 @@ def ollama_roots() -> list[Path]:
     """
     chosen = folder_named("OLLAMA_MODELS")
     folders = [] if chosen is None else [chosen]
-    with contextlib.suppress(RuntimeError):  # the user has no home
+    with contextlib.suppress(RuntimeError):  # a user without a home folder
         folders.append(Path.home() / ".ollama" / "models")
     if os.name == "posix":
         folders += [Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/.ollama/models")]

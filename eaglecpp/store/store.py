@@ -47,7 +47,7 @@ class Store:
         path = find_manifest(self.root, name)
         if path is None:
             return None
-        host, namespace, model, tag = path.parts[-4:]  # keeps the case on disk
+        host, namespace, model, tag = path.parts[-4:]  # the name's case is that of the path on disk
         return self._load(canonical(ModelName(model, tag, namespace, host)), path)
 
     def models(self) -> list[StoredModel]:
@@ -179,7 +179,7 @@ class Stores:
         size = [file.stat().st_size]
         for model in self.models():
             if model.manifest.of_kind("draft") and size == [x.size for x in model.manifest.of_kind("model")]:
-                with contextlib.suppress(EagleError, OSError):  # damaged models are skipped
+                with contextlib.suppress(EagleError, OSError):  # skips damaged models
                     if model.draft_file() and same_content(file, model.target_files()[0]):
                         return model
         return None

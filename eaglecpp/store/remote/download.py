@@ -218,12 +218,12 @@ def _stream(session: HttpSession, path: Path, remote: Remote, start: int, report
     connection breaks.
     """
     with session.get(remote.url, {"Range": f"bytes={start}-"} if start else {}, remote.token) as response:
-        if start and response.status_code == 416:  # the server's file is shorter: our partial file is wrong
+        if start and response.status_code == 416:  # the partial file is longer, so it is wrong
             path.unlink()
             raise _TryAgain(f"the server cannot continue at byte {start}; starting again")
         _check_status(response, remote.owner, remote.url, remote.help)
         is_rest = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-        if not (response.status_code == 206 and is_rest):  # the body starts at the first byte
+        if not (response.status_code == 206 and is_rest):  # then the body starts at the first byte
             start = 0
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and (whole := start + int(length[:20])) != remote.size:

@@ -19,8 +19,8 @@ from eaglecpp.store.packaged import Packaged
 from eaglecpp.store.progress import bars_are_shown
 from eaglecpp.store.remote.download import require_online
 
-# -P: a folder named pip in the working directory must not shadow pip. One retry: pip waits longer before
-# each.
+# With -P, a folder named pip in the working directory does not shadow pip. Only one retry, because pip waits
+# longer before each further one.
 _PIP = (sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input",
         "--disable-pip-version-check", "--retries=1", "--timeout=10")  # fmt: skip
 

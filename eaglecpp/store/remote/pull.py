@@ -79,7 +79,7 @@ def pull(
     packaged = find_packaged(requested)
     name = canonical(requested if packaged is None else packaged.hub)
     if not name.is_hub:
-        require_allowed(name.host)  # before anything is reported
+        require_allowed(name.host)  # before any progress report
     stores = stores or Stores.open()
     report(Status("pulling manifest"))
     with HttpSession(verify=not insecure) as session, Transaction(stores, report) as transaction:
@@ -354,7 +354,7 @@ def fetch_drafter(
             file = hub.fetch_checkpoint(stores.own.root, repository, known.folder, into, report)
         layer, facts = add_draft(transaction, file, target, known, name.tag)
         model = transaction.commit(name, [layer], {**facts.config(), "draft": draft_config(facts)})
-    discard(stores.own.root, {file.digest for file in repository.files})  # the converted checkpoint
+    discard(stores.own.root, {file.digest for file in repository.files})  # the checkpoint is converted now
     return model.files("draft")[-1]
 
 

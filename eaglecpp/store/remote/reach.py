@@ -129,7 +129,7 @@ class HttpSession(httpcore.SyncBackend):
             with suppress(ValueError):  # a host name is checked at the connection
                 self._only_allowed(request.url.host, [str(ipaddress.ip_address(request.url.host))])
             self._is_inside = False
-            self.end = min(end, time.monotonic() + _SILENT_S)  # a server could send its headers endlessly
+            self.end = min(end, time.monotonic() + _SILENT_S)  # also bounds endless headers
             response = self._client.send(request, stream=True)
             try:
                 if response.next_request is None:
@@ -137,7 +137,7 @@ class HttpSession(httpcore.SyncBackend):
                     yield response
                     return
             finally:
-                response.close()  # the body of a redirect is not read: it may be endless
+                response.close()  # the unread body of a redirect may be endless
             followed, request = request.url, response.next_request
             if self._verify and followed.scheme == "https" and request.url.scheme != "https":
                 where = f"{request.url.scheme}://{request.url.host}"
