@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Probabilities that the target accepts a draft: from a drafter (AcceptanceModel), from the text itself (predict_text),
-// and of draft steps that have not run yet (MeanChances).
+// Estimates the probability that the target accepts a draft. AcceptanceModel estimates it for a drafter's drafts,
+// predict_text() for drafts from the text itself, and MeanChances for draft steps that have not run yet.
 #pragma once
 
 #include <algorithm>
@@ -23,19 +23,18 @@ namespace eaglecpp {
 //     text_2)
 //
 // With shared noise (algo/coupled.h), q_k is the softmax over the drafter's scores with the noise, so logit(q_1) is the
-// margin of the best over all others. The logit gets one more term: weight * log(probability before the noise), because
-// a token that the noise lifted from far below is less certain than the margin says. Without shared noise this term is
-// 0.
+// margin of the best over all others. The logit gets one more term: weight * log(probability before the noise). A token
+// that the noise lifted from far below is less certain than the margin says. Without shared noise the term is 0.
 //
-// Block drafters add two terms: weight * (the logit of DSpark's confidence head), and a term for positions after a
-// token that was not the drafter's first choice. A block drafter drafts all tokens of a block at once, each one for the
-// likeliest tokens before it.
+// Block drafters add two terms. The first is weight * (the logit of DSpark's confidence head). The second applies to
+// positions after a token that was not the drafter's first choice: a block drafter drafts all tokens of a block at
+// once, and assumes that the likeliest tokens precede each of them.
 //
-// The target emits one token per position, so a later sibling gets a share of the probability that the earlier ones
+// The target emits one token per position, so a later sibling gets a share of the probability that its earlier siblings
 // leave. The probabilities of siblings sum to 1 or less by construction, and the product along a path never rises.
 // Slopes, depth and rank terms belong to the drafter and the kind of request, and are saved to disk. Text terms belong
-// to one conversation and adapt within about ten rounds. All of it is online logistic regression with step sizes per
-// parameter. A two-sided CUSUM test on the text term's errors detects sudden changes.
+// to one conversation and adapt within about ten rounds. All terms are learned by online logistic regression with a
+// step size per parameter. A two-sided CUSUM test on the text term's errors detects sudden changes.
 //
 // The model learns only from positions that the target reached. Counting unreached drafts as rejected would teach it
 // that deep drafts are never accepted.
@@ -53,21 +52,23 @@ enum class RequestKind {
 };
 constexpr int n_request_kinds = 8;
 
-// Temperature <= 0 is greedy, above 0.7 hot; a grammar makes a request constrained. Coupled requests are never greedy;
-// they are cool up to 0.65 and warm up to 0.9.
+// Returns the kind of a request. Temperatures <= 0 are greedy, temperatures above 0.7 are hot. A grammar makes a
+// request constrained. Coupled requests are never greedy: they are cool up to temperature 0.65 and warm up to 0.9.
 RequestKind request_kind(double temperature, bool has_grammar, bool is_coupled = false);
 
-// An additive term that adapts to one text.
+// An additive term of the logit that adapts to one text.
 struct TextTerm {
     double value = 0.0;
     double variance = 0.5;
     double rise = 0.0, fall = 0.0;  // CUSUM of standardised errors
 
-    // pull: decay towards 0 per label, so that no text disables drafting for good.
+    // Learns from one label. `pull` is the decay of the term towards 0 per label, so that no text disables drafting for
+    // good.
     void learn(double error, double information, double pull = 0.995);
 
-    // Returns the part of this term that the drafter's own terms should take over when the text ends, given their
-    // information: most of it while little is known about the drafter, little after many texts.
+    // Returns the part of this term that the drafter's own terms should take over when the text ends. `information` is
+    // the Fisher information of the drafter's terms: the part is large while little is known about the drafter, and
+    // small after many texts.
     double hand_over(double information) const;
 };
 
@@ -75,7 +76,8 @@ struct TextState {
     TextTerm first, later;
 };
 
-// Position of siblings: their depth, and the number of tokens before them that were not the drafter's first choice.
+// Position of sibling drafts: their depth, and the number of tokens before them that were not the drafter's first
+// choice.
 struct DraftSite {
     int depth;
     int n_deviations = 0;
@@ -83,38 +85,39 @@ struct DraftSite {
 
 class AcceptanceModel {
   public:
-    static constexpr int n_ranks_max = 16;  // siblings considered
+    static constexpr int n_ranks_max = 16;  // maximum number of siblings
 
     AcceptanceModel();
 
-    // Sets the prior of a model that has learned nothing yet from the drafter's training: acceptance at depth 1, 2, ...
-    // of the chains that got there. is_parallel: the drafter's distribution for a token does not depend on the drafts
-    // before it.
+    // Sets the prior of a model that has learned nothing yet. rates[i] is the acceptance at depth i + 1, measured
+    // during the drafter's training on the chains that got to this depth. is_parallel: the drafter's distribution for a
+    // token does not depend on the drafts before it.
     void expect(const std::vector<float> & rates, bool is_parallel = false);
 
     // Ends the text: keeps part of the learned text terms, and resets `text` for the next one.
     void end_text(RequestKind kind, TextState & text);
 
-    // Computes the probabilities a[0..n) that the target chooses children[i] of the node before this site, given that
-    // it gets there. Children are sorted best first; n <= n_ranks_max.
+    // Computes a[0..n): a[i] is the probability that the target chooses children[i], given that it reaches their
+    // parent. `site` is the position of the children. They are sorted best first; n <= n_ranks_max.
     void predict(RequestKind kind, const TextState & text, const DraftSite & site, const Candidate * children, int n,
                  double * a) const;
 
-    // Learns that the target emitted children[matched], or another token (-1).
+    // Learns that the target emitted children[matched], or a token that is not among the children (matched = -1).
     void learn(RequestKind kind, TextState & text, const DraftSite & site, const Candidate * children, int n,
                int matched);
 
-    // Number of labels of first children so far.
+    // Number of labels of first children that the model has learned from.
     int n_labels() const { return n_labels_; }
 
-    // Persistent part. set_state() returns false and keeps the old state if `state` does not fit.
+    // The part of the model that is saved to disk. set_state() returns false and keeps the old state if `state` does
+    // not fit.
     LearnedState state() const;
     bool set_state(const LearnedState & state);
 
   private:
     static constexpr int n_depths = 12;
-    static constexpr int n_rank_terms = 3;  // rank 2, rank 3, and rank 4 or more
-    static constexpr int n_deviated = 2;    // 1 deviation, and 2 or more
+    static constexpr int n_rank_terms = 3;  // later children: rank 2, rank 3, and rank 4 or more
+    static constexpr int n_deviated = 2;    // tokens that were not the first choice: 1, and 2 or more
 
     // A coefficient and its Fisher information.
     struct Weight {
@@ -124,20 +127,20 @@ class AcceptanceModel {
         void learn(double error, double information, double x, double memory, double prior);
     };
 
-    // Terms of first children, or of later children.
+    // Terms of the first children, or of all later children.
     struct Side {
         Weight slope;
-        Weight clean;       // of the log-probability before the noise
-        Weight confidence;  // of the confidence head's logit
+        Weight clean;       // for the log-probability before the noise
+        Weight confidence;  // for the confidence head's logit
         std::array<Weight, n_deviated> deviated;
-        std::vector<Weight> offset;  // by depth, or by rank
+        std::vector<Weight> offset;  // by depth for first children, by rank for later ones
         double memory;               // decay of an offset's information per label
     };
 
     struct Class {
         explicit Class(bool is_coupled);
 
-        // In the order of serialisation.
+        // All coefficients, in the order of serialisation.
         std::vector<Weight *> weights();
 
         Side first{{}, {}, {}, {}, std::vector<Weight>(n_depths), 0.998};
@@ -146,8 +149,8 @@ class AcceptanceModel {
 
     // Inputs of the probability of one child.
     struct Signs {
-        double x;      // logit of its share of the probability that earlier siblings leave
-        double clean;  // log-probability before the noise
+        double x;      // logit of the child's share of the probability that earlier siblings leave
+        double clean;  // the child's log-probability before the noise
         double confidence;
         int offset;    // index by depth or rank
         int deviated;  // -1 = no deviation
@@ -163,14 +166,14 @@ class AcceptanceModel {
 // --- text acceptance ------------------------------------------------------------------------------------------------
 
 // Probability that the target continues as the text did before. For a token that follows a match of n_match tokens,
-// given that the target gets there:
+// given that the target accepts all tokens before it:
 //
 //     a = sigmoid(start[length of the match] + hits)
 //
-// A token that a grammar forces can only differ in its split; then a = sigmoid(start + forced).
+// If a grammar forces the text, only its split into tokens can differ. Then a = sigmoid(start + forced).
 //
-// `hits` belongs to one conversation and adapts within a few rounds. Every round labels the proposals for free, even
-// unverified ones, because the target's next token is known anyway.
+// `hits` belongs to one conversation and adapts within a few rounds. Every round labels the proposals for free, because
+// the target's next token is known anyway. Unverified proposals are labelled too.
 
 struct ChainTerms {
     TextTerm hits, forced;
@@ -179,7 +182,7 @@ struct ChainTerms {
 // a[i]: probability of draft.tokens[i], given the tokens before it.
 void predict_text(RequestKind kind, const ChainTerms & terms, const TextDraft & draft, std::vector<float> & a);
 
-// The same for a token that a grammar forces.
+// Probability that the target emits a token that a grammar forces.
 float forced_chance(const ChainTerms & terms, bool is_certain);
 
 // Learns that the target continued with `tokens`.
@@ -198,10 +201,12 @@ class MeanChances {
         }
     }
 
-    // [rank - 1]: for the children of a frontier node at depth - 1, given that node.
+    // Means for the children of a frontier node at depth - 1, given that the target reaches this node; indexed by rank
+    // - 1.
     const std::array<float, n_ranks> & of(int depth) const { return means_[row(depth)]; }
 
-    // Learns from the n children of a node that is reached with probability p; their probabilities are a[].
+    // Learns from the n children of a node that the target reaches with probability p. a[i] is the probability of child
+    // i.
     void learn(int depth, const double * a, int n, float p);
 
   private:
@@ -209,7 +214,7 @@ class MeanChances {
     static int row(int depth) { return std::clamp(depth, 1, n_depths) - 1; }
 
     std::array<std::array<float, n_ranks>, n_depths> means_;  // [depth - 1][rank - 1]
-    std::array<int, n_depths> n_seen_{};                      // [depth - 1]: nodes whose children were seen
+    std::array<int, n_depths> n_seen_{};                      // [depth - 1]: nodes whose children were counted
 };
 
 }  // namespace eaglecpp

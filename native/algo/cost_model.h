@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Marginal cost of the draft nodes of a batch, and the number of nodes to verify.
+// Computes the marginal cost of draft nodes in a batch, and chooses the number of nodes to verify.
 #pragma once
 
 #include <vector>
@@ -8,11 +8,12 @@
 
 namespace eaglecpp {
 
-// Costs and gains are in target-only steps. In a conversation that runs at s times the target-only speed, a node that
-// is accepted with probability p saves p / s steps. So the nodes of all conversations can be ranked together.
+// Cost of the draft nodes of one batch. Costs and gains are in target-only steps. In a conversation that runs at s
+// times the target-only speed, a node that is accepted with probability p saves p / s steps. So the nodes of all
+// conversations can be ranked together.
 class CostModel {
   public:
-    // Number of nodes, and their gain minus their cost.
+    // Number of nodes to verify, and their gain minus their cost.
     struct Selection {
         int n = 0;
         double gain = 0.0;
@@ -30,7 +31,8 @@ class CostModel {
     // Adds the cost of a batch size that differs from the last batch's `n_last` rows.
     void add_change(int n_last, double cost);
 
-    // Allows only exact numbers of rows. Without any up to n_max, extends the range to the next one.
+    // Allows only exact numbers of rows. If no number up to n_max nodes is exact, extends the range to the next exact
+    // number.
     void keep_exact(const RowCounts & exact, const CostTable & costs);
 
     int n_max() const { return (int)cost_.size() - 1; }
@@ -38,18 +40,18 @@ class CostModel {
     // Cost of n nodes together; infinite if that number is not allowed.
     double marginal_cost(int n) const { return cost_[n]; }
 
-    // Smallest cost of n or more nodes, including a first use.
+    // Smallest cost of n or more nodes, including the cost of a first use.
     double least(int n) const;
 
-    // Returns the best number of nodes within `budget`, given expected gains in falling order. Compares all numbers:
-    // cost curves have cliffs, plateaus and dips, so the net gain may fall and rise again.
+    // Returns the best number of nodes within `budget`, given expected gains in falling order. Compares all numbers of
+    // nodes: cost curves have cliffs, plateaus and dips, so the net gain may fall and rise again.
     Selection best(const std::vector<float> & gains, double budget) const;
 
   private:
     double cost_of(const CostTable & costs, int n) const;
 
     std::vector<double> cost_{0.0};
-    std::vector<double> once_{0.0};  // additional cost of a first use
+    std::vector<double> once_{0.0};  // additional cost if this process has not run the size yet
     int n_rows_ = 1;
     double round_ms_ = 1.0, per_ms_ = 1.0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Costs of rounds on this machine with this model, learned from the rounds themselves. The classes have no clock:
+// Learns how long rounds take on this machine with this model, from the rounds themselves. The classes have no clock:
 // callers pass times in milliseconds.
 #pragma once
 
@@ -17,9 +17,10 @@ namespace eaglecpp {
 
 // --- row counts -----------------------------------------------------------------------------------------------------
 
-// Numbers of rows at which each row of a batch has the same bits as alone ("exact"). Kernels change at certain numbers
-// (ggml's repacked products at 4 rows, F32 products at 2), so exactness is measured at a few numbers. A number between
-// two measured ones counts as exact only if both are; numbers above the largest are never exact.
+// Numbers of rows at which a batch is exact: each of its rows has the bits that it has in a batch of one row. Kernels
+// change at certain numbers (ggml's repacked products at 4 rows, F32 products at 2), so exactness is measured at a few
+// numbers. A number between two measured ones counts as exact only if both are; numbers above the largest are never
+// exact.
 class RowCounts {
   public:
     // Without measurements only a single row is exact.
@@ -41,13 +42,13 @@ class RowCounts {
     // Returns true if there is an exact number in (n_above, n_max].
     bool allows_any(int n_above, int n_max) const { return largest(n_max) > n_above; }
 
-    // For example "1-3, 8", up to the largest measured number.
+    // Formats the exact numbers, for example "1-3, 8", up to the largest measured number.
     std::string to_string() const;
 
     const std::vector<std::pair<int, bool>> & points() const { return points_; }
 
   private:
-    std::vector<std::pair<int, bool>> points_;  // by number of rows
+    std::vector<std::pair<int, bool>> points_;  // number of rows, and whether it is exact; ascending
 };
 
 // --- median ---------------------------------------------------------------------------------------------------------
@@ -65,19 +66,20 @@ double lower_median(std::array<double, N> values, int n) {
 
 // Time of one kind of step as a function of its number of rows. Large row counts share buckets, and each bucket learns
 // separately: real curves are staircases with cliffs and even dips (five rows can cost more than eight). So no line or
-// power law is fitted, and prices need not rise.
+// power law is fitted, and the price may fall as the number of rows grows.
 //
 //     time(n rows) = slowdown * price[n]
 //
-// A price is the median of a bucket's last samples, so building a graph or a stall does not change it. Buckets without
-// samples follow their measured neighbours along a prior curve that is cheap compared with known machines, so that
-// promising sizes are tried. A price that contradicts another bucket's is replaced: otherwise a size that only ran
-// while the machine was busy would look too expensive to be tried again.
+// A price is the median of a bucket's last samples, so a stall or the building of a graph does not change it. Buckets
+// without samples follow their measured neighbours along a prior curve that is cheap compared with known machines, so
+// that promising sizes are tried. A price that contradicts another bucket's price is replaced: otherwise a size that
+// only ran while the machine was busy would look too expensive to be tried again.
 class StepCosts {
   public:
     static constexpr int n_buckets = 28;
 
-    // slope: the prior curve is 1 + slope * (rows - 1)^0.8. has_slowdown: also learns the machine's speed.
+    // slope: the prior curve is 1 + slope * (rows - 1)^0.8, in units of one row's price. has_slowdown: also learns the
+    // machine's current slowdown.
     explicit StepCosts(double slope, bool has_slowdown = false) : slope_(slope), has_slowdown_(has_slowdown) {}
 
     static int bucket_of(int n_rows);
@@ -86,46 +88,46 @@ class StepCosts {
     // Returns true if nothing was measured yet.
     bool empty() const { return prices_[0] == 0.0; }
 
-    // Expected time without the slowdown; 0 if nothing was measured.
+    // Expected time of a step of n rows, without the machine's slowdown; 0 if nothing was measured.
     double ms(int n_rows) const { return believed_[bucket_of(n_rows)]; }
 
-    // Current slowdown of the machine relative to the prices, as one factor.
+    // Current slowdown of the machine: the measured times divided by the prices, as one factor.
     double slowdown() const { return slowdown_; }
 
-    // Lowest price of the larger sizes that were measured well; infinity without any.
+    // Lowest price of all larger row counts that were measured well; infinity if there are none.
     double least_ms(int n_rows) const;
 
     // Prior price of n rows relative to one row.
     double prior_ratio(int n_rows) const;
 
-    // Samples behind the price; 0 = a guess.
+    // Number of samples behind the price of n rows; 0 = the price is a guess.
     int n_samples(int n_rows) const { return entries_[bucket_of(n_rows)].n_samples(); }
 
-    // Returns true if this size was run in this process.
+    // Returns true if this process has run a step of n rows.
     bool is_tried(int n_rows) const { return entries_[bucket_of(n_rows)].n_tried > 0; }
 
-    // Largest row count that was measured more than once, or 0.
+    // The largest row count that was measured more than once, or 0.
     int n_rows_measured() const;
 
-    // Adds a measurement.
+    // Adds a measured step.
     void learn(int n_rows, double ms);
 
     // Returns true, once, after the machine's speed changed.
     bool take_changed() { return std::exchange(is_changed_, false); }
 
-    // Makes the next samples set the slowdown, because the machine may have changed.
+    // Makes the next samples set the slowdown directly, because the machine may have changed.
     void expect_change() { n_anchor_ = has_slowdown_ ? n_residuals : 0; }
 
-    // Serialised price, without the slowdown; 0 = unknown.
+    // Price of a bucket for the saved state, without the slowdown; 0 = unknown.
     double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? believed_[bucket] : 0.0; }
     void set_saved(int bucket, double ms);
 
   private:
-    static constexpr int n_kept = 15;  // samples kept per size
+    static constexpr int n_kept = 15;  // samples kept per bucket
     static constexpr int n_residuals = 5;
 
     struct Entry {
-        std::array<double, n_kept> samples{};  // the last ones, without the slowdown; the first may be a guess
+        std::array<double, n_kept> samples{};  // the last samples, without the slowdown; the first may be a guess
         int n = 0;                             // samples so far, up to 2 * n_kept
         bool is_guessed = false;               // the first sample was a guess
         int n_outliers = 0;                    // consecutive samples far off the price
@@ -133,7 +135,8 @@ class StepCosts {
 
         void restart(double ms, bool is_guess);
         void add(double ms);
-        // A single first sample may include building graphs, so it does not outweigh a guess yet.
+        // Number of measured samples. A single sample may include the time to build a graph, so until there are two, a
+        // guessed price still counts as a guess.
         int n_samples() const { return is_guessed && n <= 2 ? 0 : n; }
         double price() const;
     };
@@ -149,9 +152,9 @@ class StepCosts {
     bool has_slowdown_;
     std::array<Entry, n_buckets> entries_{};
     std::array<double, n_buckets> prices_{};
-    std::array<double, n_buckets> believed_{};     // prices_ without the implausible ones
-    std::array<double, n_buckets> shares_{};       // share of the recent runs
-    double slowdown_ = 1.0, noise_ = 0.05;         // mean |log residual| of recent samples
+    std::array<double, n_buckets> believed_{};     // prices_ without the implausible prices
+    std::array<double, n_buckets> shares_{};       // share of each bucket in the recent runs
+    double slowdown_ = 1.0, noise_ = 0.05;         // noise_: mean |log residual| of recent samples
     std::array<double, n_residuals> residuals_{};  // log(time / price), including the slowdown
     int n_residuals_ = 0;
     int n_anchor_ = 0;  // number of next samples that set the slowdown directly
@@ -160,8 +163,8 @@ class StepCosts {
 
 // --- cost table -----------------------------------------------------------------------------------------------------
 
-// Cost of a round on this machine with this model: verifying n rows, committing rows to the drafter, one draft step,
-// work on the host. Learned from the rounds themselves.
+// Times of the parts of a round on this machine with this model: verifying n rows, committing rows to the drafter, one
+// draft step, and work on the host. The table learns them from the rounds themselves.
 //
 // The machine's speed (clock, temperature, other processes) is one factor common to all times, learned from
 // verifications (StepCosts), so other processes do not distort the curves. The class has no clock: callers pass times
@@ -171,12 +174,12 @@ class CostTable {
     // Returns true if a target-only round of one row was measured.
     bool knows_target_only() const { return is_known(1); }
 
-    // Time of a target-only round: n_rows roots and its work on the host.
+    // Time of a target-only round of n_rows conversations, including the work on the host.
     double target_only(int n_rows = 1) const {
         return slowdown() * std::min(verify_.ms(n_rows), verify_.least_ms(n_rows)) + target_only_host();
     }
 
-    // Work on the host in a target-only round.
+    // Time of the host's work in a target-only round.
     double target_only_host() const { return slowdown() * host_target_only_; }
 
     // Time to verify n rows.
@@ -188,60 +191,62 @@ class CostTable {
     // Time of one more draft step with n_rows rows.
     double step(int n_rows) const;
 
-    // Work on the host in a drafting round beyond a target-only round's.
+    // Time of the host's work in a drafting round that a target-only round does not have.
     double host() const { return slowdown() * std::max(0.0, host_draft_ - host_target_only_); }
 
-    // Maximum number of rows to try. Sizes far above the measured ones wait until the sizes in between are known.
+    // Maximum number of rows to try. Row counts far above the measured ones wait until the counts in between are known.
     int n_rows_max() const;
 
-    // Returns true if verify(n_rows) was measured rather than guessed.
+    // Returns true if the time to verify n rows was measured rather than guessed.
     bool is_known(int n_rows) const { return verify_.n_samples(n_rows) > 0; }
 
-    // Returns true if n rows were verified in this process.
+    // Returns true if this process has verified n rows.
     bool is_tried(int n_rows) const { return verify_.is_tried(n_rows); }
 
-    // Current slowdown relative to the prices, as one factor.
+    // Current slowdown of the machine: the measured times divided by the prices, as one factor.
     double slowdown() const { return verify_.slowdown(); }
 
-    // Extra time of the first batches after the batch size changed: the graph is built, and captured on a device.
+    // Extra time of the first batches after the batch size changed: the graph is built and, on a device, captured.
     double change_ms() const { return slowdown() * change_; }
 
     // --- learning; times in ms -----------------------------------------------------------------------------------
     void learn_verify(int n_rows, double ms);
     void learn_commit(int n_rows, double ms) { learn_drafter(commit_, n_rows, ms); }
     void learn_step(int n_rows, double ms) { learn_drafter(step_, n_rows, ms); }
-    // Learns the rest of a round's wall time after verification and drafting.
+    // Learns the host's work: the rest of a round's wall time after verification and drafting.
     void learn_host(bool drafted, double ms);
 
-    // Sets the cost of a change of size until one is measured.
+    // Sets the time of a change of batch size until one is measured.
     void assume_change(double ms) { change_ = ms; }
 
-    // Number of slow batches after a change of size on a device: it builds the graph in the first one and captures it
-    // in the second.
+    // Number of slow batches after the batch size changed on a device. The device builds the graph in the first one and
+    // captures it in the second.
     static constexpr int n_slow = 2;
 
-    // Learns from the i-th consecutive batch (from 1) of n_rows rows. The first n_first batches measure a change of
-    // size; the next one measures their normal time.
+    // Learns from the i-th consecutive batch of n_rows rows, counted from 1. The first n_first batches measure the time
+    // of a change of batch size. The next batch measures the normal time of this size.
     void learn_alike(int n_first, int i, int n_rows, double ms);
 
     // Returns true, once, if a target-only round should be measured again, because the machine's speed or the
     // conversation's length changed.
     bool take_changed();
 
-    // Expects a changed machine: the next samples set its speed, and a target-only round should be measured.
+    // Reports that the machine may have changed: the next samples set its slowdown, and a target-only round should be
+    // measured.
     void expect_change() {
         verify_.expect_change();
         is_changed_ = true;
     }
 
     // --- persistence and reports ---------------------------------------------------------------------------------
-    // Rows and milliseconds, alternating. set_state() returns false and keeps the old state if `state` does not fit.
+    // Row counts and milliseconds, alternating. set_state() returns false and keeps the old state if `state` does not
+    // fit.
     LearnedState state() const;
     bool set_state(const LearnedState & state);
 
-    // Rows, milliseconds and number of samples (0 = interpolated).
+    // Number of rows, milliseconds, and number of samples (0 = the time is interpolated).
     using Point = std::tuple<int, double, int>;
-    // At the current length and speed.
+    // Times to verify, at the machine's current slowdown and the current length of the text.
     std::vector<Point> verify_points(int n_rows_max) const { return points(verify_, n_rows_max); }
     std::vector<Point> commit_points(int n_rows_max) const { return points(commit_, n_rows_max); }
     std::vector<Point> step_points(int n_rows_max) const { return points(step_, n_rows_max); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The drafter's side of coupled sampling: the tokens it would sample in place of the target, with the same noise. The
+// The drafter's side of coupled sampling: chooses the tokens that the drafter would sample with the target's noise. The
 // drafter knows only its own distribution. It applies those parts of the target's sampler chain that cut it down
-// (top-k, top-p, min-p, temperature, in llama.cpp's order) and leaves the rest to the target.
+// (top-k, top-p, min-p, temperature, in llama.cpp's order) and leaves the other samplers to the target.
 #pragma once
 
 #include <vector>
@@ -20,9 +20,9 @@ struct CoupledSampling {
     float min_p = 0.0f;  // 0 = off
 };
 
-// Returns the k best of log q_i + g_i, best first, or fewer if the cuts leave fewer. q is the distribution of the
-// drafter's logits[n] after the cuts, g the noise of the token at index `pos` of the text. `ids` maps an index to a
-// token id.
+// Finds the k tokens with the largest log q_i + g_i, best first, or fewer tokens if the cuts leave fewer. q is the
+// distribution of the drafter's logits[n] after the cuts. g is the noise at index `pos` of the text. `ids` maps an
+// index to a token id.
 //
 // Candidate::logp is the log-softmax over these sums: the probability that the target chooses the token if its own
 // log-probabilities differ from the drafter's by Gumbel noise. The real difference is learned (algo/acceptance.h).

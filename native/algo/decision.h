@@ -16,20 +16,20 @@ namespace eaglecpp {
 constexpr int n_reasons = 10;
 const std::array<const char *, n_reasons> & decision_reasons();
 
-// The planner's decision for one round of one conversation. It prints as a line of a log:
+// The planner's decision for one round of one conversation, logged as one line:
 //
 //     plain reason=over_budget speed=0.93
 //     probe k=4 levels=0/1 reason=all_rejected tokens=1 cost=1
 //     draft k=4 levels=0/1,2/5,6 nodes=1,2,5 reason=pays tokens=2.91 cost=1.31
 //     draft k=0 levels= text=9 nodes=1,2,3,4,5 reason=pays tokens=5.12 cost=1.44
 //
-// `levels` (member `steps`) are the nodes whose children the drafter proposed, step by step; `nodes` are the verified
-// drafts. Both are indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes that the
-// text itself proposed; they come first.
+// `levels` (member `steps`) are the nodes whose children the drafter proposed, step by step. `nodes` are the verified
+// drafts. Both hold indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes that the
+// text itself proposed. These nodes come first in the pool.
 struct Decision {
     enum class Mode { target_only, probe, draft };  // probe: drafted, but not verified
     enum class Reason {
-        off,           // by strategy, or without a drafter
+        off,           // the strategy is off, or there is no drafter
         room,          // too few tokens left to generate
         calibrating,   // measuring the time of a target-only step
         over_budget,   // the ledger cannot cover a drafting round
@@ -37,8 +37,8 @@ struct Decision {
         pays,          // drafted and verified
         fixed,         // a fixed strategy
         inexact,       // only exact batches are allowed, and no batch of several rows is exact
-        no_match,      // no drafter, and the text proposes nothing worth verifying
-        replay,        // running accepted rows again that were lost with rejected ones
+        no_match,      // no drafter, and no proposal of the text is worth verifying
+        replay,        // accepted rows that were lost with rejected ones are run again
     };
 
     Mode mode = Mode::target_only;
@@ -49,12 +49,12 @@ struct Decision {
     int depth = 0;            // of the verified tree
     int n_leaves = 0;         // of the verified tree
     int n_text = 0;           // pool nodes proposed by the text or a grammar: 1 .. n_text
-    int n_forced = 0;         // nodes forced by a grammar, at the start
-    double n_tokens = 1.0;    // expected, including the bonus token
-    double cost = 1.0;        // expected, in target-only rounds; 0 = unknown
+    int n_forced = 0;         // nodes forced by a grammar, at the start of the text's nodes
+    double n_tokens = 1.0;    // expected tokens, including the bonus token
+    double cost = 1.0;        // expected cost, in target-only rounds; 0 = unknown
     double best_speed = 0.0;  // in a target-only round: predicted speed of recent drafts, target-only = 1; 0 = unknown
 
-    // Returns one line, without a line break.
+    // Returns the decision as one line, without a line break.
     std::string to_line() const;
 
     bool is_chain() const { return n_leaves <= 1; }
@@ -63,27 +63,28 @@ struct Decision {
 // Sums over the decisions of one generation.
 class PlanSummary {
   public:
-    // Adds a round that committed `n_tokens` in the time of `n_steps` target-only rounds; 0 = unknown.
+    // Adds a round that committed `n_tokens` tokens in the time of `n_steps` target-only rounds. n_steps is 0 if
+    // unknown.
     void add(const Decision & decision, int n_tokens, double n_steps);
 
     int n_rounds() const { return n_rounds_; }
     int n_drafted() const { return n_chains_ + n_trees_; }
     int n_probes() const { return n_probes_; }
 
-    // Means over the rounds with a verified draft; 0 without any.
+    // Mean number of nodes of the rounds with a verified draft; 0 if there are none.
     double n_nodes() const { return mean(n_nodes_); }
     double depth() const { return mean(depth_); }
     double n_tokens_expected() const { return mean(n_tokens_); }
     double cost_expected() const { return mean(cost_); }
 
-    // Tokens per time of a target-only round; 0 = unknown. Never more than the tokens per round: a round that seems
-    // cheaper than a target-only one is noise.
+    // Speed relative to target-only decoding: tokens per time of a target-only round; 0 = unknown. At most the tokens
+    // per round, because a round that seems cheaper than a target-only round is noise.
     double speedup() const { return n_steps_ > 0.0 ? n_committed_ / std::max(n_steps_, n_counted_) : 0.0; }
 
-    // Describes the typical round and the share of drafting rounds on one line:
-    // "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 target-only steps; drafted in 210 of 230 rounds"
+    // Describes the typical round and the share of drafting rounds in one line: "tree 8 nodes, depth 3: expected 2.9
+    // tokens in the time of 1.31 target-only steps; drafted in 210 of 230 rounds"
     std::string explain() const;
-    // Decision::Reason of the last round without a draft, or "" if most rounds drafted.
+    // Name of the Decision::Reason of the last round without a draft, or "" if most rounds drafted.
     std::string reason() const;
 
   private:
@@ -92,7 +93,7 @@ class PlanSummary {
 
     int n_rounds_ = 0, n_chains_ = 0, n_trees_ = 0, n_probes_ = 0;
     double n_nodes_ = 0.0, depth_ = 0.0, n_tokens_ = 0.0, cost_ = 0.0;  // sums over drafted rounds
-    double n_committed_ = 0.0, n_steps_ = 0.0, n_counted_ = 0.0;        // over rounds with known time
+    double n_committed_ = 0.0, n_steps_ = 0.0, n_counted_ = 0.0;        // sums over rounds whose time is known
     Decision::Reason why_off_ = Decision::Reason::off;
     double best_speed_ = 0.0;
 };
@@ -102,7 +103,7 @@ struct Strategy {
     enum class Kind { off, chain, tree, automatic };  // automatic: the planner decides
 
     Kind kind = Kind::off;
-    int k = 1;      // children per frontier node; 1 for a chain
+    int k = 1;      // children per frontier node; a chain has 1
     int depth = 0;  // draft steps
     int nodes = 0;  // draft nodes kept for verification
 

@@ -5,10 +5,10 @@
 
 namespace eaglecpp {
 
-// The budget that keeps the promise "never slower". Its unit is the target-only step. A round that commits n tokens
-// earns (1 + allowance) * n and pays its measured time. Target-only rounds pay exactly 1, so that their noise does not
-// change the balance. Drafting starts only if the balance covers the round's worst case. So the balance stays at or
-// above zero, up to the error of the predicted time, and over any window of m tokens
+// The budget that keeps the promise "never slower". Its unit is the time of a target-only step. A round that commits n
+// tokens earns (1 + allowance) * n and pays its measured time in these units. Target-only rounds pay exactly 1, so that
+// their noise does not change the balance. Drafting starts only if the balance covers the round's worst case. So the
+// balance stays at or above zero, up to the error of the predicted time, and over any window of m tokens
 //
 //     time <= (1 + allowance) * m + cap        hence  speed / plain >= 1 / (1 + allowance + cap / m)
 //
@@ -18,8 +18,8 @@ class Ledger {
   public:
     struct Options {
         double allowance = 0.012;  // share of target-only speed that trials may cost
-        double cap = 8.0;          // target-only steps
-        double start = 4.0;        // target-only steps, to learn with
+        double cap = 8.0;          // maximum balance, in target-only steps
+        double start = 4.0;        // first balance, in target-only steps, for learning
         double first_uses = 4.5;   // target-only steps, granted once for building graphs at the first use of a size
     };
 
@@ -28,7 +28,7 @@ class Ledger {
 
     double balance() const { return balance_; }
 
-    // Remainder of Options::first_uses.
+    // Remainder of Options::first_uses that rounds have not used yet.
     double first_uses() const { return options_.first_uses; }
 
     // Returns true if the balance covers a round that may cost `extra` target-only steps more than a target-only round
@@ -36,7 +36,8 @@ class Ledger {
     bool covers(double extra) const { return std::min(extra, options_.cap) <= balance_; }
 
     // Books a round that committed `n_tokens` tokens per sequence in the time of `cost` target-only rounds. `first_use`
-    // is the part of `cost` that exceeds the expected time and may come from the first use of a size.
+    // is the part of `cost` that exceeds the expected time, if this process runs the round's batch size for the first
+    // time.
     void settle(double n_tokens, double cost, double first_use = 0.0) {
         const double free = std::min(first_use, options_.first_uses);
         options_.first_uses -= free;

@@ -8,7 +8,7 @@
 // The noise of a token comes from 64 bits W, with W / 2^64 taken as the probability 1 - u. The largest noises have the
 // smallest W, where a double is exact. The top 16 bits of four neighbouring tokens come from one output of SplitMix64,
 // and nearly always show that a token cannot win. The other 48 bits and the logarithms are only computed for the few
-// tokens that might. The logarithms are our own, in operations that IEEE 754 defines to the last bit, so the result
+// tokens that might win. The logarithms are our own, in operations that IEEE 754 defines to the last bit, so the result
 // does not depend on the machine's math library.
 #pragma once
 
@@ -29,14 +29,14 @@ class Noise {
     // An upper bound of gumbel(token) that is much cheaper to compute; less than 0.7 above it for noises from 1 to 10.
     double bound(Token token) const;
 
-    // A number in [0, 1) that is independent of all g, for other decisions at this position.
+    // A number in [0, 1) for other decisions at this position. It is independent of all gumbel() values.
     double uniform() const;
 
     // Returns noise that is independent of this one, for a second draw at the same position.
     Noise second() const;
 
-    // argmax of logits[i] * scale + gumbel(i) for token ids 0..n, in one pass over the logits and one hash per four
-    // tokens. Never chooses NaN or -inf; if there is nothing else, returns 0. way: see row_loops.h.
+    // Returns the token i in 0..n with the largest logits[i] * scale + gumbel(i), in one pass over the logits and one
+    // hash per four tokens. Never chooses NaN or -inf; returns 0 if all logits are NaN or -inf. way: see row_loops.h.
     Token choose(const float * logits, int n, double scale, int way = -1) const;
 
   private:
@@ -48,8 +48,8 @@ class Noise {
     uint64_t coarse_key_, fine_key_;
 };
 
-// Natural logarithm of a positive, finite, normal number. The bits are the same on every machine; the error is below
-// 2e-16 relative (1e-16 absolute near 1).
+// Natural logarithm of a positive, finite, normal number. The bits of the result are the same on every machine; the
+// error is below 2e-16 relative (1e-16 absolute near 1).
 double portable_log(double x);
 
 // Finds the largest score with Gumbel noise added. Tokens are added one by one, in any order. For most tokens the bound

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Decides each round whether to draft, how deep and wide, and which nodes to verify, to get the most tokens per unit of
-// time. Drafting never costs more than the ledger allows. There is one Planner per engine and one SequencePlan per
-// conversation. docs/research/planner.md has the reasoning and the measurements.
+// Decides in each round whether to draft, how deep and wide the draft is, and which of its nodes to verify. The aim is
+// the most tokens per unit of time. Drafting never costs more than the ledger allows. There is one Planner per engine
+// and one SequencePlan per conversation. docs/research/planner.md has the reasoning and the measurements.
 //
-// A round of the conversations that share a batch:
+// The calls of one round, for the conversations that share a batch:
 //
 //     planner.begin_round(n_conversations);
 //     for each plan: planner.decide(plan, request);
@@ -33,18 +33,19 @@ namespace eaglecpp {
 
 // --- one conversation -----------------------------------------------------------------------------------------------
 
-// Restriction to batches whose rows have the bits of single rows. automatic: restrict if that costs little.
+// Restriction to batches whose rows have the bits that they have in a batch of one row. automatic: restrict the batches
+// if that costs little.
 enum class Exactness { off, automatic, on };
 
 // Upper limits of a round.
 struct PlanLimits {
     int n_nodes = 64;         // draft nodes per verification
     int n_leaves = 1;         // leaves per verification; 1 = chains only
-    int n_leaves_exact = 1;   // leaves per verification if rows must have the bits of single rows
-    int n_draft_rows = 128;   // drafter rows beyond the committed ones
+    int n_leaves_exact = 1;   // leaves per verification if rows must have the bits that they have in a batch of one row
+    int n_draft_rows = 128;   // drafter rows in addition to the committed ones
     int n_step_rows = 128;    // rows that the drafter can run at once
     int depth_max = INT_MAX;  // draft steps that the drafter supports
-    int n_block_rows = 0;     // extra rows that a drafter's commit runs without keeping them
+    int n_block_rows = 0;     // extra rows that the drafter computes in a commit and then drops
     bool replays = false;     // after a rejected draft the accepted rows must be run again
 };
 
@@ -59,28 +60,29 @@ class RecentSpeed {
     double speed() const { return n_tokens_ > n_rounds_ && n_rounds_ > 0.0 ? n_tokens_ / n_rounds_ : 1.0; }
 
   private:
-    static constexpr double decay = 0.985;  // half in 46 rounds
+    static constexpr double decay = 0.985;  // halves in 46 rounds
     double n_tokens_ = 0.0, n_rounds_ = 0.0;
 };
 
-// Restriction of a request to exact batches. If the request leaves it open, its first round decides.
+// Restriction of one request to exact batches. If the request leaves the choice to the planner, its first round
+// decides.
 struct ExactRule {
     bool is_exact = false, is_settled = true;
-    // Number of nodes that a fixed strategy is cut to because larger batches are not exact; -1 = no cut.
+    // Number of nodes that a fixed strategy is cut to because larger batches are not exact; -1 = not cut.
     int cut = -1;
 };
 
-// Statistics of one text.
+// Statistics of one conversation's text.
 struct LearnedText {
     RequestKind kind = RequestKind::greedy;
     TextState drafter;
     ChainTerms chain;
     MeanChances chances;
     RecentSpeed recent;
-    double best_speed = 0.0;  // predicted, mean over recent drafting rounds; 0 = unknown
+    double best_speed = 0.0;  // predicted speed, mean over recent drafting rounds; 0 = unknown
 };
 
-// The drafter's time in a round, measured and expected.
+// Measured and expected time of the drafter in a round.
 struct DraftTime {
     double ms = 0.0, expected_ms = 0.0;
 
@@ -89,15 +91,15 @@ struct DraftTime {
     double fair_ms() const { return std::min(ms, stall * expected_ms); }
 };
 
-// State of the current round.
+// State of one conversation in the current round.
 struct PlanRound {
     Decision decision;
     PlanLimits limits;
     int n_left = 0;             // tokens that may still be generated
-    int n_pending = 0;          // rows that the drafter must commit first
+    int n_pending = 0;          // rows that the drafter must commit before it drafts
     TextDraft text_draft;       // proposal from the text after the root
-    std::vector<float> text_a;  // per token of text_draft: probability given the tokens before it
-    double text_gain = 0.0;     // expected gain of verifying it alone, in target-only rounds
+    std::vector<float> text_a;  // per token of text_draft: probability that it is accepted, given the tokens before it
+    double text_gain = 0.0;     // expected gain of verifying text_draft alone, in target-only rounds
 
     DraftPool pool;
     DraftTree tree;  // nodes to verify
@@ -106,15 +108,15 @@ struct PlanRound {
     int depth_max = 0, n_draft_rows = 0;
     DraftTime draft_time;
     int cursor = -1;      // pool node the target has reached; -1 = it left the pool
-    int n_committed = 0;  // tokens
+    int n_committed = 0;  // tokens emitted in this round
 
     // Draft rows available for the next step.
     int n_rows_left() const { return std::min(limits.n_draft_rows - n_draft_rows, limits.n_step_rows); }
 
-    // Starts as a target-only round, until something is drafted.
+    // Resets the state to a target-only round.
     void begin(Token root, const PlanLimits & limits_now, int n_left_now, int n_pending_now);
 
-    // Rows of the drafter's first call.
+    // Rows of the drafter's first call in this round.
     int n_commit_rows() const { return n_pending + limits.n_block_rows; }
 
     bool is_drafting() const { return decision.mode != Decision::Mode::target_only; }
@@ -123,14 +125,14 @@ struct PlanRound {
     bool is_text_only() const { return is_drafting() && decision.steps.empty() && frontier.empty(); }
 };
 
-// Batch size that an answer keeps on a device.
+// Batch size that a generation keeps for several rounds on a device.
 struct BatchSize {
     int n_rows = 0;    // 0 = each round chooses
     int n_rounds = 0;  // rounds until the next choice
 };
 
-// The planner's state for one conversation: strategy, statistics of the text, and the current round. Owned by the
-// conversation and filled by Planner. The engine reads frontier, tree and decision.
+// The planner's state for one conversation: strategy, statistics of the text, and the current round. The conversation
+// owns it and Planner fills it. The engine reads frontier, tree and decision.
 class SequencePlan {
   public:
     // Sets the strategy from the next round on.
@@ -139,19 +141,20 @@ class SequencePlan {
     bool is_auto() const { return strategy_.kind == Strategy::Kind::automatic; }
 
     // --- the current round ------------------------------------------------------------------------------------------
-    // Nodes whose children the drafter should propose next, starting with the root (0). Empty = drafting is finished.
+    // Nodes whose children the drafter should propose next; at first the root (0). If there are none, drafting is
+    // finished.
     const std::vector<int32_t> & frontier() const { return round.frontier; }
 
     // Maximum number of draft steps in this round.
     int depth_max() const { return round.depth_max; }
 
-    // Candidates to propose per node.
+    // Number of candidates to propose per node.
     int k() const { return round.decision.k; }
 
     // All proposals of this round.
     const DraftTree & pool() const { return round.pool.tree(); }
 
-    // Tree to verify; only the root in a target-only round.
+    // The tree to verify; in a target-only round only the root.
     const DraftTree & tree() const { return round.tree; }
 
     const Decision & decision() const { return round.decision; }
@@ -162,8 +165,8 @@ class SequencePlan {
     // Returns true if only the text itself proposed this node of tree().
     bool is_from_text(int node) const { return node > 0 && round.pool.is_from_text(round.decision.nodes[node - 1]); }
 
-    // Returns the node of pool() for a node of tree(). For the root of a target-only round: the pool node of an earlier
-    // draft that the target has reached, or -1.
+    // Returns the node of pool() that corresponds to a node of tree(). For the root of a target-only round, returns the
+    // pool node of an earlier draft that the target has reached, or -1.
     int pool_node(int node) const { return node > 0 ? round.decision.nodes[node - 1] : round.cursor; }
 
     // --- reports ---------------------------------------------------------------------------------------------------
@@ -189,18 +192,18 @@ struct PlannerOptions {
     int width = 8;   // rows of a draft step per conversation
     int depth = 10;  // draft steps
 
-    bool pads_rows = false;  // for devices that reuse a graph while the number of rows stays the same
+    bool pads_rows = false;  // pads batches, for devices that reuse a graph while the number of rows stays the same
 
-    std::vector<Token> end_tokens;  // end a generation, so nothing is drafted after them
+    std::vector<Token> end_tokens;  // tokens that end a generation, so nothing is drafted after them
 };
 
 struct RoundRequest {
     Token root = 0;     // the last committed token
     int n_left = 0;     // tokens that may still be generated, 1 or more
-    int n_pending = 0;  // rows that the drafter must commit first; 0 = no drafter
+    int n_pending = 0;  // rows that the drafter must commit before it drafts; 0 = no drafter
     PlanLimits limits;
     const TextDraft * text = nullptr;  // proposal from the text itself; null = the text is not used
-    int n_replay = 0;                  // rows that the target must run again first; if not 0, nothing is drafted
+    int n_replay = 0;                  // rows that the target must run again first; nothing is drafted unless this is 0
 };
 
 // The drafter's proposals for one conversation. children[i]: candidates of plan->frontier()[i], best first.
@@ -212,8 +215,8 @@ struct Proposal {
 class Planner {
   public:
     explicit Planner(const PlannerOptions & options = {}) : options_(options), ledger_(options.ledger) {
-        // For a model of 8B, the host builds a graph (0.4 to 1.5 ms), CUDA runs it once without capturing and captures
-        // it the next time (3 to 5 ms on an H200).
+        // Time of a change of batch size on a device, for a model of 8B parameters: the host builds a graph (0.4 to 1.5
+        // ms), CUDA runs it once without capturing and captures it the next time (3 to 5 ms on an H200).
         if (!options.pads_rows) return;
         costs_.assume_change(3.0);
         // The balance must cover the first draft and the change back to one row.
@@ -225,47 +228,48 @@ class Planner {
     void begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation,
                        Exactness exactness = Exactness::automatic);
 
-    // Sets the numbers of rows at which every row of a batch has the bits that it has alone.
+    // Sets the numbers of rows at which a batch gives every row the bits that it has in a batch of one row.
     void set_exact_rows(const RowCounts & counts) { exact_rows_ = counts; }
 
-    // Ends a conversation and keeps part of its text's statistics. begin_request() calls this before a new
+    // Ends a conversation and keeps part of its statistics. begin_request() also calls this before it starts a new
     // conversation.
     void end_text(SequencePlan & plan);
 
-    // Starts a round. n_roots: conversations in the batch. is_timed: the round will end with end_round(), not with
+    // Starts a round of n_roots conversations. is_timed: the round will end with end_round(), not with
     // end_untimed_round().
     void begin_round(int n_roots, bool is_timed = true);
 
-    // Chooses between a target-only round and a draft (plan.decision().mode). For a draft, plan.frontier() has the
-    // root.
+    // Chooses between a target-only round and a draft; plan.decision().mode holds the choice. For a draft,
+    // plan.frontier() then contains the root.
     void decide(SequencePlan & plan, const RoundRequest & request);
 
-    // Adds the tokens that a grammar forces after a node of the pool.
+    // Adds the tokens that a grammar forces after `node` of the pool.
     void add_forced(SequencePlan & plan, int32_t node, const ForcedRun & run);
 
-    // Adds the proposals of one drafter call for these conversations. All must be at their first step, or none. `ms` is
-    // the time of the call; at the first step that includes committing the pending rows. Sets the next frontiers; a
-    // frontier is empty if another step does not pay.
+    // Adds the proposals of one drafter call for these conversations. Either all or none of the conversations are at
+    // their first draft step. `ms` is the time of the call; at the first step it includes committing the pending rows.
+    // Sets the next frontiers. The frontier of a conversation is empty if another step does not pay.
     void grow(const std::vector<Proposal> & proposals, double ms);
 
     // Reports that the drafter committed n_rows rows without drafting, to keep the number of pending rows low. The
-    // round is charged for the time.
+    // round pays for the `ms` milliseconds of this call.
     void catch_up(SequencePlan & plan, int n_rows, double ms);
 
-    // Chooses the trees of all conversations of the batch, including target-only ones.
+    // Chooses the trees to verify for all conversations of the batch, including conversations in a target-only round.
     void choose(const std::vector<SequencePlan *> & plans);
 
-    // Rows to pad the batch with, in addition to the trees.
+    // Number of rows to pad the batch with, in addition to the trees' nodes.
     int n_padding() const { return n_padding_; }
 
     // Learns from the tokens that the conversation got in this round.
     void learn(SequencePlan & plan, const Tokens & tokens);
 
-    // Ends a round. Takes the time of the batch's verification and of the whole round, including drafting and work on
-    // the host, excluding prefills. Milliseconds.
+    // Ends a round. verify_ms is the time of the batch's verification. round_ms is the time of the whole round,
+    // including drafting and work on the host, excluding prefills. Both are in milliseconds.
     void end_round(double verify_ms, double round_ms);
 
-    // Learns from a batch, in a round or outside: the n_alike-th consecutive batch (from 1) with n_rows rows.
+    // Learns from a batch of n_rows rows, in a round or outside: it is the n_alike-th consecutive batch of this size,
+    // counted from 1.
     void learn_decode(int n_alike, int n_rows, double ms) {
         tells_of_change(n_rows) && (options_.pads_rows || costs_.is_tried(n_rows))
             ? costs_.learn_alike(n_slow(), n_alike, n_rows, ms)
@@ -273,10 +277,10 @@ class Planner {
     }
 
     // Ends a round whose times are not representative, because it ran with an unusual number of threads or its threads
-    // were not scheduled. Learns nothing from it and charges nothing.
+    // were not scheduled. Learns nothing from the round and does not charge the ledger.
     void end_untimed_round();
 
-    // Sets the number of threads of the next rounds. Another number means another speed of the machine.
+    // Sets the number of threads of the next rounds. The speed of the machine depends on it.
     void set_n_threads(int n_threads);
 
     // Cost of the last round in target-only rounds, without stalls of the machine: exactly 1 for a target-only round, 0
@@ -307,11 +311,12 @@ class Planner {
     double rounds(double ms) const { return ms / target_only_ms_; }
     bool is_calibration_due() const;
 
-    // Budget left in this round, in target-only steps summed over the conversations that wait for the batch.
+    // Budget that this round has left after `more_ms` more milliseconds, in target-only steps summed over the
+    // conversations that wait for the batch.
     double budget(double more_ms = 0.0) const {
         return n_roots_ * (ledger_.balance() - rounds(round_draft_ms_ + more_ms + costs_.host()));
     }
-    // Loss of all waiting conversations together from so much time.
+    // Loss of all waiting conversations together if the batch takes `ms` milliseconds longer, in target-only steps.
     double loss(double ms) const { return n_roots_ * rounds(ms); }
     float expected_gain(const SequencePlan & plan, double p) const { return (float)(p / plan.text.recent.speed()); }
 
@@ -336,17 +341,18 @@ class Planner {
     void choose_auto();
     void take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n);
 
-    // Expected results of average drafts.
+    // Returns the best expected tokens per target-only step of average drafts, by their number of nodes.
     std::vector<double> foreseen_speeds(const SequencePlan & plan) const;
     bool is_exact_cheap(const SequencePlan & plan);
 
-    // Number of batches that take longer after a change of size.
+    // Number of batches that take longer after the batch size changed.
     int n_slow() const { return options_.pads_rows ? CostTable::n_slow : 1; }
     bool is_change_dear() const { return rounds(costs_.change_ms()) > change_least; }
-    // On a CPU, first uses look too much like a change to learn its cost from drafts.
+    // Returns true if a batch of this size shows the cost of a change of size. On a CPU only target-only batches do,
+    // because the first use of a draft's size looks too much like a change.
     bool tells_of_change(int n_rows) const { return options_.pads_rows || n_rows == n_roots_; }
-    // Time of a change that the cost of a draft does not include: an expensive change on a CPU, where nearly every
-    // draft has a different size.
+    // Time of a change of batch size that the cost of a draft does not include. On a CPU nearly every draft has a
+    // different size, so an expensive change is not part of a draft's cost.
     double extra_ms(int n_alike, int n_rows) const {
         return n_alike == 1 && !tells_of_change(n_rows) && is_change_dear() ? costs_.change_ms() : 0.0;
     }
@@ -355,7 +361,7 @@ class Planner {
     bool keeps_size(const SequencePlan & plan) const { return n_roots_ == 1 && plan.is_auto() && plan.size.n_rows > 0; }
     void choose_size(SequencePlan & plan);
     void pad(SequencePlan & plan);
-    static constexpr double change_least = 0.1;  // target-only steps; cheaper changes are ignored
+    static constexpr double change_least = 0.1;  // in target-only steps; cheaper changes are ignored
 
     // fixed strategies (fixed.cpp)
     void decide_fixed(SequencePlan & plan, int n_left, bool has_drafter);
@@ -371,32 +377,32 @@ class Planner {
     AcceptanceModel acceptance_;
     Ledger ledger_;
     RowCounts exact_rows_;
-    std::optional<bool> is_exact_cheap_;  // for `auto`; empty = undecided
-    RecentSpeed speed_;                   // of recent batches
-    int n_target_only_ = 0;               // measured target-only rounds
+    std::optional<bool> is_exact_cheap_;  // for Exactness::automatic; empty =  undecided
+    RecentSpeed speed_;                   // speed of recent batches
+    int n_target_only_ = 0;               // number of measured target-only rounds
     int n_since_target_only_ = 0;         // rounds since the last target-only round
     bool is_target_only_wanted_ = false;
 
-    // The current round.
+    // State of the current round.
     int n_roots_ = 1;
     int n_replay_ = 0;
     double target_only_ms_ = 1.0;  // time of a target-only round of this batch
     double round_draft_ms_ = 0.0;
     bool is_calibrating_ = false;
-    bool is_exact_ = false;  // a conversation requires exact rows
-    double n_times_ = 1.0;   // how often accepted rows are run
+    bool is_exact_ = false;  // true if a conversation requires exact rows
+    double n_times_ = 1.0;   // number of times that accepted rows are run
     std::vector<SequencePlan *> drafting_, plans_;
     CostModel cost_model_;
-    int n_rows_ = 1;  // including the padding
+    int n_rows_ = 1;  // rows of the batch, including the padding
     int n_padding_ = 0;
-    int n_rows_last_ = 0;        // of the previous round; 0 = a prompt was run in between
+    int n_rows_last_ = 0;        // rows of the previous round's batch; 0 = a prompt was run in between
     int n_alike_ = 0;            // consecutive rounds with this number of rows
-    bool is_size_free_ = false;  // the first of them followed a prompt
+    bool is_size_free_ = false;  // true if the first of these rounds followed a prompt
     double verify_ms_expected_ = 0.0;
-    double first_use_ = 0.0;  // target-only steps that recent first uses of sizes took too long
+    double first_use_ = 0.0;  // excess time of recent first uses of batch sizes, in target-only steps
     double charged_ = 0.0;
 
-    // Members to save allocations.
+    // Members instead of local variables, to save allocations.
     std::vector<NodeCandidate> candidates_, front_, next_;
     std::vector<float> gains_, candidate_gains_, merged_;
     std::vector<int32_t> nodes_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Drafts from the text itself: proposes the tokens that followed the last occurrence of the text's current suffix. One
-// index per conversation, over prompt and answer.
+// Drafts from the text itself: proposes the tokens that followed the last occurrence of the text's current suffix. Each
+// conversation has one index over its prompt and answer.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace eaglecpp {
 
-// Tokens that a grammar forces. A token is not certain if other tokens could spell the same text.
+// Tokens that a grammar forces. A token is certain unless other tokens could spell the same text.
 struct ForcedRun {
     Tokens tokens;
     std::vector<bool> is_certain;
@@ -25,11 +25,11 @@ struct TextDraft {
     Tokens tokens;
     int n_match = 0;                    // length of the match that precedes the proposal
     int n_forced = 0;                   // forced tokens, at the start of `tokens`
-    std::vector<bool> is_certain = {};  // of the forced tokens
+    std::vector<bool> is_certain = {};  // per forced token: no other token could spell the same text
 
     int size() const { return (int)tokens.size(); }
     bool empty() const { return tokens.empty(); }
-    // Length of the match before tokens[i], including tokens of the draft.
+    // Length of the match before tokens[i]; it includes tokens of the draft.
     int n_match_before(int i) const { return n_match + i - n_forced; }
 };
 
@@ -46,8 +46,8 @@ class TextIndex {
 
     void clear();
 
-    // Returns up to n tokens that followed the longest earlier match of the text's suffix; among equal matches, the
-    // latest. `more` is appended to the text for this search.
+    // Returns up to n tokens that followed the longest earlier match of the text's suffix. Of several matches of this
+    // length, it takes the latest. `more` is appended to the text for this search.
     TextDraft propose(int n, const Tokens & more = {}) const;
 
   private:
@@ -55,10 +55,11 @@ class TextIndex {
     int n_agreeing(int end, const Tokens & last) const;
 
     int n_max_;
-    Tokens all_;   // indexed tokens: the text or its end
+    Tokens all_;   // indexed tokens: the whole text or its end
     Tokens text_;  // the whole text
-    // Occurrences of each pair of tokens, as the index of the second token: the last one by pair, and for each
-    // occurrence the one before it (-1 = none). Single tokens occur too often to be useful.
+    // Occurrences of each pair of tokens, as the index of the second token. last_ maps a pair to its last occurrence;
+    // before_ maps each occurrence to the previous one of the same pair (-1 = none). Single tokens occur too often to
+    // be useful.
     std::unordered_map<uint64_t, int32_t> last_;
     std::vector<int32_t> before_;
 };

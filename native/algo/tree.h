@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The draft tree: the tokens that the drafter proposes and the target verifies in one batch. A chain is a tree whose
-// nodes have one child each. Plain values without ggml, llama.cpp or Python.
+// nodes have one child each. This file does not depend on ggml, llama.cpp or Python.
 //
 // Node 0 is the root: the last committed token, which was sampled but not yet run by the target. A parent always has a
 // smaller index than its children, so the arrays can be read front to back.
@@ -26,7 +26,7 @@ struct DraftTree {
     DraftTree() = default;
     explicit DraftTree(Token root) { reset(root); }
 
-    // Makes a tree of only the root.
+    // Resets the tree to only the root.
     void reset(Token root);
 
     int size() const { return (int)token.size(); }
@@ -37,15 +37,15 @@ struct DraftTree {
     // Appends a child of `parent_idx` with conditional log-probability `logp_step`; returns its index.
     int add(Token tok, int parent_idx, float logp_step);
 
-    // Returns the tree of these draft nodes, in this order. Parents must come before their children.
+    // Returns the tree of the root and these draft nodes, in this order. Parents must come before their children.
     DraftTree take(const std::vector<int32_t> & nodes) const;
 
     bool is_chain() const;
 
-    // Nodes without children, in index order.
+    // Returns the nodes without children, in index order.
     std::vector<int32_t> leaves() const;
 
-    // Nodes from the root to `node`, inclusive.
+    // Returns the nodes from the root to `node`, inclusive.
     std::vector<int32_t> path(int node) const;
 
     // Returns the child of `node` with token `tok`, or -1.
@@ -53,9 +53,9 @@ struct DraftTree {
 };
 
 // A proposed token. `logp` is the logarithm of the drafter's estimate that the target chooses this token, given the
-// path so far. With shared noise (algo/coupled.h) the drafter's log-probability without noise is `logq`; without noise
-// `logq` is 0. `confidence` is the drafter's own estimate, as a logit, that a draft at this position is accepted; 0 =
-// unknown.
+// path so far. With shared noise (algo/coupled.h), `logp` includes the noise and `logq` is the drafter's
+// log-probability without it. Without shared noise `logq` is 0. `confidence` is the drafter's own estimate, as a logit,
+// that a draft at this position is accepted; 0 = unknown.
 struct Candidate {
     Token token;
     float logp;
@@ -71,14 +71,14 @@ struct Candidate {
 // concave in n.
 class NodeOrder {
   public:
-    // p[i]: probability that node i of the pool is accepted; p[0] = 1, and no node's exceeds its parent's. Takes up to
-    // `n_nodes` nodes. With a limit of `n_leaves`, a node that would exceed it is skipped for good.
+    // p[i] is the probability that node i of the pool is accepted; p[0] is 1, and no node is likelier than its parent.
+    // Takes up to `n_nodes` nodes. Leaves out every node that would give the tree more than `n_leaves` leaves.
     void build(const DraftTree & pool, const std::vector<float> & p, int n_nodes, int n_leaves);
 
     int size() const { return (int)nodes_.size(); }
     const std::vector<int32_t> & nodes() const { return nodes_; }
 
-    // Probability of the i-th node in order.
+    // p()[i]: probability of the i-th node in this order.
     const std::vector<float> & p() const { return p_; }
 
   private:
@@ -90,22 +90,23 @@ class NodeOrder {
 
 // --- draft pool -----------------------------------------------------------------------------------------------------
 
-// All proposals of one round, with the probabilities that the target accepts them: first the text's nodes, then the
-// drafter's, step by step. A token that both propose as a child of the same node is one node. Node indices in the pool
-// identify the text's proposals and the drafter's rows. The verified nodes form a separate tree, indexed by the rows of
-// the batch.
+// All proposals of one round, with the probabilities that the target accepts them. The text's nodes come first, then
+// the drafter's nodes, step by step. A token that both propose as a child of the same node is one node. Node indices in
+// the pool identify the text's proposals and the drafter's rows. The verified nodes form a separate tree, indexed by
+// the rows of the batch.
 class DraftPool {
   public:
     // The drafter's proposals for the children of one node, best first; n = 0 if the drafter was not asked.
     struct Proposals {
-        const Candidate * candidates;  // token and clean conditional log-probability
-        const int32_t * nodes;         // nodes of these candidates
+        const Candidate * candidates;  // per child: token, and its log-probability without noise, given its parent
+        const int32_t * nodes;         // per candidate: its node in the pool
         int n;
     };
 
     void begin(Token root);
 
-    // Adds the first nodes: the chain that the text proposes, with probabilities `a` given the parent.
+    // Adds the first nodes: the chain that the text proposes. a[i] is the probability of its token i, given the token
+    // before it.
     void add_text(const TextDraft & draft, const std::vector<float> & a);
 
     // Adds a child of `parent` that a grammar forces with probability a, or updates it if already proposed. Returns its
@@ -115,18 +116,19 @@ class DraftPool {
     // Starts the drafter's next step.
     void begin_step() { step_.clear(); }
 
-    // Adds the first k of the drafter's `children` to `parent`. Their probabilities are still 0.
+    // Adds the first k of the drafter's `children` to `parent`. Their probabilities stay 0 until set_chances().
     Proposals add_children(int32_t parent, const std::vector<Candidate> & children, int k);
 
-    // Sets the probabilities of the drafter's children of `parent`: a[0..n) for the first n, 0 for the others. A token
-    // that both sources propose is likelier than either source says; a token that only the text proposes keeps a fifth
-    // of its probability. Only one token can follow, so the probabilities of all children are scaled to a sum of 1 or
-    // less.
+    // Sets the probabilities of the drafter's children of `parent`: a[0..n) for the first n children, 0 for the others.
+    // A token that both the text and the drafter propose gets a higher probability than each of them estimates. A token
+    // that only the text proposes keeps a fifth of its probability. Only one token can follow, so the probabilities of
+    // all children are scaled to a sum of 1 or less.
     void set_chances(int32_t parent, const double * a, int n);
 
     const DraftTree & tree() const { return tree_; }
 
-    // Per node: probability that it is accepted, and the same given its parent.
+    // p()[node] is the probability that a node is accepted. given_parent() is the same, given that its parent is
+    // accepted.
     const std::vector<float> & p() const { return p_; }
     float given_parent(int32_t node) const { return nodes_[node].a; }
 
@@ -144,18 +146,18 @@ class DraftPool {
     // Nodes of the drafter's last step.
     const std::vector<int32_t> & step() const { return step_; }
 
-    // The n_max highest probabilities of all nodes, in falling order.
+    // Writes the n_max highest probabilities of all nodes to `out`, in falling order.
     void best_p(int n_max, std::vector<float> & out) const;
 
   private:
     int32_t add(Token token, int32_t parent, float logp, float a, bool is_text);
-    // Node of the text's chain that could also be a child of `parent`; 0 = none.
+    // Returns the node of the text's chain that could also be a child of `parent`, or 0.
     int32_t text_child(int32_t parent) const { return parent < n_text_ ? parent + 1 : 0; }
 
     struct Node {
         float a = 1.0f;
         bool is_text = false;
-        int first_child = -1, n_children = 0;  // in proposed_
+        int first_child = -1, n_children = 0;  // indices into proposed_
     };
 
     DraftTree tree_;
@@ -169,10 +171,10 @@ class DraftPool {
 
 // --- match ----------------------------------------------------------------------------------------------------------
 
-// Acceptance by sampling and matching. At each node the target's own sampler chooses the next token from the target's
-// distribution. If a child has that token, the walk continues there; otherwise the token is the bonus token and the
-// walk ends. The sampler is called exactly once per emitted token, in the order of plain decoding. So the same seed
-// gives the same tokens with or without drafting, whatever was drafted.
+// Result of acceptance by sampling and matching. At each node the target's own sampler chooses the next token from the
+// target's distribution. If a child has that token, the walk continues there; otherwise the token is the bonus token
+// and the walk ends. The sampler is called exactly once per emitted token, in the order of target-only decoding. So the
+// same seed gives the same tokens with or without drafting, whatever was drafted.
 struct MatchResult {
     std::vector<int32_t> nodes;  // the root, then the accepted drafts
     Tokens tokens;               // emitted tokens: the accepted drafts, then the bonus token if there is one
@@ -181,13 +183,14 @@ struct MatchResult {
     int n_accepted() const { return (int)nodes.size() - 1; }
 };
 
-// The target's choice at a node.
+// The target's choice of a token at a node.
 struct Choice {
     Token token;
     bool stop;  // no token may follow (end of generation, token limit)
 };
 
-// sample(node) -> std::optional<Choice>, nullopt on failure. Called for the root, then for each accepted node.
+// `sample(node)` returns std::optional<Choice>, nullopt on failure. It is called for the root, then for each accepted
+// node.
 template <typename Sample>
 MatchResult match(const DraftTree & tree, Sample && sample) {
     MatchResult out;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Attention window of a drafter in long texts. Drafters are trained on short texts; far beyond that length more drafts
-// are accepted if the drafter sees only the last tokens (docs/research/drift.md). A drafter trained on long texts may
-// need the rest. So both windows are tried in texts of similar length, and the better one is kept.
+// Chooses the attention window of a drafter in long texts. Most drafters are trained on short texts. Far beyond that
+// length, more drafts are accepted if the drafter sees only the last tokens (docs/research/drift.md). A drafter trained
+// on long texts may need the whole text. So texts of similar length try both windows, and keep the better one.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class DraftWindows {
   public:
     static constexpr int narrow = 256, n_short = 1024;  // tokens
 
-    // Returns the window for the next round of a text with so many tokens; 0 = no limit.
+    // Returns the window for the next round of a text with n_tokens tokens; 0 = no limit.
     int next(int n_tokens) {
         if (n_tokens < n_short) return 0;
         Group & g = group(n_tokens);
@@ -28,8 +28,8 @@ class DraftWindows {
         return g.is_narrow ? narrow : 0;
     }
 
-    // Reports a round with this window: how many drafts were compared with the target, including the first rejected
-    // one, and how many were accepted. Ignores other windows.
+    // Reports a round with this window: n_tried drafts were compared with the target, including the first rejected one,
+    // and n_accepted of them were accepted. Ignores other windows.
     void learn(int n_tokens, int window, int n_tried, int n_accepted) {
         if (n_tokens < n_short || (window != 0 && window != narrow)) return;
         Arm & arm = group(n_tokens).arms[window > 0];
@@ -40,7 +40,7 @@ class DraftWindows {
   private:
     static constexpr int n_rounds = 16;       // rounds in a turn
     static constexpr int n_turns_again = 16;  // turns after which the worse window gets one turn
-    static constexpr double n_enough = 48.0;  // drafts of each window before the better one is kept
+    static constexpr double n_enough = 48.0;  // drafts with each window before the better window is kept
     static constexpr double keep = 0.998;     // decay of the statistics per round
 
     struct Arm {
@@ -48,7 +48,7 @@ class DraftWindows {
         double rate() const { return (accepted + 1.0) / (tried + 2.0); }
     };
     struct Group {
-        std::array<Arm, 2> arms;  // [0] without a window, [1] with it
+        std::array<Arm, 2> arms;  // [0] without a window, [1] with the narrow window
         int n_left = 0, n_turns = 0;
         bool is_narrow = false;
     };

@@ -9,11 +9,11 @@
 namespace eaglecpp {
 
 enum class ErrorKind {
-    gguf,           // a file has the wrong contents
-    mismatch,       // a drafter does not fit its target
+    gguf,           // the contents of a file are invalid
+    mismatch,       // the drafter does not fit the target
     unsupported,    // the target, option or backend is not supported
-    context_full,   // more tokens than the context can hold
-    out_of_memory,  // host or device
+    context_full,   // the context cannot hold so many tokens
+    out_of_memory,  // memory of the host or a device
     busy,           // two threads use an engine at once
     broken,         // an assertion of llama.cpp or ggml failed; the engine must be opened again
     grammar,        // a grammar does not parse or allows no token

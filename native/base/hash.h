@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// SplitMix64 (Vigna; Stafford's variant 13 of MurmurHash3's finaliser): a step, and the output function.
+// The step and the output function of SplitMix64 (Vigna; Stafford's variant 13 of MurmurHash3's finaliser).
 #pragma once
 
 #include <cstdint>

@@ -6,8 +6,8 @@
 
 namespace eaglecpp {
 
-// Hidden states of consecutive rows of the target: for each extracted layer a pointer to [n_rows, n_embd_target] f32,
-// row by row. Borrowed memory; the owner documents how long it is valid.
+// Hidden states of consecutive rows of the target. Each extracted layer has a pointer to [n_rows, n_embd_target] f32,
+// row by row. The memory is borrowed; its owner documents how long it is valid.
 struct HiddenStates {
     std::vector<const float *> layer;
     int n_rows = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The queue of our log lines and, through target/llama_bridge, of llama.cpp's and ggml's. It is bounded and drops its
-// oldest lines when full. Python drains it into `logging`. Thread-safe.
+// The queue of log lines: ours and, through target/llama_bridge, those of llama.cpp and ggml. It is bounded and drops
+// its oldest lines when full. Python drains it into `logging`. Thread-safe.
 #pragma once
 
 #include <string>
@@ -21,12 +21,13 @@ void log_line(LogLevel level, std::string text);
 // Removes and returns the queued lines.
 std::vector<LogLine> log_drain();
 
-// Error lines that this thread logged since construction: the reasons that llama.cpp's boolean results leave out.
+// Collects the error lines that this thread logs after construction. They name the reasons that llama.cpp's boolean
+// results leave out.
 class ErrorTrail {
   public:
     ErrorTrail();
 
-    // " (llama.cpp: ...)", or "" without errors.
+    // Returns the lines as " (llama.cpp: ...)", or "" without errors.
     std::string text() const;
 
   private:

@@ -20,8 +20,9 @@ struct MemoryUse {
 // the pages.
 uint64_t available_memory();
 
-// Releases the pages of a mapped file that this process has touched; reading them again brings them back. Otherwise
-// weights copied from the file would count twice. Only a hint; does nothing on some systems.
+// Releases the pages of a mapped file that this process has touched; reading them again brings them back. Without this
+// call, weights that were copied from the file would count twice. It is only a hint to the system; some systems ignore
+// it.
 void forget_file_pages(const std::string & path);
 
 }  // namespace eaglecpp

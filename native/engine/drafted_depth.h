@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Recent number of draft steps of one conversation, and the number to ask for next.
+// Learns how many draft steps the rounds of one conversation use, and chooses the number to request next.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@ class DraftedDepth {
   public:
     double mean() const { return mean_; }
 
-    // Maximum number of draft steps to ask for where one pass gives several. It is a power of two, because each number
-    // needs a separate graph. Every step of a block costs a row of the output head, used or not; on a CPU that can be
-    // more than half of the pass. A round that uses all steps doubles the number for the next. The number is halved if
-    // it is more than twice what rounds use.
+    // Maximum number of draft steps to request from a drafter that gives several in one pass. It is a power of two,
+    // because each number needs a separate graph. Every step of a block costs a row of the output head, used or not; on
+    // a CPU that can be more than half of the pass. A round that uses all steps doubles the number for the next. The
+    // number is halved if it is more than twice what rounds use.
     int n_requested() const { return n_requested_; }
 
     // Adds the number of draft steps of a round.

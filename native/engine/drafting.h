@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Drafts of a round: asks the text, the drafter and the grammar for the tokens that the planner wants.
+// Collects the drafts of a round: asks the text, the drafter and the grammar for the tokens that the planner wants.
 #pragma once
 
 #include <vector>
@@ -17,12 +17,13 @@ class Drafting {
     Drafting(Models & models, Planner & planner)
         : target_(*models.target), drafter_(models.drafter.get()), traits_(models.draft_traits), planner_(planner) {}
 
-    // Decides for each conversation if it drafts in this round, and from which source.
+    // Decides for each conversation whether it drafts in this round, and from which source.
     void plan(const std::vector<Sequence *> & sequences);
     // Fills the draft pools of these conversations' plans, from which the planner chooses.
     void draft(const std::vector<Sequence *> & sequences);
 
-    // Reports how many of the round's drafts were compared with the target, and how many were accepted.
+    // Reports that n_tried of the round's drafts were compared with the target, and that n_accepted of them were
+    // accepted.
     void learn(const Sequence & s, int n_tried, int n_accepted);
 
   private:

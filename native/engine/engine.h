@@ -30,14 +30,14 @@ class Engine {
     // Error(not_found | gguf | mismatch | unsupported | out_of_memory | value)
     explicit Engine(const EngineOptions & options);
 
-    // Call before freeing the engine: every later call fails as one during another call does. Error(busy) if another
-    // thread is inside a call. The check is atomic.
+    // Makes every later call fail as if another thread were inside the engine. Call it before freeing the engine.
+    // Error(busy) if a thread is really inside a call. The check is atomic.
     void retire();
 
     const Target & target() const { return *models_.target; }
     const Drafter * drafter() const { return models_.drafter.get(); }
     const DraftTraits & draft_traits() const { return models_.draft_traits; }
-    // Reason why the drafter is not on its best device; "" = it is, or there is no drafter.
+    // Reason why the drafter is not on its best device; "" if it is, or if there is no drafter.
     const std::string & why_placed() const { return models_.why_placed; }
     const DraftFile * draft_file() const { return models_.draft_file.get(); }
 
@@ -45,46 +45,47 @@ class Engine {
     int open_sequence();
     void close_sequence(int id);
 
-    // Starts a generation, ending one that runs, and returns the number of prompt tokens found in the cache. `sampler`
-    // comes from `make_sampler` with the same parameters; without it one is made here. Error(context_full | value |
-    // grammar)
+    // Starts a generation in conversation `id` and returns the number of prompt tokens found in the cache. Ends the
+    // conversation's previous generation if it still runs. `sampler` comes from `make_sampler` with the same
+    // parameters; if it is null, `begin` makes one. Error(context_full | value | grammar)
     int begin(int id, const Tokens & prompt, const GenerateParams & params, std::unique_ptr<Sampler> sampler = nullptr);
 
-    // Does the slow work before a generation: DRY searches the vocabulary, and grammars are parsed. Thread-safe.
-    // Error(value | grammar)
+    // Makes a sampler, which is the slow work before a generation: DRY searches the vocabulary, and grammars are
+    // parsed. Thread-safe. Error(value | grammar)
     std::unique_ptr<Sampler> make_sampler(const GenerateParams & params) const;
 
-    // Runs a slice of the prompt or a round for each conversation. Returns one result for each, in no particular order.
-    // Prompts share the batch of generating conversations if that changes no bits. The slices are then smaller, and
-    // with several prompts the last ones may have to wait.
-    // With `for_ms`, runs rounds until so many milliseconds have passed, as long as all conversations generate; the
-    // results are then sums over rounds. The error of a later round is thrown by the next call.
+    // Runs a slice of the prompt or a round for each conversation. Returns one result per conversation, in no
+    // particular order. Prompts share the batch of generating conversations if that changes no bits. The slices are
+    // then smaller, and with several prompts the last ones may have to wait. With `for_ms`, runs rounds until that many
+    // milliseconds have passed, as long as all conversations generate. The results are then sums over these rounds. The
+    // error of a later round is thrown by the next call.
     std::vector<StepResult> step(const std::vector<int> & ids, double for_ms = 0.0);
 
-    // n_taken: number of answer tokens to keep; tokens of the last round beyond it are rolled back. < 0: all.
+    // Ends the generation of conversation `id`. n_taken: number of answer tokens to keep; < 0 keeps all. Tokens of the
+    // last round beyond this number are rolled back.
     void end(int id, int n_taken = -1);
     void clear(int id);
 
     const Sequence & sequence(int id) const { return conversations_.get(id); }
 
-    // Swapping out: `save` copies the state of a conversation that is not generating. `restore` replaces the state of
-    // conversation `id`, not necessarily the saved one, by a copy. It returns false if there is no room; the
-    // conversation is then empty. Error(value) if the copy does not fit this engine.
+    // Swapping out. `save` copies the state of a conversation that is not generating. `restore` replaces the state of
+    // conversation `id` by such a copy, which may come from another conversation. `restore` returns false if there is
+    // no room; the conversation is then empty. Error(value) if the copy does not fit this engine.
     bool can_save() const { return target().can_save_rows(); }
     SavedSequence save(int id);
     bool restore(int id, const SavedSequence & saved);
 
-    // Images for prompts. A prompt contains their rows by the ids that `add` assigns.
+    // The images that prompts may contain. A prompt contains the rows of an image by the ids that `add` assigns.
     Images & images() { return images_; }
 
-    // The planner, with its statistics about this machine and drafter.
+    // The planner, with its statistics about this machine and this drafter.
     const Planner & planner() const { return planner_; }
     Planner & planner() { return planner_; }
 
-    // Numbers of rows at which a batch gives every row the bits that it has alone: measured now, or set from an earlier
-    // measurement with the same files, build, device and options. Until then only a single row counts as exact.
-    // `measure_exact_rows` clears conversation `id`. Error(busy) if another conversation generates, or without an id if
-    // any is open.
+    // Measures or sets the numbers of rows at which a batch gives every row the bits that it has in a batch of one row.
+    // Set only numbers that were measured with the same files, build, device and options. Until then only a single row
+    // counts as exact. `measure_exact_rows` clears conversation `id`. Error(busy) if another conversation generates, or
+    // if `id` is -1 and a conversation is open.
     ExactRows measure_exact_rows(int id = -1);
     void set_exact_rows(const RowCounts & counts);
     const RowCounts & exact_rows() const { return exact_rows_; }
@@ -92,14 +93,14 @@ class Engine {
     // Current number of threads for decoding.
     int n_threads() const { return rounds_.n_threads(); }
 
-    // Returns true if rounds may draft, from a drafter or from the text itself.
+    // Returns true if rounds may draft, with the drafter or from the text itself.
     bool can_draft() const { return models_.can_draft(); }
     bool drafts_text() const { return models_.drafts_text; }
-    // Returns true if the tokens that a grammar forces are the only drafts.
+    // Returns true if rounds draft nothing except the tokens that a grammar forces.
     bool drafts_forms_alone() const { return models_.drafts_forms && !can_draft(); }
 
   private:
-    class Use;  // the busy and broken checks of a call
+    class Use;  // does the busy and broken checks of a call
 
     template <typename Restore>
     void recover(Restore && restore);
@@ -120,8 +121,8 @@ class Engine {
     bool knows_exact_rows_ = false;
     Rounds rounds_;
     std::atomic<bool> in_use_{false};
-    std::string why_broken_;  // cause of the failure; empty = not broken
-    // Error of a later round in one call, for the next call that steps the same conversations.
+    std::string why_broken_;  // cause of the failure that broke the engine; empty = not broken
+    // Error of a later round of step(). The next step() with the same conversations throws it.
     struct LateError {
         std::vector<int> ids;
         std::exception_ptr error;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The target's hidden states at the last positions of a conversation: the pending ones, and some before them. The
-// drafter's row at a position embeds the next token. If a prompt diverges there, that row needs its hidden state again,
-// with another next token. Running the target again would give it, but would also overwrite that position's keys and
-// values, perhaps with another kernel's bits. The target's text must not depend on the drafter.
+// The target's hidden states at the last positions of a conversation: the pending positions, and some before them. The
+// drafter's row at a position embeds the next token. If a new prompt has another next token, the drafter must run this
+// row again, and needs the hidden state of its position. Running the target again would give the hidden state. But it
+// would also overwrite the position's keys and values, perhaps with another kernel's bits, and the target's text must
+// not depend on the drafter.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +24,8 @@ class HiddenStateWindow {
     // Position after the last row.
     int end() const { return first_ + n_rows_; }
 
-    // Appends `rows` of `hidden_states`, all or (on an exception) none. The first row has position `pos`. If `pos` is
-    // not end(), the new rows replace everything stored.
+    // Appends these `rows` of `hidden_states`. The first of them has position `pos`. If `pos` is not end(), they
+    // replace everything stored. After an exception, nothing has changed.
     void add(int pos, const HiddenStates & hidden_states, const std::vector<int32_t> & rows) {
         if (pos != end()) truncate(0), first_ = pos;
         for (auto & l : layers_) {
@@ -40,18 +41,18 @@ class HiddenStateWindow {
         n_rows_ += (int)rows.size();
     }
 
-    // Appends as many of the last of n rows as are worth keeping. The first of the n has position `pos`.
+    // Appends the last of n rows, as many as are worth keeping. The first of the n rows has position `pos`.
     void add_last(int pos, const HiddenStates & hidden_states, int n) {
         std::vector<int32_t> rows;
         for (int i = std::max(0, n - n_kept_); i < n; ++i) rows.push_back(i);
         if (n > 0) add(pos + rows[0], hidden_states, rows);
     }
 
-    // Without layers every position counts as stored: such a drafter reads no hidden states and can compute any row
-    // again.
+    // Returns true if the hidden state of this position is stored. Without layers every position counts as stored: such
+    // a drafter reads no hidden states and can compute any row again.
     bool has(int pos) const { return pos >= 0 && (layers_.empty() || (pos >= first_ && pos < end())); }
 
-    // Returns the rows from `pos` on, which must be stored or end().
+    // Returns the rows from `pos` on. `pos` must be a stored position or end().
     HiddenStates from(int pos) const {
         HiddenStates out;
         for (const auto & l : layers_) out.layer.push_back(l.data() + (size_t)(pos - first_) * n_embd_);
@@ -59,18 +60,19 @@ class HiddenStateWindow {
         return out;
     }
 
-    // Drops the positions from n on.
+    // Drops the rows of position n and later.
     void truncate(int n) {
         first_ = std::min(first_, n);
         n_rows_ = std::min(n_rows_, n - first_);
         for (auto & l : layers_) l.resize((size_t)n_rows_ * n_embd_);
     }
 
-    // Drops positions before both `needed` and the last n_kept; `trim` only if they are many.
+    // Both functions drop the rows that are before position `needed` and not among the last n_kept. `trim` waits until
+    // these rows are many.
     void trim(int needed) { drop(std::min(needed, end() - n_kept_), n_kept_); }
     void keep_last(int needed, int n_kept) { drop(std::min(needed, end() - n_kept), 0); }
 
-    // Replaces everything by n_rows rows starting at position `first`, layer after layer.
+    // Replaces everything by n_rows rows whose first position is `first`. `values` has them layer after layer.
     void assign(int first, int n_rows, const float * values) {
         first_ = first, n_rows_ = n_rows;
         const size_t n = (size_t)n_rows * n_embd_;
@@ -84,7 +86,8 @@ class HiddenStateWindow {
   private:
     static constexpr size_t n_bytes_kept = 4u << 20;
 
-    // Drops rows before position `first` if they are more than n_spared; moving the other rows takes time.
+    // Drops the rows before position `first` if they are more than n_spared, because moving the remaining rows takes
+    // time.
     void drop(int first, int n_spared) {
         const int n = first - first_;
         if (n <= n_spared) return;

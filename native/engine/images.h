@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Images as a target reads them: rows of embeddings that a projector (llama.cpp's mtmd) made, in a prompt at the
-// position of tokens. Each row has a unique id below 0, so a prompt with images is a list of ids like any other. Code
-// that compares, caches, shares or swaps out tokens needs no special case.
+// Images as a target reads them: rows of embeddings from a projector (llama.cpp's mtmd), which take the place of tokens
+// in a prompt. Each row has a unique id below 0, so a prompt with images is a list of ids like any other. Code that
+// compares, caches, shares or swaps out tokens needs no special case.
 #pragma once
 
 #include <algorithm>
@@ -26,20 +26,20 @@ struct Image {
     std::vector<float> values;  // [n_rows, n_embd_inp of the target]
 
     bool has(Token token) const { return token <= first && token > first - n_rows; }
-    // Positions of the text that the image takes.
+    // Number of positions that the image takes in the text.
     int n_pos() const { return n_columns > 0 ? std::max(n_columns, (n_rows + n_columns - 1) / n_columns) : n_rows; }
     int column(Token token) const { return n_columns > 0 ? (first - token) % n_columns : 0; }
     int line(Token token) const { return n_columns > 0 ? (first - token) / n_columns : 0; }
     const float * row(Token token) const { return values.data() + (size_t)(first - token) * (values.size() / n_rows); }
 };
 
-// The most recently used images, up to n_bytes_max, and the ids of all. A sequence that reads an image keeps its own
-// reference. Thread-safe.
+// Keeps the most recently used images, up to n_bytes_max bytes, and the ids of all images. A sequence that reads an
+// image keeps its own reference. Thread-safe.
 class Images {
   public:
     explicit Images(size_t n_bytes_max) : n_bytes_max_(n_bytes_max) {}
 
-    // Returns null if the image is unknown or was evicted.
+    // Returns the image with this key, or null if it is unknown or was evicted.
     std::shared_ptr<const Image> find(const std::string & key);
     std::shared_ptr<const Image> find(Token token);
 
@@ -53,7 +53,7 @@ class Images {
     // Returns the name of the image with a row of this id, or null.
     const Name * name(Token token);
 
-    // `values` has n_rows rows. If the key is known, returns the image already stored.
+    // Stores an image; `values` has n_rows rows. If the key is known, returns the image already stored.
     std::shared_ptr<const Image> add(const std::string & key, int n_rows, bool is_whole, int n_columns,
                                      std::vector<float> values);
 
@@ -65,7 +65,7 @@ class Images {
     size_t n_bytes_max_;
     size_t n_bytes_ = 0;
     Token next_ = image_token_first;
-    std::map<Name, Token> ids_;  // of the first rows
+    std::map<Name, Token> ids_;  // id of the first row of each image
     std::map<Token, const Name *> names_;
     std::list<std::shared_ptr<const Image>> images_;  // most recently used first
 };

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Use of the machine's cores by this process and by others.
+// Reports the use of the machine's cores by this process and by other processes.
 #pragma once
 
 namespace eaglecpp {
 
-// CPU time of all threads of this process so far, in milliseconds. On Windows an arbitrary value, which nothing uses.
+// CPU time of all threads of this process so far, in milliseconds. Windows gives an arbitrary value, which is not used.
 double process_cpu_ms();
 
 class MachineLoad {
   public:
-    // Returns the cores that other processes left free since the last call, including its own cores.
-    // Returns -1 if the last call was too recent or if the system does not report it (only Linux does). Cores of
+    // Returns the cores that other processes left free since the last call, including its own cores. Returns -1 if the
+    // last call was too recent or if the system does not report the use of cores (only Linux does). Cores of
     // low-priority processes count as free, unless this process has low priority itself. Cheap enough to call at every
     // decode.
     double free_cores(double now_ms);

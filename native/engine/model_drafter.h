@@ -21,9 +21,9 @@ namespace eaglecpp {
 
 class ModelDrafter : public Drafter {
   public:
-    // Opens the drafter on EngineOptions::draft_device. `heads` describes the drafter's file; with Heads::in_model it
-    // is the target's. `target` must outlive this object. Error(not_found | gguf | mismatch | unsupported |
-    // out_of_memory | value)
+    // Opens the drafter on EngineOptions::draft_device. `heads` is the kind of heads in the drafter's file; with
+    // Heads::in_model this file is the target's. `target` must outlive this object. Error(not_found | gguf | mismatch |
+    // unsupported | out_of_memory | value)
     ModelDrafter(const EngineOptions & options, const Target & target, Heads heads);
 
     DraftTraits traits() const override;
@@ -46,7 +46,7 @@ class ModelDrafter : public Drafter {
     void check_fit() const;
     void check_vocabulary() const;
     void make_context(const TargetOptions & options);
-    // Runs the batch. Returns false if an assistant found no room.
+    // Runs the batch. Returns false if the cache has no room for an assistant's batch.
     bool decode(bool is_prompt);
 
     // Maps a target token to the drafter's vocabulary; tokens beyond the drafter's unpadded vocabulary become its end
@@ -63,7 +63,7 @@ class ModelDrafter : public Drafter {
     Context context_;
     Cells cells_;
     TargetBatch batch_;
-    int n_own_ = 0, n_known_ = 0;  // vocabulary size; tokens shared with the target
+    int n_own_ = 0, n_known_ = 0;  // vocabulary size; number of tokens shared with the target
 };
 
 }  // namespace eaglecpp

@@ -11,20 +11,20 @@ namespace eaglecpp {
 
 class ModelSequence : public DraftSequence {
   public:
-    // owns_cells: the keys and values are the drafter's own, not the target's.
+    // owns_cells: the drafter stores keys and values of its own instead of reading the target's.
     ModelSequence(ModelDrafter & drafter, const SeqRange & range, bool owns_cells = true)
         : d_(drafter), range_(range), owns_cells_(owns_cells) {}
     ~ModelSequence() override;
 
     int n_rows() const override { return n_rows_; }
     void commit(const HiddenStates & hidden_states, const Token * tokens) override;
-    // Adds the rows of a commit to a shared batch. The last row has an output.
+    // Adds the rows of a commit to a shared batch. Only the last of these rows has an output.
     virtual void add_commit(const Token * tokens, const HiddenStates & hidden_states);
-    // Adds the row of a draft step and drops the rows after its parent.
+    // Adds the row of a draft step to a shared batch and drops the rows after its parent.
     virtual void add_step(const std::vector<DraftRow> & rows);
     // Copies the states of this conversation's rows after a batch was run.
     virtual void take_states(bool) {}
-    // Marks the outputs of the last batch as missing, because it was not run.
+    // Marks the outputs of the last batch as missing, because this batch was not run.
     void drop_outputs() { std::fill(outputs_.begin(), outputs_.end(), -1); }
 
     std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling, Pos pos) override;
@@ -32,14 +32,15 @@ class ModelSequence : public DraftSequence {
 
     void save_rows(int n, std::vector<uint8_t> & out) const override;
     void load_rows(ByteView bytes, int n) override;
-    // llama.cpp checks the contents.
+    // Checks only that the bytes are empty if and only if n is 0; llama.cpp checks their contents.
     bool fits(ByteView bytes, int n) const override { return (bytes.size == 0) == (n == 0); }
     void truncate(int n) override;
 
   protected:
-    // Index of the first row of a commit that is run.
+    // Index of the first row of a commit that the model runs.
     virtual int first_at() const { return 0; }
-    // State that the model reads along with the token of row `at` of a commit, or of a draft row after `parent`.
+    // State that the model reads along with a token. state_at() is for row `at` of a commit, state_behind() for a
+    // draft row after a parent.
     virtual const float * state_at(const HiddenStates &, int) const { return nullptr; }
     virtual const float * state_behind(int) const { return nullptr; }
     void drop_cells(Pos from) {
@@ -53,13 +54,13 @@ class ModelSequence : public DraftSequence {
     SeqRange range_;
     bool owns_cells_;
     int n_rows_ = 0;
-    Tokens tokens_;             // of the draft rows, in order
-    std::vector<int> outputs_;  // batch rows of the last call
+    Tokens tokens_;             // tokens of the draft rows, in order
+    std::vector<int> outputs_;  // rows in the batch of the last call
     CoupledDraft coupled_;
 };
 
-// Keeps accepted draft rows as committed rows instead of running them again. Row 0 belongs to the text's second token;
-// the first commit also runs the first token.
+// A small model of the target's family. Keeps accepted draft rows as committed rows instead of running them again. Row
+// 0 belongs to the text's second token; the first commit also runs the first token.
 class SmallModelSequence : public ModelSequence {
   public:
     using ModelSequence::ModelSequence;
@@ -69,8 +70,8 @@ class SmallModelSequence : public ModelSequence {
     int first_at() const override { return n_rows_ == 0 ? -1 : 0; }
 };
 
-// Reads the target's state along with each token. Draft rows read the head's own states, so accepted tokens are run
-// again with the target's.
+// A head that reads the target's state along with each token. Draft rows read the head's own states, so accepted tokens
+// are run again with the target's states.
 class HeadSequence : public ModelSequence {
   public:
     HeadSequence(ModelDrafter & drafter, const SeqRange & range, bool owns_cells = true)
@@ -85,7 +86,7 @@ class HeadSequence : public ModelSequence {
 
   private:
     int n_state_;
-    std::vector<float> states_;  // [1 + draft row]: state for the rows after it; [0] is the last committed row's
+    std::vector<float> states_;  // [0]: state of the last committed row; [1 + i]: state for the rows after draft row i
 };
 
 }  // namespace eaglecpp

@@ -21,7 +21,7 @@ struct Models {
     std::string why_placed;     // why the drafter is not on its best device; "" = it is, or there is no drafter
     bool drafts_text = false;   // rounds may draft from the text itself
     bool drafts_forms = false;  // rounds may draft what a grammar forces
-    int draft_window = 0;       // default for requests that set none
+    int draft_window = 0;       // default for requests without a draft_window
 
     bool can_draft() const { return drafter || drafts_text; }
 };
@@ -30,8 +30,9 @@ struct Models {
 // | value)
 Models open_models(const EngineOptions & options);
 
-// Describes the tokens whose texts differ between a drafter with `n` tokens and the target: their number and the first
-// one. "" = no differences. `is_compared` is also called for tokens that only one of the two vocabularies has.
+// Describes how a drafter's vocabulary of `n` tokens differs from the target's: the number of tokens with different
+// texts, and the first of these tokens. Returns "" if all texts are equal. `is_compared` is also called for tokens that
+// only one of the two vocabularies has.
 std::string token_differences(const Vocabulary & target, int n, const std::function<const char *(Token)> & text,
                               const std::function<bool(Token)> & is_compared);
 

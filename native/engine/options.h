@@ -16,8 +16,8 @@ struct EngineOptions : TargetOptions {
     std::string draft_device = "auto";
     std::string draft_type_kv = "f16";
     int draft_window = 0;  // tokens that the drafter attends to, counted from the last; 0 = as its file says
-    // Drafts from the text itself: "auto" = if there is a drafter, "on" = also without one, "off" = never; "off" also
-    // turns off drafts of what a grammar forces.
+    // When to draft from the text itself: "auto" = if there is a drafter, "on" = also without a drafter, "off" = never.
+    // "off" also turns off drafts of the tokens that a grammar forces.
     std::string text_drafts = "auto";
     std::string exact = "auto";  // plan only batches whose rows have the bits of single rows: "auto" | "on" | "off"
 };
@@ -25,15 +25,16 @@ struct EngineOptions : TargetOptions {
 struct GenerateParams {
     SamplingParams sampling;
     Strategy strategy;
-    int max_tokens = -1;  // < 0: until the context is full
-    int n_probs = 0;      // most likely tokens reported per emitted token
+    int max_tokens = -1;  // < 0: generate until the context is full
+    int n_probs = 0;      // number of most likely tokens reported per emitted token
     bool ignore_eos = false;
     bool cache_prompt = true;  // reuse the cached prefix of the prompt
     std::string exact;         // overrides EngineOptions::exact; "" = no override
     int draft_window = -1;     // overrides EngineOptions::draft_window; < 0 = no override
     bool log_plan = false;     // log each round's decision as a line
-    // Synthetic acceptance, for tests and benchmarks only. [d - 1]: probability that the first d drafts of a chain are
-    // all accepted, whatever the target samples. Deeper drafts are always rejected. The text is not the target's.
+    // Synthetic acceptance, for tests and benchmarks only. synth_rates[d - 1] is the probability that the first d
+    // drafts of a chain are all accepted, whatever the target samples. Deeper drafts are always rejected. The emitted
+    // text is not the target's.
     std::vector<double> synth_rates;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Cuts prompts into slices while several conversations run. Decides which prompts share a batch with rounds, and which
-// wait for rows that another conversation is about to compute. With exactness on, this never changes a bit.
+// prompts wait for rows that another conversation is about to compute. With Exactness::on, sharing never changes a bit
+// of the results.
 #pragma once
 
 #include <vector>
@@ -11,7 +12,7 @@
 
 namespace eaglecpp {
 
-// One conversation's part of a batch, starting at its n_past: a slice of its prompt or a tree.
+// One conversation's rows in a batch, starting at its n_past: a slice of its prompt or a tree.
 struct BatchPart {
     Sequence * seq;
     int n_rows;     // prompt rows
@@ -27,7 +28,7 @@ class PromptSharing {
     PromptSharing(const Target & target, const RowCounts & exact_rows, bool can_draft)
         : target_(target), exact_rows_(exact_rows), can_draft_(can_draft) {}
 
-    // Returns true if these prompts may share the batch of these rounds.
+    // Returns true if the prompts of `reading` may share the batch of the rounds of `decoding`.
     bool can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const;
 
     // Returns the prompt slices to add to a batch that already has n_rows rows of rounds, in the order of `reading`.

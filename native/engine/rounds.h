@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The main loop. For each given conversation, a step runs a slice of its prompt or a round: plan, draft, verify,
-// accept, commit. Errors are not handled here; the engine restores the conversations.
+// accept, commit. Does not handle errors: after an exception the engine restores the conversations.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ namespace eaglecpp {
 
 struct TokenLogprobs {
     float logprob = 0.0f;
-    std::vector<Candidate> top;  // best first
+    std::vector<Candidate> top;  // likeliest tokens, best first
 };
 
 struct StepResult {
@@ -33,7 +33,7 @@ struct StepResult {
     std::vector<bool> accepted;  // tokens[i] was drafted
     std::vector<TokenLogprobs> logprobs;
     std::string finish;  // "" | "stop" | "length"
-    // Error that ended this conversation only. `tokens` is then empty.
+    // Error that ended only this conversation's generation. `tokens` is then empty.
     std::optional<Error> error;
 };
 
@@ -46,10 +46,11 @@ class Rounds {
     // See Engine::step.
     std::vector<StepResult> step(const std::vector<Sequence *> & sequences);
 
-    // Runs the accepted rows that the target no longer holds again, in exact batches.
+    // Runs the accepted rows that the target no longer holds once more, in exact batches.
     void replay(Sequence & s);
 
-    // Measures with the current best number of threads, which on a busy machine is not all of them.
+    // Measures the exact numbers of rows with the current best number of threads, which on a busy machine is below the
+    // maximum.
     ExactRows measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress);
 
     // Current number of threads for decoding.
@@ -80,8 +81,8 @@ class Rounds {
     Target & target_;
     Drafter * drafter_;
     bool can_draft_;
-    bool is_planned_ = false;  // of the current round
-    int n_embd_target_;        // of a hidden state
+    bool is_planned_ = false;  // state of the current round
+    int n_embd_target_;        // values of a hidden state
     Planner & planner_;
     Conversations & conversations_;
     const RowCounts & exact_rows_;

@@ -2,7 +2,8 @@
 // One conversation: the state that target and drafter hold for it, and its generation, if one is running.
 //
 // Invariants between steps:
-// - The target has run tokens [0, n_past). It holds all of them but the last n_replay, which must be run again.
+// - The target has run tokens [0, n_past). It still holds all of them except the last n_replay tokens, which it must
+// run again.
 // - During a generation, after the prefill, exactly one token has not been run: the root of the next round.
 //   n_past == tokens.size() - 1.
 // - The drafter has committed rows [0, draft.n_rows()). `hidden_states` holds the hidden states of positions
@@ -48,10 +49,10 @@ struct Stats {
     double predicted_ms = 0.0;            // wall time from the first token to the end of the last round
     double draft_ms = 0.0;                // drafter: commit and draft rows
     double verify_ms = 0.0;               // target: decode
-    std::vector<int> tried_per_depth;     // [depth - 1] rounds in which a draft of this depth could be accepted
-    std::vector<int> accepted_per_depth;  // [depth - 1] rounds in which it was
+    std::vector<int> tried_per_depth;     // [depth - 1] rounds with a draft of this depth that the target could accept
+    std::vector<int> accepted_per_depth;  // [depth - 1] rounds in which the target accepted it
 
-    // Adds a round. Returns how many drafts were compared with the target, and how many of them were accepted.
+    // Adds a round. Returns the number of drafts that were compared with the target, and the number of accepted drafts.
     std::pair<int, int> count(const DraftTree & tree, const MatchResult & result, bool is_first) {
         n_predicted += (int)result.tokens.size();
         if (is_first) return {0, 0};  // the first token comes with the prefill
@@ -75,8 +76,8 @@ struct Stats {
     }
 };
 
-// A position to which a conversation with sliding windows or a recurrent state can be cut. `bytes` are those of
-// Cells::save_end(); empty while the cells still contain them.
+// A position to which a conversation with sliding windows or a recurrent state can be cut. `bytes` are the bytes of
+// Cells::save_end(); they are empty while the cells still contain this state.
 struct Checkpoint {
     int n;
     std::vector<uint8_t> bytes;
@@ -85,7 +86,7 @@ struct Checkpoint {
 struct Sequence {
     int id = 0;
     SeqRange range;
-    Tokens tokens;  // prompt and generated
+    Tokens tokens;  // tokens of the prompt and the answer
     int n_past = 0;
     int n_replay = 0;
     std::vector<Checkpoint> checkpoints;  // in ascending order
@@ -94,16 +95,17 @@ struct Sequence {
     HiddenStateWindow hidden_states;
     TextIndex text;  // holds `tokens` while a generation drafts from them
 
-    // First row whose bits may differ from plain decoding; none_inexact if all rows are exact.
+    // First row whose bits may differ from target-only decoding with one row per batch; none_inexact if all rows are
+    // exact.
     static constexpr int none_inexact = INT_MAX;
     int inexact_from = none_inexact;
     bool is_exact() const { return inexact_from == none_inexact; }
     void mark_inexact(int pos) { inexact_from = std::min(inexact_from, pos); }
 
-    // The current generation.
+    // State of the current generation.
     bool is_active = false;
     int n_prompt = 0;
-    int n_max = 0;  // tokens.size() at which it ends
+    int n_max = 0;  // number of tokens at which the generation ends
     Exactness exactness = Exactness::off;
     GenerateParams params;
     std::vector<std::shared_ptr<const Image>> images;  // images of the prompt
@@ -117,19 +119,19 @@ struct Sequence {
     std::vector<std::string> plan_log;
     DraftedDepth drafted_depth;
     double decode_start_ms = 0.0;
-    std::optional<Error> failure;  // error of its sampler; the next step reports it and ends the generation
+    std::optional<Error> failure;  // error of the sampler; the next step reports it and ends the generation
 
     bool is_prefilling() const { return is_active && n_past < n_prompt; }
     // Position at which the prefill ends. If no answer is requested, the last prompt token is not run.
     int prompt_end() const { return n_max > n_prompt ? n_prompt : n_prompt - 1; }
 
-    // Returns the image whose row is run next, or null if a token is next.
+    // Returns the image if its rows are run next, or null if a token is run next.
     const Image * image() const {
         const auto has = [&](const auto & image) { return image->has(tokens[n_past]); };
         const auto found = std::find_if(images.begin(), images.end(), has);
         return found == images.end() ? nullptr : found->get();
     }
-    // Returns the number of prompt rows up to the next border between tokens and an image, or up to the end.
+    // Returns the number of prompt rows up to the next border between tokens and an image, or up to the prompt's end.
     int n_rows_alike() const {
         const Image * first = image();
         int end = n_past;
@@ -138,7 +140,8 @@ struct Sequence {
         return end - n_past;
     }
 
-    // Returns n, or the start of the image that a cut at n would split, if its rows see each other or share a position.
+    // Returns n or, if a cut at n would split an image whose rows see each other or share a position, the start of this
+    // image.
     int before_whole(const Tokens & prompt, int n) const {
         if (n == 0 || n >= (int)prompt.size() || prompt[n] >= 0) return n;
         for (const auto & image : images) {
@@ -155,16 +158,16 @@ struct Sequence {
     }
     HiddenStates pending() const { return hidden_states.from(draft->n_rows()); }
 
-    // Gives the pending rows to the drafter.
+    // Commits the pending rows to the drafter.
     void commit_pending() {
         if (n_pending() > 0) draft->commit(pending(), &tokens[draft->n_rows() + 1]);
     }
 };
 
-// Fewest rows for which copying from another conversation pays.
+// Smallest number of rows for which copying from another conversation pays.
 constexpr int n_adopt_least = 16;
 
-// Length of the common prefix, at most n_max.
+// Returns the length of the common prefix, at most n_max.
 inline int n_common(const Tokens & a, const Tokens & b, int n_max) {
     int n = 0;
     while (n < n_max && a[n] == b[n]) ++n;

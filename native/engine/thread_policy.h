@@ -4,9 +4,9 @@
 // of free cores.
 //
 // The number falls if recent decodes missed their cores, and either the system reports that other processes used them
-// or the decodes took longer than usual. So a program that ran before an answer takes no thread from it. The number
-// rises if the system reports more free cores, later each time that it had to fall again soon after. It stays the same
-// where the system reports nothing (only Linux does).
+// or the decodes took longer than usual. So a program that ended before a generation began takes no thread from it. The
+// number rises if the system reports more free cores. Each time that it soon had to fall again, the next rise comes
+// later. The number stays the same on systems that do not report the use of cores (all except Linux).
 //
 // The class has no clock; callers pass times in milliseconds.
 #pragma once
@@ -29,23 +29,23 @@ class ThreadPolicy {
 
     ThreadPolicy() : ThreadPolicy(1, 1, true, true) {}
 
-    // Takes the maximum number of threads for decoding and for prompts. A fixed number never changes.
+    // Takes the maximum numbers of threads for decoding and for prompts. A number that is fixed never changes.
     ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, bool is_prompt_fixed);
 
     // Returns the number of threads for a decode of this kind.
     int n_threads(Kind kind) const;
 
-    // Reports how many cores other processes recently left free.
+    // Reports how many cores other processes have recently left free.
     void hear_free(double n_cores, double now_ms);
 
-    // Reports a decode that ran with n_threads() threads.
+    // Reports a decode that ran with the number of threads that n_threads() returned.
     void learn(const Run & run, double now_ms);
 
     // Returns true if the last decode's threads were scheduled, so that its time is a valid measurement.
     bool is_timed() const { return is_timed_; }
 
   private:
-    // Usual time of decodes of one kind and number of rows.
+    // Usual time of decodes of the same kind and number of rows.
     struct Usual {
         double ms = 0.0;
         int n = 0;
@@ -60,9 +60,9 @@ class ThreadPolicy {
     bool is_timed_ = true;
     bool hears_ = false;
     double next_rise_ms_ = 0.0, gap_ms_;
-    double n_missed_ = 0.0;                           // cores that the threads recently missed
-    double window_wall_ = 0.0, window_cpu_ = 0.0;     // recent time of the threads, and time they ran
-    double window_usual_ = 0.0, window_timed_ = 0.0;  // recent usual time, and time taken by the same decodes
+    double n_missed_ = 0.0;                           // number of cores that the threads recently missed
+    double window_wall_ = 0.0, window_cpu_ = 0.0;     // recent wall time of the threads, and their CPU time
+    double window_usual_ = 0.0, window_timed_ = 0.0;  // recent usual time, and actual time of the same decodes
     std::map<std::pair<Kind, int>, Usual> usual_;     // by kind and rows, at the current number of threads
 };
 
