@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Limits for chat templates: size, memory, characters and time.
 
-A template comes with a model and may be hostile. A compiler needs more time and memory than in proportion to
-the text, so the text and its tokens are limited first. Two rules limit a rendering in either language. No
-value is larger than `MAX_CHARS` or `MAX_VALUE`, with shared parts counted each time, so no operation takes
-long. All values are charged to one `Budget`, which also checks the time, so many operations do not either.
+A template comes with a model and may be hostile. The time and memory of a compiler grow faster than the text,
+so the text and its tokens are limited first. Two rules limit a rendering in either language. No value is
+larger than `MAX_CHARS` or `MAX_VALUE`, with shared parts counted each time, so no operation takes long. All
+values are charged to one `Budget`, which also checks the time, so many operations together do not take long
+either.
 
 A child process is no alternative: a library should not start processes in other programs, and Windows and
 macOS do not limit the memory of a process.
@@ -51,21 +52,21 @@ and a busy machine makes no template hostile.
 
 NODE = 64
 """Bytes of a value without its characters."""
-_SMALL = 1024  # bytes of a flat list or dictionary that is measured again each time
+_SMALL = 1024  # bytes; a flat list or dictionary of this size is measured again each time
 _MAX_DEPTH = 100  # Python hashes nested tuples on the stack, without its own limit
 _MAX_BITS = 16_384
-_LOOK_S = 0.01  # between two readings of the thread's clock
+_LOOK_S = 0.01  # seconds between two readings of the thread's clock
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, *_VIEWS)
 
 
 def failed(why: str, line: int = 0) -> TemplateError:
-    """Returns the error of a template."""
+    """Returns the TemplateError for an error in a template."""
     return TemplateError(why, line, name="chat_template")
 
 
 def stopped(why: str) -> TemplateError:
-    """Returns the error of a template that exceeds a limit."""
+    """Returns the TemplateError for a template that exceeds a limit."""
     return failed(f"stopped: {why}")
 
 
@@ -80,7 +81,7 @@ class Budget:
         self.check_time()
 
     def spend(self, n_bytes: int) -> None:
-        """Charges bytes that are about to be written or read."""
+        """Charges bytes that a template is about to write or read."""
         self._n_bytes += n_bytes
         if self._n_bytes > MAX_BYTES:
             raise stopped(f"it needs more than {human_bytes(MAX_BYTES)}")
@@ -88,8 +89,8 @@ class Budget:
             self.check_time()
 
     def check_time(self) -> None:
-        """Raises TemplateError if the time is over. Reads the thread's clock, a system call, only once in
-        `_LOOK_S`.
+        """Raises TemplateError if the time of the rendering is used up. Reads the thread's clock, which is a
+        system call, only once in `_LOOK_S`.
         """
         now = time.perf_counter()
         if now >= self._look_at:
@@ -106,7 +107,7 @@ _deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
 
 @contextmanager
 def held(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Sets a variable inside the block."""
+    """Sets a context variable inside the `with` block."""
     token = variable.set(value)
     try:
         yield
@@ -115,42 +116,42 @@ def held(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 def budgeted() -> AbstractContextManager[None]:
-    """Charges one rendering inside the block to one budget."""
+    """Charges all values of a rendering inside the `with` block to one budget."""
     return held(budget, Budget())
 
 
 def rendered_together() -> AbstractContextManager[None]:
-    """Limits all renderings inside the block, in this thread, to the time of one. Shortening a conversation
-    renders it many times.
+    """Limits all renderings of this thread inside the `with` block to the time of one rendering, because
+    shortening a conversation renders it many times.
     """
     return held(_deadline, min(time.thread_time() + MAX_SECONDS, _deadline.get()))
 
 
 def rendered_at(date: datetime) -> AbstractContextManager[None]:
-    """Makes templates inside the block write this date."""
+    """Makes templates rendered inside the `with` block write this date."""
     return held(now, date)
 
 
 def check_time_left() -> None:
-    """Raises TemplateError if the renderings together have no time left."""
+    """Raises TemplateError if the renderings of `rendered_together` have used up their time."""
     Budget()
 
 
 def check_size(text: str) -> None:
-    """Raises TemplateError for a template that is too long to be read."""
+    """Raises TemplateError for a template that is too long to parse."""
     if len(text) > MAX_TEMPLATE:
         raise failed(f"{len(text)} characters; the maximum is {MAX_TEMPLATE}")
 
 
 def chars(n: int) -> None:
-    """Charges a text of `n` characters."""
+    """Charges a text of `n` characters to the budget."""
     if n > MAX_CHARS:
         raise failed(f"stopped after {MAX_CHARS} characters of output")
     budget.get().spend(n)
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Returns the parts as one text, charged."""
+    """Joins the parts to one text, and charges it to the budget."""
     n_chars, kept = 0, []
     for part in parts:
         n_chars += len(part)
@@ -165,8 +166,8 @@ def measure(value: Any, level: int = 0) -> tuple[int, int]:
     """Returns an upper bound of a value's size as text, JSON and memory, counting shared parts each time, and
     its depth.
 
-    Keeps the result, because templates cannot change lists and dictionaries. Raises TemplateError beyond the
-    limits.
+    The result is cached, because templates cannot change lists and dictionaries. Raises TemplateError beyond
+    the limits.
     """
     if isinstance(value, str):
         return NODE + len(value) * (2 if value.isascii() and value.isprintable() else 12), 0
@@ -191,14 +192,15 @@ def measure(value: Any, level: int = 0) -> tuple[int, int]:
     if max(depth, level) >= _MAX_DEPTH:
         raise stopped("a value nested too deeply")
     if (depth or size > _SMALL) and not isinstance(value, _VIEWS):
-        left.measures[id(value)] = value, (size, depth + 1)  # keeps the value alive, so its id stays unique
+        # the entry keeps the value alive, so the value's id stays unique
+        left.measures[id(value)] = value, (size, depth + 1)
         left.spend(4 * NODE)
     return size, depth + 1
 
 
 def made(value: Any) -> Any:
-    """Returns a new value, charged. An iterator is charged while it runs."""
-    budget.get().check_time()  # a comparison may have read two large values
+    """Charges a new value to the budget, and returns it. An iterator is charged while it runs."""
+    budget.get().check_time()  # comparing two large values may have taken long
     if isinstance(value, str):
         return as_text(value)
     if isinstance(value, Iterator):
@@ -210,8 +212,8 @@ def made(value: Any) -> Any:
 
 
 def counted(values: Iterable[Any]) -> Iterable[Any]:
-    """Returns an iterator that checks the time. Does not wrap one twice: a template could nest thousands,
-    which Python runs and frees on the stack.
+    """Returns an iterator that checks the time. An iterator is never wrapped twice, because a template could
+    nest thousands of wrappers, and Python runs and frees them on the stack.
     """
     is_one = isinstance(values, GeneratorType) and values.gi_code is _counting.__code__
     return values if is_one else _counting(values)
@@ -225,7 +227,9 @@ def _counting(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def as_text(value: Any) -> str:
-    """Returns `str(value)`, charged. A character beyond ASCII takes up to four bytes."""
+    """Returns `str(value)`, and charges the text to the budget. A character beyond ASCII counts as up to four
+    bytes.
+    """
     if not isinstance(value, str):
         chars(measure(value)[0])
         return str(value)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Readers and writers of tool calls, one for each kind of syntax.
 
-Only the marks of the syntax itself end a value: text inside a value is never another call. If values have no
-quotes, the tool's schema gives their type.
+Only the marks of the syntax itself end a value, so text inside a value is never another call. If values have
+no quotes, the tool's schema determines their types.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Read = Callable[[str, Tools], "tuple[list[ToolCall], int]"]
 KEY = "probe_key"
 """The name of the one argument in a printed call."""
 _GEMMA_QUOTE = '<|"|>'
-_SPACE = r"(?:\]<\]\w+\[>\[)"  # MiniMax M3 writes it before each tag
+_SPACE = r"(?:\]<\]\w+\[>\[)"  # MiniMax M3 writes this text before each tag
 TAG = re.compile(
     rf"<\|(?:open|close)\|>[^<>|]*<\|sep\|>|{_SPACE}?<(?!\])[^<>\s]+>|\[[A-Z_]+\]|<(?!\])[^<>]+>"
 )
 """A tag, or another mark with the same role."""
 _LAST_TAG = re.compile(rf"{_SPACE}?<[^<]*\Z")
-_LONGEST_HEAD = 512  # characters from a call's beginning to its arguments
+_LONGEST_HEAD = 512  # maximum characters from a call's beginning to its arguments
 
 
 # JSON
@@ -42,7 +42,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def write_json(value: Any) -> str:
-    """Returns a value as JSON."""
+    """Writes a value as JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -56,7 +56,7 @@ _BETWEEN = re.compile(r"(?:[\s;,]|```(?:json)?)*+")
 
 
 def read_json(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
-    """Reads JSON values, each one call or a list of calls."""
+    """Reads calls from JSON values; each value is a call or a list of calls."""
     calls: list[ToolCall] = []
     at = end = 0
     while (at := _end(_BETWEEN, text, end)) < len(text) and text[at] in "{[":
@@ -72,7 +72,7 @@ def _from_json(value: Any) -> Iterator[ToolCall]:
         return
     if not isinstance(value, Mapping):
         raise ValueError("not a call")
-    function = value.get("function", value.get("tool_name", value))  # the latter in Command R
+    function = value.get("function", value.get("tool_name", value))  # Command R calls this key "tool_name"
     if isinstance(function, str):
         function = {**value, "name": function}
     for name, arguments in value.items() if len(value) == 1 and function is value else ():
@@ -96,7 +96,7 @@ def _object_at(text: str, at: int) -> tuple[dict[str, Any], int]:
     return value, end
 
 
-# A name, marks, and an object: Mistral, DeepSeek, Kimi, gpt-oss, Functionary 3.1
+# a name, marks and an object: Mistral, DeepSeek, Kimi, gpt-oss, Functionary 3.1
 
 _NAMED = re.compile(
     r"(?<![\w.-])(?:functions\.|call:)?([A-Za-z_][\w.-]*+)(?::(\d++))?"
@@ -107,7 +107,7 @@ _MARKS_ONLY = re.compile(r"(?:\s|```|<[^<>{}\n]{1,40}+>)*+")
 
 
 def read_named(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
-    """Reads names, each followed by a JSON object, or calls in JSON."""
+    """Reads calls of the form name, then JSON object; otherwise reads calls in JSON."""
     if text.lstrip().startswith(("[", "{")):
         return read_json(text, tools)
     calls: list[ToolCall] = []
@@ -117,7 +117,7 @@ def read_named(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
         if match is None:
             break
         arguments, end = _object_at(text, brace)
-        # the id of a call of Kimi K2, which its template prints before the result
+        # Kimi K2's id of a call, which its template prints before the result
         id = "" if match[2] is None else f"functions.{match[1]}:{match[2]}"
         calls.append(ToolCall(match[1], arguments, id))
     return calls, _end(_MARKS_ONLY, text, end) if calls else 0
@@ -144,7 +144,9 @@ _BARE_JSON = re.compile(r"\s*(?:-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|f
 
 
 def read_gemma(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
-    """Reads `call:name{key:<|"|>text<|"|>,other:1}` of Gemma 4: JSON with other quotes and bare keys."""
+    """Reads Gemma 4's calls `call:name{key:<|"|>text<|"|>,other:1}`: JSON with other quotes and with keys
+    without quotes.
+    """
     if text.count(_GEMMA_QUOTE) % 2:
         raise ValueError("ends within a text")
     plain = _GEMMA_PART.sub(_gemma_json, text)
@@ -174,7 +176,7 @@ def _gemma_key(key: str) -> str:
     return key if re.fullmatch(r"[\w.-]+", key) else _write_gemma(key)
 
 
-# Python: `[name(key=value, ...), ...]`, of LFM2 and Llama 3.2
+# Python syntax of LFM2 and Llama 3.2: `[name(key=value, ...), ...]`
 
 _CALL = re.compile(r"\s*([A-Za-z_][\w.-]*+)\(\s*")
 _ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*+)\s*=\s*")
@@ -184,7 +186,7 @@ _PYTHON_TOKEN = re.compile(
 
 
 def read_python(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
-    """Reads calls in Python's syntax, with literals of JSON or Python. Evaluates nothing else."""
+    """Reads calls in Python's syntax, with literals of JSON or Python. No other expression is evaluated."""
     calls: list[ToolCall] = []
     at = _end(re.compile(r"\s*\["), text, 0)
     while at and (match := _CALL.match(text, at)):
@@ -237,15 +239,15 @@ def _write_python(arguments: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={write_json(value)}" for key, value in arguments.items())
 
 
-# The kinds of syntax
+# Kinds of syntax
 
 
 @dataclass(eq=False)
 class Syntax:
-    """Syntax of the calls in a block.
+    """Syntax of the tool calls in a block.
 
-    read:      reader of a block
-    write:     writer of the arguments of a call
+    read: reads the calls of a block
+    write: writes the arguments of a call
     value_end: pattern that ends a text value
     argument:  pattern of the arguments in a printed call, with "\\0" for the value of `KEY`
     """
@@ -280,15 +282,16 @@ FUNCTIONARY = Syntax(_reader_of_message(r"(?:>>>)?([\w.-]++)\n"))
 """Messages of Functionary 3.2: `>>>name`, a line break and an object."""
 
 
-# Tags around names and values without quotes: Qwen Coder, GLM, MiniMax, DeepSeek V3.2, Kimi K3, Hunyuan
+# Syntax with tags around names, and values without quotes: Qwen Coder, GLM, MiniMax, DeepSeek V3.2, Kimi K3,
+# Hunyuan
 
 
 class Tags(Syntax):
     """Calls in tags, learned from a printed call.
 
     printed:   the call
-    value_end: tag after its value
-    call_end:  tag at its end, "" without a tag
+    value_end: tag after the value in this call
+    call_end: tag at the end of this call, "" without a tag
 
     A value ends at its closing tag if another argument or the end of the call follows.
     """
@@ -302,10 +305,11 @@ class Tags(Syntax):
         self._argument = before_key, before_value, value_close
         self._space = behind_name[len(behind_name.rstrip()) :]  # between arguments
         self._has_cdata = value_end == "</param>"  # MiniCPM5
-        self._is_tree = KEY in value_end  # MiniMax M3 names tags like the arguments
+        self._is_tree = KEY in value_end  # MiniMax M3 has a tag for each argument, with the argument's name
         prefix, suffix = before_name.strip(), behind_name.strip()
         self._is_named = bool(prefix or suffix)
-        suffix = re.sub(r"\d+", r"\\d+", re.escape(suffix))  # Kimi K3 numbers its calls
+        # Kimi K3 numbers its calls, so digits match any number
+        suffix = re.sub(r"\d+", r"\\d+", re.escape(suffix))
         self._name = re.compile(rf'\s*+{re.escape(prefix)}\s*+([^<>"\s]++){suffix}')
         self._close = re.compile(rf"\s*+{re.escape(call_end)}\s*+")
         key, mark = re.escape(before_key), re.escape(before_value.strip())
@@ -355,7 +359,9 @@ class Tags(Syntax):
         return arguments, at
 
     def _elements(self, text: str, at: int) -> tuple[list[tuple[str, Any]], int]:
-        """Returns the elements up to the closing tag of their parent, as texts or lists of elements."""
+        """Reads elements of MiniMax M3 up to the closing tag of their parent. Returns each as a text or a
+        list of elements.
+        """
         before = re.escape(self._argument[0])
         elements: list[tuple[str, Any]] = []
         while tag := re.compile(rf"\s*+{before}([^<>/\s]++)>").match(text, at):
@@ -387,7 +393,7 @@ class Tags(Syntax):
 
 
 def _of_tree(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
-    """Returns the value of an element, with the types of the schema."""
+    """Returns the value of a MiniMax M3 element, converted to the types of the schema."""
     if isinstance(value, str):
         return typed(value, _kinds(schema, root))
     if all(name == "item" for name, _ in value) and "object" not in _kinds(schema, root):
@@ -396,14 +402,14 @@ def _of_tree(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
     return {name: _of_tree(one, _property(schema, root, name), root) for name, one in value}
 
 
-# Types of values without quotes
+# Types of values that have no quotes
 
 
 def typed(text: str, kinds: set[str]) -> Any:
-    """Returns a value without quotes in a type that a schema allows.
+    """Converts a value that has no quotes to a type that a schema allows.
 
-    The value is a text if texts are allowed, except for `null` if null is allowed as well. Without a type,
-    JSON is read as JSON.
+    If the schema allows texts, the value stays a text, except for `null` if null is allowed as well. If the
+    schema has no type, valid JSON is parsed.
     """
     plain = text.strip()
     if "string" in kinds:
@@ -430,7 +436,7 @@ def _kind(value: Any) -> set[str]:
 
 
 def _kinds(schema: Any, root: Mapping[str, Any]) -> set[str]:
-    """Returns the types that a schema allows, empty if it names none."""
+    """Returns the JSON types that a schema allows; empty if the schema names no type."""
     kinds: set[str] = set()
     for one in _alternatives(schema, root):
         kind = one.get("type")
@@ -442,13 +448,13 @@ def _kinds(schema: Any, root: Mapping[str, Any]) -> set[str]:
 
 
 def _property(schema: Any, root: Mapping[str, Any], key: str) -> Any:
-    """Returns the schema of an object's value."""
+    """Returns the schema of the value under a key of an object."""
     properties = (one.get("properties") for one in _alternatives(schema, root))
     return next((one[key] for one in properties if isinstance(one, Mapping) and key in one), {})
 
 
 def _alternatives(schema: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the schema and, if it has no type, the schemas that it refers to or combines."""
+    """Returns a schema; for a schema without a type, also the schemas that it refers to or combines."""
     found: dict[int, Mapping[str, Any]] = {}
     left = [schema]
     while left:

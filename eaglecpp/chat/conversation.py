@@ -28,20 +28,20 @@ ConversationState = tuple[tuple[Message, ...], int]
 
 
 class PromptMemory:
-    """Texts in the caches of a conversation, with their tokens."""
+    """Texts in the engine's caches of a conversation, with their tokens."""
 
     def __init__(self, vocabulary: Vocabulary, n_ctx: Callable[[], int]) -> None:
         self._vocabulary = vocabulary
         self._n_ctx = n_ctx
-        # prompts, alone and with their answers, each a prefix of the next
+        # (text, tokens) of prompts with and without their answers; each text is a prefix of the next
         self._known: list[tuple[str, Sequence[int]]] = []
 
     def continued(self, prompt: Rendered) -> list[int] | None:
-        """Returns the tokens of a prompt that begins with a known text; None for any other prompt, or if no
-        room for an answer is left.
+        """Returns the tokens of a prompt that continues a known text. Returns None for any other prompt, or
+        if no room for an answer is left.
         """
         for known, tokens in reversed(self._known):
-            # an evicted image must be encoded again
+            # the engine must encode an evicted image again
             if prompt.text.startswith(known) and self._vocabulary.has_images(tokens):
                 text, n_room = prompt.text[len(known) :], self._n_ctx() - len(tokens)
                 if n_room <= 0:
@@ -50,14 +50,15 @@ class PromptMemory:
                     rest = self._vocabulary.tokenize_images(text, prompt.images, add_bos=False, n_ctx=n_room)
                 except ContextFullError:
                     return None
-                # Only a control token is a safe boundary: tokenizers merge other texts, or insert a space.
+                # Only a control token is a safe boundary, because tokenizers merge other texts or insert a
+                # space.
                 if not rest or rest[0] < 0 or not self._vocabulary.token_to_piece(rest[0]):
                     return [*tokens, *rest]
         return None
 
     def remember(self, prompt: Rendered, completion: Completion) -> None:
-        """Remembers an answer for the next prompt if its tokens decode to exactly its text. A stop string
-        cuts the text, but not the tokens.
+        """Remembers an answer for the next prompt, if the answer's tokens decode to exactly its text. A stop
+        string shortens the text, but not the tokens.
         """
         tokens, vocabulary = completion.tokens, self._vocabulary
         if tokens and vocabulary.is_end(tokens[-1]):
@@ -74,7 +75,7 @@ class PromptMemory:
 
 
 class Conversation:
-    """Messages of a conversation.
+    """The messages of a conversation.
 
     system:     the system prompt, "" without one
     examples:   the model's own messages
@@ -92,13 +93,13 @@ class Conversation:
 
     @property
     def question(self) -> str:
-        """The question without an answer, "" if all questions have one."""
+        """The question that has no answer yet, "" if all questions have an answer."""
         last = self.messages[-1] if self.messages else None
         return last.content if last is not None and last.role == Role.USER else ""
 
     def ask(self, text: str, images: Sequence[bytes] = (), files: Sequence[str] = ()) -> None:
-        """Adds a question. An earlier question without an answer becomes its first part, because many
-        templates refuse two questions in a row.
+        """Adds a question. An earlier question without an answer becomes the first part of the new question,
+        because many templates refuse two questions in a row.
 
         images: bytes of images, before the question
         files:  texts between the images and the question
@@ -112,8 +113,9 @@ class Conversation:
         self.messages = [*before, _asked(question, text, images, files)]
 
     def edit(self, text: str, images: Sequence[bytes] = (), files: Sequence[str] = ()) -> bool:
-        """Replaces the text of the last question, keeps its attachments, adds these, and removes the answer.
-        Returns False without a question. Arguments and errors as for `ask`.
+        """Replaces the text of the last question, keeps its attachments, adds the given ones, and removes the
+        answer. Returns False if there is no question. Takes the arguments of `ask`, and raises the same
+        errors.
         """
         questions = [index for index, message in enumerate(self.messages) if message.role == Role.USER]
         if questions:
@@ -127,7 +129,7 @@ class Conversation:
         self.messages.append(Message(Role.ASSISTANT, content, thinking))
 
     def drop_answer(self) -> bool:
-        """Removes the last answer. Returns whether a question is left."""
+        """Removes the last answer. Returns True if a question is left."""
         while self.messages and self.messages[-1].role != Role.USER:
             self.messages.pop()
         self._clip()
@@ -140,11 +142,11 @@ class Conversation:
         return question
 
     def state(self) -> ConversationState:
-        """Returns the state for `restore`."""
+        """Returns the state of the conversation for `restore`."""
         return tuple(self.messages), self.n_left_out
 
     def restore(self, state: ConversationState) -> None:
-        """Restores an earlier state."""
+        """Restores an earlier state of the conversation."""
         messages, self.n_left_out = state
         self.messages = list(messages)
 
@@ -162,9 +164,9 @@ class Conversation:
     def fit(self, count: Callable[[Sequence[Message]], int], n_ctx: int, room: int) -> list[Message]:
         """Leaves out the oldest exchanges until the prompt and `room` tokens for the answer fit in `n_ctx`.
 
-        Returns the messages left out by this call. If possible, the prompt shrinks to half of the context, so
-        that the next turns keep a prefix for caches to reuse. The last question always stays, even if it does
-        not fit.
+        Returns the messages that this call left out. If possible, the prompt shrinks to half of the context,
+        so that the prompts of the next turns begin with the same text, which caches can reuse. The last
+        question always stays, even if it does not fit.
         """
         before = self.n_left_out
         starts = [i for i, one in enumerate(self.messages) if i > before and one.role == Role.USER]
@@ -186,7 +188,7 @@ class Conversation:
 
 
 def _asked(question: Message, text: str, images: Sequence[bytes], files: Sequence[str]) -> Message:
-    """Returns a question with another text, and with additional images and files."""
+    """Returns a copy of a question with another text, and with additional images and files."""
     head = question.content[: question.attached] or "".join(map(image_mark, question.images))
     head += "".join(image_mark(checked_image(data)) for data in images) + "".join(f"{f}\n\n" for f in files)
     return replace(question, content=head + text, images=(*question.images, *images), attached=len(head))

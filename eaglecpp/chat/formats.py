@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tables of the formats in which models answer: one of layouts, with thinking, and one of tool calls.
+"""Two tables of the formats in which models answer: layouts with thinking, and formats of tool calls.
 
 A new family of calls is one line of `_PRINTED`, a new family of thinking is one entry of `_LAYOUTS`. The
 format of a call is learned from a call that the chat template prints, or taken from `KNOWN`. `reader.Reader`
@@ -80,7 +80,7 @@ class Layout:
     channels: Channels | None = None
 
     def closing(self, text: str) -> str:
-        """Returns the text that closes an open thought, so that the answer begins after it."""
+        """Returns the text that closes an open thought, so that the answer begins after this text."""
         begin = text.rfind(self.open) + len(self.open)
         breaks = int(self.breaks and text[begin : begin + 1] == "\n")
         return "\n" * breaks + self.close + self.after + self.plain + "\n\n" * breaks
@@ -150,7 +150,7 @@ _LAYOUTS = (
         "all\n",
         after=">>>",
         channels=Channels(
-            beginnings=(">>>", ""),  # the prompt ends with the first ">>>"
+            beginnings=(">>>", ""),  # the first ">>>" is the end of the prompt
             mark="\n",
             thought="(?!)",
             call=r"\A(?!(?:>>>)?all\Z)",
@@ -167,7 +167,7 @@ def layout_of(template: str) -> Layout | None:
     """Returns the layout of a chat template, None if its answers are plain text.
 
     template: the template and a prompt that it rendered, with "\\0" for a thought; unknown tags are learned
-              from the text around it
+              from the text around the "\0"
     """
     found = (
         one
@@ -185,11 +185,11 @@ def thinking_tags(layout: Layout | None) -> Layout | None:
 
 def behind_thought(grammar: str, tags: Layout, begins: Begins) -> str:
     """Returns a Lark grammar for a thought followed by an answer that matches `grammar`. The thought is
-    optional unless the prompt opened it.
+    optional unless the prompt opened a thought.
     """
     form = re.sub("^start:", "form_behind_thought:", grammar, count=1, flags=re.MULTILINE)
     plain = _literal(tags.plain)
-    if tags is GPT_OSS:  # its header may declare that the answer is JSON
+    if tags is GPT_OSS:  # gpt-oss's header may declare that the answer is JSON
         before, message = tags.plain.rsplit("<", 1)
         plain = f'{_literal(before)} (" "? "<|constrain|>json")? {_literal("<" + message)}'
     answer = f"{plain} form_behind_thought"
@@ -211,7 +211,7 @@ def _literal(text: str) -> str:
 
 @dataclass(frozen=True)
 class CallFormat:
-    """Format of a model's calls.
+    """Format of a model's tool calls.
 
     open:        mark before a block of calls, "" without a mark
     close:       mark after the block, "" if the block ends with its message or the answer
@@ -232,7 +232,7 @@ class CallFormat:
     is_message: bool = False
 
     def calls(self, text: str, tools: Tools) -> list[ToolCall] | None:
-        """Returns the calls of a complete block, None for any other text."""
+        """Returns the tool calls in a complete block, None for any other text."""
         try:
             calls, end = self.syntax.read(text, tools)
         except (ValueError, RecursionError):
@@ -240,7 +240,7 @@ class CallFormat:
         return calls if calls and not text[end:].strip() else None
 
     def write(self, calls: Sequence[ToolCall]) -> str:
-        """Returns calls in this format."""
+        """Writes tool calls in this format."""
         written = [self._written(call, index) for index, call in enumerate(calls)]
         if not self.close and self.syntax is JSON:
             return self.open + "".join(written)
@@ -284,7 +284,7 @@ _JSON_START = re.compile(r'(?:\[\s*)?\{[^{}]*"\Z')
 
 
 def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
-    """Returns the formats of a printed call, () if its syntax is unknown.
+    """Learns the formats of tool calls from a printed call; () if its syntax is unknown.
 
     called: the call, with "\\0" for its name and the value of its argument `KEY`
     said:   a prompt without a call, and so without the marks of calls
@@ -300,7 +300,7 @@ def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
     tag, close = _marks(before, behind, said, start)
     body = behind.partition(close)[0] if close else behind
     value_end, call_end, *_ = *TAG.findall(body), "", ""
-    # a tag with the name
+    # the tag that contains the name
     unclosed = before[before.rfind("<") :] if before.rfind("<") > before.rfind(">") else ""
     lead = before.rpartition(tag)[2] if tag else start[0] if start else unclosed
     printed = f"{lead}\0{between}\0{body}"
@@ -309,7 +309,7 @@ def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
         if syntax is JSON and unclosed:  # Functionary 3.1
             tag, close, printed = unclosed, value_end, printed.removeprefix(unclosed)
         syntax = NAMED if syntax is JSON and not start else syntax
-        # the text after the arguments, without the end of the message
+        # matches the text after the arguments, without the end of the message
         ends = re.compile(syntax.argument.pattern + r"""(?:\s*(?:[\]})]|,\s*"\w+":\s*"[^"]*"))*""")
         end = ends.search(printed)
         assert end is not None
@@ -324,16 +324,18 @@ def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
     single = CallFormat(prefix, call_end, tags, printed, is_part=True)
     if not tag or (prefix and not close):
         return (single,)
-    # Muse also names the tool in the header of the message
+    # Muse also writes the tool's name into the header of the message
     opening = before[: before.find(tag) + len(tag)] if index > 1 else tag
     is_message = index > 1 or tag.startswith("<|open|>")
     block = CallFormat(opening, close, tags, printed, needs_close=not call_end, is_message=is_message)
-    # Qwen Coder forgets the block's mark
+    # Qwen Coder sometimes forgets the mark of the block
     return (block, single) if prefix and call_end and not is_message else (block,)
 
 
 def _marks(before: str, behind: str, said: str, start: re.Match[str] | None) -> tuple[str, str]:
-    """Returns the marks around a printed call, "" for a missing one. start: the beginning of its JSON."""
+    """Returns the marks before and after a printed call, "" for a missing mark. start: text at which the
+    call's JSON begins.
+    """
     tags_behind = TAG.findall(behind)
     opens = (
         one
@@ -341,7 +343,7 @@ def _marks(before: str, behind: str, said: str, start: re.Match[str] | None) -> 
         if one not in said and not one.startswith("</") and one not in tags_behind
     )
     tag = next(opens, "")
-    if not tag and start:  # a text, as in Command R+, or a header, as in GigaChat 3
+    if not tag and start:  # the call follows a text, as in Command R+, or a header, as in GigaChat 3
         head = before[: start.start()].strip()
         line = head[head.rfind(">") + 1 :].strip() or head.rpartition("\n")[2]
         tag = line if line not in said else ""
@@ -356,14 +358,14 @@ HERMES = next(one for one in KNOWN if one.open == "<tool_call>")
 
 
 def formats_of(template: str, called: str = "", said: str = "") -> tuple[CallFormat, ...]:
-    """Returns the formats of calls of a model with a chat template, () if the template has no calls.
+    """Returns the formats of tool calls of a model with this chat template; () if the template has no calls.
 
-    A call that the template prints (`called` and `said`, as in `learned`) takes precedence over marks that it
-    mentions.
+    A call that the template prints (`called` and `said`, as in `learned`) takes precedence over marks in the
+    template's text.
     """
     found = learned(called, said)
     if found and found[0].open:
         return found
     mentioned = [one for one in KNOWN if one.open in template][:1]
-    # Llama 3's template prints no mark, but the model may write one
+    # Llama 3's template prints no mark, but the model may write a mark
     return (*mentioned, *(one for one in found if not mentioned))

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Renders Go's text/template as Ollama's TEMPLATEs use it, with a conversation as Ollama passes it.
+"""Renders templates of Go's text/template, as in Ollama's TEMPLATE instructions, with the values that Ollama
+passes for a conversation.
 
     template = Template.parse("{{ range .Messages }}<{{ .Role }}>{{ .Content }}{{ end }}")
     text = template.render(messages)
 
 The language: text, comments, `if`, `with`, `range` (with `break` and `continue`), `define`, `template`,
-variables, pipelines, and the functions below. Anything else is an error with its line, raised when the
-template is parsed. The template becomes a syntax tree of Jinja, which `chat.jinja` compiles and limits. Its
-values are Python's, with the truth of Go's:
+variables, pipelines, and the functions below. For anything else, parsing the template raises an error with
+the line. The template becomes a syntax tree of Jinja, which `chat.jinja` compiles and limits. Values are
+Python objects, and count as true or false by Go's rules:
 
     nil            None        prints as <no value>, inside of functions as <nil>
     string         str         bytes that are not UTF-8 are surrogates U+DC80 to U+DCFF
@@ -49,8 +50,8 @@ from eaglecpp.errors import InvalidValueError, TemplateError
 class Struct:
     """A Go struct.
 
-    json_names: names of the fields in JSON, with "?" for a field that is omitted if empty; the struct prints
-                as JSON, with "" as {a b c}
+    json_names: names of the fields in JSON, ending in "?" for a field that is omitted if empty; the struct
+                prints as JSON, or with "" as {a b c}
     """
 
     def __init__(self, json_names: str = "", **fields: Any) -> None:
@@ -61,19 +62,21 @@ class Struct:
 
 
 class JsonList(tuple[Any, ...]):
-    """A slice that prints as JSON."""
+    """A Go slice that prints as JSON."""
 
 
 class JsonDict(dict[str, Any]):
-    """A map that prints as JSON."""
+    """A Go map that prints as JSON."""
 
 
 class TypeNames(tuple[str, ...]):
-    """The types of a tool's property. A single one prints as its name."""
+    """The types of a tool's property. A single type prints as its name."""
 
 
 def go_value(value: Any) -> Any:
-    """Returns a JSON value with sorted keys, because Go walks and prints maps in the order of their keys."""
+    """Returns a JSON value with its keys sorted, because Go walks and prints maps in the order of their
+    keys.
+    """
     if isinstance(value, Mapping):
         return {key: go_value(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
@@ -82,7 +85,7 @@ def go_value(value: Any) -> Any:
 
 
 def printed(value: Any) -> str:
-    """Returns a value as `%v` prints it."""
+    """Formats a value like Go's `%v`."""
     if value is None:
         return "<nil>"
     if isinstance(value, bool):
@@ -104,7 +107,7 @@ _JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 def _json(value: Any) -> str:
-    """Returns a value as Go's encoding/json writes it: no spaces, `<`, `>` and `&` escaped."""
+    """Formats a value like Go's encoding/json: without spaces, and with `<`, `>` and `&` escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=lambda one: one.json)
     return text.translate(_JSON_ESCAPES)
 
@@ -113,11 +116,11 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-# Functions. Each raises ValueError for invalid arguments.
+# Functions of templates. Each raises ValueError for invalid arguments.
 
 
 def _elements(value: Any) -> Any:
-    """Returns the elements that an index counts."""
+    """Returns the elements of a value that an index counts: bytes of a string, elements of a list."""
     if not isinstance(value, str | list | tuple):
         raise ValueError(f"{printed(value):.80} is neither a text nor a list")
     return _bytes(value) if isinstance(value, str) else value
@@ -166,8 +169,8 @@ _VERBS = {"v": object, "s": str | list | tuple | dict | None, "q": str, "d": int
 
 
 def _printf(form: Any, *values: Any) -> str:
-    """Returns the format with its directives replaced. Raises ValueError where Go would write an error such
-    as `%!d(string=hi)` into the text.
+    """Returns the format with its directives replaced. Raises ValueError for a directive for which Go would
+    write an error such as `%!d(string=hi)` into the text.
     """
     left = list(values)
 
@@ -240,7 +243,7 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 _ENVIRONMENT = ENVIRONMENT.overlay()
-_ENVIRONMENT.filters = ENVIRONMENT.filters | {  # no template can write their names
+_ENVIRONMENT.filters = ENVIRONMENT.filters | {  # templates cannot write the names of these filters
     "go call": _called,
     "go field": _field,
     "go items": _items,
@@ -250,7 +253,7 @@ _ENVIRONMENT.filters = ENVIRONMENT.filters | {  # no template can write their na
 
 # The language
 
-# Only matches white space from its first character, because a template may have much of it.
+# White space only matches from its first character, because a template may have long runs of it.
 _TRIM = r"(?:(?<![ \t\r\n])[ \t\r\n]+)?\{\{-"
 _DELIMITER = re.compile(
     rf"(?P<comment>(?:{_TRIM}[ \t\r\n]|\{{\{{)/\*.*?\*/(?:[ \t\r\n]-\}}\}}[ \t\r\n]*|\}}\}}))"
@@ -267,7 +270,7 @@ _TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """A token.
+    """A token of the template language.
 
     kind:   a group of `_TOKEN`, "text", "open" or "eof"; the text of a word or a sign
     text:   the token as written
@@ -304,7 +307,7 @@ def lex(text: str) -> Iterator[Token]:
 
 
 def _constant(token: Token) -> Any:
-    """Returns the value of a literal. A string may have the escapes of JSON."""
+    """Returns the value of a literal. A string may have JSON's escapes."""
     match token.kind:
         case "string":
             try:
@@ -339,16 +342,16 @@ def _filter(name: str, value: nodes.Expr, *others: Any) -> nodes.Expr:
 
 
 def _framed(body: Sequence[nodes.Node]) -> list[nodes.Node]:
-    """Returns a body with its own slots for variables, which an inner block may set."""
+    """Returns a body with its own slots for variables, which inner blocks may set."""
     call = nodes.Call(_load("namespace"), [], [], None, None)
     return [nodes.Assign(nodes.Name("slots", "store"), call), _set("root", _load("dot")), *body]
 
 
 class Parser:
-    """Parser of a template to a syntax tree of Jinja, by recursive descent.
+    """Parser that turns a template into a syntax tree of Jinja, by recursive descent.
 
     A template without `.Messages` and `.Response` gets a `.Response` at its end. uses: the fields and
-    variables in it, in lower case.
+    variables in the template, in lower case.
     """
 
     def __init__(self, tokens: Sequence[Token]) -> None:
@@ -356,7 +359,7 @@ class Parser:
         self._at = self._level = self._n_loops = self._n_names = 0
         self._dot = "dot"
         self._variables = [("$", "root")]  # and their slots
-        self._is_late: bool | None = False  # after the first `.Response`; None inside a definition
+        self._is_late: bool | None = False  # true after the first `.Response`; None inside a definition
         self._called: list[tuple[str, int]] = []
         self._defined: dict[str, nodes.Node] = {}
         self.uses: set[str] = set()
@@ -391,7 +394,7 @@ class Parser:
         return f"n{self._n_names}"
 
     def _body(self) -> tuple[list[nodes.Node], Token]:
-        """Returns the nodes up to an `end`, an `else` or the end of the text, and that token."""
+        """Parses up to an `end`, an `else` or the end of the text. Returns the nodes and that last token."""
         found: list[nodes.Node] = []
         self._enter()
         while True:
@@ -407,7 +410,7 @@ class Parser:
             found += [node.set_lineno(token.line) for node in some]
 
     def _ended(self, end: Token) -> None:
-        """Takes the end of a block."""
+        """Parses the `end` of a block."""
         if end.kind != "end":
             raise TemplateError(f"unexpected {end.text}; a block is closed with {{{{ end }}}}", end.line)
         self._take("end", "close")
@@ -488,7 +491,9 @@ class Parser:
         return [nodes.Output([nodes.Call(_load(_macro(name)), [value], [], None, None)])]
 
     def _pipeline(self, where: str, end: str) -> tuple[nodes.Expr, list[str]]:
-        """Returns the value, and the slots of the variables that get it."""
+        """Parses a pipeline. Returns its value, and the slots of the variables that the value is assigned
+        to.
+        """
         start, names, sign = self._peek(), [], Token(",", ",", 0)
         while sign.kind == "," and self._peek().kind == "variable" and self._peek(1).kind in (":=", "=", ","):
             names.append(self._take())
@@ -517,7 +522,9 @@ class Parser:
         raise TemplateError(f"undefined variable {token.text}; declare it first, with :=", token.line)
 
     def _command(self, piped: nodes.Expr | None) -> nodes.Expr:
-        """Returns the value of a command. The value of the previous command is its last operand."""
+        """Parses a command of a pipeline and returns its value. The value of the previous command is the last
+        operand.
+        """
         first = self._peek()
         operands: list[nodes.Expr] = []
         if first.kind == "name":
@@ -579,7 +586,7 @@ def _call(token: Token, arguments: Sequence[nodes.Expr]) -> nodes.Expr:
     return nodes.Filter(nodes.Const(name), "go call", list(arguments), [], None, None)
 
 
-# The values that Ollama passes to a template. The names of the fields and their order in JSON are part of the
+# Values that Ollama passes to a template. The names of the fields and their order in JSON are part of the
 # prompt. Fields that Ollama's types lack, such as the `default` of a tool's parameter, are left out.
 
 
@@ -611,7 +618,7 @@ def _tool_value(tool: Mapping[str, Any]) -> Struct:
 
 
 def _struct(json_names: str, values: Mapping[str, Any]) -> Struct:
-    """Returns the struct of a tool or schema with fields of these names in JSON."""
+    """Returns the struct for a tool or schema; the fields have these names in JSON."""
     fields: dict[str, Any] = {}
     for json_name in json_names.split():
         name = json_name.removesuffix("?")
@@ -648,10 +655,10 @@ def _given(values: Mapping[str, Any], key: str, kind: type) -> Any:
 
 @dataclass(frozen=True)
 class Template:
-    """A parsed TEMPLATE. has_messages: it mentions `.Messages`.
+    """A parsed TEMPLATE. has_messages: the template mentions `.Messages`.
 
-    It then runs once, with all messages. An older template runs once for each exchange, with `.System`,
-    `.Prompt` and `.Response`, and the last run ends at `.Response`, where the model continues.
+    Such a template runs once, with all messages. An older template runs once for each exchange, with
+    `.System`, `.Prompt` and `.Response`; its last run ends at `.Response`, where the model continues.
     """
 
     has_messages: bool
@@ -671,7 +678,8 @@ class Template:
             return cls("messages" in parsed.uses, _ENVIRONMENT.from_string(parsed.tree))
 
     def run(self, data: Mapping[str, Any], is_open: bool = False) -> str:
-        """Returns the text with `data` as dot, charged to the `budget`. Raises TemplateError.
+        """Runs the template with `data` as its dot, and returns the text. Charges it to the `budget`. Raises
+        TemplateError.
 
         is_open: the text ends where the answer begins
         """
@@ -685,10 +693,11 @@ class Template:
         tools: Sequence[Mapping[str, Any]] = (),
         think: bool | str | None = None,
     ) -> str:
-        """Returns the prompt. Raises TemplateError for an error at run time and beyond the limits.
+        """Returns the prompt of a conversation. Raises TemplateError for an error at run time or an exceeded
+        limit.
 
         tools: definitions as in the chat APIs
-        think: None without a request, a bool, or a level such as "high"
+        think: None = the request does not say, a bool, or a level such as "high"
         """
         systems = [message.content for message in messages if message.role == Role.SYSTEM]
         messages = merged(messages, [role for role in Role if role != Role.TOOL])
@@ -707,7 +716,9 @@ class Template:
             return _bytes(text).decode("utf-8", "replace")
 
     def _exchanges(self, messages: Sequence[Message], common: dict[str, Any]) -> Iterator[str]:
-        """Yields the text of each exchange, for an older template. The last one is open at its end."""
+        """Yields the text of each exchange, for an older template. The last exchange ends where the answer
+        begins.
+        """
         turn = {"System": "", "Prompt": "", "Response": ""}
         for message in messages:
             pending = {"system": ("Prompt", "Response"), "user": ("Response",)}.get(message.role, ())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Checks the images of messages, and marks them in the text.
+"""Checks the images of messages, and puts a mark for each image into the text.
 
 A mark is a hash of its image, so two prompts with equal text have equal images.
 """
@@ -19,10 +19,10 @@ from eaglecpp.human import human_bytes
 
 _MARK = re.compile(r"<__image_[0-9a-f]{64}__>")
 MAX_BYTES = 32 << 20
-_MAX_PIXELS = 64 << 20  # of one image, and of all in a prompt
-_MAX_HEAD = 2 << 20  # of a JPEG, before its size
+_MAX_PIXELS = 64 << 20  # pixels of one image, and of all images in a prompt
+_MAX_HEAD = 2 << 20  # bytes of a JPEG file before its size
 _FORMATS = "PNG, JPEG, GIF or BMP"
-_PACKED, _UNPACKED = 1 << 16, 1 << 20  # bytes unpacked at a time, and bytes of the result
+_PACKED, _UNPACKED = 1 << 16, 1 << 20  # bytes to unpack at a time, and bytes of the result at a time
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _BEGINNINGS = (_PNG, _JPEG, b"GIF87a", b"GIF89a", b"BM")
@@ -56,7 +56,7 @@ def without_images(text: str, images: Sequence[bytes]) -> str:
 
 
 def decoded_image(text: object) -> bytes:
-    """Returns an image in base64, as in Ollama's API. Raises InvalidValueError."""
+    """Decodes an image in base64, as in Ollama's API. Raises InvalidValueError."""
     if not isinstance(text, str):
         raise InvalidValueError(f"images: expected base64 text, found {type(text).__name__}")
     try:
@@ -77,7 +77,7 @@ def image_of_url(url: object) -> bytes:
 
 
 def checked_image(data: bytes) -> bytes:
-    """Returns the bytes of a supported image. Raises InvalidValueError for others."""
+    """Returns the bytes of a supported image. Raises InvalidValueError for an unsupported image."""
     if len(data) > MAX_BYTES:
         raise InvalidValueError(f"an image has more than {human_bytes(MAX_BYTES)}")
     size = _size(data)
@@ -94,8 +94,8 @@ def checked_image(data: bytes) -> bytes:
 
 
 def check_together(images: Iterable[bytes]) -> dict[str, tuple[int, int]]:
-    """Returns the sizes of images by their marks. Raises InvalidValueError for images that are together too
-    large for one prompt, and for unsupported images.
+    """Returns the width and height of images by their marks. Raises InvalidValueError for an unsupported
+    image, and for images that together are too large for one prompt.
     """
     sizes = {image_mark(data): _size(checked_image(data)) or (0, 0) for data in images}
     n = sum(width * height for width, height in sizes.values())
@@ -107,14 +107,15 @@ def check_together(images: Iterable[bytes]) -> dict[str, tuple[int, int]]:
 
 
 def check_unpacked(data: bytes) -> None:
-    """Raises InvalidValueError for a PNG that unpacks to more than its pixels need, because decoders unpack
-    all of it first.
+    """Raises InvalidValueError for a PNG whose data unpack to more bytes than its pixels need, because
+    decoders first unpack all of the data.
     """
     if not data.startswith(_PNG):
         return
     width, height, depth, color = struct.unpack(">IIBB", data[16:26].ljust(10, b"\0"))
     n_channels = {2: 3, 4: 2, 6: 4}.get(color, 1)
-    # each line begins with a filter byte; an interlaced image has fewer than two lines for each of its rows
+    # maximum bytes: each line begins with a filter byte, and an interlaced image has fewer than two lines for
+    # each of its rows
     n_max = height * (-(-width * n_channels * depth // 8) + 5) + 16
     packed, at = bytearray(), len(_PNG)
     while at < len(data) and (kind := data[at + 4 : at + 8]) != b"IEND":
@@ -139,7 +140,7 @@ def check_unpacked(data: bytes) -> None:
 
 
 def _size(data: bytes) -> tuple[int, int] | None:
-    """Returns width and height from the head of the file, None for an unsupported format."""
+    """Returns the width and height of an image from the head of its file; None for an unsupported format."""
     import imagesize
 
     width, height = (-1, -1)

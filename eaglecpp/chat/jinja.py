@@ -7,10 +7,9 @@ exceeds a limit raises TemplateError.
 
 Only the listed methods and filters exist, so a method added by a later Jinja opens no hole. An operation
 whose result may be larger than its operands (`*`, formats, `replace`, `join`, `indent`, JSON, lists of
-characters) is checked first, by one rule (`_ask`). All other results are measured afterwards. A template is
-rewritten before
-it is compiled: loops, literals, slices, comparisons, `~` and text become filters; operators, calls and
-outputs go through the environment.
+characters) is checked before it runs, by one rule (`_ask`). Results of all other operations are measured
+afterwards. A template is rewritten before it is compiled: loops, literals, slices, comparisons, `~` and text
+become filters; operators, calls and outputs go through the environment.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from eaglecpp.errors import TemplateError
 
 
 class JinjaTemplate:
-    """A compiled template. Raises TemplateError, with the line, for invalid Jinja."""
+    """A compiled Jinja template. Raises TemplateError, with the line, for invalid Jinja."""
 
     def __init__(self, text: str) -> None:
         bounds.check_size(text)
@@ -48,20 +47,22 @@ class JinjaTemplate:
             self._template = ENVIRONMENT.from_string(text)
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """Returns the text. Raises TemplateError for an error of the template and beyond the limits."""
+        """Returns the text. Raises TemplateError for an error of the template or an exceeded limit."""
         with bounds.budgeted(), own_errors():
             return self._template.render(variables)
 
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Turns every exception inside the block into a TemplateError: a template is an untrusted program."""
+    """Turns every exception inside the `with` block into a TemplateError, because a template is an untrusted
+    program.
+    """
     try:
         yield
-    except TemplateError as error:  # from a bound, or from raise_exception
+    except TemplateError as error:  # raised by a limit or by raise_exception
         error.line = error.line or _line(error)
         raise
-    except (RecursionError, MemoryError, SyntaxError, OverflowError):  # Python has its own limits
+    except (RecursionError, MemoryError, SyntaxError, OverflowError):  # raised by Python's own limits
         raise failed("nested too deeply") from None
     except Exception as error:
         line = getattr(error, "lineno", 0) or _line(error)
@@ -70,7 +71,7 @@ def own_errors() -> Iterator[None]:
 
 
 def _line(error: BaseException) -> int:
-    """Returns the template's line that raised an error, from Jinja's traceback."""
+    """Returns the number of the template's line that raised an error, from Jinja's traceback."""
     line, traceback = 0, error.__traceback__
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == "<template>":
@@ -94,7 +95,7 @@ _WIDE = re.compile(r"[0-9]{4}|%[^a-zA-Z%]*\*|\{[^{}]*\{")
 
 
 def _ask(name: str, value: Any, *others: Any, **named: Any) -> None:
-    """Checks a method, filter or operator before it runs.
+    """Checks the possible size of a result before a method, filter or operator runs.
 
     Its steps and its result never exceed the product of the first value's size and the other values' sizes,
     except for the columns in a format. A text that is split may become a list with an entry for each
@@ -115,8 +116,8 @@ def _ask(name: str, value: Any, *others: Any, **named: Any) -> None:
 
 
 def _size(value: Any, name: str) -> int:
-    """Returns the size of a value: the characters of a text, the value of a number (it may be a width), the
-    gaps of a list to be joined, otherwise an upper bound of the printed characters.
+    """Returns the size of an operand: the characters of a text, the value of a number (which may be a width),
+    the number of gaps in a list to be joined, or else an upper bound of its printed characters.
     """
     if isinstance(value, str):
         return max(1, len(value))
@@ -137,7 +138,7 @@ def _operator(sign: str, left: Any, right: Any) -> None:
 
 
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a filter or test of Jinja that is checked before it runs, and whose result is measured. Jinja
+    """Wraps a filter or test of Jinja: checks its arguments before it runs, and measures its result. Jinja
     may pass the context as the first argument.
     """
     n_first = int(hasattr(function, "jinja_pass_arg"))
@@ -152,7 +153,7 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _whole(args: Iterable[Any]) -> tuple[Any, ...]:
-    """Returns the arguments, with lists instead of iterators."""
+    """Returns the arguments of a filter, with iterators turned into lists."""
     budget.get().check_time()
     return tuple(list(counted(value)) if isinstance(value, Iterator) else value for value in args)
 
@@ -174,19 +175,21 @@ def _tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """Takes Hugging Face's arguments only: `default` and `cls` would allow calling any function."""
+    """Filter `tojson`. Takes only Hugging Face's arguments, because `default` and `cls` would allow calling
+    any function.
+    """
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
 class _IgnoreGeneration(Extension):
-    """Ignores `{% generation %}`, which marks text for a trainer."""
+    """Jinja extension that ignores `{% generation %}`, a tag that marks text for a trainer."""
 
     tags = frozenset(("generation",))  # type: ignore[assignment] # jinja2 declares a set
 
     def filter_stream(self, stream: Iterable[Token]) -> Iterator[Token]:
-        """Yields the tokens. Raises TemplateError after `MAX_TOKENS`."""
+        """Yields the tokens of a template. Raises TemplateError after `MAX_TOKENS` tokens."""
         for n_tokens, token in enumerate(stream):
             if n_tokens >= bounds.MAX_TOKENS:
                 raise failed(f"more than {bounds.MAX_TOKENS} words and signs of the language", token.lineno)
@@ -198,15 +201,17 @@ class _IgnoreGeneration(Extension):
 
 
 class _Space(Namespace):
-    """A `namespace()`. Its text hides the contents, which may change after measuring."""
+    """A `namespace()` of Jinja. Printing it hides the contents, because they may change after they were
+    measured.
+    """
 
     def __repr__(self) -> str:
         return "<Namespace>"
 
 
 class _Bounding(NodeTransformer):
-    """Wraps every node that creates a value without a call or an operator in a filter. Text becomes a
-    constant, because Jinja does not pass text to `finalize`.
+    """Rewrites the syntax tree: every node that creates a value without a call or an operator gets a filter
+    around it. Text becomes a constant, because Jinja does not pass text to `finalize`.
     """
 
     level = 0
@@ -246,12 +251,13 @@ class _Environment(ImmutableSandboxedEnvironment):
         method = getattr(function, "__wrapped__", function)
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         args = _whole(args)
-        budget.get().spend(NODE * (4 + len(args) + len(kwargs)))  # a namespace keeps them
+        budget.get().spend(NODE * (4 + len(args) + len(kwargs)))  # a namespace stores these values
         is_own = isinstance(function, Macro | BlockReference | LoopContext | Undefined)
         if not is_own and not isinstance(owner, LoopContext) and function not in _GLOBALS:
             if not isinstance(owner, _OWNERS) or name not in _METHODS.split():
                 raise SecurityError(f"{type(owner).__name__}.{name} is not allowed in templates")
-            named = {key: kwargs[key] for key in kwargs if not key.startswith("_")}  # Jinja adds private ones
+            # Jinja adds arguments with private names
+            named = {key: kwargs[key] for key in kwargs if not key.startswith("_")}
             _ask(name, owner, *args, **named)
         return made(super().call(context, function, *args, **kwargs))
 
@@ -262,7 +268,9 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 @pass_eval_context
 def _finalize(context: Any, value: Any) -> str:
-    """Takes a context, so Jinja does not evaluate an output while it compiles, without a budget."""
+    """Measures the value of an output. The parameter `context` keeps Jinja from evaluating outputs during
+    compilation, when there is no budget.
+    """
     return as_text(value)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Messages of a conversation as plain values: `Message`, `ToolCall`, `Role`.
 
-Their fields are common to the chat APIs of Ollama and OpenAI; `from_dict` reads both.
+The chat APIs of Ollama and OpenAI share these fields; `from_dict` reads the messages of both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call of a model. arguments: JSON values by parameter name."""
+    """A tool call by a model. arguments: JSON values by parameter name."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +35,8 @@ class ToolCall:
 
     @classmethod
     def from_dict(cls, call: Mapping[str, Any]) -> ToolCall:
-        """Reads `{"id", "function": {"name", "arguments"}}`, with arguments as an object or as JSON text.
+        """Reads a call `{"id", "function": {"name", "arguments"}}`, with arguments as an object or as JSON
+        text.
 
         Raises InvalidValueError for other values.
         """
@@ -57,7 +58,7 @@ class ToolCall:
         return cls(function["name"], dict(arguments), str(call.get("id") or ""))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns `{"type", "function": {"name", "arguments"}}`, with the id if there is one."""
+        """Returns `{"type", "function": {"name", "arguments"}}`, with the id if the call has one."""
         function = {"name": self.name, "arguments": dict(self.arguments)}
         call: dict[str, Any] = {"type": "function", "function": function}
         return {"id": self.id, **call} if self.id else call
@@ -65,7 +66,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Message:
-    """A message.
+    """A message of a conversation.
 
     thinking: the reasoning text before an assistant's content
     images:   bytes of the images; the content has their marks (`eaglecpp.chat.images`)
@@ -88,16 +89,16 @@ class Message:
 
     @property
     def typed(self) -> str:
-        """The content without attachments."""
+        """The part of the content that the user typed, without attachments."""
         return without_images(self.content[self.attached :], self.images)
 
     @classmethod
     def from_dict(cls, message: Mapping[str, Any]) -> Message:
         """Reads a message of the Ollama or OpenAI chat API.
 
-        Images are in `images`, as in Ollama's API, and go before the text, or among the parts of the content,
-        as in OpenAI's. Raises InvalidValueError for a missing role, for content other than text and images,
-        and for an unsupported image.
+        Images are in `images`, as in Ollama's API, and and go before the text, or they are parts of the
+        content, as in OpenAI's API. Raises InvalidValueError for a missing role, for content other than text
+        and images, and for an unsupported image.
         """
         role = message.get("role")
         if not isinstance(role, str) or not role:
@@ -109,7 +110,7 @@ class Message:
         content, images = _content(message.get("content"))
         before = _images(message.get("images"))
         return cls(
-            role={"developer": "system", "function": "tool"}.get(role, role),  # other names at OpenAI
+            role={"developer": "system", "function": "tool"}.get(role, role),  # names that OpenAI also uses
             content="".join(mark for mark in map(image_mark, before) if mark not in content) + content,
             thinking=str(next(filter(None, thinking), "")),
             tool_calls=tuple(ToolCall.from_dict(call) for call in calls),
@@ -133,7 +134,7 @@ class Message:
 
 
 def _content(content: object) -> tuple[str, list[bytes]]:
-    """Returns the content as one text, and the images in it. Joins the parts of a list."""
+    """Returns a message's content as one text, and its images. If the content is a list, joins the parts."""
     if content is None:
         return "", []
     if isinstance(content, str):
@@ -158,7 +159,7 @@ def _content(content: object) -> tuple[str, list[bytes]]:
 
 
 def _images(images: object) -> list[bytes]:
-    """Returns images given as bytes, or in base64 as in Ollama's API."""
+    """Returns a message's images, which are bytes or, as in Ollama's API, base64 texts."""
     if not (images is None or isinstance(images, list | tuple)):
         raise InvalidValueError(f"message: images must be a list, found {type(images).__name__}")
     return [checked_image(one) if isinstance(one, bytes) else decoded_image(one) for one in images or ()]

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Vocabulary
     from eaglecpp.opening.find import ModelFiles
 
-# Texts that may be control tokens, including ones nested in another
+# Texts that may be control tokens, including such a text inside another
 _CONTROL = re.compile(r"(?=(<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>|｜\w+｜|\]<\]\w+\[>\[))")
 _log = logging.getLogger("eaglecpp.chat")
-_MARK = "probes9x"  # only a hostile template changes it
+_MARK = "probes9x"  # only a hostile template would change this text
 Known = Callable[[Rendered], list[int] | None]
 """Returns the tokens of a prompt, or None if it must be tokenized."""
 _ROOM = 1024  # tokens reserved for an answer without a limit
@@ -58,7 +58,7 @@ class ChatPrompt:
     """A rendered conversation, or a text without a template, and its tokens.
 
     tools:      tools that the answer may call
-    describes:  the prompt, instead of the template, describes the format of calls
+    describes: the system prompt describes the format of calls, because the template does not
     has_form:   see `PromptOptions`
     n_left_out: messages left out to make room
     notices:    messages that were moved within the conversation
@@ -78,7 +78,8 @@ class PromptOptions:
     """Options for turning messages into a prompt.
 
     think:    None = the template's default; a bool or a level such as "high"
-    has_form: a grammar applies to the answer; a thought precedes it only if `think` asks for one
+    has_form: a grammar applies to the answer; a thought precedes the answer only if `think` asks for a
+    thought
     template_values: values for variables of the template
     known:    returns the tokens of a prompt that continues a known text, so that it is not tokenized again
     """
@@ -94,7 +95,8 @@ DEFAULT = PromptOptions()
 
 
 class ChatModel:
-    """Prompts and answers of an opened model. Requests do not change it.
+    """Converter of messages to prompts, and of answers to messages, for an opened model. Requests do not
+    change this object.
 
     model:         the model's files, with its template, system prompt and messages
     gguf_template: returns the template in the target's file, "" without one
@@ -104,18 +106,20 @@ class ChatModel:
         self._vocabulary = vocabulary
         self._model = model
         self._gguf_template = gguf_template
-        self._base: ChatModel | None = None  # the model whose template is replaced
+        self._base: ChatModel | None = None  # the original model, if its template is replaced
 
     @cached_property
     def template(self) -> ChatTemplate:
-        """The template; the bare prompt for a model without one."""
+        """The model's chat template; for a model without a template, the bare prompt."""
         has_token, (bos, eos) = self._vocabulary.has_token, self._vocabulary.border_texts
         return self._model.chat_template(
             gguf=self._gguf_template(), has_token=has_token, bos_text=bos, eos_text=eos
         )
 
     def with_template(self, template: str | ChatTemplate | None) -> ChatModel:
-        """Returns the model with another template, in Jinja or Go's language; itself for None."""
+        """Returns the same model with another template, in Jinja or Go's language. For None, returns this
+        object.
+        """
         if template is None:
             return self
         if isinstance(template, str):
@@ -126,14 +130,14 @@ class ChatModel:
         return other
 
     def require_template(self) -> None:
-        """Raises UnsupportedError if the model's only template is guessed from its vocabulary."""
+        """Raises UnsupportedError if the model has no template of its own, only a guess by its vocabulary."""
         if not self.template.source and self._model.modelfile.settings.chat_template == "auto":
             raise UnsupportedError(
                 f"{self._model.target.name} has no chat template (tokenizer.chat_template): it is probably a "
                 "base model. Use generate(), or pass template="
             )
 
-    # Messages to a prompt
+    # From messages to a prompt
 
     def conversation(self, messages: Sequence[Any] = (), system: str | None = None) -> Conversation:
         """Returns a conversation of the model's system prompt, the model's messages and these messages.
@@ -163,7 +167,7 @@ class ChatModel:
         with rendered_together():
             template = self.template
             has_calls = any(message.tool_calls or message.role == Role.TOOL for message in messages)
-            # the formats may have to be probed from another template
+            # read only if needed: the formats may have to be probed from another template
             forms = self._calls if has_calls else (HERMES,)
             taken = accepted(messages, options.tools, template.takes, forms)
             rendered = self._rendered(template, taken, options)
@@ -186,7 +190,7 @@ class ChatModel:
     def _with_system(
         self, template: ChatTemplate, taken: Accepted, rendered: Rendered, options: PromptOptions
     ) -> tuple[Accepted, Rendered]:
-        """Adds the system message to the prompt if the template left it out, as some do for some
+        """Adds the system message to the prompt if the template left it out. Some templates do that for some
         conversations.
 
         A template may change the text, so the check renders a mark instead of the text.
@@ -218,7 +222,8 @@ class ChatModel:
     def fitting(
         self, conversation: Conversation, *, n_ctx: int, max_tokens: int, options: PromptOptions = DEFAULT
     ) -> ChatPrompt:
-        """Returns the prompt of a conversation, without its oldest exchanges if it does not fit.
+        """Returns the prompt of a conversation, and leaves out the oldest exchanges if the conversation does
+        not fit.
 
         The prompt with its tools and an answer of `max_tokens`, up to a quarter of the context, must fit in
         `n_ctx` tokens.
@@ -243,34 +248,34 @@ class ChatModel:
         """Returns a prompt whose answer fills the gap between two texts, with the infill tokens of the
         target.
 
-        n_most: as in `Infill.tokens`. Raises UnsupportedError if the target has no such tokens, or if the
+        n_most: as in `Infill.tokens`. Raises UnsupportedError if the target has no infill tokens, or if the
         request has a template.
         """
         if self._base is not None:
             raise UnsupportedError("an infill uses the tokens of the target's file; remove the template")
         return ChatPrompt(Rendered("", has_bos=False), gap.tokens(self._vocabulary, n_most))
 
-    # An answer to a message
+    # From an answer to a message
 
     @cached_property
     def tags(self) -> Layout | None:
-        """The layout of a model that thinks, None for a model that does not think."""
+        """The layout of a thinking model's answers; None for a model that does not think."""
         return thinking_tags(self._layout)
 
     @cached_property
     def _layout(self) -> Layout | None:
-        """The layout of the answers."""
+        """The layout of the model's answers."""
         return self.template.layout or (self._base._layout if self._base is not None else None)
 
     def grammar(self, prompt: ChatPrompt, grammar: str, think: bool | str | None) -> str:
-        """Returns a grammar for the whole answer, given the one for the text after its thought."""
+        """Returns a grammar for the whole answer from a grammar for the text after the thought."""
         begins = prompt.rendered.begins
         if not think or self.tags is None or begins == "answer":
             return grammar
         return behind_thought(grammar, self.tags, begins)
 
     def without_thought(self, prompt: ChatPrompt) -> ChatPrompt:
-        """Returns the prompt with its open thought closed."""
+        """Returns the prompt; if it ends inside a thought, closes the thought."""
         rendered = prompt.rendered
         if self.tags is None or rendered.begins != "thought":
             return prompt
@@ -281,8 +286,8 @@ class ChatModel:
         )
 
     def think_budget(self, prompt: ChatPrompt, n_max: int) -> Callable[[], ThinkBudget] | None:
-        """Returns a limit of `n_max` tokens on an answer's thinking; None for -1, or a model that does not
-        think.
+        """Returns a limit of `n_max` tokens on an answer's thinking; None if `n_max` is -1 or the model does
+        not think.
         """
         if n_max < 0 or self.tags is None:
             return None
@@ -290,8 +295,8 @@ class ChatModel:
         return partial(ThinkBudget, n_max, self.tags, rendered.begins, rendered.text)
 
     def reader(self, prompt: ChatPrompt) -> AnswerReader:
-        """Returns the reader of an answer. It finds calls of the prompt's tools in the model's formats, and
-        in the format that the prompt describes.
+        """Returns the reader of an answer. The reader finds calls of the prompt's tools in the model's
+        formats, and in the format that the prompt describes.
         """
         formats: Sequence[CallFormat] = ()
         if prompt.tools:
@@ -303,7 +308,9 @@ class ChatModel:
 
     @cached_property
     def _calls(self) -> tuple[CallFormat, ...]:
-        """The template's formats, else the format whose mark is in the vocabulary, else Hermes's."""
+        """Formats of tool calls: the template's formats, else the format whose mark is in the vocabulary,
+        else the format of Hermes.
+        """
         if self.template.calls:
             return self.template.calls
         if self._base is not None:
@@ -314,20 +321,20 @@ class ChatModel:
 
     @cached_property
     def _think_marks(self) -> dict[int, str]:
-        """The texts of the control tokens in the tags around thinking, by token."""
+        """Control tokens in the tags around thinking, as texts by token id."""
         tags = self._layout
         text = tags.open + tags.close + tags.after + tags.plain + tags.marks if tags else ""
         return self._vocabulary.control_tokens(_CONTROL.findall(text))
 
     @cached_property
     def _call_marks(self) -> dict[int, str]:
-        """The texts of the control tokens in the tags around thinking and calls, by token."""
+        """Control tokens in the tags around thinking and calls, as texts by token id."""
         text = "".join(one.open + one.close + one.printed for one in (*self._calls, HERMES))
         return self._think_marks | self._vocabulary.control_tokens(_CONTROL.findall(text))
 
 
 def _schemas(prompt: ChatPrompt) -> Tools:
-    """Returns the schemas of the parameters by tool name."""
+    """Returns the parameter schema of each tool, by the tool's name."""
     functions = [tool.get("function", tool) for tool in prompt.tools]
     schemas = {str(one.get("name", "")): one.get("parameters") for one in functions}
     return {name: schema if isinstance(schema, Mapping) else {} for name, schema in schemas.items()}

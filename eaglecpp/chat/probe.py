@@ -36,7 +36,7 @@ class Form:
     without: bool = False
 
     def applied(self, message: Message) -> dict[str, Any]:
-        """Returns a message in the form that the template expects."""
+        """Converts a message to the form that the template expects."""
         values = message.to_dict()
         if self.parts:
             values["content"] = [{"type": "text", "text": message.content}]
@@ -52,7 +52,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Calls:
-    """Kinds of calls that a template prints.
+    """Describes the tool calls that a template can print.
 
     short_ids: ids must have nine letters and digits
     several:   a message may have several calls
@@ -68,7 +68,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Takes:
-    """Parts of a conversation that a template prints.
+    """Describes the parts of a conversation that a template prints.
 
     text:        the user's text
     system:      a system message at the beginning
@@ -105,8 +105,8 @@ _LONG_ID, _SHORT_ID = "call_0123abcd", "call00001"
 def probe(render: Render) -> Takes:
     """Renders a dozen short conversations, and returns the parts that a template prints.
 
-    A template that refuses even the simplest one gets every conversation unchanged. Raises TemplateError if
-    the renderings exceed the time limit.
+    A template that refuses even the simplest conversation later gets every conversation unchanged. Raises
+    TemplateError if the renderings exceed the time limit.
     """
     with rendered_together():
         takes = _Probe(render).takes()
@@ -118,7 +118,8 @@ class _Probe:
     def __init__(self, render: Render) -> None:
         self._render = render
         self._form = Form()
-        self._tools: Sequence[Mapping[str, Any]] = ()  # for templates that need tools
+        # templates that print calls only together with tools get these
+        self._tools: Sequence[Mapping[str, Any]] = ()
         self._renders = False
 
     def takes(self) -> Takes:
@@ -148,13 +149,16 @@ class _Probe:
         )
 
     def _find_form(self, question: list[Message]) -> tuple[str, str]:
-        """Sets the form in which calls are printed. Returns their id and the prompt, or ("", "")."""
+        """Finds a form of calls that the template prints, and sets it. Returns the id of the printed call and
+        the prompt, or ("", "").
+        """
         plain = self._form
         for id in (_LONG_ID, _SHORT_ID):
             for as_text, without in ((False, False), (True, False), (False, True), (True, True)):
                 self._form = Form(plain.parts, as_text, without)
                 text = self._text([*question, *_called(id, 1)])
-                # the arguments are JSON, not Python's text of an object and not JSON within JSON
+                # true if the arguments are printed as JSON, not as Python's text of an object and not as JSON
+                # within JSON
                 if "probe_b0" in text and f"'{KEY}'" not in text and f'\\"{KEY}' not in text:
                     return id, text
         self._form = plain
@@ -173,12 +177,12 @@ class _Probe:
         )
 
     def _prints(self, messages: list[Message], *others: str) -> bool:
-        """Returns True if the prompt contains all contents and the other texts."""
+        """Returns True if the prompt contains the contents of all messages and the other texts."""
         text = self._text(messages)
         return all(one in text for one in (*(message.content for message in messages), *others))
 
     def _text(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        """Returns the prompt, "" if the template refuses the conversation."""
+        """Renders a conversation. Returns the prompt, or "" if the template refuses the conversation."""
         try:
             text = self._render(messages, self._form, tools or self._tools)
         except TemplateError:

@@ -22,16 +22,16 @@ from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.results import Chunk, Event, Part, Piece
 
 Kind = Literal["thinking", "answer", "tag"]
-_GAP = "\n\n"  # between two messages of one answer
+_GAP = "\n\n"  # text between two messages of one answer
 _KEYS = ("function", "type", "id", "tool_call_id", "arguments", "parameters")
-_LONGEST_HEAD = 512  # characters of a message's header, and of a call up to the end of its name
+_LONGEST_HEAD = 512  # maximum characters of a message's header, and of a call up to the end of its name
 
 
 @dataclass(frozen=True)
 class Segment:
     """A part of an answer.
 
-    kind:  tags, calls and the white space around them are "tag", which is not shown
+    kind:  "tag" for tags, calls and the white space around them, which are not shown
     added: text that is shown before the part but is not in the answer
     """
 
@@ -42,9 +42,9 @@ class Segment:
 
 
 class Reader:
-    """Reader of one answer. Returns each character once, in order, in parts.
+    """Reader of one answer. It returns each character once and in order, as parts of one kind.
 
-    Holds back text that may be a tag or a call. An invalid call is text.
+    Text that may be a tag or a call is held back. An invalid call counts as text.
 
     formats:     formats of the model's calls
     tools:       schemas of the parameters by tool name, {} without tools
@@ -66,20 +66,20 @@ class Reader:
         self._opens = {one.open: one for one in formats if one.open and not one.is_message}
         self._message = next((one for one in formats if one.is_message), None)
         self._strays = {formats[0].close for one in formats[1:2] if one.is_part}
-        # beginnings of calls without marks, with the white space removed
+        # beginnings of calls without marks, after removing white space
         names = [f'{{"{key}":"{name}"' for key in ("name", "tool_name") for name in self._tools]
         heads = [*(f'{{"{key}":' for key in _KEYS), *names, *(f"[{name}(" for name in self._tools)]
         self._heads = ["".join(head.split()) for head in heads if may_be_bare and self._tools]
         kinds: dict[str, Kind | None] = {"any": None, "thought": "thinking", "answer": "answer"}
-        self._kind = "answer" if layout is None else kinds[begins]  # None before a header or a tag
+        self._kind = "answer" if layout is None else kinds[begins]  # None in front of a header or a tag
         self._is_behind_tag = begins == "thought"
         self._held = ""
         self._block: CallFormat | None = None  # the format of the open block of calls
-        self._looked = 0  # the block does not end before this position
-        self._shown: set[Kind] = set()  # kinds of the text so far
-        self._last: Kind = "tag"  # kind of the last text
+        self._looked = 0  # the end of the block is after this position
+        self._shown: set[Kind] = set()  # kinds of text that the answer has had so far
+        self._last: Kind = "tag"  # kind of the latest text
         self._has_calls = False
-        self._is_broken = False  # a call could not be read, so later text is not a call
+        self._is_broken = False  # set if a call could not be read; later text is then not a call
         self._segments: list[Segment] = []
 
     @property
@@ -88,7 +88,7 @@ class Reader:
         return self._kind == "thinking"
 
     def feed(self, text: str) -> list[Segment]:
-        """Takes the next text. Returns the parts whose kind is certain."""
+        """Reads the next text of the answer. Returns the parts whose kind is certain."""
         self._held += text
         return self._advance(final=False)
 
@@ -126,7 +126,7 @@ class Reader:
         if not final and any(tag != text and tag.startswith(text) for tag in tags):
             return
         self._kind = "thinking" if text.startswith(self._layout.open) else "answer"
-        for tag in filter(text.startswith, tags):  # `close` alone ends an empty thought
+        for tag in filter(text.startswith, tags):  # `close` without `open` ends an empty thought
             self._take("tag", len(self._held) - len(text) + len(tag))
             self._is_behind_tag = True
 
@@ -143,7 +143,7 @@ class Reader:
             for begin in channels.beginnings
         )
         if not is_header or (final and not mark and "" in channels.beginnings):
-            self._kind = "answer"  # the model forgot the header
+            self._kind = "answer"  # the model forgot to write the header
             self._take("answer", int(self._held.startswith(channels.nexts)))
         elif mark and message is not None and (call := re.search(channels.call, head)):
             self._take("tag", call.end())
@@ -172,7 +172,7 @@ class Reader:
             self._is_behind_tag = self._channels is None
 
     def _end(self, final: bool) -> tuple[int, str]:
-        """Returns the position at which the body ends or may end, and the mark there, "" without a mark."""
+        """Returns the position at which the body ends or may end, and the mark at this position, or ""."""
         channels, text = self._channels, self._held
         if channels is None:
             closes = (self._layout.close,) if self._layout is not None and self.is_thinking else ()
@@ -185,7 +185,7 @@ class Reader:
         return at, mark
 
     def _n_end(self, mark: str) -> int:
-        """Returns the length of a mark that belongs to the end of a message or block."""
+        """Returns the number of characters of a mark that belong to the end of a message or block."""
         return 0 if self._channels is not None and mark in self._channels.nexts else len(mark)
 
     def _read_thought(self, at: int, has_end: bool, final: bool, is_whole: bool) -> None:
@@ -198,7 +198,7 @@ class Reader:
             if final and not calls:
                 self._take("thinking", len(self._held))
                 return
-        # holds back white space before a tag
+        # also holds back the white space before a tag
         n_text = len(self._held[:at].rstrip())
         self._take("thinking", n_text)
         if has_end or calls:
@@ -208,7 +208,7 @@ class Reader:
             self._held = ""
 
     def _only_calls(self, text: str) -> list[Segment]:
-        """Returns the parts of a text that consists of complete calls, [] for any other text."""
+        """Returns the parts of a text that consists only of complete calls; [] for any other text."""
         reader = Reader(formats=self._formats, tools=self._tools, may_be_bare=False)
         parts = reader.feed(text) + reader.finish()
         is_text = any(part.kind == "answer" and part.text.strip() for part in parts)
@@ -235,7 +235,7 @@ class Reader:
             self._block, self._looked = self._opens.get(mark), 0
 
     def _is_bare(self, body: str) -> bool:
-        """Returns True if the whole answer may be calls without marks."""
+        """Returns True if the whole answer may consist of calls without marks."""
         text = "".join(body[:_LONGEST_HEAD].split())
         inner = text.removeprefix("```json").removeprefix("```")
         return any(
@@ -245,10 +245,12 @@ class Reader:
         )
 
     def _read_block(self, block: CallFormat, final: bool) -> None:
-        """Reads a block of calls once it is complete: its end is found, and only calls precede it."""
+        """Reads a block of calls once it is complete, that is, once its end is found and everything before
+        the end is a call.
+        """
         n_open = len(block.open)
         if not block.is_part and self._held[:n_open] != block.open[: len(self._held)]:
-            self._block = None  # a message without a call
+            self._block = None  # the message is not a call
             return
         first = 0 if block.is_part else n_open
         closes: tuple[str, ...] = (block.close,) if block.close else ()
@@ -257,7 +259,8 @@ class Reader:
         at, mark = first_mark(self._held, closes, True, max(n_open, self._looked))
         while mark:
             end = at + self._n_end(mark)
-            # a mark before the end of the value that was open at the last mark is part of that value
+            # a mark belongs to a value if the value was open at the last mark and has not ended before this
+            # mark
             if not self._looked or block.syntax.value_end.search(self._held, self._looked, at + len(mark)):
                 calls = block.calls(
                     self._held[first : end if block.is_part and block.close else at], self._tools
@@ -278,7 +281,7 @@ class Reader:
         rest = self._held[first + n_read :].strip()
         if not found or block.needs_close or (block.close and rest):
             self._is_broken = True
-            self._take("answer", n_open)  # the rest of the message follows as text
+            self._take("answer", n_open)  # the rest of the message is read as text
         else:
             self._take("tag", first + n_read, found)
             self._is_broken = bool(rest)
@@ -287,7 +290,7 @@ class Reader:
 def first_mark(text: str, marks: Iterable[str], final: bool, start: int = 0) -> tuple[int, str]:
     """Returns the position of the first mark in a text, and the mark.
 
-    Without a mark, returns "" and the position up to which the text cannot be part of one. final: the text is
+    If there is no mark, returns "" and the position up to which no mark can have begun. final: the text is
     complete.
     """
     found = [(at, mark) for mark in marks if (at := text.find(mark, start)) >= 0]
@@ -320,15 +323,15 @@ class AnswerReader:
 
     The text of a chunk lags behind its tokens, because incomplete characters and possible stop strings are
     held back. The reader decodes the tokens again to map characters to tokens, and so to accepted drafts.
-    Control tokens have no text; for `Reader` alone, the texts of control tokens in the model's tags are
-    added.
+    Control tokens have no text; these texts are added only for `Reader`, if the model's tags contain the
+    control tokens.
 
     token_bytes: returns the bytes of a token, b"" for a control token
     reader:      reader of the text
     marks:       texts of the control tokens in the tags and calls, by token
 
     blocks: thinking, content and tool calls in the order of the model
-    new_id: returns an id for a call without one
+    new_id: returns an id for a call without an id
     """
 
     def __init__(
@@ -345,31 +348,32 @@ class AnswerReader:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._n_tokens = 0
         self._n_before: int | None = None  # tokens before the first content or call
-        # for each character of tokens whose text is held back: "" (or a mark without text), True if a draft
-        # was accepted, and the token's number
+        # an entry for each character of tokens whose text is held back: "" (or a mark without text), True if
+        # the token is an accepted draft, and the token's number
         self._decoded: deque[tuple[str, bool, int]] = deque()
-        # the same for each character that `Reader` holds back
+        # the same entries for each character that `Reader` holds back
         self._origins: deque[tuple[bool, int]] = deque()
 
     @property
     def n_thought(self) -> int:
-        """Number of tokens before the content, tags included."""
+        """Number of tokens before the content, including tags."""
         return self._n_tokens if self._n_before is None else self._n_before
 
     @property
     def message(self) -> Message:
-        """The answer so far."""
+        """The assistant's message so far."""
         return message_of(self.blocks)
 
     def read(self, chunk: Chunk) -> Chunk:
-        """Returns a chunk with its pieces and events; the last one includes everything held back."""
+        """Returns a chunk with its pieces and events; the last chunk includes all text that was held back."""
         self._decode(chunk.tokens, chunk.accepted)
         found, reason = self._take(chunk.text), chunk.finish_reason
         if reason is not None:
             found += self._found(self._reader.finish(reason == "stop"))
         pieces = [one for one in found if isinstance(one, Piece)]
         events = list(self._events(found, reason is not None))
-        head = (chunk.text, chunk.tokens, chunk.accepted, chunk.logprobs)  # each chunk: `replace` is slow
+        # this runs for each chunk, and dataclasses.replace is slow
+        head = (chunk.text, chunk.tokens, chunk.accepted, chunk.logprobs)
         return Chunk(*head, reason, chunk.timings, pieces, events)
 
     def _events(self, found: Sequence[Piece | ToolCall], is_last: bool) -> Iterator[Event]:
@@ -394,11 +398,11 @@ class AnswerReader:
             text = "".join(one.text for one in run if isinstance(one, Piece))
             if is_thinking is not None:
                 yield "thinking" if is_thinking else "content", text
-        if is_last and all(kind == "thinking" for kind, _ in self.blocks):  # clients read the last block
+        if is_last and all(kind == "thinking" for kind, _ in self.blocks):  # clients read only the last block
             yield "content", ""
 
     def _decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:
-        """Takes tokens whose text comes later."""
+        """Reads tokens whose text comes later."""
         for token, is_accepted in zip(tokens, accepted, strict=True):
             text, n = self._decoder.decode(self._token_bytes(token)), self._n_tokens
             if token in self._marks:
@@ -407,7 +411,7 @@ class AnswerReader:
             self._n_tokens += 1
 
     def _take(self, text: str) -> list[Piece | ToolCall]:
-        """Maps the next characters of the stream to their tokens."""
+        """Maps the next characters of the stream's text to their tokens."""
         texts, n_taken = [], 0
         while n_taken < len(text) or (self._decoded and self._decoded[0][0]):
             mark, is_accepted, n = self._decoded.popleft() if self._decoded else ("", False, self._n_tokens)

@@ -26,8 +26,8 @@ CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }}{% endfor %}"
     "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
 )
-# Every block in Go's language has an end. `block`, `range` and `with` are not checked: Jinja may have such
-# variables.
+# Every block in Go's language has an end. The words `block`, `range` and `with` are not checked, because a
+# Jinja template may have variables with these names.
 _GO_MARK = re.compile(r"\{\{-?\s*(?:[.$]|/\*|end\s*-?\}\}|template\s+[\"`])")
 _JINJA_NAMES = (
     "messages message bos_token eos_token add_generation_prompt system_message raise_exception tools loop"
@@ -36,9 +36,9 @@ _JINJA_MARK = re.compile(rf"\{{\{{-?\s*(?:{'|'.join(_JINJA_NAMES.split())})\b")
 
 
 def is_jinja(text: str) -> bool:
-    """Returns True if a TEMPLATE is in Jinja instead of Go's language.
+    """Returns True if a TEMPLATE is written in Jinja, not in Go's language.
 
-    A Go template may have `{%` in its text, so an action that exists only in Go decides.
+    A Go template may have `{%` in its text, so any action that exists only in Go shows that it is Go.
     """
     return _GO_MARK.search(text) is None if "{%" in text else _JINJA_MARK.search(text) is not None
 
@@ -61,11 +61,11 @@ _BUILT_IN: dict[str, tuple[Language, str, str]] = {
 
 @dataclass(frozen=True)
 class Rendered:
-    """A prompt.
+    """A rendered prompt.
 
     has_bos: the prompt begins with the BOS text, so tokenizing must not add another BOS
     images:  images by their marks in the text
-    begins:  state at the beginning of its answer
+    begins: state at the beginning of the answer
     """
 
     text: str
@@ -105,7 +105,7 @@ class ChatTemplate:
     ) -> ChatTemplate:
         """Returns the template to use. Pass None or "" for a source without a template.
 
-        asked:     replaces all others
+        asked: template that replaces all others
         modelfile: the TEMPLATE instruction, in Go's language or in Jinja, which Ollama refuses
         gguf:      tokenizer.chat_template
         stored:    the template layer of a model in the store
@@ -138,7 +138,7 @@ class ChatTemplate:
         return cls(language, written, _SOURCES[name], reason, *borders)
 
     def describe(self) -> str:
-        """Describes the language, the source and the reason."""
+        """Describes the template's language, its source, and why it was chosen."""
         what = f"{self.language.capitalize()} template from {self.source}"
         if not self.source:
             what = "ChatML" if self.text == CHATML else "the bare prompt"
@@ -155,12 +155,12 @@ class ChatTemplate:
 
     @property
     def tags(self) -> Layout | None:
-        """The layout of a model that thinks, None for a model that does not think."""
+        """The layout of a thinking model's answers; None for a model that does not think."""
         return thinking_tags(self.layout)
 
     @cached_property
     def calls(self) -> tuple[CallFormat, ...]:
-        """The formats of its calls, () without calls."""
+        """The formats of tool calls that the template prints; () if it prints no calls."""
         return formats_of(self.text, self.takes.called, self.takes.said)
 
     @cached_property
@@ -205,7 +205,7 @@ class ChatTemplate:
         return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text), begins=begins)
 
     def _start(self, message: Message) -> Message:
-        """Returns the start of an answer, with a thought in its content moved to `thinking`."""
+        """Returns the message that starts an answer; a thought in its content is moved to `thinking`."""
         texts, reader = {"thinking": message.thinking, "answer": "", "tag": ""}, Reader(self.tags)
         for part in (*reader.feed(message.content), *reader.finish()):
             texts[part.kind] += part.text
@@ -214,7 +214,7 @@ class ChatTemplate:
     def _begun(
         self, text: str, start: Message, think: bool | str | None, answers: bool
     ) -> tuple[str, Begins]:
-        """Appends the start of the answer to a prompt; returns it with the state in which the model
+        """Appends the start of the answer to a prompt. Returns the prompt and the state in which the model
         continues.
         """
         tags, thought, said = self.layout, start.thinking, start.content
@@ -264,7 +264,7 @@ class ChatTemplate:
 
     @cached_property
     def _compiled(self) -> Callable[..., str]:
-        """The compiled template. Jinja is slow to load, so it waits for the first use."""
+        """The compiled template. It is compiled at its first use, because Jinja is slow to load."""
         if self.language == "go":
             from eaglecpp.chat.go_template import Template
 

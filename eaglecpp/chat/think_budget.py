@@ -8,7 +8,9 @@ from eaglecpp.chat.reader import Reader
 
 
 class ThinkBudget:
-    """Counts the tokens of a thought one by one, so that its end never depends on the tokens in a round."""
+    """Counts the tokens of a thought one by one, so that the end of a thought never depends on the number of
+    tokens in a round.
+    """
 
     def __init__(self, n_max: int, tags: Layout, begins: Begins, prompt: str) -> None:
         """n_max: maximum tokens of thinking; begins, prompt: the rendered prompt, which may open the
@@ -21,11 +23,11 @@ class ThinkBudget:
 
     @property
     def is_spent(self) -> bool:
-        """True if a thought is open whose budget is used up."""
+        """True if a thought is open and its budget is used up."""
         return self._reader.is_thinking and self._n_left <= 0
 
     def take(self, piece: str) -> None:
-        """Takes the text of the next token, which may be a control token."""
+        """Counts the next token of the answer, given its text; it may be a control token."""
         self._text += piece
         self._n_left -= self._reader.is_thinking
         self._reader.feed(piece)

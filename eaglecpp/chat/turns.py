@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Converts conversations into the form that a template accepts, without losing text: `accepted`.
+"""`accepted`: converts a conversation to a form that a template accepts, without losing text.
 
-A part that a template would drop moves to another one: a system message into the next question, tools into
+A part that a template would drop moves to another part: a system message into the next question, tools into
 the system prompt, calls and their results into texts.
 """
 
@@ -23,7 +23,7 @@ _GAP = "\n\n"
 
 @dataclass(frozen=True)
 class Accepted:
-    """Messages and tools for a template.
+    """Messages and tools in the form that a template accepts.
 
     describes: the system prompt describes the tools and the format of calls
     notices:   moved parts, for the user
@@ -41,7 +41,7 @@ def accepted(
     takes: Takes,
     forms: Sequence[CallFormat] = (HERMES,),
 ) -> Accepted:
-    """Converts messages and tools for the template. forms: formats of the model's calls.
+    """Converts messages and tools to a form that the template accepts. forms: formats of the model's calls.
 
     Raises UnsupportedError for a template that prints no question.
     """
@@ -77,7 +77,7 @@ def accepted(
 
 
 def joined(first: Message, second: Message) -> Message:
-    """Joins two messages of one role."""
+    """Joins two messages with the same role."""
     return replace(
         first,
         content=_GAP.join(filter(None, (first.content, second.content))),
@@ -88,7 +88,7 @@ def joined(first: Message, second: Message) -> Message:
 
 
 def merged(messages: Sequence[Message], roles: Sequence[str] = (Role.USER, Role.ASSISTANT)) -> list[Message]:
-    """Joins consecutive messages of one role."""
+    """Joins consecutive messages with the same role."""
     turns: list[Message] = []
     for message in messages:
         if turns and message.role in roles and turns[-1].role == message.role:
@@ -98,14 +98,14 @@ def merged(messages: Sequence[Message], roles: Sequence[str] = (Role.USER, Role.
 
 
 def lead_system(messages: Sequence[Message]) -> list[Message]:
-    """Joins the system messages at the beginning."""
+    """Joins the system messages at the beginning of a conversation."""
     n = next((i for i, one in enumerate(messages) if one.role != Role.SYSTEM), len(messages))
     return [*merged(messages[:n], (Role.SYSTEM,)), *messages[n:]]
 
 
 def fold_system(messages: Sequence[Message], first: int = 0) -> list[Message]:
-    """Moves the texts of system messages, from the `first` message on, before the next question, for a
-    template without a system role.
+    """Moves the texts of system messages to the front of the next question, for a template without a system
+    role. first: index of the first message to move.
     """
     turns: list[Message] = []
     for index, message in enumerate(messages):
@@ -132,7 +132,7 @@ def _paired(messages: Sequence[Message]) -> list[Message]:
         if message.tool_calls:
             calls = []
             for call in message.tool_calls:
-                # Kimi K2's template only prints the id
+                # Kimi K2's template prints only the id
                 calls.append(call if call.id else replace(call, id=f"functions.{call.name}:{n_calls}"))
                 n_calls += 1
             message, open_calls = replace(message, tool_calls=tuple(calls)), calls
@@ -154,7 +154,7 @@ def _call_of(result: Message, calls: Sequence[ToolCall]) -> ToolCall | None:
 
 
 def _called(messages: Sequence[Message], takes: Takes, notices: list[str]) -> list[Message]:
-    """Converts messages with calls for the template."""
+    """Converts messages with calls to a form that the template accepts."""
     can = takes.calls
     assert can is not None
     turns: list[Message] = []
@@ -190,7 +190,7 @@ def _short_id(id: str) -> str:
 
 
 def _one_by_one(messages: Sequence[Message]) -> list[Message]:
-    """Splits messages with several calls, and puts the results after their call."""
+    """Splits messages with several calls, and puts each result after its call."""
     groups: list[list[Message]] = [[]]
     of_call: dict[str, list[Message]] = {}
     for message in messages:
@@ -206,7 +206,9 @@ def _one_by_one(messages: Sequence[Message]) -> list[Message]:
 
 
 def _complete(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Adds a description and parameters to a tool, which APIs allow to omit and templates read."""
+    """Adds a description and parameters to a tool without them. APIs allow clients to omit both, but
+    templates read them.
+    """
     function = tool.get("function", tool)
     if not isinstance(function, Mapping):
         return tool
@@ -219,8 +221,8 @@ def _complete(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Adds a description of the tools after the system prompt, in the format of Hermes, which many models
-    were trained on.
+    """Adds a description of the tools after the system prompt, in the format of Hermes, because many models
+    were trained on it.
     """
     listed = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
     text = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reads, checks, resolves and writes Modelfiles. Loads neither llama.cpp nor numpy.
+"""Reads, checks, resolves and writes Modelfiles. Importing this package loads neither llama.cpp nor numpy.
 
     commands = eaglecpp.modelfile.parse(text)          # [Command(name, args, line), ...]
     text = eaglecpp.modelfile.format(commands)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`Modelfile`: the checked and typed contents of a file, as one frozen value.
+"""`Modelfile`: the checked and typed contents of one Modelfile, as a frozen value.
 
-Built from the commands of `syntax`. Repeats follow Ollama: the last scalar wins; `stop`, LICENSE and MESSAGE
-accumulate. Paths are not checked here but in `resolve`.
+Built from the commands of `syntax`. Repeated instructions count as in Ollama: the last scalar wins; `stop`,
+LICENSE and MESSAGE accumulate. Paths are not checked here but in `resolve`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _INSTRUCTIONS = ("model", "draft", "adapter", "license", "message", "requires", 
 
 @dataclass(frozen=True)
 class Modelfile:
-    """One Modelfile. None: not set in the file; the engine, or the base model, decides.
+    """One Modelfile. A field is None if the file does not set it; then the engine or the base model decides.
 
     from_, draft, adapters: the commands with their lines, in order; `resolve` picks one
     parameters: typed values of the parameters that the file sets, without deprecated ones
     requires:   the Ollama version that the file asks for; only shown
     settings:   the checked `#eaglecpp:` pragmas; ModelfileError for an invalid value
-    template_at: the command of `template`, for its line
+    template_at: the TEMPLATE command, whose line messages name
     notices:    warnings for the author
     """
 
@@ -62,7 +62,7 @@ class Modelfile:
 
     @property
     def drafts_head(self) -> bool:
-        """True if the pragma, as in stored models, asks for the model's own head as its drafter."""
+        """True if the pragma asks for the model's own head as its drafter, as in stored models."""
         return self.settings.draft is not None and self.settings.draft.args.strip() == HEAD
 
     @classmethod
@@ -79,7 +79,9 @@ class Modelfile:
 
     @classmethod
     def from_document(cls, document: Document) -> Modelfile:
-        """Builds the value from the result of `syntax.read`. Raises ModelfileError for an invalid value."""
+        """Builds a `Modelfile` from the result of `syntax.read`. Raises ModelfileError for an invalid
+        value.
+        """
         named: dict[str, list[Command]] = {}
         parameters: dict[str, ParameterValue] = {}
         notices = [*document.notices]
@@ -112,14 +114,14 @@ class Modelfile:
         )
 
     def engine_options(self) -> dict[str, Any]:
-        """Returns engine options by "group.field", and "strategy".
+        """Returns the engine options that the file sets, by "group.field", and "strategy".
 
         Pragmas override parameters, which override Ollama's defaults.
         """
         return params.engine_options(self.parameters) | self.settings.options
 
     def over(self, base: Modelfile) -> Modelfile:
-        """Returns this file on top of its FROM model, by Ollama's rules of inheritance.
+        """Returns this Modelfile merged with that of its FROM model, by Ollama's rules of inheritance.
 
         Parameters merge by name, and a new `stop` replaces the old list. TEMPLATE and SYSTEM cannot be
         cleared. LICENSE accumulates, MESSAGE replaces all. The base's weights and drafter come first.
@@ -141,7 +143,7 @@ class Modelfile:
         )
 
     def to_commands(self) -> list[Command]:
-        """Returns equivalent commands in the order in which Ollama prints them."""
+        """Returns equivalent commands, in the order in which Ollama prints them."""
         commands = [*self.from_, *self.adapters, *self.draft]
         for name in _TEXTS:
             text = getattr(self, name)
@@ -155,17 +157,21 @@ class Modelfile:
         return commands
 
     def to_text(self) -> str:
-        """Returns a Modelfile that reads back as this value. Raises ModelfileError if that is impossible."""
+        """Returns the text of a Modelfile that reads back as this value. Raises ModelfileError if that is
+        impossible.
+        """
         return format(self.to_commands(), self.pragmas)
 
 
 def built_in(instruction: str, name: str) -> str:
-    """Returns the notice for RENDERER and PARSER, which name code inside Ollama, so prompts may differ."""
+    """Returns the notice for RENDERER and PARSER, which name code inside Ollama. Prompts may differ without
+    that code.
+    """
     return f"{instruction.upper()} {name} is built into Ollama; eaglecpp uses the model's chat template"
 
 
 def _set_parameter(parameters: dict[str, ParameterValue], command: Command) -> list[Notice]:
-    """Adds the value of a `PARAMETER` and returns notices for the author."""
+    """Adds the value of a `PARAMETER` to the parameters so far. Returns notices for the author."""
     name = command.name
     if name in params.DEPRECATED:
         return [command.notice(f"parameter {name} is deprecated and ignored")]

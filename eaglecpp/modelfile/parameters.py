@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Table of all `PARAMETER`s: options of `eaglecpp.options` with a Modelfile name, with Ollama's defaults.
+"""Table of all `PARAMETER`s: the options of `eaglecpp.options` that have a name in Modelfiles, with Ollama's
+defaults.
 
 The Modelfile, `/set parameter` and the `options` of an HTTP request read this table. Types and defaults are
 Ollama's (ollama/ollama: api/types.go). Ollama checks no ranges, and a file must work in both programs, so a
@@ -40,7 +41,7 @@ _DEFAULTS = {"seed": -1, "top_p": 0.9, "min_p": 0.0, **dict.fromkeys(_DECIDED_BY
 
 
 def _of_group(cls: type) -> list[Option]:
-    """Returns the options of a group that a Modelfile can set, with Ollama's names and defaults."""
+    """Returns those options of a group that a Modelfile can set, with Ollama's names and defaults."""
     named = [one for one in describe(cls) if one.parameter not in ("", "num_ctx")]
     return [replace(o, name=o.parameter, default=_DEFAULTS.get(o.parameter, o.default)) for o in named]
 
@@ -48,7 +49,7 @@ def _of_group(cls: type) -> list[Option]:
 PARAMETERS: Mapping[str, Option] = {
     one.name: one
     for one in (
-        # no minimum of -1 here: for the option it means the trained context, which no Modelfile may ask for
+        # the option itself also takes -1 for the trained context, which no Modelfile may ask for
         Option("num_ctx", int, None, "context length in tokens; 0 = automatic", 0, key="model.n_ctx"),
         *_of_group(ModelOptions),
         Option("draft_num_predict", int, None, "draft depth per round; 0 = none", 0, 1024, key="strategy"),
@@ -70,7 +71,7 @@ def engine_options(parameters: Mapping[str, ParameterValue]) -> dict[str, Parame
     """Returns engine options by name ("model.n_ctx", "sampling.top_p", "strategy").
 
     Missing parameters get Ollama's defaults, values are clamped to their range, and `draft_num_predict`
-    becomes a chain of that depth, or "off" for 0. Options that the engine decides are left out.
+    becomes a chain of that depth, or "off" for 0. Options that the engine decides itself are left out.
     """
     options: dict[str, ParameterValue | str] = {}
     for one in PARAMETERS.values():
@@ -94,13 +95,13 @@ def parse_value(name: str, text: str) -> ParameterValue:
 
 
 def parse_number(kind: str, text: str) -> int | float | bool:
-    """Parses an "int", "float" or "bool" within Ollama's range. Raises ParameterError."""
+    """Parses an "int", "float" or "bool" within the range of Ollama's type. Raises ParameterError."""
     if kind == "bool" and text in _BOOLS:
         return _BOOLS[text]
     if kind == "int" and _INT.fullmatch(text) and -(2**63) <= int(text) < 2**63:
         return int(text)
     if kind == "float" and (_FLOAT.fullmatch(text) or _HEX.fullmatch(text)):
-        is_named = "n" in text.lower()  # inf and nan are valid, an overflow is not
+        is_named = "n" in text.lower()  # "inf" and "nan" are valid, but a number that overflows is not
         with contextlib.suppress(OverflowError):
             number = float.fromhex(text) if _HEX.fullmatch(text) else float(text)
             if abs(number) < _FLOAT32_LIMIT or is_named:
@@ -109,14 +110,16 @@ def parse_number(kind: str, text: str) -> int | float | bool:
 
 
 def value_text(value: int | float | bool | str) -> str:
-    """Formats a value as Ollama prints it: `true`, `0.6`, and `1` for the float 1."""
+    """Formats a parameter's value as Ollama prints it: `true`, `0.6`, and `1` for the float 1."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def from_json(name: str, value: object) -> ParameterValue:
-    """Returns the value of one key of a request's `options`. Raises ParameterError like `parse_value`."""
+    """Returns the parameter's value for one key of a request's `options`. Raises ParameterError like
+    `parse_value`.
+    """
     parameter = PARAMETERS.get(name)
     if parameter is None:
         raise ParameterError(f"unknown parameter '{name}'")

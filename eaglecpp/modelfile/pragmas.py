@@ -4,7 +4,8 @@
 A pragma is a comment to Ollama, so one file works in both programs. Three pragmas exist only here
 (`OWN_PRAGMAS`). Every other name is an engine option, by its name or its long command-line flag, and is
 checked by the class that declares it (`eaglecpp.options`). Unknown names and invalid values are errors.
-A stored model may come from a newer eaglecpp, so its unknown pragmas are dropped before (`is_known`).
+A stored model may come from a newer eaglecpp, so its unknown pragmas are dropped before the check
+(`is_known`).
 
 A model from elsewhere may only set harmless options: `without_untrusted` removes the rest, as declared by
 `Option.untrusted`.
@@ -32,9 +33,9 @@ _OWNER_ONLY = "only this machine's owner may set it"
 
 @dataclass(frozen=True)
 class Settings:
-    """The checked pragmas of a file.
+    """The checked pragmas of a Modelfile.
 
-    draft:   the pragma that names a drafter, if any
+    draft: the pragma that names a drafter, or None
     options: engine options by "group.field", and "strategy"
     """
 
@@ -44,7 +45,8 @@ class Settings:
 
 
 def settings(pragmas: Iterable[Command]) -> Settings:
-    """Checks every pragma. The last one of a name wins; lists of strings grow.
+    """Checks every pragma of a Modelfile. If a name occurs more than once, the last value wins; lists of
+    strings grow.
 
     Raises ModelfileError, with the line, for an unknown name or an invalid value.
     """
@@ -73,7 +75,7 @@ def is_known(name: str) -> bool:
 def without_untrusted(
     parameters: Mapping[str, ParameterValue], pragmas: Iterable[Command]
 ) -> tuple[dict[str, ParameterValue], tuple[Command, ...], list[str]]:
-    """Returns the parameters and pragmas that an untrusted model may set, and what was removed, as
+    """Returns the parameters and pragmas that an untrusted model may set, and a list of what was removed, as
     "parameter NAME VALUE: why". A parameter above its limit is lowered.
 
     Raises ModelfileError for an invalid value.
@@ -101,7 +103,7 @@ def without_untrusted(
 
 
 def _few(pragmas: Iterable[Command]) -> tuple[Command, ...]:
-    """Limits the number of pragmas, because checking a growing list takes quadratic time."""
+    """Limits the number of pragmas, because checking a list again after each pragma takes quadratic time."""
     pragmas = tuple(pragmas)
     if (n := len(pragmas)) > _MAX_PRAGMAS:
         raise pragmas[-1].error(f"found {n} #eaglecpp: lines; the maximum is {_MAX_PRAGMAS}")
@@ -113,7 +115,7 @@ def _text(value: ParameterValue) -> str:
 
 
 def _why_not(pragma: Command) -> str:
-    """Returns why an untrusted model may not set this, or ""."""
+    """Returns the reason why an untrusted model may not set an option to a value, or ""."""
     if not is_known(pragma.name):
         return "unknown"
     parsed = settings([pragma])
@@ -160,5 +162,5 @@ def _set_option(options: dict[str, Any], option: Option, text: str) -> None:
         value = (*options.get(option.key, ()), text)
     elif option.kind not in (str, "numbers"):
         value = parse_number(option.kind_name, text)
-    GROUPS[option.key.partition(".")[0]](**{option.name: value})  # raises if the value is invalid
+    GROUPS[option.key.partition(".")[0]](**{option.name: value})  # raises an error if the value is invalid
     options[option.key] = value

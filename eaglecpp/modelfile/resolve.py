@@ -2,7 +2,8 @@
 """Resolves a Modelfile and a directory into a `Plan`: target, drafter and adapters as paths or names.
 
 `eaglecpp.references` parses the references. Names of stored and Hub models stay names; the store turns them
-into paths. Only the metadata of the FROM files is read, to tell a target from a drafter, projector or LoRA.
+into paths. Only the metadata of the FROM files is read, which shows whether a file is a target, drafter,
+projector or LoRA.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _NO_TARGET = "name one GGUF; a drafter belongs in DRAFT, a LoRA in ADAPTER"
 
 @dataclass(frozen=True)
 class Plan:
-    """The files to load. `notices` also lists what was left out and why. `draft_word`: "text" or "mtp"
-    if DRAFT names drafting from the text itself or the model's own head.
+    """The files that a Modelfile loads. `notices` also lists the files that were left out, with reasons.
+    `draft_word`: "text" if DRAFT asks for drafting from the text itself, "mtp" if it asks for the model's own
+    head.
     """
 
     target: ModelName | tuple[Path, ...]
@@ -51,7 +53,7 @@ def resolve(modelfile: Modelfile, directory: str | Path) -> Plan:
 
 @contextmanager
 def _located(command: Command) -> Iterator[None]:
-    """Adds the command's line to errors of the file search."""
+    """Adds the command's line to errors of the file search inside the `with` block."""
     try:
         yield
     except (OSError, EagleError) as error:
@@ -64,7 +66,7 @@ class _Resolver:
         self.directory = directory
         self.notices: list[Notice] = []
         self.targets: list[Path] = []
-        self.drafters: list[Path] = []  # next to the target, in a FROM directory
+        self.drafters: list[Path] = []  # drafters next to the target in a FROM directory
         self.projectors: list[Path] = []
         self.lora: list[Path] = []
         self.draft_word = ""
@@ -86,7 +88,9 @@ class _Resolver:
         )
 
     def _base(self) -> ModelName | tuple[Path, ...]:
-        """Resolves FROM. A name beats paths, and the last name wins; several paths belong together."""
+        """Resolves the FROM commands. A model's name takes precedence over paths, and the last name wins.
+        Several paths belong to one model.
+        """
         references = [self._refer(command) for command in self.modelfile.from_]
         for reference, command in reversed([*zip(references, self.modelfile.from_, strict=True)]):
             if isinstance(reference, ModelName):
@@ -135,8 +139,8 @@ class _Resolver:
                 self.targets.append(file)
 
     def _draft(self) -> ModelName | Path | None:
-        """Resolves the drafter. A pragma beats DRAFT, and the last DRAFT counts, as in Ollama. The words
-        `text` and `mtp` do not name files (write `./text` for a file).
+        """Resolves the drafter. A pragma takes precedence over DRAFT. The last DRAFT counts, as in Ollama.
+        The words `text` and `mtp` do not name files; `./text` does.
         """
         command = self._last((*self.modelfile.draft, self.modelfile.settings.draft))
         if command is None:
@@ -165,7 +169,7 @@ class _Resolver:
         return named[-1] if named else None
 
     def _only_file(self, command: Command, path: Path) -> Path:
-        """Returns the GGUF at a path, or the only one in a folder."""
+        """Returns the GGUF at a path, or the only GGUF in a folder."""
         with _located(command):
             files = _weights(path)
         if len(files) != 1:
@@ -175,7 +179,7 @@ class _Resolver:
         return files[0]
 
     def _refuse_same(self, draft: Path) -> None:
-        """Raises ModelfileError if a FROM names the same file as the drafter."""
+        """Raises ModelfileError if FROM and the drafter are the same file."""
         bases = [expand_path(command.args, self.directory) for command in self.modelfile.from_]
         for path in (*self.targets, *filter(exists, bases)):
             if os.path.realpath(path) == os.path.realpath(draft):
@@ -215,7 +219,9 @@ def _weights(path: Path) -> list[Path]:
 
 
 def _shards(targets: Sequence[Path]) -> tuple[Path, ...] | None:
-    """Returns the ordered parts of one split file, () without targets, None for several models."""
+    """Returns the parts of a split target in order; () if there is no target, None if the files belong to
+    several models.
+    """
     if len(targets) <= 1:
         return tuple(targets)
     by_name = {path.name: path for path in targets if path.parent == targets[0].parent}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The Modelfile language: bytes -> text -> commands -> text.
 
-`decode` returns the text of a file, `parse` its commands, `read` also its `#eaglecpp:` pragmas and notices.
-`format` writes the text again. The grammar is Ollama's, including its corner cases, because one file must
-mean the same in both programs. No file is opened and no value is interpreted here: `FROM` may name a file
-that does not exist. Source of the rules: ollama/ollama: parser/parser.go.
+`decode` returns the text of a file and `parse` its commands; `read` also returns `#eaglecpp:` pragmas and
+notices. `format` turns commands back into text. The grammar is Ollama's, including its corner cases, because
+one file must mean the same in both programs. This module opens no file and interprets no value, so `FROM` may
+name a file that does not exist. Source of the rules: ollama/ollama: parser/parser.go.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Notice:
 
 
 def _location(file: str | None, line: int | None, column: int | None) -> str:
-    """`Modelfile:3:1`, or `line 3` when there is no file name, or the empty string."""
+    """Location for a message: `Modelfile:3:1`, `line 3` without a file name, or ""."""
     if file is None:
         return "" if line is None else f"line {line}"
     return ":".join([file, *[str(number) for number in (line, column) if number is not None]])
@@ -89,12 +89,12 @@ _PRAGMA_WORDS = re.compile(r"(?:(?i:PARAMETER)[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)(?
 
 @dataclass(frozen=True)
 class Command:
-    """One instruction, or one pragma.
+    """One instruction or pragma of a Modelfile.
 
-    name: lower-case instruction, with two exceptions that are Ollama's: `FROM` is "model", and a
+    name: the instruction in lower case, with two exceptions, as in Ollama: `FROM` is "model", and a
           `PARAMETER` has the parameter's name. A `MESSAGE` has args "role: text".
-    line, file: for messages: 1-based line of the instruction, 0 if it was not parsed from text, and the
-          file's name. Not part of equality.
+    line, file: for messages, the 1-based line of the instruction (0 if it was not parsed from text) and the
+          file's name. Equality ignores both.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Document:
-    """The contents of one Modelfile: commands, `#eaglecpp:` pragmas and warnings."""
+    """The parsed contents of one Modelfile: commands, `#eaglecpp:` pragmas and warnings."""
 
     commands: tuple[Command, ...]
     pragmas: tuple[Command, ...] = ()
@@ -158,12 +158,12 @@ def format(commands: Iterable[Command], pragmas: Iterable[Command] = ()) -> str:
 
 
 def holdable(value: str) -> str:
-    """Returns the value without the characters that reading drops."""
+    """Returns a value without the characters that a Modelfile cannot hold."""
     return "".join(char for char in value if char in "\r\n" or _is_kept(char))
 
 
 class _Reader:
-    """One pass over the text. Each method leaves `at` after the text that it read.
+    """Reader that passes over the text once. Each method leaves `at` behind the text that it read.
 
     Ollama feeds a state machine rune by rune and re-examines the whole value at every blank. A value can only
     end at a newline or at the end of the file, so this reader works line by line, in linear time.
@@ -213,7 +213,8 @@ class _Reader:
 
     def _command(self) -> None:
         start = self.at
-        self.at += 1  # Ollama drops an invalid first character; any other becomes part of the name
+        # Ollama drops an invalid first character; an invalid later character becomes part of the name
+        self.at += 1
         word = (_kept(self.text[start]) + self._take(_LETTERS)).lower()
         hint = f"found '{word}'"
         self._need_blank(start, _UNKNOWN_COMMAND, hint)
@@ -248,7 +249,7 @@ class _Reader:
         return role
 
     def _value(self) -> str:
-        """Returns the rest of the instruction, over several lines while a quote is open."""
+        """Reads the value of an instruction, which continues over several lines while a quote is open."""
         start, parts = self.at, [self._kept_line()]
         head = parts[0].strip(_BLANKS)
         quote = _opening_quote(head)
@@ -265,7 +266,7 @@ class _Reader:
         return value[len(quote) : len(value) - len(quote)]
 
     def _kept_line(self) -> str:
-        """Returns the line up to its newline, without the characters that a Modelfile cannot hold."""
+        """Reads the line up to its newline, without the characters that a Modelfile cannot hold."""
         line = self._line_of(self.at)
         raw = self._take(_LINE)
         kept = _kept(raw)
@@ -288,7 +289,8 @@ def _is_kept(char: str) -> bool:
     """True for the characters that a value keeps.
 
     Ollama keeps letters, marks, numbers, punctuation, symbols, the plain space and the tab. A code point that
-    this Python's Unicode tables lack may be a letter or an emoji in newer ones, so it is kept as well.
+    is missing in this Python's Unicode tables may be a letter or an emoji in newer tables, so it is kept as
+    well.
     """
     if char == "\t" or char.isprintable():
         return True
@@ -314,7 +316,7 @@ def _opening_quote(value: str) -> str:
 
 
 def _unquoted(value: str) -> str:
-    """Returns the value between its quotes, or the value itself without closed quotes."""
+    """Returns the value between its quotes, or the whole value if the quotes are not closed."""
     quote = _opening_quote(value)
     if quote and len(value) >= 2 * len(quote) and value.endswith(quote):
         return value[len(quote) : len(value) - len(quote)]
@@ -348,14 +350,16 @@ def _command_line(command: Command) -> str:
 
 
 def _is_bare(value: str) -> bool:
-    """True if the value needs no quotes."""
+    """True if a file can have the value without quotes."""
     if value == "" or value[0] == '"' or value != value.strip(_BLANKS):
         return False
     return _ANY_NEWLINE.search(value) is None
 
 
 def _written(command: Command, value: str, *, bare: bool) -> str:
-    """Returns the value as written in a file. Triple quotes can hold every value that the language can."""
+    """Returns the value as a file has it, with quotes if needed. Triple quotes can hold every value that the
+    language can express.
+    """
     problem = _why_inexpressible(value)
     if problem:
         hint = "no quoting in a Modelfile can express this; change the text"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Every option of the engine: declared once (`declared`), checked (`checked`), and as types for keyword
-arguments (`typed`, generated). `Strategy` describes how to draft.
+"""Options of the engine: their declarations (`declared`), checks (`checked`), and generated types for keyword
+arguments (`typed`). `Strategy` describes how to draft.
 """
 
 from __future__ import annotations

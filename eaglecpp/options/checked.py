@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Declares options: `declare` makes a dataclass field, `describe` lists such fields as `Option`s, and
 `Checked` is a dataclass that checks its values. The options of the engine, the server, training and the
-command line are declared with it.
+command line are declared with this module.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Option:
     """One declared option.
 
     kind:      Python type of a scalar; "strings", "pairs" or "numbers" for the three list shapes, "bytes" or
-               "seconds"; only the command line knows other words
+               "seconds"; the command line adds kinds of its own
     minimum, maximum: inclusive range; None = open
     flags:     command-line spellings; () = not on the command line
     parameter: name in a Modelfile; "" = not in a Modelfile
-    untrusted: True if an untrusted model may set it, or the largest value that it may set. False by default,
-               so that such a model cannot open connections, name paths or devices, or use more resources
-               than usual
+    untrusted: True if an untrusted model may set the option, or the largest value that such a model may set.
+               False by default, so that such a model cannot open connections, name paths or devices, or use
+               more resources than usual
     key:       "group.field" for the engine's options
-    limit:     what happens beyond the value, for the list of limits in SECURITY.md; "" = not listed
+    limit:     what happens above this option's value, for the list of limits in SECURITY.md; "" = not listed
     shown:     arguments of `click.option` that only the command line needs
     """
 
@@ -53,11 +53,11 @@ class Option:
 
     @property
     def kind_name(self) -> str:
-        """The kind as text: "int", "strings" ..."""
+        """The kind of the option as text: "int", "strings" ..."""
         return self.kind if isinstance(self.kind, str) else self.kind.__name__
 
     def fitted(self, value: Any) -> Any:
-        """Returns the value, or the nearest end of the range."""
+        """Returns the value; if it is outside the option's range, the nearest end of the range."""
         if isinstance(value, tuple | bool):
             return value
         high = LARGEST_INT if self.maximum is None and self.kind is int else self.maximum
@@ -67,7 +67,7 @@ class Option:
 
     @property
     def range(self) -> str:
-        """`0 to 1`, `-1 and up`, or "" for an open range."""
+        """The range as text: `0 to 1`, `-1 and up`, or "" for an open range."""
         if self.minimum in (None, -math.inf):
             return ""
         return f"{self.minimum} and up" if self.maximum is None else f"{self.minimum} to {self.maximum}"
@@ -87,8 +87,9 @@ def declare(
     limit: str = "",
     **shown: Any,
 ) -> T:
-    """Returns a dataclass field. kind: None = type of the default; low, high: the range; flags: separated by
-    spaces, None = the field's name; parameter: True = the field's name. See `Option` for the others.
+    """Declares an option, and returns its dataclass field. kind: None = type of the default; low, high: the
+    range; flags: separated by spaces, None = the field's name; parameter: True = the field's name. See
+    `Option` for the others.
     """
     of_default: dict[type, type | str] = {type(None): str, tuple: "strings"}
     kind = kind or of_default.get(type(default), type(default))
@@ -129,7 +130,7 @@ class Checked:
 
 
 def checked(option: Option, value: Any) -> Any:
-    """Returns the value as the option's type. Raises InvalidTypeError, InvalidValueError."""
+    """Checks a value, and returns it as the option's type. Raises InvalidTypeError, InvalidValueError."""
     if isinstance(option.kind, str):
         return _SHAPES[option.kind](option, value)
     if value is None and option.default is None:
@@ -146,7 +147,9 @@ def checked(option: Option, value: Any) -> Any:
 
 
 def _scalar(option: Option, value: Any) -> Any:
-    """Accepts values that convert without loss: numpy scalars, ints for floats; never a bool for a number."""
+    """Converts a scalar if no information is lost: accepts numpy scalars, and ints for floats, but never a
+    bool for a number.
+    """
     kind = option.kind
     assert isinstance(kind, type)
     if kind is int and hasattr(value, "__index__") and not isinstance(value, bool):
@@ -176,7 +179,7 @@ def _strings(option: Option, value: Any) -> tuple[str, ...]:
 
 
 def _numbers(option: Option, value: Any) -> tuple[float, ...]:
-    """Parses non-negative shares: numbers, or text such as "3,1"."""
+    """Parses a list of non-negative shares: numbers, or text such as "3,1"."""
     try:
         entries = [e for e in value.split(",") if e.strip()] if isinstance(value, str) else list(value or ())
         numbers = tuple(float(entry) for entry in entries)

@@ -3,8 +3,8 @@
 
 Three frozen dataclasses check their own values: `ModelOptions` (loading the target), `DraftOptions` (the
 drafter's device and limits) and `SamplingOptions` (one generation). The command line, Modelfile `PARAMETER`s
-and the server read `describe()`; defaults and ranges are not repeated anywhere else. Names and
-defaults follow llama.cpp.
+and the server read `describe()`; no other module repeats defaults and ranges. Names and defaults follow
+llama.cpp.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from eaglecpp.human import n_bytes_of, nearest
 from eaglecpp.limits import check_texts
 from eaglecpp.options.checked import Checked, declare, describe
 
-MAX_SEQUENCES = 256  # llama.cpp's sequence ids, shared by conversations and the leaves of their trees
-HEAD = "mtp"  # instead of a drafter's name: the target's own multi-token prediction head
-TEXT = "text"  # instead of a drafter's name: drafts from the text itself, without a drafter
+# llama.cpp's maximum number of sequence ids, which conversations and the leaves of draft trees share
+MAX_SEQUENCES = 256
+HEAD = "mtp"  # given instead of a drafter's name, it selects the target's own multi-token prediction head
+# given instead of a drafter's name, it selects drafting from the text itself, without a drafter
+TEXT = "text"
 _KV_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 
@@ -165,7 +167,7 @@ class ModelOptions(Checked):
 
 @dataclass(frozen=True)
 class DraftOptions(Checked):
-    """Where the drafter runs, and the limits of drafting."""
+    """Options of drafting: the drafter's device, and limits."""
 
     GROUP: ClassVar[str] = "draft"
 
@@ -214,7 +216,9 @@ class DraftOptions(Checked):
 
 @dataclass(frozen=True)
 class SamplingOptions(Checked):
-    """One generation: when it stops and how tokens are chosen. The drafter never changes the result."""
+    """Options of one generation: when it stops and how tokens are chosen. The drafter never changes the
+    result.
+    """
 
     GROUP: ClassVar[str] = "sampling"
     RANDOM_SEEDS: ClassVar[tuple[int | None, ...]] = (None, -1, 0xFFFFFFFF)
@@ -334,14 +338,19 @@ class SamplingOptions(Checked):
 
     @property
     def wants_random_seed(self) -> bool:
-        """True if the engine should draw a seed; llama.cpp's 0xFFFFFFFF also asks for that."""
+        """True if the seed asks the engine to draw a random seed; llama.cpp's value 0xFFFFFFFF does so as
+        well.
+        """
         return self.seed in self.RANDOM_SEEDS
 
     @staticmethod
     def fixed_seed(seed: int) -> int:
-        """Returns the low 32 bits, but never 0xFFFFFFFF, with which llama.cpp would draw a random seed."""
+        """Returns the low 32 bits of a seed, but never 0xFFFFFFFF, for which llama.cpp would draw a random
+        seed.
+        """
         bits = seed & 0xFFFFFFFF
-        return 0x7FFFFFFF if bits == 0xFFFFFFFF else bits  # not a neighbour, which the caller may use as well
+        # the replacement is not a neighbouring seed, because the caller may use that one as well
+        return 0x7FFFFFFF if bits == 0xFFFFFFFF else bits
 
 
 GROUPS: Mapping[str, type[ModelOptions] | type[DraftOptions] | type[SamplingOptions]] = {

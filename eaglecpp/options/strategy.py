@@ -40,7 +40,8 @@ class Strategy:
 
     @classmethod
     def parse(cls, text: str | Strategy) -> Strategy:
-        """Parses "auto", "off", "chain:5" or "tree:k=4,depth=5,nodes=16"; `str()` is the inverse.
+        """Parses a strategy such as "auto", "off", "chain:5" or "tree:k=4,depth=5,nodes=16"; `str()` is the
+        inverse.
 
         Raises `ValueError` with the expected form.
         """
@@ -63,7 +64,9 @@ class Strategy:
 
     @property
     def n_leaves(self) -> int:
-        """Upper bound of the leaves in one round: each inner node and the root have up to k children."""
+        """Upper bound of the number of leaves of a draft tree, whose root and inner nodes have up to k
+        children each.
+        """
         if self.kind == "auto":
             return self.AUTO_LEAVES
         return 1 if self.kind != "tree" else self.nodes - math.ceil(self.nodes / self.k) + 1

@@ -417,8 +417,7 @@ class Trainer:
             acceptance = evaluate(self.method, self.source, self.held_out, depth, n_max)
         p.seconds = time.monotonic() - self._began
         p.evaluations.append([p.step, p.tokens, p.seconds, acceptance.length, *acceptance.rates])
-        # the last weights are kept: they had the lowest learning rates, whose gain may be below the noise of
-        # this evaluation
+        # the last weights had the lowest learning rates, so they may lose by up to the noise of an evaluation
         is_last = self.share() >= 1.0
         better = acceptance.length > p.best_length * (1 - _NOISE if is_last else 1)
         p.since_best = 0 if better else p.since_best + 1
