@@ -19,7 +19,7 @@ import click
 
 from eaglecpp.errors import EagleError
 
-# name: ("module:command", one-line help), in the order in which a new user needs them
+# name: ("module:command", one-line help); the order is that in which a new user needs the commands
 COMMANDS = {
     "run": ("eaglecpp.cli.run:run", "Chat with a model, or ask it one question."),
     "pull": ("eaglecpp.cli.stored:pull", "Download a model, and its drafter, by name."),
@@ -50,10 +50,10 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group whose subcommands are listed in `COMMANDS` and imported on first use."""
+    """A click group whose subcommands are listed in `COMMANDS` and imported at their first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS]  # `list` is a module of this package
+        return [*COMMANDS]  # brackets, because `list` is the name of a module in this package
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = "list" if cmd_name == "ls" else cmd_name
@@ -117,7 +117,9 @@ def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command line with `args` (default: the process's) and returns the exit code."""
+    """Runs the command line with `args` (default: the arguments of the process), and returns the exit
+    code.
+    """
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
@@ -129,7 +131,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return _reader_left()
-    except SystemExit as error:  # click's own answer to a broken pipe, already quiet
+    except SystemExit as error:  # click has already answered a broken pipe, without a message
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except Exception as error:
         return _report(error, "--debug" in (sys.argv if args is None else args))
@@ -137,11 +139,13 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Opens null streams in place of closed standard streams, before a file or socket gets their descriptors.
+    """Opens null streams in place of closed standard streams, so that no file or socket gets the descriptors
+    of these streams.
 
     Output to a closed stream is lost, which is not an error.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each gets the lowest free number
+    # each opened stream gets the lowest free descriptor
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 - stays open
             os.set_inheritable(stream.fileno(), True)
@@ -149,10 +153,10 @@ def _open_closed_streams() -> None:
 
 
 def _report(error: Exception, debug: bool) -> int:
-    """Prints the error in one line; returns the exit code."""
+    """Prints an error in one line, and returns the exit code."""
     from eaglecpp.cli.terminal import note
 
-    if debug:  # the traceback contains the message, which may contain text of an untrusted file
+    if debug:  # the traceback contains the error's message, which may quote an untrusted file
         note("".join(traceback.format_exception(error)).rstrip("\n"))
     text, code = message(error)
     note(f"error: {text}")
@@ -180,13 +184,15 @@ def message(error: Exception) -> tuple[str, int]:
         from eaglecpp.cli.options import in_flags
         from eaglecpp.modelfile.syntax import ModelfileError
 
-        # a Modelfile's error quotes that file, so option names in it are not ours to rewrite
+        # a Modelfile's error quotes that file, so option names in the error must stay as they are
         return str(error) if isinstance(error, ModelfileError) else in_flags(str(error)), 1
     return f"internal error: {error!r}; `eaglecpp --debug ...` shows where", 1
 
 
 def _meant(error: click.NoSuchOption) -> str:
-    """Returns a hint with the option that was probably meant; click's own suggestions are too distant."""
+    """Returns a hint with the option that the user probably meant. Click's own suggestions are too
+    different.
+    """
     from eaglecpp.human import nearest
 
     parameters = error.ctx.command.params if error.ctx else []
@@ -198,7 +204,7 @@ def _meant(error: click.NoSuchOption) -> str:
 
 
 def _reader_left() -> int:
-    """Handles a closed output pipe: stays silent, also when Python flushes at exit."""
+    """Handles a closed output pipe: prints no error now or when Python flushes the streams at exit."""
     with contextlib.suppress(OSError, ValueError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp bench`: alternates plain decoding, fixed strategies and the planner, and compares their speed as
+"""`eaglecpp bench`: alternates plain decoding, fixed strategies and the planner, and compares their speeds as
 ratios.
 """
 
@@ -25,7 +25,7 @@ _FORM = 'open an issue with the form "Benchmark", or add it to docs/hardware.tom
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Options of `bench` alone."""
+    """Options that only `bench` has."""
 
     drafts: tuple[str, ...] = declare(
         (),
@@ -136,7 +136,8 @@ def _block(engine: Any, measured: Sequence[Any]) -> str:
 
 
 def _strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list[str]:
-    """Returns plain decoding, then the requested strategies, else the usual ones that this engine supports.
+    """Returns the strategies to measure: plain decoding, then the requested strategies, or else the usual
+    strategies that this engine supports.
 
     Raises ValueError for a strategy that the engine does not support.
     """
@@ -146,16 +147,17 @@ def _strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list
     if not engine.has_draft:
         note("no drafter: plain decoding only")
         return ["off"]
-    n_heads = (engine.draft_info or {}).get("n_heads", 1)  # with several, each drafts one token
+    n_heads = (engine.draft_info or {}).get("n_heads", 1)  # with several heads, each head drafts one token
     unable = "tree" if engine.chains_only or n_heads > 1 else ""
     possible = [one for one in map(Strategy.parse, usual) if one.kind != unable]
     return [str(one) for one in possible if n_heads == 1 or one.depth <= n_heads]
 
 
 def _judged(engine: Any, others: Mapping[str, Any], measured: Sequence[Any]) -> tuple[Any, str]:
-    """Returns the verdict on the drafter that is best with `auto`, and its name in the measurements.
+    """Returns the verdict on the drafter that is fastest with `auto`, and this drafter's name in the
+    measurements.
 
-    Also stores the measurements, which `doctor` and `run` report from now on.
+    Also stores the measurements, so that `doctor` and `run` report them from now on.
     """
     from eaglecpp.bench.verdict import keep, verdict_of
 
@@ -171,7 +173,9 @@ def _judged(engine: Any, others: Mapping[str, Any], measured: Sequence[Any]) -> 
 
 
 def speeds(measured: Sequence[Any]) -> str:
-    """Formats a table of strategies per temperature and the planner's reasons, for 60 columns."""
+    """Formats the speeds as a table of strategies for each temperature, with the planner's reasons, 60
+    columns wide.
+    """
     tables, plans = [], []
     for first in _by_strategy(measured)["off"]:
         kind = "greedy" if first.temperature <= 0 else f"temperature {first.temperature:g}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Commands whose help has examples and headings, and which complete model names."""
+"""Classes for commands: their help has examples and headings, and they complete model names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eaglecpp.cli.terminal import write
 
 
 class _Option(click.Option):
-    """An option whose help shows N for a number, without its range, which errors name.
+    """An option whose help shows N for a number. Errors name the number's range, the help does not.
 
     heading: section of the help text
     """
@@ -24,12 +24,12 @@ class _Option(click.Option):
     def __init__(self, *args: Any, heading: str = "Options", **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.heading = heading
-        if isinstance(self.type, click.IntRange | click.FloatRange):  # the name appears in errors
+        if isinstance(self.type, click.IntRange | click.FloatRange):  # errors show the range
             self.type.name = "whole number" if isinstance(self.type, click.IntRange) else "number"
             self.metavar = self.metavar or "N"
 
     def in_short(self) -> _Option:
-        """Returns a copy with one short and one long flag."""
+        """Returns a copy of the option with one short and one long flag."""
         option = copy.copy(self)
         short = [flag for flag in self.opts if not flag.startswith("--")]
         option.opts = [*short[:1], *[flag for flag in self.opts if flag.startswith("--")][:1]]
@@ -47,7 +47,7 @@ option = partial(click.option, cls=_Option)
 
 
 def added(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Combines the decorators of several options, in the order of the help text."""
+    """Combines the decorators of several options; the help text shows the options in this order."""
 
     def decorate(function: F) -> F:
         for add in reversed(options):
@@ -58,13 +58,13 @@ def added(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def json_option(what: str) -> Callable[[F], F]:
-    """Returns the decorator of --json. what: the printed data"""
+    """Returns the decorator of --json. what: the data that --json prints"""
     return option("--json", "as_json", is_flag=True, help=f"Print {what}.")
 
 
 class Command(click.Command):
-    """A command. examples: (command, explanation), shown first. usual: the parameters that --help shows;
-    --help-all shows all
+    """A click command. examples: pairs (command, explanation), which the help shows first. usual: the
+    parameters that --help shows; --help-all shows all parameters
     """
 
     def __init__(
@@ -107,12 +107,12 @@ def _help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> No
 def command(
     *examples: tuple[str, str], cls: type[Command] = Command, name: str | None = None, usual: str = ""
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Returns the decorator of a command; examples, usual: as for `Command`."""
+    """Returns the decorator of a command. examples, usual: see `Command`."""
     return click.command(name, cls=cls, examples=examples, usual=usual)
 
 
 def complete_model(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completes stored models, or files if no model's name matches."""
+    """Shell completion: names of stored models, or files if no model's name matches."""
     names = [name for name in stored_names() if name.startswith(incomplete)]
     return [*map(CompletionItem, names)] or [CompletionItem(incomplete, type="file")]
 

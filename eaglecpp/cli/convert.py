@@ -2,7 +2,7 @@
 """`eaglecpp convert`: converts a drafter checkpoint to GGUF.
 
 Both arguments may be any reference; Hub files are downloaded. If a checkpoint has several variants, they are
-measured.
+measured, and the best one is converted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp doctor`: checks this machine and the installation, and reports for a model what drafting and the
-kernels gain: predicted, or measured, then also with the batches that give exactly the text of plain decoding.
+"""`eaglecpp doctor`: checks this machine and the installation, and reports the speed-up that drafting and the
+kernels give a model. The speed-up is predicted or, with --measure, measured; a measurement also finds the
+batches that give exactly the text of plain decoding.
 
 Gathers facts into one dict, prints them, and exits with 1 if something is broken. It must work on a broken
 installation, so imports that can fail are inside the checks.
@@ -62,14 +63,14 @@ def doctor(model: str | None, draft: str | None, measure: bool, as_json: bool, *
 
 
 def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measure: bool) -> dict[str, Any]:
-    """Returns a model's memory use and the verdict on drafting. measure: also find the exact batches. Without
-    a drafter, only plain decoding is measured.
+    """Returns a model's memory use and the verdict on drafting. measure: measure the speeds and find the
+    exact batches. Without a drafter, only plain decoding is measured.
     """
     from eaglecpp.bench.verdict import measure_verdict, verdict_of
     from eaglecpp.engine import exactness
 
     options = options | {"exact": "off"}
-    with Bars() as bars:  # the report names drafters that could be downloaded
+    with Bars() as bars:  # opening looks up drafters that could be downloaded, for the report
         engine = open_engine(
             model, draft, None, options, choose_context=True, find=partial(fetch, report=bars)
         )
@@ -103,7 +104,7 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
 
 
 def gather() -> dict[str, Any]:
-    """Gathers all facts. `problems`: what is broken, and the fix; `notes`: further remarks."""
+    """Gathers all facts. `problems`: broken parts with their fixes; `notes`: further remarks."""
     facts: dict[str, Any] = {
         "eaglecpp": metadata.version("eaglecpp"),
         "python": platform.python_version(),
@@ -133,10 +134,10 @@ def gather() -> dict[str, Any]:
 
 
 def native_facts() -> dict[str, Any]:
-    """Returns versions, devices and CPU from the extension. `errors`: llama.cpp's messages about devices that
-    it could not use. Raises `VersionError` if the extension does not load.
+    """Returns versions, devices and CPU from the extension. `errors`: messages of llama.cpp about devices
+    that it could not use. Raises `VersionError` if the extension does not load.
     """
-    from eaglecpp import lowlevel  # first, because llama_cpp may be broken
+    from eaglecpp import lowlevel  # imported first, because llama_cpp may be broken
 
     system = lowlevel.system_info()
     import psutil
@@ -144,7 +145,8 @@ def native_facts() -> dict[str, Any]:
 
     from eaglecpp.opening.context import free_memory
 
-    # inside a container, llama.cpp reports all of the CPU's memory as free, and psutil the host's
+    # inside a container, llama.cpp reports all of the CPU's memory as free, and psutil reports the host's
+    # memory
     total = psutil.virtual_memory().total
     features = llama_print_system_info().decode("utf-8").split("|")
     return {
@@ -159,11 +161,11 @@ def native_facts() -> dict[str, Any]:
 
 
 def report(facts: dict[str, Any]) -> str:
-    """Formats the facts, the verdict first."""
+    """Formats the facts about the machine; the verdict comes first."""
     model = facts.get("model")
     verdict = model["verdict"]["text"] if model else ""
     head = fitted(verdict or f"all good: eaglecpp {facts['eaglecpp']} works here") + "\n"
-    if facts["problems"]:  # not wrapped, because they contain commands to copy
+    if facts["problems"]:  # problems are not wrapped, because they contain commands to copy
         head = "".join(f"BROKEN: {text}\n" for text in facts["problems"])
     rows = machine_rows(facts) + (_model_rows(model) if model else [])
     notes = "".join(f"{fitted(f'note: {text}')}\n" for text in facts["notes"])
@@ -171,7 +173,9 @@ def report(facts: dict[str, Any]) -> str:
 
 
 def machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns rows for processor, memory and GPUs; empty if the extension does not load."""
+    """Returns rows of text for the processor, the memory and the GPUs; empty if the extension does not
+    load.
+    """
     if "llama" not in facts:
         return []
     devices, kernels, memory = facts["devices"], facts["kernels"], facts["memory"]
@@ -221,7 +225,9 @@ def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _memory_rows(plan: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Returns a row for each device in use: sizes of target and drafter on it, and free memory."""
+    """Returns a row for each device in use: the sizes of target and drafter on the device, and its free
+    memory.
+    """
     rows = []
     for device in plan:
         parts = []

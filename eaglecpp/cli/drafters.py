@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp drafters`: lists known drafters: all, those for one model, or those with a text in their names.
+"""`eaglecpp drafters`: lists all known drafters, those for one model, or those whose names contain a text.
 
-`--draft auto` chooses among them. Reads the packaged table and, for a model on this machine, the metadata of
-its file; makes no network request.
+`--draft auto` chooses among these drafters. The command reads the packaged table and, for a model on this
+machine, the metadata of the model's file. It makes no network request.
 """
 
 from __future__ import annotations
@@ -69,13 +69,15 @@ def drafters(target: str | None, as_json: bool) -> None:
     chosen = first_runnable(matches)
     if chosen is not None and own is None:
         note(f"--draft auto uses {chosen.why}")
-    elif not matches and own is None and ":" in (target or ""):  # a model, not a word
+    # the text names a model and is not a word to search for
+    elif not matches and own is None and ":" in (target or ""):
         note(f"{none} itself; these have it in their names")
 
 
 def _matches(target: str) -> tuple[Path | None, str, list[KnownDrafter], Facts | None]:
-    """Returns the drafter of a model on this machine, or of the model that it is a copy of; a text that says
-    which; the drafters known for it by name or by its file's metadata; and its file's facts.
+    """Looks up the drafters of a model. Returns the model's own drafter, or that of the model from which it
+    was copied; a text that says which of the two; the drafters known by the model's name or by its file's
+    metadata; and the facts of its file.
     """
     from eaglecpp.errors import EagleError
     from eaglecpp.opening.find import find_target
@@ -86,7 +88,7 @@ def _matches(target: str) -> tuple[Path | None, str, list[KnownDrafter], Facts |
     try:
         model = find_target(target)
         facts = read_facts([model.target])
-    except EagleError:  # not on this machine: only the name is known
+    except EagleError:  # without a file on this machine, only the model's name is known
         names = [target]
         with contextlib.suppress(EagleError):
             names.append(str(read_name(target)))  # with its tag

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Statistics of an answer: the line after it, the lines of `--verbose`, and the speed-up by drafting."""
+"""Formats the statistics of an answer: the line after the answer, the lines of `--verbose`, and the speed-up
+by drafting.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from eaglecpp.results import PlanReason, Timings
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
 
-_ENOUGH = 4  # tokens; the first comes with the prompt, and the speed of one or two is noise
-_SAYS_SOMETHING = 16  # minimum tokens for a speed-up; on fewer it is noise
+# minimum tokens for a speed: the first token comes with the prompt, and the speed of one or two more is noise
+_ENOUGH = 4
+_SAYS_SOMETHING = 16  # minimum tokens for a speed-up; with fewer tokens, a speed-up is noise
 _ENOUGH_TO_JUDGE = 32  # minimum tokens to judge the drafter
 
 
@@ -30,7 +33,7 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     elif not stats.draft_n and not has_draft:
         parts.append("no drafter")
     elif not stats.draft_n:
-        strategy = stats.plan.get("strategy")  # a fixed one cannot draft for an answer of one token
+        strategy = stats.plan.get("strategy")  # a fixed strategy cannot draft for an answer of one token
         if strategy in ("off", "auto"):
             parts.append("drafting off" if strategy == "off" else not_drafted(stats.plan))
     elif speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:
@@ -39,7 +42,7 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
 
 
 def not_drafted(plan: Mapping[str, Any]) -> str:
-    """Returns why the planner did not draft. plan: `Timings.plan`"""
+    """Returns the reason why the planner did not draft. plan: `Timings.plan`"""
     return _NOT_DRAFTED.get(plan.get("reason", PlanReason.OFF), "not drafted: plain decoding is faster here")
 
 
@@ -55,7 +58,9 @@ _NOT_DRAFTED: Mapping[str, str] = {
 
 
 def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: float | None = None) -> list[str]:
-    """Returns Ollama's `--verbose` lines (ollama/ollama: api/types.go), then ours, without empty values."""
+    """Returns Ollama's `--verbose` lines (ollama/ollama: api/types.go), then eaglecpp's own, without empty
+    values.
+    """
     rows = [
         ("total duration", _duration(total_ms)),
         ("load duration", _duration(load_ms)),
@@ -84,7 +89,7 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
 
 
 def figures(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns a line per name and value, without empty values."""
+    """Formats names and values, one line each; leaves out empty values."""
     return [f"{name + ':':<22}{value}" for name, value in rows if value]
 
 
@@ -94,7 +99,9 @@ def _duration(ms: float) -> str:
 
 
 def verdict_line(stats: Timings, engine: Engine) -> str:
-    """Returns the verdict on drafting and the kernels; "" before an answer of `auto` was measured."""
+    """Returns the verdict on drafting and the kernels; "" until an answer with the strategy `auto` was
+    measured.
+    """
     from eaglecpp.bench.verdict import verdict_of
 
     if stats.plan.get("strategy") != "auto" or stats.predicted_n < _ENOUGH_TO_JUDGE:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Output of `eaglecpp` without a command: this machine, its models, and a command to try next."""
+"""Output of `eaglecpp` without a command: facts about this machine, its models, and a command to try next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_MODELS = 12
 
 
 def greeting() -> str:
-    """Returns the whole text."""
+    """Returns the whole text that `eaglecpp` prints without a command."""
     facts = gather()
     if facts["problems"]:
         return f"eaglecpp {facts['eaglecpp']} cannot run: {facts['problems'][0]}\n\nnext: eaglecpp doctor\n"
@@ -32,7 +32,9 @@ def greeting() -> str:
 
 
 def _next(models: list[StoredModel]) -> str:
-    """Returns the command to suggest: a model with a drafter, else one with a known drafter, else any."""
+    """Returns the command to suggest. It runs a model with a drafter, else a model for which a drafter is
+    known, else any model.
+    """
     if not models:
         name = SMOLLM2.name.model
         size = human_bytes(SMOLLM2.size)

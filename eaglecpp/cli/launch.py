@@ -32,13 +32,16 @@ from eaglecpp.server.announced import find_server
 
 N_CTX = 32_768  # tokens; Claude Code's system prompt alone takes 20,000
 _CLAUDE_RESERVES = 13_000
-_CLAUDE_WAITS_MS = "3600000"  # for a first token; its default of 5 minutes is too short for a busy CPU
-_STARTS_S = 600.0  # long, because a model may have to be downloaded first
+# milliseconds that Claude Code waits for a first token; its default of 5 minutes is too short for a busy CPU
+_CLAUDE_WAITS_MS = "3600000"
+_STARTS_S = 600.0  # seconds; long, because a model may have to be downloaded first
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Settings of an agent. files: contents by path within `Agent.folder_variable`'s folder."""
+    """Settings of an agent. files: contents of files by path, within the folder of
+    `Agent.folder_variable`.
+    """
 
     environment: dict[str, str]
     files: dict[str, str] = field(default_factory=dict)
@@ -46,8 +49,9 @@ class Setup:
 
 @dataclass(frozen=True)
 class Agent:
-    """An agent. install: command that installs it; setup: takes the server's address, its key, the model's
-    name and the context in tokens; folder_variable: environment variable of its configuration folder, or "".
+    """A coding agent. install: command that installs the agent; setup: function that takes the server's
+    address, the server's key, the model's name and the context in tokens; folder_variable: environment
+    variable of the agent's configuration folder, or "".
     """
 
     program: str
@@ -59,8 +63,9 @@ class Agent:
 def _claude(address: str, key: str, model: str, n_ctx: int) -> Setup:
     """Source: code.claude.com/docs/en/env-vars; ollama/ollama#14918 and #17918 for the last two.
 
-    It summarises a conversation as soon as it would leave no room for an answer and 13,000 tokens more. Of a
-    context of 32,768 tokens its own first prompt leaves less, so it would summarise after each turn.
+    Claude Code summarises a conversation as soon as the context has no room for an answer and 13,000 more
+    tokens. In a context of 32,768 tokens, its first prompt already leaves less room, so it would summarise
+    after each turn.
     """
     window = str(n_ctx + _CLAUDE_RESERVES)
     tiers = ("ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL",
@@ -69,7 +74,7 @@ def _claude(address: str, key: str, model: str, n_ctx: int) -> Setup:
         {
             "ANTHROPIC_BASE_URL": address,
             "ANTHROPIC_AUTH_TOKEN": key,
-            "ANTHROPIC_API_KEY": "",  # empty, because the user's key would take precedence
+            "ANTHROPIC_API_KEY": "",  # empty, because Claude Code would prefer the user's key
             **dict.fromkeys(tiers, model),
             "CLAUDE_CODE_MAX_CONTEXT_TOKENS": window,
             "CLAUDE_CODE_AUTO_COMPACT_WINDOW": window,
@@ -100,7 +105,7 @@ env_key = "EAGLECPP_API_KEY"
 
 
 def _opencode(address: str, key: str, model: str, n_ctx: int) -> Setup:
-    """Source: opencode.ai/docs/providers and /docs/config."""
+    """Returns the setup of opencode. Source: opencode.ai/docs/providers and /docs/config."""
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "eaglecpp",
@@ -155,7 +160,9 @@ def launch(agent: str, model: str, arguments: tuple[str, ...], n_ctx: int, only_
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP raise KeyboardInterrupt, so that the server started here ends as well."""
+    """Makes SIGTERM and SIGHUP raise KeyboardInterrupt, inside the `with` block, so that a server started by
+    this process ends as well.
+    """
     ends = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
     before = {one: signal.signal(one, signal.default_int_handler) for one in ends}
     try:
@@ -166,8 +173,9 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _run(words: list[str], environment: dict[str, str]) -> int:
-    """Runs an agent and returns its exit code. Ctrl+C reaches only the agent, which stops its answer."""
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # SIG_IGN would be inherited by the agent
+    """Runs an agent and returns the agent's exit code. Ctrl+C only stops the agent's current answer."""
+    # a handler instead of SIG_IGN, which the agent would inherit
+    before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         code = subprocess.run(words, env=environment, check=False).returncode
     finally:
@@ -187,7 +195,9 @@ def _show(agent: Agent, setup: Setup, arguments: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def _folder(agent: Agent, setup: Setup) -> Iterator[dict[str, str]]:
-    """Yields the agent's environment; its configuration folder exists within the block."""
+    """Yields the agent's environment variables. The temporary configuration folder exists inside the `with`
+    block.
+    """
     environment = {**os.environ, **setup.environment}
     with tempfile.TemporaryDirectory(prefix="eaglecpp-") as folder:
         for name, text in setup.files.items():
@@ -197,7 +207,9 @@ def _folder(agent: Agent, setup: Setup) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def _served(model: str, n_ctx: int) -> Iterator[tuple[str, str]]:
-    """Yields a server's address and the model's name there; a server started here ends with the block."""
+    """Yields the address of a server, and the name by which the server knows the model. A server that is
+    started here ends with the `with` block.
+    """
     from eaglecpp.cli.open_engine import look_up
     from eaglecpp.server.run import bind
 
@@ -225,7 +237,9 @@ def _served(model: str, n_ctx: int) -> Iterator[tuple[str, str]]:
 
 
 def _wait_for(address: str, process: subprocess.Popen[bytes], log: Any) -> None:
-    """Waits until a server answers. Raises click.ClickException with its last log line if it ends."""
+    """Waits until a server answers. Raises click.ClickException with the server's last log line if the server
+    ends.
+    """
     deadline = time.monotonic() + _STARTS_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -240,7 +254,9 @@ def _wait_for(address: str, process: subprocess.Popen[bytes], log: Any) -> None:
 
 
 def _load(address: str, key: str, model: str, n_ctx: int) -> int:
-    """Loads a model in a server. Returns its context there in tokens, limited to `n_ctx`."""
+    """Loads a model in a server. Returns the tokens of the model's context in that server, but at most
+    `n_ctx`.
+    """
     body = {"model": model, "options": {"num_ctx": n_ctx}}
     try:
         ask(address, "POST", "/api/generate", {**body, "stream": False}, key)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp learn`: trains a model's drafter on recorded conversations, undoes that, and deletes them."""
+"""`eaglecpp learn`: trains a model's drafter on recorded conversations, undoes a training, and deletes the
+records.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Helpers of commands that open a model: downloads with progress bars, notices, the plan of `--verbose`."""
+"""Helpers for commands that open a model: downloads with progress bars, notices, and the plan that
+`--verbose` prints.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ from eaglecpp.store.progress import Bars
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
 
-# Prompt tokens per batch in `run`. Ctrl+C and progress wait for a batch to end; longer ones are no faster,
-# because a compute graph takes 512 tokens.
+# Prompt tokens per batch in `run`. Ctrl+C and progress wait for a batch to end. Longer batches are not
+# faster, because a compute graph takes 512 tokens.
 _N_BATCH = 512
 _MAX_REPEATS = 4.0
 
 
 def run_defaults() -> dict[str, Any]:
-    """Returns the defaults of `run` by "group.field": Ollama's, and two of ours. Missing options keep the
-    engine's defaults.
+    """Returns the defaults of `run` by "group.field": Ollama's defaults, and two of eaglecpp. Other options
+    keep the engine's defaults.
     """
     return {**engine_options({}), "model.n_batch": _N_BATCH, "sampling.max_repeats": _MAX_REPEATS}
 
@@ -54,14 +56,15 @@ def open_engine(
     choose_context: bool = False,
     find: Callable[..., ModelFiles] = look_up,
 ) -> Engine:
-    """Opens the engine; options override a stored model's. With drafting off, no drafter is looked up.
+    """Opens the engine; options override those of a stored model. With drafting off, no drafter is looked up.
 
-    choose_context: without a given length, use as much as model and memory allow
+    choose_context: without an explicit context length, use as much as the model and the memory allow
     """
     from eaglecpp.engine.engine import Engine
 
     has_text = options.get("text_drafts") == "on"
-    if draft is None and not has_text and target.endswith(".gguf"):  # fail before loading the file
+    # if the drafter is missing, fail before loading the file
+    if draft is None and not has_text and target.endswith(".gguf"):
         needs_draft(strategy, False)
     draft = None if strategy is not None and strategy.kind == "off" else draft
     plan = plan_opening(
@@ -77,7 +80,7 @@ def open_engine(
 
 
 def plan_text(engine: Engine) -> str:
-    """Formats the opened files, and the origin of each option."""
+    """Formats the plan: the opened files, and the origin of each option."""
     rows = engine.plan.rows(engine.chat_template.describe())
     return "\n".join(f"{name + ':':<12}{text}" for name, text in rows)
 

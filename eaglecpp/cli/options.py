@@ -35,7 +35,7 @@ AUTOMATIC_CONTEXT = {
     "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the model's own"
 }
 """Help of -c for commands in which `eaglecpp.opening.context` chooses the length."""
-MAX_INPUT = 64_000_000  # bytes of a file; longer than any context
+MAX_INPUT = 64_000_000  # bytes of an input file; longer than any context
 
 
 _FLAGS = {"draft": "--draft", "strategy": "--strategy"} | {
@@ -44,13 +44,13 @@ _FLAGS = {"draft": "--draft", "strategy": "--strategy"} | {
     for one in describe(cls)
     if one.flags
 }
-# a field name that is an ordinary word is replaced only at the beginning of a message
+# a field name that is an ordinary word is only replaced at the beginning of a message
 _LONG, _ANY = "|".join(name for name in _FLAGS if "_" in name), "|".join(_FLAGS)
 _FIELD = re.compile(rf"(?<![\w/.-])(?:{_LONG})(?![\w/.-])|^(?:{_ANY})(?=:| ['0-9])")
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # no generic type before click 8.4
-    """A parameter type made from a function; its ValueErrors become usage errors."""
+    """A parameter type made from a function; the function's ValueErrors become usage errors."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # no generic type befo
 
 
 def _server(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Returns the URL of a server."""
+    """Parses the URL of a server."""
     from eaglecpp.conversations.served import address_of, elsewhere
 
     is_flag = context.get_parameter_source(str(parameter.name)) == ParameterSource.COMMANDLINE
@@ -73,7 +73,7 @@ def _server(context: click.Context, parameter: click.Parameter, value: str | Non
 
 @dataclass(frozen=True)
 class Served:
-    """The server to use: its URL, or None for the one on this machine."""
+    """Options that name a server: its URL, or None for the server on this machine."""
 
     host: str | None = declare(
         None,
@@ -86,7 +86,9 @@ class Served:
 
     @property
     def key(self) -> str:
-        """The first key in EAGLECPP_API_KEY; "" for a remote server that only OLLAMA_HOST names."""
+        """The API key for the server: the first key in EAGLECPP_API_KEY, but "" for a remote server that only
+        OLLAMA_HOST names.
+        """
         key, source = first_key(), click.get_current_context().get_parameter_source
         is_ours = source("host") == ParameterSource.COMMANDLINE or os.environ.get("EAGLECPP_HOST")
         if not key or self.host is None or is_ours:
@@ -96,7 +98,9 @@ class Served:
 
 
 def first_key() -> str:
-    """Returns the first key in EAGLECPP_API_KEY, which `serve` reads as a list separated by blanks."""
+    """Returns the first key in EAGLECPP_API_KEY, a list separated by blanks, all of whose keys `serve`
+    accepts.
+    """
     return next(iter(os.environ.get("EAGLECPP_API_KEY", "").split()), "")
 
 
@@ -113,8 +117,8 @@ def _seconds(text: str) -> float:
 
 
 def answer_format(text: str) -> dict[str, Any]:
-    """Returns the arguments of `Session.chat` for json, a JSON schema, or a file with one. Raises
-    InvalidValueError, and like `read_input`.
+    """Returns the arguments of `Session.chat` for an output format: "json", a JSON schema, or a file with a
+    schema. Raises InvalidValueError, and the errors of `read_input`.
     """
     from eaglecpp.engine.grammar import resolve_grammar
 
@@ -129,7 +133,7 @@ def answer_format(text: str) -> dict[str, Any]:
 
 
 def _adapter(text: str) -> tuple[str, float]:
-    """Parses FILE[:SCALE] into path and scale."""
+    """Parses FILE[:SCALE] of a LoRA adapter into its path and scale."""
     path, colon, scale = text.rpartition(":")
     if exists(Path(text)) or not colon or "/" in scale:
         return text, 1.0
@@ -157,8 +161,8 @@ SECONDS = Parsed("duration", _seconds)
 
 
 def options_of(**classes: type) -> Callable[[F], F]:
-    """Adds the declared options of dataclasses to a command, which gets an object of each class as the
-    argument of that name. Missing options keep the dataclass's defaults.
+    """Adds the declared options of dataclasses to a command. The command gets an object of each class as an
+    argument. Options that are not given keep the dataclass's defaults.
     """
     described = {name: describe(cls) for name, cls in classes.items()}
 
@@ -187,7 +191,7 @@ def engine_options(
 ) -> Callable[[F], F]:
     """Adds every option of these classes that has a flag; by default sampling, model and draft options.
 
-    taken: flags that the command uses for something else; defaults: the command's own, by "group.field";
+    taken: flags with another meaning in this command; defaults: the command's own, by "group.field";
     helps: help texts by name, where they differ from the declaration
     """
     decorators = []
@@ -247,7 +251,7 @@ OF_LLAMA_CPP = {
 
 @dataclass(frozen=True)
 class Drafting:
-    """Options for drafting. Every way to turn drafting off sets `strategy` to "off"."""
+    """Options for drafting. Every option that turns drafting off sets `strategy` to "off"."""
 
     draft: str | None = declare(
         None,
@@ -264,7 +268,7 @@ class Drafting:
     no_draft: bool = declare(False, "Decode without drafts; the same as --strategy off.")
 
     def __post_init__(self) -> None:
-        """Raises click.UsageError for contradicting options."""
+        """Raises click.UsageError for options that contradict each other."""
         if not (self.no_draft or Strategy.is_off(self.draft)):
             return
         if self.strategy is not None and self.strategy.kind != "off":
@@ -276,7 +280,7 @@ class Drafting:
 
 @dataclass(frozen=True)
 class Answering(Drafting):
-    """Options of commands that give an answer: drafting, and the form of the answer."""
+    """Options of commands that give an answer: drafting, and the answer's required form."""
 
     grammar: str | None = declare(None, "Grammar that the answer must follow.", metavar="GBNF")
     grammar_file: str | None = declare(None, "File with a grammar.", type=FILE_TEXT, metavar="FILE")
@@ -288,8 +292,8 @@ class Answering(Drafting):
     )
 
     def form(self, **more: Any) -> dict[str, Any]:
-        """Returns the answer's required form as arguments of `Session.chat`. more: from a further option.
-        Raises click.UsageError if two options set the form, GrammarError for an invalid one.
+        """Returns the answer's required form as arguments of `Session.chat`. more: form from a further
+        option. Raises click.UsageError if two options set the form, GrammarError for an invalid form.
         """
         from eaglecpp.engine.grammar import resolve_grammar
 
@@ -320,7 +324,9 @@ hub_option = option(
 
 
 def model_argument(*, is_needed: bool = True, on_hub: bool = False) -> Callable[[F], F]:
-    """Adds MODEL, or -m MODEL, as `model`. on_hub: -hf makes it a repository on the Hub."""
+    """Adds the argument MODEL or -m MODEL to a command, as `model`. on_hub: also add -hf, for a repository on
+    the Hub.
+    """
 
     def decorate(function: F) -> F:
         @wraps(function)
@@ -336,12 +342,14 @@ def model_argument(*, is_needed: bool = True, on_hub: bool = False) -> Callable[
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options that were on the command line."""
+    """Returns those options of a command that the user gave on the command line."""
     return {name: value for name, value in options.items() if value is not None and value != ()}
 
 
 def only_model(model: str | None, named: str | None) -> str:
-    """Returns MODEL or -m MODEL. Raises click.UsageError unless exactly one is given."""
+    """Returns the model given as MODEL or -m MODEL. Raises click.UsageError unless exactly one of the two is
+    given.
+    """
     if model is not None and named is not None:
         raise click.UsageError(f"two models: {model!r} and -m {named!r}; remove one of them")
     chosen = model if named is None else named
@@ -351,7 +359,7 @@ def only_model(model: str | None, named: str | None) -> str:
 
 
 def stored_name(text: str) -> ModelName:
-    """Parses a model name. Raises click.UsageError."""
+    """Parses the name of a stored model. Raises click.UsageError for an invalid name."""
     if is_path_text(text):
         how = "`run` takes files, also with --draft auto, and `create` stores them under a name"
         raise click.UsageError(f"expected the name of a model, found a path: {text!r}; {how}")
@@ -363,7 +371,7 @@ def stored_name(text: str) -> ModelName:
 
 def read_input(path: str) -> bytes:
     """Reads a file's bytes unchanged; "-" is standard input. Raises OSError for an unreadable file,
-    click.ClickException for one larger than `MAX_INPUT`.
+    click.ClickException for a file larger than `MAX_INPUT`.
     """
     with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as stream:
         data = stream.read(MAX_INPUT + 1)
@@ -373,7 +381,9 @@ def read_input(path: str) -> bytes:
 
 
 def decoded_text(path: str | Path, data: bytes) -> str:
-    """Decodes the text of a file. Raises InvalidValueError with the file's name."""
+    """Decodes the bytes of a text file. Raises InvalidValueError with the file's name if they are not
+    text.
+    """
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -381,7 +391,7 @@ def decoded_text(path: str | Path, data: bytes) -> str:
 
 
 def in_flags(text: str) -> str:
-    """Replaces Python's option names in a message by command-line flags."""
+    """Replaces the Python names of options in a message by their command-line flags."""
     return _FIELD.sub(lambda found: _FLAGS[found[0]], text)
 
 
@@ -409,7 +419,9 @@ _KINDS: dict[Any, dict[str, Any]] = {
 
 
 def click_option(one: Option, heading: str = "Options") -> Callable[[F], F]:
-    """Makes the command-line option of a declared one; its value is None or () if it is not given."""
+    """Creates the command-line option for a declared option. Its value is None or () if the user does not
+    give it.
+    """
     settings = _KINDS.get(one.kind) or ({"is_flag": True} if one.kind is bool else {"type": _value_type(one)})
     settings = {**settings, "default": None, "help": help_text(one), "heading": heading, **one.shown}
     return option(*one.flags, one.name, **settings)
@@ -433,7 +445,7 @@ def _value_type(one: Option) -> click.ParamType[Any]:
 
 
 def _default_text(one: Option) -> str:
-    """Returns the default as a user would type it; "" if there is none to show."""
+    """Returns the default as a user would type it; "" if the option has no default to show."""
     value = one.default
     if isinstance(value, bool):
         return "" if "/" not in one.flags[0] else "on" if value else "off"

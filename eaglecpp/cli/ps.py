@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp ps` and `stop`: models that a server has in memory, with Ollama's columns and one for drafters.
+"""`eaglecpp ps` and `stop`: list and unload the models in a server's memory. The list has Ollama's columns
+and one for drafters.
 
-Uses the `eaglecpp serve` on this machine, or the server in --host, EAGLECPP_HOST or OLLAMA_HOST. Without a
-server, commands load a model themselves and free it at the end, so the list is empty.
+Both ask the `eaglecpp serve` on this machine, or the server in --host, EAGLECPP_HOST or OLLAMA_HOST. Without
+a server the list is empty, because other commands load a model themselves and free it at their end.
 """
 
 from __future__ import annotations
@@ -62,16 +63,18 @@ def stop(model: str, asked: Served) -> None:
 
 
 def _where(asked: Served) -> str:
-    """Returns the address of the named server, else of the server announced on this machine, else the local
-    address in EAGLECPP_HOST or OLLAMA_HOST.
+    """Returns the address of the server to ask: the named server, else the server announced on this machine,
+    else the local address in EAGLECPP_HOST or OLLAMA_HOST.
     """
     variable = os.environ.get("EAGLECPP_HOST") or os.environ.get("OLLAMA_HOST") or ""
     return asked.host or str(find_server() or address_of(variable))
 
 
 def _ask(address: str, api_key: str, path: str, body: Any = None) -> dict[str, Any] | None:
-    """Returns the server's reply; None if no server is running. Raises click.ClickException for an error."""
-    # no time limit for a POST: a model is unloaded after its running answers
+    """Sends a request to a server, and returns its reply; None if no server is running. Raises
+    click.ClickException for an error.
+    """
+    # a POST has no time limit, because a server unloads a model only after its running answers
     method, key, patience = ("GET", "models", _PATIENCE_S) if body is None else ("POST", "done", None)
     try:
         reply = ask(address, method, f"/api/{path}", body, api_key, patience)

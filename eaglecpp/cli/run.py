@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp run`, Ollama's verb: a prompt gives one answer; without one, on a terminal, a chat starts.
+"""`eaglecpp run`, named as in Ollama: answers a prompt; without a prompt, on a terminal, it starts a chat.
 
 Flags are Ollama's where Ollama has them. Piped input is put before the prompt. With a prompt, with piped
-input, or if the output is not a terminal, there is a single answer, and only that goes to stdout. The package
-`chat` implements both.
+input, or if the output is not a terminal, the command gives a single answer, and only this answer goes to
+stdout. The package `chat` implements answers and chats.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _TEMPLATES = ("chatml", "raw", "gguf")
 
 @dataclass(frozen=True)
 class RunOptions(Served, Answering):
-    """Options of `run` alone."""
+    """Options that only `run` has."""
 
     prompt_named: str | None = declare(
         None, "The prompt, instead of PROMPT.", flags="-p --prompt", metavar="TEXT"
@@ -121,7 +121,9 @@ class RunOptions(Served, Answering):
     no_server: bool = declare(False, "Open the model in this process even if a server is running.")
 
     def template(self) -> str:
-        """Returns the requested chat template, or "". Raises click.UsageError for two."""
+        """The chat template that the options name, or "". Raises click.UsageError if two options name a
+        template.
+        """
         if self.chat_template is not None and self.chat_template_file is not None:
             raise click.UsageError("--chat-template and --chat-template-file contradict each other")
         return self.chat_template or self.chat_template_file or ""
@@ -162,9 +164,9 @@ def run(
     from eaglecpp.data_dir import data_dir
 
     folder = ChatFolder(data_dir() / "chats")
-    if model_named is not None:  # then the first word belongs to the prompt
+    if model_named is not None:  # with -m or -hf, the first word belongs to the prompt
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
-    elif model is not None and " " in model.strip() and not exists(Path(model)):  # names have no blanks
+    elif model is not None and " " in model.strip() and not exists(Path(model)):  # model names have no blanks
         if not asked.resume:
             raise click.UsageError(f"which model? eaglecpp run smollm2 {shlex.quote(model)}")
         prompt = (model, *prompt)
@@ -209,7 +211,7 @@ def run(
 
 
 def _checked_model(model: str | None, *, on_hub: bool, is_needed: bool) -> str | None:
-    """Returns MODEL as a reference. Raises click.UsageError for a missing model, or a picture."""
+    """Parses MODEL into a reference. Raises click.UsageError if MODEL is missing or is a picture."""
     from eaglecpp.chat.images import is_image_name
 
     if model is None and not is_needed:
@@ -229,8 +231,8 @@ def _found(
     chosen: SavedChat | None,
     is_own: bool,
 ) -> tuple[RunModel, ServerAnswers | None, SavedChat | None]:
-    """Returns the model, its server, if any, and the chat to continue. chosen: a chat chosen by its id;
-    is_own: an option requires that this process answers
+    """Returns the model, the server that has it (or None), and the chat to continue (or None). chosen: a chat
+    that the user chose by its id; is_own: an option requires that this process answers
     """
     from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.conversations.served import ServerAnswers
@@ -268,14 +270,15 @@ def _found(
 
 
 def _answer(chat: Chat, text: str, words: tuple[str, ...], asked: RunOptions) -> None:
-    """Answers one question. words: its words from the command line"""
+    """Answers one question. words: the words of the question on the command line"""
     from eaglecpp.cli.chat.commands import with_pictures
 
     chat.say_notices()
     typed = " ".join(words)
-    if typed and text.endswith(typed):  # pictures are looked up in typed text only, not in piped input
+    if typed and text.endswith(typed):  # pictures are looked up only in typed text, not in piped input
         text = text.removesuffix(typed) + with_pictures(chat, typed, words)
-    # in a chat the verdict follows the first answer; a script would print it with every answer
+    # not printed for a single answer, because a script would get the verdict with every answer; a chat prints
+    # it after the first answer
     if not asked.verbose:
         chat.judged.add(chat.model.source.label)
     completion = chat.reply(partial(chat.session.stream, text), show_stats=not asked.as_json)
@@ -301,7 +304,7 @@ def _no_one_to_ask(prompt: str, default: str) -> str:
 
 
 def _pictures(words: tuple[str, ...], named: tuple[str, ...]) -> tuple[list[bytes], tuple[str, ...]]:
-    """Returns the images from --image and from the words of a prompt, and the other words."""
+    """Returns the images from --image and from the words of a prompt, and the words that remain."""
     from eaglecpp.chat.images import is_image_name
     from eaglecpp.cli.chat.input import read_picture
 
@@ -311,7 +314,9 @@ def _pictures(words: tuple[str, ...], named: tuple[str, ...]) -> tuple[list[byte
 
 
 def _question(words: tuple[str, ...]) -> str | None:
-    """Returns standard input, unless it is a terminal, followed by the prompt; None starts a chat."""
+    """Returns the question: standard input (unless it is a terminal), followed by the prompt. Returns None to
+    start a chat.
+    """
     parts = [argument_bytes(" ".join(words))] if words else []
     if not sys.stdin.isatty():
         with patience("reading standard input to its end (</dev/null to skip this) ..."):

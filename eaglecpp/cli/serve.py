@@ -99,7 +99,7 @@ def serve(
     served = (
         f"eaglecpp serves {address} (Ollama's API; OpenAI's and Anthropic's at {address}/v1; a chat page)"
     )
-    # after its shutdown, uvicorn raises the signal that ended it again
+    # after its shutdown, uvicorn raises the same signal again
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with announced(address):
@@ -113,7 +113,9 @@ def serve(
 
 
 def _served(model: str | None) -> tuple[dict[str, Path], str]:
-    """Returns files served under a name, and the model to load at startup. Raises ModelNotFoundError."""
+    """Returns the files that are served under a name of their own, and the model to load at startup. Raises
+    ModelNotFoundError.
+    """
     from eaglecpp.cli.open_engine import look_up
 
     if model is None:

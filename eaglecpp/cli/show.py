@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp show`: describes a stored model, in Ollama's sections and one for its drafter; and
-`eaglecpp inspect`: shows the metadata of a file. Both take names and files.
+"""`eaglecpp show`: describes a stored model in Ollama's sections, plus a section for its drafter. `eaglecpp
+inspect`: shows the metadata of a file. Both commands take names and files.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def inspect(model: str, as_json: bool) -> None:
 
 
 def _show_file(path: Path, as_json: bool) -> None:
-    # imported late, because a stored name needs no libraries for reading files
+    # imported late, because describing a stored model needs no libraries for reading files
     from eaglecpp.convert import facts_text, inspect_file
 
     facts = inspect_file(path)
@@ -89,7 +89,7 @@ def _show_file(path: Path, as_json: bool) -> None:
 
 def _show(model: StoredModel, part: str | None, as_json: bool) -> None:
     modelfile = model.modelfile()
-    if as_json:  # as in /api/show, plus how `run` would open it
+    if as_json:  # the output of /api/show, plus the plan by which `run` would open the model
         heads = head_facts(model)
         opening = None if heads[0] is None else _plan(model).as_dict()
         write_json(everything(model, heads, template_in_use(model, heads[0])) | {"opening": opening})
@@ -106,7 +106,7 @@ def _show(model: StoredModel, part: str | None, as_json: bool) -> None:
 
 
 def _plan(model: StoredModel) -> OpeningPlan:
-    """Returns the plan with which `run` would open the model."""
+    """Returns the plan by which `run` would open the model."""
     return make_plan(with_draft(resolved(model)), defaults=run_defaults())
 
 
@@ -136,7 +136,7 @@ def _overview(model: StoredModel, modelfile: Modelfile) -> str:
         "Model": model_rows(facts, model) if facts else (),
         "Capabilities": [[word] for word in capabilities(model, facts)] if facts else (),
         "Draft": _draft_rows(model, draft) if draft else (),
-        # conversations recorded by `--learn`, and the drafter trained on them
+        # the number of conversations recorded by `--learn`, and the drafter trained on them
         "Learning": Learning.of(model.target_files()[0]).rows(stock) if stock else (),
         "Template": [[template.describe()]] if template else (),
         "Opened with": _plan(model).rows() if template else (),
@@ -149,7 +149,7 @@ def _overview(model: StoredModel, modelfile: Modelfile) -> str:
 
 
 def model_rows(facts: Facts, model: StoredModel | None = None) -> list[list[str]]:
-    """Returns the properties of a file, or of a stored model."""
+    """Returns the properties of a file or stored model as rows of text."""
     rows = [
         ["architecture", facts.architecture],
         ["parameters", (model and model.text("model_type")) or facts.config()["model_type"]],

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp list`, `pull`, `create`, `cp` and `rm`: models in the stores. None of them loads llama.cpp."""
+"""`eaglecpp list`, `pull`, `create`, `cp` and `rm`: manage the models in the stores. None of these commands
+loads llama.cpp.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def list_models(prefix: str, as_json: bool) -> None:
 
 
 def models_table(models: Sequence[StoredModel]) -> str:
-    """Returns a table with a row per model."""
+    """Formats stored models as a table with a row per model."""
     rows = [
         (str(m.name), m.digest[:12], human_bytes(m.size), human_time(m.modified), draft_text(m) or "-")
         for m in models

@@ -2,8 +2,8 @@
 """The only module that prints: results to stdout, notes and statistics to stderr.
 
 Progress is drawn only on a terminal, where control characters are also shown as symbols: nearly every text
-can come from a model, a file or a server, and could rewrite the screen or attack the terminal. Only `styled`
-text, which its author has already made safe, is printed unchanged. Files and pipes get everything unchanged.
+can come from a model, a file or a server, and could rewrite the screen or attack the terminal. `styled` text
+is printed unchanged, because the caller has already made it safe. Files and pipes get all text unchanged.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ import click
 from eaglecpp.human import counted, visible
 from eaglecpp.results import AnswerStream, Chunk
 
-_SHORT_PROMPT = 256  # tokens; short enough to need no progress display
+_SHORT_PROMPT = 256  # tokens; reading a prompt of this length needs no progress display
 
 
 def write(text: str, *, styled: bool = False) -> None:
-    """Prints a piece of a result and flushes. styled: its only escape sequences are our own."""
+    """Prints a piece of a result and flushes the stream. styled: the piece has no escape sequences except
+    eaglecpp's own.
+    """
     sys.stdout.write(text if styled or not stdout_is_terminal() else visible(text))
     sys.stdout.flush()
 
@@ -43,7 +45,9 @@ def write_json(value: Any) -> None:
 
 
 def note(text: str, *, styled: bool = False) -> None:
-    """Prints a line for the user that is not part of the result. styled: as for `write`, and laid out."""
+    """Prints a line for the user that is not part of the result. styled: the line is safe as for `write`, and
+    already laid out.
+    """
     click.echo(text if styled or not stderr_is_terminal() else laid_out(visible(text)), err=True)
 
 
@@ -57,7 +61,7 @@ def laid_out(text: str, indent: int = 0) -> str:
 
 
 def fitted(text: str, indent: int = 0) -> str:
-    """Returns text for stdout, laid out if that is a terminal."""
+    """Returns the text for stdout; if stdout is a terminal, breaks long lines."""
     return laid_out(text, indent) if stdout_is_terminal() else text
 
 
@@ -65,7 +69,7 @@ def _broken(line: str, width: int, indent: int) -> str:
     out, column = "", 0
     for blanks, word in re.findall(r"(\s*)((?:`[^`]*`|\S)+)", line):
         if column + len(blanks) + len(word) > width and column > 0 and len(word) <= width:
-            blanks = " " * min(indent, width - len(word))  # so that a path is not broken
+            blanks = " " * min(indent, width - len(word))  # a smaller indent, so that a path is not broken
             out += "\n"
             column = 0
         out += blanks + word
@@ -75,7 +79,7 @@ def _broken(line: str, width: int, indent: int) -> str:
 
 
 class LogFormatter(logging.Formatter):
-    """Shows control characters as symbols, because log lines quote models and files."""
+    """Log formatter that shows control characters as symbols, because log lines quote models and files."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -102,11 +106,11 @@ def wants_colour() -> bool:
 
 @contextlib.contextmanager
 def silent_keys(*, by_key: bool = False) -> Iterator[None]:
-    """Turns off the terminal's echo inside the block, so that typed text does not appear in an answer. The
-    typed text is kept for the next prompt.
+    """Turns off the terminal's echo inside the `with` block, so that typed text does not appear in an answer.
+    The typed text is kept for the next prompt.
 
-    by_key: keep keys instead of lines; otherwise the driver drops anything beyond 4 KB of a line and turns
-    Enter into a line feed
+    by_key: read single keys instead of lines; in line mode, the driver drops anything beyond 4 KB of a line
+    and turns Enter into a line feed
     """
     if os.name != "posix" or not sys.stdin.isatty():
         yield
@@ -115,7 +119,7 @@ def silent_keys(*, by_key: bool = False) -> Iterator[None]:
 
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
-    # NOFLSH: without it, Ctrl+C makes the terminal's driver discard pending output
+    # without NOFLSH, Ctrl+C makes the terminal's driver discard pending output
     silent = [*before[:3], before[3] & ~termios.ECHO | termios.NOFLSH, *before[4:]]
     if by_key:
         silent[0] &= ~termios.ICRNL
@@ -130,10 +134,10 @@ def silent_keys(*, by_key: bool = False) -> Iterator[None]:
 
 
 class Watch:
-    """Progress display while the prompt is read, and Ctrl+C as a request to stop.
+    """Shows progress while the prompt is read, and turns Ctrl+C into a request to stop.
 
-    After Ctrl+C the current round is finished, so that none of its tokens is lost; a second one interrupts
-    at once. requested: Ctrl+C was pressed; on_request: called then
+    After Ctrl+C the current round is finished, so that no token of the round is lost; a second Ctrl+C
+    interrupts at once. requested: Ctrl+C was pressed; on_request: called when Ctrl+C is pressed
     """
 
     def __init__(self, on_request: Callable[[], None] = lambda: None) -> None:
@@ -142,7 +146,9 @@ class Watch:
         self._drawn = False
 
     def on_prefill(self, n_done: int, n_prompt: int) -> None:
-        """Draws progress on a terminal, and raises KeyboardInterrupt after Ctrl+C (for `Session.stream`)."""
+        """Draws progress on a terminal, and raises KeyboardInterrupt after Ctrl+C (a callback for
+        `Session.stream`).
+        """
         if self.requested:
             raise KeyboardInterrupt
         if n_prompt > _SHORT_PROMPT and stderr_is_terminal():
@@ -150,14 +156,14 @@ class Watch:
             show_progress(f"reading the prompt: {n_done}/{n_prompt}")
 
     def clear(self) -> None:
-        """Clears the progress line, before anything else is printed."""
+        """Clears the progress line, so that other text can be printed."""
         if self._drawn:
             self._drawn = False
             show_progress("")
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Watch]:
-        """Handles SIGINT inside the block. Does nothing outside the main thread."""
+        """Handles SIGINT inside the `with` block. Has no effect outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
@@ -168,7 +174,7 @@ class Watch:
             signal.signal(signal.SIGINT, previous)
 
     def follow(self, answer: AnswerStream, show: Callable[[Chunk], object]) -> None:
-        """Shows an answer to its end or until Ctrl+C, and always the held-back text."""
+        """Shows an answer until it ends or Ctrl+C is pressed, and then the text that was held back."""
         try:
             for chunk in answer:
                 self.clear()
@@ -190,7 +196,7 @@ class Watch:
 
 @contextlib.contextmanager
 def patience(text: str) -> Iterator[None]:
-    """Shows a text while the block runs, on a terminal."""
+    """Shows a text on a terminal while the `with` block runs."""
     show_progress(text)
     try:
         yield
@@ -199,18 +205,20 @@ def patience(text: str) -> Iterator[None]:
 
 
 def show_progress(text: str) -> None:
-    """Replaces the progress line on stderr, on a terminal; "" clears it."""
+    """Replaces the progress line on stderr if it is a terminal; "" clears the line."""
     if stderr_is_terminal():
         click.echo(f"\r\x1b[K{text}", nl=False, err=True)
 
 
 _GAP = "    "
 _UNITS = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604800, "week"), (2592000, "month")]
-_NARROWEST = 24  # columns; a narrower last column continues at the left instead
+_NARROWEST = 24  # columns; if the last column would be narrower, its text continues at the left
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Formats columns four blanks apart, two if the terminal is too narrow. Ends with a newline."""
+    """Formats a table with four blanks between columns, or two blanks on a narrow terminal. The text ends
+    with a newline.
+    """
     return _columns([header, *rows])
 
 
@@ -220,12 +228,12 @@ def section(title: str, rows: Sequence[Sequence[str]]) -> str:
 
 
 def labelled(rows: Sequence[tuple[str, str]]) -> str:
-    """Formats labels and texts; ends with a newline."""
+    """Formats pairs of a label and a text as lines; the result ends with a newline."""
     return "".join(f"{_hanging(f'{label:<18}{text}', 18)}\n" for label, text in rows)
 
 
 def help_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    """Formats a titled list of names and explanations; ends without a newline."""
+    """Formats a titled list of names and explanations; the result ends without a newline."""
     width = max(len(left) for left, _ in rows) + 2
     return "\n".join([title, *(_hanging(f"  {left:<{width}}{right}", 2 + width) for left, right in rows)])
 
@@ -250,6 +258,6 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _hanging(line: str, last: int) -> str:
-    """Breaks a line for a terminal. last: start of its last column"""
+    """Breaks a line of a table for a terminal. last: position at which the line's last column starts"""
     has_room = shutil.get_terminal_size().columns - last >= _NARROWEST
     return fitted(line, last if has_room else len(_GAP))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp train`: trains a drafter for a GGUF from text and the target's own hidden states.
 
-Shows progress. The work is in `eaglecpp.train`, which is imported when the command runs, because it needs the
-`train` extra; its options are declared in `eaglecpp.train.options`.
+This module shows progress. `eaglecpp.train` does the work; it is imported when the command runs, because it
+needs the `train` extra. The options are declared in `eaglecpp.train.options`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def train(as_json: bool, **options: Any) -> None:
     except InvalidValueError as error:
         raise click.UsageError(str(error)) from None
     with Display() as display:
-        display.on_work("starting", 0, 1)  # importing PyTorch takes seconds
+        display.on_work("starting", 0, 1)  # importing PyTorch takes seconds, so the display starts before
         from eaglecpp.train.run import train as run
 
         try:
@@ -74,7 +74,9 @@ def train(as_json: bool, **options: Any) -> None:
 
 
 class Display:
-    """Progress on stderr: a bar on a terminal, and a line per evaluation. Handles Ctrl+C."""
+    """Displays the progress of a training on stderr: a bar on a terminal, and a line per evaluation. Handles
+    Ctrl+C.
+    """
 
     def __init__(self) -> None:
         self._watch = Watch(on_request=self._stopping)
@@ -94,7 +96,7 @@ class Display:
         self.close()
 
     def stop(self) -> bool:
-        """Returns True after Ctrl+C."""
+        """Returns True after Ctrl+C was pressed."""
         return self._watch.requested
 
     def _stopping(self) -> None:
@@ -104,14 +106,16 @@ class Display:
             raise KeyboardInterrupt
 
     def note(self, text: str) -> None:
-        """Prints a line above the bar."""
+        """Prints a line above the progress bar."""
         if self._bar is None:
             note(text)
         else:
             self._bar.write(laid_out(text), file=sys.stderr)
 
     def on_work(self, what: str, n_done: int, n_all: int, detail: str = "") -> None:
-        """Draws a bar per activity. During training, the loop asks `stop`; otherwise Ctrl+C raises."""
+        """Draws a bar per activity. During training, the loop polls `stop`; in other activities, Ctrl+C
+        raises an exception.
+        """
         self._is_training = what == "training"
         if self.stop() and not self._is_training:
             raise KeyboardInterrupt
@@ -120,7 +124,7 @@ class Display:
             self.close()
 
     def on_step(self, report: StepReport) -> None:
-        """Shows the share of the budget, loss, tokens/s, and the result of the last evaluation."""
+        """Shows the used share of the budget, the loss, tokens/s, and the result of the last evaluation."""
         if self._tokens is None:
             self._tokens = report.n_tokens, report.seconds
         n, seconds = report.n_tokens - self._tokens[0], report.seconds - self._tokens[1]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The chat of `eaglecpp run`: one turn of the loop, and saving after it.
 
-Input comes from a callback and output goes to a `Screen`, so that it runs and is tested without a terminal.
-Slash commands are in `commands`. If a server on this machine has the model, the server answers until a
-command needs the model in this process. Ctrl+C ends an answer, keeps its text so far, and continues the chat.
+Input comes from a callback and output goes to a `Screen`, so that the chat runs and is tested without a
+terminal. Slash commands are in `commands`. If a server on this machine has the model, the server answers
+until a command needs the model in this process. Ctrl+C ends an answer, keeps its text so far, and continues
+the chat.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class ChatSettings:
 class Chat:
     """One chat with one model at a time; `/load` changes the model.
 
-    folder: where conversations are saved; None = not saved. saved: the conversation to continue
-    server: answers until the model is opened in this process
-    judged: models whose verdict was shown; attached, images: sent with the next message
+    folder: folder of saved conversations; None = do not save. saved: the conversation to continue
+    server: server that answers until the model is opened in this process
+    judged: models whose verdict was shown; attached, images: attachments of the next message
     made:   models created by `/save`
     """
 
@@ -92,7 +93,7 @@ class Chat:
 
     @property
     def conversation(self) -> Conversation:
-        """The messages so far."""
+        """The messages of the conversation so far."""
         return self.session.conversation
 
     # Turns
@@ -103,13 +104,14 @@ class Chat:
         """Streams an answer to the screen and returns it. If Ctrl+C comes before its first token, restores
         the state before the question and returns None.
 
-        begin: a method of `session` that starts the answer. again: the question is repeated, so attachments
-        are not sent.
+        begin: method of `session` that starts the answer. again: True if the question is repeated;
+        attachments are then not sent.
         """
         started = time.perf_counter() - self.model.load_ms / 1000
         images, files = self.images, self.attached
         self._n_tries = self._n_tries + 1 if again else 0
-        if not again:  # cleared first, so that an unreadable attachment does not fail every later message
+        # attachments are cleared first, so that an unreadable one does not fail every later message
+        if not again:
             self.images, self.attached = [], []
             begin = partial(begin, images=images, files=tuple(files))
         watch = Watch()
@@ -117,7 +119,8 @@ class Chat:
             with silent_keys():
                 answer = self._begun(begin, watch)
                 if answer is not None:
-                    # an answer of this process stops after its current round; a server's stops at once
+                    # Ctrl+C stops an answer of this process after the current round, and an answer of a
+                    # server at once
                     with watch.listening() if self.server is None else contextlib.nullcontext():
                         try:
                             watch.follow(answer, lambda chunk: self.screen.show(chunk.pieces))
@@ -142,7 +145,7 @@ class Chat:
         return completion
 
     def _begun(self, begin: Callable[..., AnswerStream], watch: Watch) -> AnswerStream | None:
-        """Starts the answer and saves its question; None if Ctrl+C came before."""
+        """Starts an answer and saves its question. Returns None if Ctrl+C came first."""
         model, settings, n_left_out = self.model, self.settings, self.session.left_out
         options = {**model.sampling_set(self._n_tries), "strategy": model.asked, "think": settings.think}
         options |= settings.format
@@ -174,11 +177,13 @@ class Chat:
         return answer
 
     def _leave_server_for_own(self) -> None:
-        """Switches to this process if the model is open here, or its options require that."""
+        """Switches to this process if the model is open in this process, or if its options require this
+        process.
+        """
         model = self.model
         if self.server is None:
             return
-        # the server starts with its model's examples, which differ if this chat came from another model
+        # the server starts with its own model's examples, which differ if this chat came from another model
         is_its = self.conversation.examples == model.conversation().examples
         if model.is_open or not is_its or model.says_how_to_open:
             self._leave_server(
@@ -201,7 +206,7 @@ class Chat:
             self.screen.note("note: ended, because the answer repeats itself; --max-repeats 0 turns this off")
         load_ms, model.load_ms = model.load_ms, 0.0
         server_ms += load_ms
-        # a server sends the statistics at the end, so a cancelled answer may lack them
+        # a cancelled answer of a server may lack statistics, because the server sends them at the end
         is_known = stats.predicted_n > 0 or completion.finish_reason != "cancelled"
         if self.settings.figures == "none" or not is_known:
             return
@@ -211,7 +216,7 @@ class Chat:
             lines = ["", *verbose_lines(stats, total_ms, server_ms, speedup)]
             lines += figures([("template", template)])
         has_draft = model.plan.can_draft if model.is_open else "rounds" in stats.plan
-        if not lines or not stats.draft_n:  # else they say it all
+        if not lines or not stats.draft_n:  # otherwise the lines above say all of this
             lines.append(stats_line(stats, has_draft=has_draft, speedup=speedup))
         is_new = model.is_open and model.source.label not in self.judged and not stats.loops
         if is_new and (verdict := verdict_line(stats, model.engine)):
@@ -222,7 +227,7 @@ class Chat:
     # State
 
     def say_notices(self) -> None:
-        """Prints the model's new notices, each once per conversation."""
+        """Prints new notices about the model, each notice once per conversation."""
         notices, self.model.notices = self.model.notices, []
         for notice in dict.fromkeys(notices):
             if notice not in self._noted:
@@ -281,7 +286,7 @@ class Chat:
             self.screen.note("this question has no answer yet; /regen answers it")
 
     def _show(self, role: str, text: str) -> None:
-        """Prints a past message."""
+        """Prints a message of a resumed chat."""
         if role != Role.SYSTEM:
             self.screen.say(f"{PROMPT if role == Role.USER else ''}{text}")
 

@@ -43,8 +43,9 @@ Run = Callable[[Chat, str], Any]
 
 @dataclass(frozen=True)
 class Command:
-    """run: takes the chat and the text after the name; False ends the chat
-    usage: text after the name; `<...>` is required, `[...]` optional
+    """A slash command. run: takes the chat and the text after the command's name; returns False to end the
+    chat
+    usage: arguments after the name; `<...>` is required, `[...]` optional
     """
 
     run: Run
@@ -83,7 +84,7 @@ def run_chat(chat: Chat) -> None:
 
 
 def take(chat: Chat, text: str) -> Any:
-    """Answers a message or runs a command; False ends the chat."""
+    """Answers a message or runs a command. Returns False to end the chat."""
     if not is_command(text):
         return _ask(chat, unquoted(text) if text.startswith('"""') else text.strip("\n"))
     for n_words in (2, 1):
@@ -97,7 +98,7 @@ def take(chat: Chat, text: str) -> Any:
     group = [one for one in COMMANDS if one.startswith(words[0] + " ")]
     if group and len(words) == 1:
         return chat.screen.say(explained(words[0]))
-    if not named_pictures(text)[0].startswith("/"):  # the slash belongs to the path of a picture
+    if not named_pictures(text)[0].startswith("/"):  # the slash begins the path of a picture
         return _ask(chat, text.strip("\n"))
     name = " ".join(words[: 2 if group else 1])
     near = nearest(name, COMMANDS) if len(name) > 1 else None
@@ -106,7 +107,7 @@ def take(chat: Chat, text: str) -> Any:
 
 
 def _ask(chat: Chat, text: str) -> Any:
-    """Answers a message. A message of pictures alone attaches them to the next one."""
+    """Answers a message. If a message consists only of pictures, they are attached to the next message."""
     text = with_pictures(chat, text)
     return chat.reply(partial(chat.session.stream, text)) if text.strip() else None
 
@@ -114,7 +115,8 @@ def _ask(chat: Chat, text: str) -> Any:
 def with_pictures(chat: Chat, text: str, words: Sequence[str] = ()) -> str:
     """Attaches the pictures that a message names, as Ollama does, and returns the rest of the message.
 
-    words: words of the command line, among which missing files are reported for every model
+    words: words of the command line; a missing file among them is reported even if the model reads no
+    pictures
     """
     rest, paths, missing = named_pictures(text)
     if not chat.model.reads_pictures:
@@ -134,13 +136,13 @@ def with_pictures(chat: Chat, text: str, words: Sequence[str] = ()) -> str:
 
 
 def explained(topic: str) -> str:
-    """Returns the help of the commands whose names begin with a text."""
+    """Returns the help texts of the commands whose names begin with a text."""
     rows = [_row(name) for name in COMMANDS if name.startswith(topic)]
     return help_table("Available Commands:", rows) + "\n" if rows else f"There is no command {topic}"
 
 
 def _row(name: str) -> tuple[str, str]:
-    """Returns a command with its usage, and its help."""
+    """Returns a row of the help: a command with its usage, and its explanation."""
     return f"{name} {COMMANDS[name].usage}".strip(), COMMANDS[name].help
 
 
@@ -149,7 +151,7 @@ def _row(name: str) -> tuple[str, str]:
 
 @_command("/set parameter", "Set a parameter; without a value, list them", "[name value]")
 def _parameter(chat: Chat, rest: str) -> None:
-    """Clamps a value to its range, with a note."""
+    """Clamps a parameter's value to its range, and prints a note if the value changed."""
     name, *words = rest.split() or [""]
     if not words:
         rows = [(f"/set parameter {p.name} <{p.kind_name}>", p.help) for p in PARAMETERS.values()]
@@ -197,7 +199,7 @@ def _format(chat: Chat, rest: str) -> None:
 
 
 def _switch(chat: Chat, rest: str, *, name: str, part: str, field: str, value: Any) -> None:
-    """Sets a field of the chat's `screen` or `settings`."""
+    """Sets a field of the chat's `screen` or `settings` (for a command that switches it)."""
     setattr(getattr(chat, part), field, value)
     chat.save()
     chat.screen.say(f"Set '{name}' mode.")
@@ -225,7 +227,7 @@ def _strategy(chat: Chat, rest: str) -> None:
         if model.set_strategy(Strategy.parse(rest)):
             chat.screen.note("the model was reloaded for this")
         chat.say_notices()
-    described = str(model.strategy)  # a server reports the resolved strategy only with an answer
+    described = str(model.strategy)  # a server reports the resolved strategy only together with an answer
     if model.is_open:
         resolved, why = model.engine.resolve(model.strategy)
         described = f"{resolved} ({why})"
@@ -237,7 +239,7 @@ def _strategy(chat: Chat, rest: str) -> None:
 
 def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
     """Returns a Modelfile of the model as changed by this chat: system prompt, parameters, strategy, and
-    messages without pictures. to_save: for a stored model, only the changes.
+    messages without pictures. to_save: only the changes, if the model is stored.
     """
     source, model = chat.model.source, chat.model
     adds = to_save and source.name is not None
@@ -265,7 +267,7 @@ def _modelfile(chat: Chat) -> str:
 
 
 def _info(chat: Chat) -> str:
-    """Returns the model's properties, as in Ollama, and the options it was opened with."""
+    """Returns the model's properties, as in Ollama, and the options with which it was opened."""
     from eaglecpp.cli.show import model_rows
     from eaglecpp.store.facts import read_facts
 
@@ -285,7 +287,8 @@ def _template(chat: Chat) -> str:
 
 
 def _show(chat: Chat, rest: str, *, tell: Callable[[Chat], str]) -> None:
-    chat.screen.say(tell(chat), verbatim=True)  # such as a template or Modelfile, which users copy
+    # not wrapped, because users copy texts such as templates and Modelfiles
+    chat.screen.say(tell(chat), verbatim=True)
 
 
 _FACTS: dict[str, tuple[Callable[[Chat], str], str]] = {
@@ -352,7 +355,7 @@ def _save(chat: Chat, rest: str) -> None:
 
 
 def _may_take(chat: Chat, stores: Stores, name: ModelName) -> bool:
-    """True if a name is free, or the user agrees to replace or hide its model."""
+    """True if a model name is free, or if the user agrees to replace or hide the model with this name."""
     from eaglecpp.store.packaged import find_packaged
 
     existing = stores.find(name)

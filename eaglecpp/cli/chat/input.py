@@ -28,7 +28,7 @@ _QUOTE = '"""'
 _BLOCK = re.compile(r'(?:/set\s+system\s+|/edit\s+)?(""".*)', re.DOTALL)
 _MULTILINE = ("/set system", "/edit")
 _KIND = r"\.(?i:png|jpe?g|gif|bmp|webp)"
-# in quotes; without blanks, or with escaped ones; with blanks if it begins like a path
+# a path in quotes, without blanks, with escaped blanks, or with blanks if the text begins like a path
 _PICTURE = re.compile(
     rf"""(?<!\S)(?:(["'])([^\n]{{1,300}}?{_KIND})\1"""
     rf"""|((?:\\.|[^\s\\'"]){{1,300}}?{_KIND}|(?:[a-zA-Z]:[\\/]|~?/|\.\.?/)[^\n'"]{{1,300}}?{_KIND})(?![./]?\w))"""
@@ -60,8 +60,8 @@ def unquoted(text: str) -> str:
 
 
 def is_command(text: str) -> bool:
-    """True for a slash command. Of several lines, only commands that take a block count, because pasted code
-    may begin with a slash.
+    """True if the input is a slash command. Input of several lines counts only for commands that take a
+    block, because pasted code may begin with a slash.
     """
     return text.startswith("/") and ("\n" not in text.strip() or text.startswith(_MULTILINE))
 
@@ -88,7 +88,9 @@ def named_pictures(text: str) -> tuple[str, list[Path], list[str]]:
 
 
 def read_picture(path: str | Path) -> bytes:
-    """Reads a picture file. Raises like `read_input`, and click.ClickException for a file of another kind."""
+    """Reads a picture file. Raises the errors of `read_input`, and click.ClickException for a file that is
+    not a picture.
+    """
     try:
         return checked_image(read_input(str(path)))
     except InvalidValueError as error:

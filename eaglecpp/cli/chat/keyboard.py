@@ -36,15 +36,18 @@ from eaglecpp.files import make_folder
 from eaglecpp.human import visible
 from eaglecpp.modelfile.parameters import PARAMETERS
 
-_LONG_LINES = 10  # lines from which a pasted text is folded, because it would hide the conversation
-_FIRST_MARK = 0x100000  # a private-use plane; many fonts use the lower private-use area for icons
+# a pasted text with at least so many lines is folded, because it would hide the conversation
+_LONG_LINES = 10
+# the first character of a private-use plane; many fonts have icons in the lower private-use area
+_FIRST_MARK = 0x100000
 _PLACEHOLDER = FormattedText([("fg:ansibrightblack", "Send a message (/? for help)")])
 
 
 @contextlib.contextmanager
 def open_keyboard(history: Path, keeps: Callable[[], bool]) -> Iterator[Ask]:
-    """Opens the keyboard of a chat; arguments as for `Keyboard`. Between prompts, typed keys are kept for the
-    next one and bracketed paste stays on, so that the lines of a pasted block do not run as commands.
+    """Opens the keyboard of a chat, with the arguments of `Keyboard`. Between prompts, typed keys are kept
+    for the next prompt, and bracketed paste stays on, so that the lines of a pasted block do not run as
+    commands.
     """
     keyboard = Keyboard(history, keeps)
     with silent_keys(by_key=True):
@@ -56,7 +59,7 @@ def open_keyboard(history: Path, keeps: Callable[[], bool]) -> Iterator[Ask]:
 
 
 def _text(typed: str) -> str:
-    """Replaces lone surrogates, which terminals can deliver."""
+    """Replaces lone surrogates in the input, which terminals can deliver."""
     return typed.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -82,9 +85,10 @@ class SlashCompleter(Completer):
 
 
 class Pastes(Processor):
-    """Long pasted texts. In the input each is a private-use character, shown as a label, deleted at once.
+    """Long pasted texts. In the input, each text is one private-use character, which is shown as a label and
+    deleted at once.
 
-    texts, labels: by that character, for `str.translate`
+    texts, labels: pasted texts and their labels by this character, for `str.translate`
     """
 
     def __init__(self) -> None:
@@ -92,7 +96,7 @@ class Pastes(Processor):
         self.labels: dict[int, str] = {}
 
     def folded(self, text: str) -> str:
-        """Returns the placeholder character of a pasted text, or a short text itself."""
+        """Returns the placeholder character for a long pasted text; a short text is returned unchanged."""
         n_lines = len(text.splitlines())
         if n_lines < _LONG_LINES:
             return text
@@ -109,7 +113,9 @@ class Pastes(Processor):
 
 
 class Keyboard:
-    """Asks for messages. history: file of typed lines; keeps: returns False while history is off."""
+    """Keyboard that asks for messages. history: file of typed lines; keeps: returns False while history is
+    off.
+    """
 
     def __init__(self, history: Path, keeps: Callable[[], bool]) -> None:
         self._pastes = Pastes()
@@ -127,13 +133,14 @@ class Keyboard:
         )
 
     def ask(self, prompt: str, default: str) -> str:
-        """Asks for a line, or a pasted or edited block. A block that begins with three quotes, as program
-        text may, is wrapped in quotes. Raises EOFError, KeyboardInterrupt.
+        """Asks for a line, or a pasted or edited block. A block that begins with three quotes (as program
+        text may) is wrapped in quotes. Raises EOFError, KeyboardInterrupt.
 
         The input is printed again at the end, because prompt_toolkit leaves the placeholder, and only as much
         of a long block as fits on the screen.
         """
-        placeholder = _PLACEHOLDER if prompt == PROMPT else ""  # None would keep the previous one
+        # with None, prompt_toolkit would keep the previous placeholder
+        placeholder = _PLACEHOLDER if prompt == PROMPT else ""
         typed = ""
         self._session.layout.focus(DEFAULT_BUFFER)  # a signal may have ended the last prompt during a search
         try:
@@ -142,7 +149,7 @@ class Keyboard:
             typed = str(interrupt)
             raise
         finally:
-            self.mark_pastes(True)  # prompt_toolkit turns it off after every prompt
+            self.mark_pastes(True)  # prompt_toolkit turns bracketed paste off after every prompt
             typed = _text(typed)
             shown = visible(typed.translate(self._pastes.labels)).replace("\n", f"\n{CONTINUATION}")
             write(f"{prompt}{shown}\n", styled=True)
@@ -160,7 +167,7 @@ class Keyboard:
 
         @bindings.add("c-c")
         def _(event: KeyPressEvent) -> None:
-            """Discards the input; the exception carries it."""
+            """Key binding that discards the input; the exception contains the input."""
             event.app.exit(exception=KeyboardInterrupt(event.current_buffer.text), style="class:aborting")
 
         @bindings.add("c-g")

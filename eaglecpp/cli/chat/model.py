@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`RunModel`: a model's plan and its engine, opened on first use and reopened when options change."""
+"""`RunModel`: a model's plan and its engine, which is opened at its first use and reopened when options
+change.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ _SAMPLING = {one.name for one in describe(SamplingOptions)}
 class RunModel:
     """The model of a chat.
 
-    given: options on the command line by field name; asked: the strategy there, None = the model's
+    given: options on the command line by field name; asked: strategy on the command line, None = the model's
 
     plan: how the model is opened with the current options; updated when an option changes
-    elsewhere: the server's address, and whether its model drafts and reads pictures. Methods that need the
-        model's files then raise UnsupportedError
-    parameters, strategy_set: set in the chat, by Modelfile name
+    elsewhere: the server's address, and whether its model drafts and reads pictures. If it is set, methods
+        that need the model's files raise UnsupportedError
+    parameters, strategy_set: parameters (by Modelfile name) and strategy that were set in the chat
     load_ms: milliseconds that opening took
     """
 
@@ -77,14 +79,14 @@ class RunModel:
 
     @property
     def engine(self) -> Engine:
-        """The engine, opened on first use. Raises like `Engine`."""
+        """The engine, opened at its first use. Raises the errors of `Engine`."""
         if self._engine is None:
             self._engine = self._open()
         return self._engine
 
     @property
     def chat(self) -> ChatModel:
-        """The chat template's prompts and readers."""
+        """The chat model, which makes prompts and reads answers."""
         return self.engine.shared.chat
 
     def conversation(self) -> Conversation:
@@ -100,7 +102,7 @@ class RunModel:
     # Options
 
     def settings_of(self, parameters: Mapping[str, ParameterValue], strategy: str) -> dict[str, Any]:
-        """Returns attributes for settings saved with a chat; command-line options override them."""
+        """Returns attributes for settings saved with a chat; command-line options override these settings."""
         fields = {name: PARAMETERS[name].key.rpartition(".")[2] for name in parameters}
         kept = {name: value for name, value in parameters.items() if fields[name] not in self._given}
         asked = self._asked or (Strategy.parse(strategy) if strategy else None)
@@ -136,18 +138,21 @@ class RunModel:
 
     @property
     def says_how_to_open(self) -> bool:
-        """True if a server, which opens the stored model, would open it differently."""
+        """True if options require another way of opening the model than a server's, which opens the stored
+        model as it is.
+        """
         return self.source.name is None or not self.options_set().keys() <= _SAMPLING
 
     @property
     def sampling(self) -> SamplingOptions:
-        """The options of the next answer."""
+        """The sampling options of the next answer."""
         return self.plan.sampling_options()
 
     def sampling_set(self, seed_step: int) -> dict[str, Any]:
-        """Returns the sampling options that were set, plus `max_repeats`, whose default a server lacks.
+        """Returns the sampling options that were set, and `max_repeats`, because a server has no default for
+        it.
 
-        seed_step: added to a fixed seed, so that a second try differs
+        seed_step: added to a fixed seed, so that a second try gives another answer
         """
         options = {name: value for name, value in self.options_set().items() if name in _SAMPLING}
         if seed_step and not self.sampling.wants_random_seed:
@@ -155,7 +160,7 @@ class RunModel:
         return {"max_repeats": self.sampling.max_repeats} | options
 
     def set_parameter(self, name: str, value: ParameterValue) -> bool:
-        """Sets a parameter by its Modelfile name; returns and raises like `change`."""
+        """Sets a parameter by its Modelfile name. Returns the result of `change`, and raises its errors."""
         option, changed = PARAMETERS[name].key, {**self.parameters, name: value}
         if option == "strategy":
             return self.set_strategy(Strategy.parse(f"chain:{value}" if value else "off"))
@@ -168,9 +173,9 @@ class RunModel:
         return self.change(not self._has_room(strategy), asked=strategy, strategy_set=str(strategy))
 
     def change(self, reloads: bool, **values: Any) -> bool:
-        """Changes the source, the parameters or the strategy; restores all of them on an error.
+        """Changes the model's source, parameters or strategy. After an error, all three are restored.
 
-        reloads: an open model must be loaded again for this. Returns True if it was.
+        reloads: an open model must be loaded again for this change. Returns True if the model was reloaded.
         """
         if "source" in values:
             self._check_here()
@@ -196,12 +201,12 @@ class RunModel:
         return resolved.nodes <= native.n_draft_max and resolved.n_leaves <= drafting.n_leaves
 
     def renew(self, reloads: bool = True) -> None:
-        """Makes a new plan, and reloads the model with it. The caches start empty."""
+        """Makes a new plan, and reloads the model by this plan. The caches start empty."""
         if self.says_how_to_open:
             self._check_here()
         if reloads:
             self.close()
-        self.plan = self._make_plan()  # after closing, so that the freed memory counts
+        self.plan = self._make_plan()  # planned after closing, so that the freed memory counts
         if reloads:
             self._engine = self._open()
 

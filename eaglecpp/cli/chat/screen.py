@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`Screen`: shows a streaming answer with styles and word wrap, and the chat's own messages.
 
-Takes pieces of text and writes them through `terminal.write`. On a terminal, control characters in a model's
-text are shown as symbols, because they could rewrite the screen or attack the terminal. Elsewhere the text is
-written unchanged, without styles.
+It takes pieces of text and writes them through `terminal.write`. On a terminal, control characters in a
+model's text are shown as symbols, because they could rewrite the screen or attack the terminal. In files and
+pipes, the text is written unchanged and without styles.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _MIN_WIDTH = 20
 class WordWrap:
     """Breaks lines between words, except in fenced code. Holds back an unfinished word.
 
-    width: returns the number of columns, 0 = do not wrap; called for every word, because windows are resized
+    width: returns the number of columns, 0 = do not wrap; called for every word, because windows can be
+    resized
     """
 
     def __init__(self, width: Callable[[], int]) -> None:
@@ -37,7 +38,7 @@ class WordWrap:
         self._is_code = False
 
     def feed(self, text: str, style: str = "") -> list[tuple[str, str]]:
-        """Takes styled text; returns the finished part as (text, style)."""
+        """Adds styled text. Returns the finished parts as (text, style)."""
         if not self._width():
             return [*self.flush(), (text, style)]
         out: list[tuple[str, str]] = []
@@ -55,7 +56,7 @@ class WordWrap:
             elif char in " \t":
                 out += self._place_word()
                 self._blanks.append((char, style))
-            elif _columns(char) == 2:  # scripts without spaces may break anywhere
+            elif _columns(char) == 2:  # scripts without spaces may break at any character
                 out += self._place_word()
                 self._word.append((char, style))
                 out += self._place_word()
@@ -64,7 +65,7 @@ class WordWrap:
         return out
 
     def flush(self) -> list[tuple[str, str]]:
-        """Returns the held-back text, including blanks."""
+        """Returns the text that was held back, including blanks."""
         out = [*self._place_word(), *self._blanks]
         self._column += len(self._blanks)
         self._blanks = []
@@ -88,7 +89,7 @@ class WordWrap:
 
 class Screen:
     """Output of a chat or of one answer; `wrap` may change between answers. On a colour terminal, accepted
-    draft tokens are green, and notes and thinking grey. Elsewhere, thinking is hidden.
+    draft tokens are green, and notes and thinking grey. In files and pipes, thinking is hidden.
 
     is_terminal: stdout is a terminal; None = detect
     """
@@ -133,7 +134,7 @@ class Screen:
             self._wrapper = WordWrap(self._columns)
 
     def say(self, text: str, *, verbatim: bool = False) -> None:
-        """Prints the reply to a user's command, which may quote text from a model.
+        """Prints the reply to a user's command; the reply may quote text from a model.
 
         verbatim: add no line breaks, because the text will be copied
         """
@@ -142,13 +143,13 @@ class Screen:
         write(text + "\n", styled=True)
 
     def note(self, text: str) -> None:
-        """Prints a note that is not part of an answer; grey on a terminal."""
+        """Prints a note that is not part of an answer, in grey on a terminal."""
         if stderr_is_terminal():
             text = f"{self._dim}{self._laid_out(text)}{_RESET if self._dim else ''}"
         note(text, styled=True)
 
     def _laid_out(self, text: str) -> str:
-        """Returns the text with line breaks between words, for a terminal."""
+        """Returns the text; for a terminal, with line breaks between words."""
         return laid_out(visible(text)) if self.wrap else visible(text)
 
     def _columns(self) -> int:
