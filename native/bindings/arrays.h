@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Conversion to and from numpy arrays.
+// Converts to and from numpy arrays.
 #pragma once
 
 #include <nanobind/ndarray.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One bind_*() per file; module.cpp calls them. Only this folder includes nanobind.
+// Each file of the bindings has one bind_*() function, which module.cpp calls. Only this folder includes nanobind.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -22,14 +22,14 @@ void bind_target(nanobind::module_ & m);
 void bind_drafter(nanobind::module_ & m);
 void bind_engine(nanobind::module_ & m);
 
-// Properties of a drafter file, shared by DraftFile.info, Drafter.info and Engine.draft_info().
+// Returns the properties of a drafter file. DraftFile.info, Drafter.info and Engine.draft_info() share it.
 nanobind::dict draft_spec_dict(const struct DraftSpec & spec);
 
-// Creates, without raising it, the Python exception for this error.
+// Returns the Python exception for this error, without raising it.
 nanobind::object exception_of(const class Error & e);
 
-// Calls a method that may release the GIL. Refuses a second thread, and turns an assertion of ggml into an error. The
-// class must have a member `in_use`.
+// Calls a method that may release the GIL. Raises an error if a second thread is inside the object, and turns an
+// assertion of ggml into an error. The class must have a member `in_use`.
 template <auto method>
 struct OneAtATime;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Fields of a struct T under their own names: def_fields(c, FIELD(a), FIELD(b)) defines attributes of a class,
-// put_fields(d, value, FIELD(a), "b", &T::c) sets entries of a dict and also accepts functions without arguments.
+// Exposes the fields of a struct T under their own names. def_fields(c, FIELD(a), FIELD(b)) defines attributes of a
+// class. put_fields(d, value, FIELD(a), "b", &T::c) sets entries of a dict; it also accepts functions without
+// arguments.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -9,7 +9,7 @@ namespace eaglecpp {
 
 // Releases the GIL while it exists, like nanobind::gil_scoped_release, but safely at the end of the interpreter. Python
 // then ends other threads that request the GIL by unwinding their stacks, and C++ ends the process. So the interpreter
-// waits for the threads in here (wait_for_releases), and a thread that arrives later stays in here forever.
+// waits for the threads inside a GilRelease (wait_for_releases), and a thread that enters one later never leaves it.
 class GilRelease : Pinned {
   public:
     GilRelease();
@@ -19,10 +19,10 @@ class GilRelease : Pinned {
     PyThreadState * state_;
 };
 
-// For a forked process, which has no other threads.
+// Forgets all threads inside a GilRelease. For a forked process, which has no other threads.
 void forget_releases();
 
-// For atexit: afterwards no other thread is inside a GilRelease, or can leave one.
+// For atexit: waits until no other thread is inside a GilRelease. Afterwards no thread can leave one.
 void wait_for_releases();
 
 }  // namespace eaglecpp

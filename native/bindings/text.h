@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Conversion of strings from and to Python, replacing nanobind/stl/string.h. Untrusted files may contain any bytes:
-// Python gets U+FFFD for invalid UTF-8. Invalid bytes of a path are surrogates in Python, and are converted back
-// unchanged.
+// Converts strings from and to Python, replacing nanobind/stl/string.h. Untrusted files may contain any bytes: Python
+// gets U+FFFD for invalid UTF-8. Invalid bytes of a path become surrogates in Python, which are converted back to the
+// same bytes.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The device that a drafter computes on. It starts and waits for graphs, and owns the host memory for their inputs and
-// outputs.
+// The device that a drafter computes on. It starts graphs, waits for them, and owns the host memory for their inputs
+// and outputs.
 #pragma once
 
 #include <ggml-backend.h>
@@ -15,7 +15,7 @@ namespace eaglecpp {
 
 class DraftDevice {
   public:
-    // Host memory, of the kind that the device prefers for copies.
+    // Host memory of the kind that the device prefers for copies.
     class HostMemory {
       public:
         uint8_t * at_least(size_t n, ggml_backend_dev_t device);
@@ -34,18 +34,19 @@ class DraftDevice {
     ggml_backend_t backend() const { return backend_.get(); }
     ggml_backend_buffer_type_t buft() const { return ggml_backend_get_default_buffer_type(backend_.get()); }
 
-    // Returns true if the device supports all operations of a graph. Otherwise `missing` lists the others.
+    // Returns true if the device supports all operations of a graph. Otherwise `missing` lists the unsupported
+    // operations.
     bool supports(const DraftGraph & g, std::string & missing) const;
 
-    // Sets the number of threads of later graphs.
+    // Sets the number of threads for graphs that start later.
     void set_n_threads(int n_threads);
 
-    // Returns the memory for a graph's inputs, to be written before it starts: the tensor itself, or memory that the
-    // device copies from.
+    // Returns the memory for a graph's inputs; write it before the graph starts. It is the input tensor itself, or
+    // memory that the device copies to it.
     uint8_t * staging(const DraftGraph & g);
     // Returns memory that the device can copy n bytes to asynchronously. Copies to other memory may block.
     uint8_t * landing(size_t n);
-    // Error(out_of_memory | broken)
+    // Starts a graph without waiting for its results. Error(out_of_memory | broken)
     void start(const DraftGraph & g);
     void wait();
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // The drafter's compute graphs. Arithmetic: SafeAILab/EAGLE eagle/model/cnets.py for EAGLE-3; vllm-project/vllm and
 // sgl-project/sglang llama_eagle3.py for EAGLE 3.1's norms before fc and post-norm feedback; SafeAILab/EAGLE
-// eagle/model/cnets1.py for EAGLE-1 and 2; draft/draft_file.h for block drafters. A graph is a pure function of
-// switches, weights, memory and sizes. It only uses operations that the CPU, CUDA, Metal and Vulkan backends all
-// implement.
+// eagle/model/cnets1.py for EAGLE-1 and 2; draft/draft_file.h for block drafters. A graph depends only on switches,
+// weights, memory and sizes. It only uses operations that the CPU, CUDA, Metal and Vulkan backends all implement.
 //
 // A graph serves one or several conversations. Operations with weights run once for the rows of all conversations.
-// Operations that read or write a cache run separately for each conversation, in the sizes that they have when it runs
-// alone. So a row's numbers do not depend on the other conversations, if products do not depend on the number of rows.
+// Operations that read or write a cache run separately for each conversation, in the sizes that they have when this
+// conversation runs alone. So a row's numbers do not depend on the other conversations, if the results of products do
+// not depend on the number of rows.
 //
 // There are two kinds of graph:
 //   commit  Rows with true hidden states: fuses them and writes K/V. Only the last `n_out` (0 or 1) rows of a
@@ -46,7 +46,7 @@ struct GraphPart {
     const DraftKv * kv;
     int n_rows;
     int n_out;
-    int n_kv;  // K/V slots read, padded
+    int n_kv;  // number of K/V slots read, padded
 
     bool operator<(const GraphPart & o) const {
         return std::tie(n_rows, n_out, n_kv, kv) < std::tie(o.n_rows, o.n_out, o.n_kv, o.kv);
@@ -54,13 +54,13 @@ struct GraphPart {
 };
 
 struct GraphShape {
-    bool commit;  // otherwise extend
+    bool commit;  // commit graph; otherwise extend graph
     std::vector<GraphPart> parts;
-    // Draft rows after a commit of a single conversation. Each one embeds the likeliest token of the previous row and
-    // follows it.
+    // Number of draft rows after a commit of a single conversation. Each draft row embeds the likeliest token of the
+    // previous row and follows it.
     int n_steps = 0;
-    // For a commit of a block drafter: the blocks after the rows, one per conversation; n_out: draft positions that the
-    // head runs for. Empty for rows of a prompt.
+    // For a commit of a block drafter: the blocks after the committed rows, one per conversation. n_out of a block is
+    // the number of draft positions that the head runs for. Empty if the rows belong to a prompt.
     std::vector<GraphPart> block = {};
 
     int n_rows() const {
@@ -78,14 +78,14 @@ struct GraphShape {
     }
 };
 
-// Memory shared by all graphs of a drafter, which run one at a time. It only grows. Growing moves it, which invalidates
-// graphs of an earlier `epoch`.
+// Memory shared by all graphs of a drafter, which run one at a time. The memory only grows. When it grows, it moves,
+// which invalidates graphs of an earlier `epoch`.
 class DraftMemory {
   public:
     explicit DraftMemory(ggml_backend_buffer_type_t buft);
 
     // Allocates `inputs` and `outputs`, each contiguously in this order, then the other tensors of the graph. Returns
-    // byte tensors that cover all inputs and all outputs, null without any. Error(out_of_memory)
+    // two byte tensors that cover all inputs and all outputs; null if there are none. Error(out_of_memory)
     std::pair<ggml_tensor *, ggml_tensor *> allocate(ggml_context * ctx, ggml_cgraph * gf,
                                                      const std::vector<ggml_tensor *> & inputs,
                                                      const std::vector<ggml_tensor *> & outputs);
@@ -104,42 +104,42 @@ class DraftMemory {
     int epoch_ = 0;
 };
 
-// A built graph. Inputs have their shapes in ggml order; absent ones are null. The rows of a conversation are
+// A built graph. The shapes of inputs are in ggml order; unused inputs are null. The rows of a conversation are
 // contiguous, in the order of the shape's parts.
 struct DraftGraph {
-    // commit: [n_aux * Ht, n_rows], extracted layers concatenated.
+    // For a commit: [n_aux * Ht, n_rows], the extracted layers concatenated.
     ggml_tensor * hidden_states = nullptr;
-    ggml_tensor * embd = nullptr;     // [H, n_rows] f32, token embeddings; in blocks only the anchors'
+    ggml_tensor * embd = nullptr;     // [H, n_rows] f32, token embeddings; in blocks only the anchors' embeddings
     ggml_tensor * pos = nullptr;      // [n_rows] i32
-    ggml_tensor * pos_out = nullptr;  // [n_out] i32, positions of the rows that run fully; `pos` itself if all do
-    ggml_tensor * row_out = nullptr;  // [n_out] i32, indices of these rows; null if they are all rows or the last ones
+    ggml_tensor * pos_out = nullptr;  // [n_out] i32, positions of the rows that run fully; `pos` itself if all rows do
+    ggml_tensor * row_out = nullptr;  // [n_out] i32, their indices; null if all rows or the last ones run fully
 
-    ggml_tensor * previous = nullptr;  // with a Markov head: [R, rows of logits] W1 of each previous token
+    ggml_tensor * previous = nullptr;  // with a Markov head: [R, rows of logits] the row of W1 for each previous token
 
     // Inputs of one conversation.
     struct Part {
-        ggml_tensor * state_idx = nullptr;   // extend: [n_rows] i32 state slot to read
-        ggml_tensor * slot = nullptr;        // [n_rows] i64 K/V slot to write
-        ggml_tensor * state_slot = nullptr;  // [n_out] i64 state slot to write
-        // [n_kv, n_mask_rows] f16, 0 or -inf; for layers with a sliding window and, in a block, for causal layers. Null
-        // if no layer of that kind attends.
+        ggml_tensor * state_idx = nullptr;   // extend: [n_rows] i32 state slot that each row reads
+        ggml_tensor * slot = nullptr;        // [n_rows] i64 K/V slot that each row writes
+        ggml_tensor * state_slot = nullptr;  // [n_out] i64 state slot that each row writes
+        // [n_kv, n_mask_rows] f16, values 0 or -inf. There is one mask for layers with a sliding window and, in a
+        // block, one for causal layers. A mask is null if no layer of its kind attends.
         struct Mask {
             ggml_tensor * tensor = nullptr;
             bool slides = false, is_causal = false;
         };
         Mask masks[4];
-        int n_mask_rows = 0;  // the last n_mask_rows rows have a mask row
+        int n_mask_rows = 0;  // only the last n_mask_rows rows of the conversation have a row in the mask
     };
     std::vector<Part> parts;
 
     ggml_tensor * packed = nullptr;  // bytes of all inputs
     ggml_tensor * picked = nullptr;  // bytes of all picks; null without n_top
 
-    // Outputs; null if n_out == 0.
+    // Outputs of the graph; null if n_out == 0.
     ggml_tensor * logits = nullptr;  // [Vd, n_out]; only the first position's with a Markov head and without n_top
-    // For the host, per draft position: with a selector [selector_rank, n_out], with a confidence head [1, n_out].
+    // For the host, per draft position: [selector_rank, n_out] with a selector, [1, n_out] with a confidence head.
     ggml_tensor * hidden = nullptr;
-    // With n_top: the likeliest tokens of each row in no particular order, their logits and probabilities.
+    // With n_top: the likeliest tokens of each row, in no particular order, with their logits and probabilities.
     ggml_tensor * top_ids = nullptr;     // [n_top, n_out] i32
     ggml_tensor * top_logits = nullptr;  // [1, n_top, n_out]
     ggml_tensor * top_probs = nullptr;   // [1, n_top, n_out]
@@ -149,7 +149,7 @@ struct DraftGraph {
 
     std::unique_ptr<ExactLogits> exact;  // for a head with a sketch
 
-    int epoch = 0;  // of its memory
+    int epoch = 0;  // epoch of the graph's memory
 
     ggml_cgraph * gf = nullptr;
     ggml_context_ptr ctx;
@@ -159,21 +159,21 @@ struct GraphForm {
     bool flash_attn = false;  // one fused attention operation instead of separate ones
     int n_top = 0;            // tokens that the graph picks for each row that runs fully; 0 = no picking
 
-    // Returns true if rows store states in the cache (kv.h). In a block only rows of a Markov head do, unless the
-    // host rescores the graph's picks.
+    // Returns true if rows store states in the cache (kv.h). In a block drafter only the rows of a Markov head store
+    // states, unless the host rescores the graph's picks.
     bool keeps_states(const DraftSpec & spec) const {
         return !spec.is_block() || (spec.block.markov_rank > 0 && n_top == 0);
     }
 };
 
-// Size of the buffer, 0 for null.
+// Returns the size of the buffer, 0 for null.
 size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer);
 
 // Builds and allocates a graph. Error(out_of_memory)
 std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights,
                                               const GraphShape & shape, const GraphForm & form, DraftMemory & memory);
 
-// Returns the tensors that graphs of this drafter use, by name; allocates none.
+// Returns the tensors that graphs of this drafter use, by name. Does not allocate memory.
 DraftTensors draft_tensors(const DraftSpec & spec);
 
 }  // namespace eaglecpp

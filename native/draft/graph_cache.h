@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Caches graphs by shape while they are used and their memory is valid.
+// Caches graphs by shape, as long as their memory is valid. A full cache evicts the least recently used graph.
 #pragma once
 
 #include <map>
@@ -11,10 +11,10 @@ namespace eaglecpp {
 
 class GraphCache {
   public:
-    // Returns null if there is no graph with memory of this epoch.
+    // Returns the graph of this shape, or null if there is none with memory of this epoch.
     DraftGraph * find(const GraphShape & shape, int epoch);
 
-    // Replaces an older graph of this shape or, if the cache is full, the least recently used graph.
+    // Adds a graph. It replaces an older graph of this shape or, if the cache is full, the least recently used graph.
     DraftGraph & keep(const GraphShape & shape, std::unique_ptr<DraftGraph> graph);
 
     // Drops the graphs that read or write this K/V cache.

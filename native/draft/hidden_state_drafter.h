@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A drafter that reads the target's hidden states: EAGLE or a block drafter. Its weights are on one device and shared
-// by all conversations (hidden_state_sequence.h). It only knows the tables that it shares with the target. The two
-// kinds differ only in their graphs.
+// by all conversations (hidden_state_sequence.h). Of the target it only knows the tables that the two share. EAGLE and
+// block drafters differ only in their graphs.
 #pragma once
 
 #include <ggml-backend.h>
@@ -22,23 +22,23 @@
 namespace eaglecpp {
 
 struct DrafterOptions {
-    ggml_backend_dev_t device = nullptr;  // null: the CPU
-    int n_threads = 1;                    // CPU only
-    int n_ctx = 0;                        // committed rows per sequence
-    int n_draft_rows_max = 128;           // draft rows per round
+    ggml_backend_dev_t device = nullptr;  // null = the CPU
+    int n_threads = 1;                    // number of threads on the CPU
+    int n_ctx = 0;                        // maximum number of committed rows per sequence
+    int n_draft_rows_max = 128;           // maximum number of draft rows per round
     int n_sequences = 1;                  // maximum number of conversations
     ggml_type type_kv = GGML_TYPE_F16;
-    bool flash_attn = true;   // if the device supports it for these sizes; fixed once sequences exist
-    bool use_kernels = true;  // our CPU kernels
-    // Use graphs of few sizes that pick the likeliest tokens themselves. Always set on devices, where waiting and
-    // copying cost more than rows. On the CPU only tests set it.
+    bool flash_attn = true;   // use it if the device supports it for these sizes; fixed once sequences exist
+    bool use_kernels = true;  // use our CPU kernels
+    // Use graphs of few different sizes that pick the likeliest tokens themselves. Always true on devices, where
+    // waiting and copying cost more than additional rows. On the CPU only tests set it.
     bool is_remote = false;
 };
 
 class HiddenStateDrafter : public Drafter {
   public:
-    // Rows per commit graph: enough for efficient matrix products, but the hidden states and activations of a drafter
-    // for an 8B model stay within about 20 MiB.
+    // Rows per commit graph. The number is large enough for efficient matrix products. It is small enough that the
+    // hidden states and activations of a drafter for an 8B model stay within about 20 MiB.
     static constexpr int n_commit_chunk = 128;
 
     // Loads the weights. Error(gguf | out_of_memory | unsupported)
@@ -56,20 +56,20 @@ class HiddenStateDrafter : public Drafter {
     bool flash_attn() const { return form_.flash_attn; }
     bool is_remote() const { return options_.is_remote; }
 
-    // Shares tables of the target with a drafter that lacks them; the tensors must outlive the drafter. The embedding's
-    // rows must be readable on the host. If the drafter's device cannot read the head, `to_copy` is copied once: the
-    // same values in readable memory, or null. Error(mismatch) on wrong shapes, Error(unsupported) if a copy is needed
-    // and `to_copy` is null.
+    // Both functions share a table of the target with a drafter that lacks it; the table must outlive the drafter. The
+    // embedding's rows must be readable on the host. `to_copy` has the head's values in readable memory, or is null; it
+    // is copied once if the drafter's device cannot read the head itself. Error(mismatch) on wrong shapes,
+    // Error(unsupported) if a copy is needed and `to_copy` is null.
     void set_embedding(EmbeddingTable table);
     void share_head(const ggml_tensor * head, const ggml_tensor * to_copy);
 
     void set_n_threads(int n_threads) override;
 
-    // Call after the tables are complete. Selects flash attention if the device supports it, and checks that the device
+    // Call after all tables are set. Selects flash attention if the device supports it, and checks that the device
     // supports every operation. Error(unsupported | mismatch)
     void finish();
 
-    // On a device: allocates the memory of conversations, so that missing memory is found before they start.
+    // On a device, allocates the memory of all conversations, so that a lack of memory is found before they start.
     // Error(out_of_memory)
     void reserve();
 
@@ -79,19 +79,19 @@ class HiddenStateDrafter : public Drafter {
     DraftDevice & device() { return device_; }
     const DraftDevice & device() const { return device_; }
     const GraphForm & form() const { return form_; }
-    // Returns true if the host applies the previous token's effect on a position of the block, for its likeliest
-    // tokens.
+    // Returns true if the host, not the graph, applies the effect of the previous token on a position of the block. The
+    // host applies it to the position's likeliest tokens.
     bool selects() const { return spec_.block.selector_rank > 0 || (spec_.block.markov_rank > 0 && form_.n_top > 0); }
 
     // Returns the next graph to run, cached or built. This call may discard the results of the last graph on the
     // device. Error(out_of_memory)
     const DraftGraph & next_graph(GraphCache & kept, const GraphShape & shape);
 
-    // Graphs of several conversations.
+    // Cache of the graphs that run several conversations.
     GraphCache & joint_graphs() { return joint_graphs_; }
 
-    // Caches of closed conversations are reused: allocating and freeing is slow on some devices, and some drivers
-    // failed on freed memory. Error(out_of_memory)
+    // Returns the K/V cache of a closed conversation or a new one. Caches are reused because allocating and freeing is
+    // slow on some devices, and some drivers failed on freed memory. Error(out_of_memory)
     std::unique_ptr<DraftKv> take_kv();
     void give_kv(std::unique_ptr<DraftKv> kv);
 

@@ -14,7 +14,8 @@
 
 namespace eaglecpp {
 
-// For each draft row of a round: the row that it follows (-1 = the last committed one), and its position.
+// The ancestry of a round's draft rows: for each of them the row that it follows (-1 = the last committed row), and its
+// position.
 struct Ancestry {
     std::vector<int32_t> parents, positions;
 
@@ -25,14 +26,14 @@ struct Ancestry {
     }
 };
 
-// One conversation's rows in a graph.
+// The rows of one conversation in a graph.
 struct DraftCall {
     DraftSequence * seq;
     const Token * tokens;
-    HiddenStates hidden_states;  // commit: without the masked rows
-    std::vector<int32_t> pos;    // per row
+    HiddenStates hidden_states;  // commit: hidden states of all rows except the masked ones
+    std::vector<int32_t> pos;    // position of each row
     std::vector<int32_t> feeds;  // extend: state slot that each row reads
-    const Ancestry * drafts;     // extend: all draft rows of the round, these last; null in a block
+    const Ancestry * drafts;     // extend: all draft rows so far, this call's last; null in a block
     int first_slot, first_state;
     int n_out;
     int n_ahead;  // number of masked rows, at the end
@@ -47,12 +48,12 @@ struct DraftCall {
 
 class GraphInputs {
   public:
-    // bytes: copied to graph.packed before the graph starts, or that tensor's own memory.
+    // bytes: memory that is copied to graph.packed before the graph starts, or the memory of graph.packed itself.
     GraphInputs(const DraftSpec & spec, const DraftWeights & weights, const DraftGraph & graph, uint8_t * bytes)
         : spec_(spec), weights_(weights), graph_(graph), bytes_(bytes) {}
 
     // Adds a call. Calls must come in the order of the shape's parts. Padding rows come first, because only the last
-    // rows of a commit run fully; they write to slots that are never read.
+    // rows of a commit run fully; padding rows write to slots that are never read.
     void add(const DraftCall & call);
 
   private:
@@ -72,7 +73,7 @@ class GraphInputs {
     const DraftWeights & weights_;
     const DraftGraph & graph_;
     uint8_t * bytes_;
-    int n_parts_ = 0, n_rows_ = 0, n_out_ = 0;  // of the earlier calls
+    int n_parts_ = 0, n_rows_ = 0, n_out_ = 0;  // totals of the earlier calls
 };
 
 }  // namespace eaglecpp

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // The drafter's memory of one sequence: keys and values of every layer, and the states that later rows read.
 //
-// K/V slot p holds the row of position p for p < n_rows (rows with true hidden states). The `n_draft_rows_max` slots
-// after them hold the draft rows of the current round. The next commit overwrites them, so rolling back only sets
-// n_rows. State slot 0 belongs to the last committed row, slot 1 + j to draft row j. K/V and states each have one extra
-// slot for padding rows. In a block drafter with a Markov head the states are the logits of its draft positions. There
-// are no states if no graph keeps any (GraphForm::keeps_states).
+// For p < n_rows, K/V slot p holds the row of position p, a row with true hidden states. The next `n_draft_rows_max`
+// slots hold the draft rows of the current round. The next commit overwrites them, so rolling back only sets n_rows.
+// State slot 0 belongs to the last committed row, slot 1 + j to draft row j. K/V and states each have one extra slot
+// for padding rows. In a block drafter with a Markov head the states are the logits of its draft positions. There are
+// no states if no graph keeps any (GraphForm::keeps_states).
 #pragma once
 
 #include <ggml-backend.h>
@@ -21,16 +21,18 @@ namespace eaglecpp {
 
 class DraftKv {
   public:
-    // Allocates n_ctx committed rows and n_draft_rows_max draft rows; no memory if `buft` is null. Error(out_of_memory)
+    // Allocates slots for n_ctx committed rows and n_draft_rows_max draft rows. Allocates no memory if `buft` is null.
+    // Error(out_of_memory)
     DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, ggml_backend_buffer_type_t buft,
             bool keeps_states);
 
-    // Size of the cache without the device's alignment.
+    // Returns the size of such a cache without the device's alignment.
     static size_t n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
                               bool keeps_states);
 
-    const std::vector<ggml_tensor *> & k() const { return k_; }  // per layer [key_dim * n_head_kv, n_slots]
-    // [value_dim * n_head_kv, n_slots]; empty for latent attention, where values are the first value_dim of the keys.
+    const std::vector<ggml_tensor *> & k() const { return k_; }  // keys of each layer, [key_dim * n_head_kv, n_slots]
+    // Values of each layer, [value_dim * n_head_kv, n_slots]. Empty for latent attention, where the values are the
+    // first value_dim numbers of the keys.
     const std::vector<ggml_tensor *> & v() const { return v_; }
     ggml_tensor * state() const { return state_; }  // [H, 2 + n_draft_rows_max]; with a Markov head [Vd, n_slots + 1]
     int idle_slot() const { return n_ctx_ + n_draft_rows_max_; }
@@ -39,26 +41,26 @@ class DraftKv {
     // Resets the cache for another conversation.
     void clear();
 
-    // Appends the first n rows of all layers, without the states, to `out`, or replaces this cache's rows by rows saved
-    // from a cache of the same sizes.
+    // save_rows() appends the first n rows of all layers, without the states, to `out`. load_rows() replaces this
+    // cache's rows by saved rows of a cache with the same sizes.
     void save_rows(int n, std::vector<uint8_t> & out) const;
     void load_rows(ByteView bytes, int n);
-    size_t n_bytes_of(int n) const;  // of the first n rows
+    size_t n_bytes_of(int n) const;  // size of the first n rows
 
     int n_ctx() const { return n_ctx_; }
     int n_slots() const { return n_slots_; }
     int n_draft_rows_max() const { return n_draft_rows_max_; }
 
     // Returns the number of slots that a graph reads: `n_used`, padded so that few graph shapes occur. With `n_steps` >
-    // 0, there are up to so many sizes between a number and its double, for devices where building a graph costs more
-    // than reading masked slots.
+    // 0, there are at most n_steps sizes between a number and its double. This is for devices on which building a graph
+    // costs more than reading masked slots.
     static int pad(int n_used, int n_steps = 0) {
         int step = n_pad;
         while (n_steps > 0 && 2 * step * n_steps <= n_used) step *= 2;
         return (n_used + step - 1) / step * step;
     }
 
-    int n_rows = 0;  // committed rows
+    int n_rows = 0;  // number of committed rows
 
   private:
     static constexpr int n_pad = 256;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The results of one conversation's last call: its rows' logits, and the likeliest tokens if the graph picked them.
+// Holds the results of one conversation's last call: the logits of its rows and, if the graph picked them, the
+// likeliest tokens.
 #pragma once
 
 #include <cstdint>
@@ -21,38 +22,38 @@ struct LandedPicks {
     const float * hidden = nullptr;  // DraftGraph::hidden
 };
 
-// Returns the picks of a started graph and of its steps; they are filled in once the device was waited for. Null
-// pointers if the graph picks nothing.
+// Returns the picks of a started graph and of its steps; their contents are valid after waiting for the device. The
+// pointers are null if the graph picks no tokens.
 std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g);
 
 class DraftOutputs {
   public:
     explicit DraftOutputs(const HiddenStateDrafter & drafter) : drafter_(drafter) {}
 
-    // Takes output rows [first, first + n) of the last graph, then its steps.
+    // Takes output rows [first, first + n) of the last graph, then the output rows of its draft steps.
     void take(const DraftGraph & g, int first, int n, const std::vector<LandedPicks> & landed);
 
-    // Takes a block whose draft positions are the graph's rows from `first` on. If the host selects, output row 0
-    // becomes the first position's choice after the anchor.
+    // Takes a block whose draft positions are the graph's rows from `first` on. If HiddenStateDrafter::selects(),
+    // output row 0 becomes the choice at the first position after the anchor.
     void begin_block(const DraftGraph & g, const DraftCall & block, int first, const std::vector<LandedPicks> & landed);
     void end_block() { n_slots_ = 0; }
-    int n_slots() const { return n_slots_; }  // draft positions of the last block
+    int n_slots() const { return n_slots_; }  // number of draft positions in the last block
 
-    // If HiddenStateDrafter::selects(): makes output row i the choice at position slots[i] after token before[i], among
-    // the position's likeliest tokens.
+    // If HiddenStateDrafter::selects(): output row i becomes the choice at position slots[i] after the token before[i].
+    // It is one of the position's likeliest tokens.
     void select(const std::vector<int32_t> & slots, const Token * before);
 
-    // With a confidence head: computes the confidence of output row i, at position slots[i] after token before[i].
+    // With a confidence head: computes the confidence of output row i, at position slots[i] after the token before[i].
     void judge(const std::vector<int32_t> & slots, const Token * before);
 
-    // See the functions of DraftSequence with the same names.
+    // These functions do what the functions of DraftSequence with the same names do.
     const float * logits(int i);
     std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling, Pos pos);
 
   private:
     // A graph's picks for one row, best first.
     struct Picked {
-        std::vector<std::pair<int32_t, float>> tokens;  // index and logit
+        std::vector<std::pair<int32_t, float>> tokens;  // index in the draft vocabulary, and logit
         float log_sum_exp;
     };
 
@@ -65,18 +66,18 @@ class DraftOutputs {
     std::vector<float> logits_;  // empty until requested from the device
     ggml_tensor * logits_tensor_ = nullptr;
     std::vector<ggml_tensor *> step_logits_;
-    int first_ = 0, n_ = 0;  // output rows in the graph
-    int run_ = 0;            // number of the drafter's run
+    int first_ = 0, n_ = 0;  // the call's output rows in the graph: first row, and number
+    int run_ = 0;            // HiddenStateDrafter::n_runs() at the last call
     size_t n_logits_ = 0;
     std::vector<Picked> picked_;
     int n_slots_ = 0;
-    // Per draft position: its likeliest tokens, and the input of the selector or its part of the confidence. Per output
-    // row: the selected tokens, and the logit of the confidence.
+    // slots_ has, per draft position, the likeliest tokens and the position's input of the selector or its part of the
+    // confidence. selected_ has, per output row, the selected tokens and the logit of the confidence.
     std::vector<Picked> slots_, selected_;
     std::vector<float> hidden_, confidence_;
     CoupledDraft coupled_;
     Largest largest_;
-    // Members to save allocations.
+    // Members instead of local variables, to save allocations.
     std::vector<float> picked_logits_;
     std::vector<Token> picked_tokens_;
 };

@@ -15,16 +15,16 @@
 
 namespace eaglecpp {
 
-// Rows of a table of any ggml type, dequantised one at a time. The table may be in the drafter's file, in the target
-// (shared without a copy), or in an array of the caller.
+// A table of any ggml type whose rows are dequantised one at a time. The table may be in the drafter's file, in the
+// target (shared without a copy), or in an array of the caller.
 class EmbeddingTable {
   public:
     EmbeddingTable() = default;
 
-    // Error(unsupported) for a type that ggml cannot dequantise.
+    // Makes a table from bytes. Error(unsupported) for a type that ggml cannot dequantise.
     static EmbeddingTable from_bytes(std::vector<uint8_t> data, ggml_type type, int n_embd, int n_rows);
 
-    // The same for a tensor in host memory, stored row by row. It must outlive the table.
+    // Makes a table from a tensor in host memory, stored row by row. The tensor must outlive the table.
     static EmbeddingTable from_tensor(const ggml_tensor * tensor);
 
     bool empty() const { return n_rows_ == 0; }
@@ -32,12 +32,12 @@ class EmbeddingTable {
     int n_rows() const { return n_rows_; }
     ggml_type type() const { return type_; }
 
-    // Size of the memory it owns.
+    // Size of the memory that this table owns.
     size_t n_bytes() const { return own_.size(); }
 
     // Writes the dequantised row `id` to dst[n_embd].
     void row(int id, float * dst) const;
-    // Row `id` as stored.
+    // Returns row `id` as stored, in the table's type.
     const uint8_t * stored_row(int id) const;
     size_t n_row_bytes() const { return ggml_row_size(type_, n_embd_); }
 
@@ -52,24 +52,26 @@ class EmbeddingTable {
 };
 
 struct DraftWeights {
-    ggml_tensor * target_head = nullptr;  // for a drafter without a head
+    ggml_tensor * target_head = nullptr;  // the target's head, for a drafter without a head
     EmbeddingTable embedding;
     EmbeddingTable mask_hidden_state;  // P-EAGLE: [1, n_aux * Ht] f32, for positions that the target has not run
-    // For a block drafter whose positions depend on the previous token: W1 of a Markov head, or the selector's table of
-    // predecessors; [V, R] by target id.
+    // For a block drafter whose positions depend on the previous token: its factor for this token. It is W1 of a Markov
+    // head or the selector's table of predecessors, [V, R] by target id.
     EmbeddingTable before;
-    // The other factor: W2 [Vd, R] by draft id if the host multiplies with it, or the selector's [V, R].
+    // The factor for the token at the position: W2 [Vd, R] by draft id if the host multiplies with W2, or the
+    // selector's table [V, R].
     EmbeddingTable after;
-    // For a head with a sketch on the CPU: its rows [Vd, H], and how ggml multiplies and rounds them.
+    // For a head with a sketch on the CPU: the head's rows [Vd, H], and how ggml multiplies with them and rounds
+    // inputs.
     EmbeddingTable head_rows;
     const ggml_type_traits_cpu *head_product = nullptr, *head_input = nullptr;
-    EmbeddingTable confidence;  // confidence head: [1, H + R], for a position's state and a row of W1
+    EmbeddingTable confidence;  // confidence head: [1, H + R], for the state of a position and a row of W1
     // On a device with enough memory: the embeddings of the draft vocabulary [H, Vd], by draft id; otherwise null.
     ggml_tensor * draft_embedding = nullptr;
-    // For a block drafter: [H, n_rows - 1] f32, repeated embedding of the mask token.
+    // For a block drafter: [H, n_rows - 1] f32, the embedding of the mask token once per row.
     ggml_tensor * mask_embeddings = nullptr;
 
-    // Tensors in the file's layout, and matrices packed for our CPU kernels.
+    // Contexts of the tensors in the file's layout, and of the matrices packed for our CPU kernels.
     ggml_context_ptr ctx, packed_ctx;
     ggml_backend_buffer_ptr buffer, packed_buffer;
 
@@ -77,8 +79,8 @@ struct DraftWeights {
     ggml_tensor * find(const std::string & name) const;
 
     // Reads the tensors of graphs into a buffer of `buft`. With `use_kernels`, matrices for our CPU kernels go into a
-    // buffer of the kernels' type. Tables go into host memory; W2, which graphs also read, only with `is_remote`
-    // (DrafterOptions). Error(gguf | out_of_memory)
+    // buffer of the kernels' type. Tables go into host memory. W2 is also read by graphs, so it becomes a table only
+    // with `is_remote` (DrafterOptions). Error(gguf | out_of_memory)
     static DraftWeights load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels, bool is_remote);
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Steps: several nodes of a graph computed as one. Between the products of a layer there are operations on a few
-// thousand numbers, each of which costs more in waiting for the other threads than in work. A step does the work of one
-// thread for a row in one go:
+// Groups nodes of a graph into steps, which are computed as one. Between the products of a layer there are operations
+// on a few thousand numbers. In each of these operations, a thread waits longer for the other threads than it computes.
+// A step does the work of one thread for a row in one go:
 //   - an addition, the norm after it and the norm's weights, then the products of the result, whose rows are rounded
 //     once for all of them;
 //   - a gate (SwiGLU or GeGLU) and the product of its result;
@@ -9,7 +9,7 @@
 //
 // The arithmetic does not depend on how nodes are grouped; otherwise a row's bits would depend on its batch. Norms,
 // gates and rotations use our arithmetic in every graph; additions and roundings to half precision have only one
-// possible result. Grouping only changes which threads wait. Nodes are not grouped if the memory of one node would be
+// correct result. Grouping only changes which threads wait. Nodes are not grouped if the memory of one node would be
 // written while another thread may still read it.
 #pragma once
 
@@ -27,14 +27,14 @@ namespace eaglecpp::kernels {
 
 // Cosines and sines of a graph's positions, shared by all its layers.
 struct Angles {
-    const ggml_tensor * rope;   // the first rotation that needs them
+    const ggml_tensor * rope;   // the first rotation that needs these angles
     std::vector<float> values;  // [token][n_dims]
 };
 
 extern const char step_tag;
 
 struct Step {
-    // Returns true if the node's `extra` points to a step; it may also point to other objects.
+    // Returns true if the node's `extra` points to a step. It may also point to other objects.
     static bool is_step(const ggml_tensor * node);
     static const Step & of(const ggml_tensor * node) { return *(const Step *)node->extra; }
 
@@ -42,11 +42,11 @@ struct Step {
     ggml_tensor *sum = nullptr, *norm = nullptr, *scaled = nullptr;  // sum -> norm -> scaled
     ggml_tensor * gate = nullptr;
     static constexpr size_t max_nodes = 4;  // limit of products, ropes and stores
-    std::vector<ggml_tensor *> products;    // of the same operand, with packed weights
+    std::vector<ggml_tensor *> products;    // products of the same operand, with packed weights
     std::vector<ggml_tensor *> ropes, stores;
     Angles * angles = nullptr;
     bool fills_angles = false;
-    const ggml_tensor * attention = nullptr;  // the attention after the products
+    const ggml_tensor * attention = nullptr;  // the attention operation after the products
 
     size_t work_size(const KernelTable & table, int n_threads) const;
     void compute(const KernelTable & table, const ComputeParams & params) const;
@@ -58,8 +58,9 @@ class Fusion {
     // Returns true if a node is a product of our packed weights.
     using IsPacked = bool (*)(const ggml_tensor * node);
     void find(ggml_cgraph * graph, IsPacked is_packed);
-    // While it exists, the node that computes a step has the step as its `extra`, the other nodes of the step are not
-    // computed, and some nodes have their results elsewhere. Only ggml's CPU backend may compute the graph then.
+    // Marks the nodes of a graph while it exists. The node that computes a step has the step as its `extra`, the other
+    // nodes of the step are not computed, and some nodes have their results elsewhere. Meanwhile only ggml's CPU
+    // backend may compute the graph.
     class Marks : Pinned {
       public:
         explicit Marks(const Fusion & fusion);
@@ -85,10 +86,10 @@ class Fusion {
     Angles * known_angles(const ggml_tensor * rope);
 
     IsPacked is_packed_ = nullptr;
-    std::vector<ggml_tensor *> nodes_;  // computed nodes
+    std::vector<ggml_tensor *> nodes_;  // nodes that ggml computes
     std::vector<bool> is_taken_;        // by index in nodes_
-    Step * last_products_ = nullptr;    // after a norm, before attention
-    std::vector<ggml_tensor *> taken_;  // nodes computed by another node's step
+    Step * last_products_ = nullptr;    // step with the products after the last norm, until their attention is found
+    std::vector<ggml_tensor *> taken_;  // nodes that the step of another node computes
     std::vector<std::pair<ggml_tensor *, const Step *>> leaders_;
     std::vector<Moved> moved_;
     std::deque<Step> steps_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The private parts of ggml that the hook depends on, copied from the pinned version because llama-cpp-python does not
-// install them. tests/native/ggml_hook/test_abi.cpp compares them with the sources. hook.cpp uses them only with
-// exactly that version, after a trial run.
+// Declares the private parts of ggml that the hook depends on, copied from the pinned version because llama-cpp-python
+// does not install them. tests/native/ggml_hook/test_abi.cpp compares the declarations with ggml's sources. hook.cpp
+// uses them only with exactly the pinned version, after a trial run.
 #pragma once
 
 #include <ggml-backend.h>
@@ -10,7 +10,7 @@
 
 namespace eaglecpp::kernels::abi {
 
-// ggml-backend-impl.h
+// From ggml-backend-impl.h.
 struct BufferTypeInterface {
     const char * (*get_name)(ggml_backend_buffer_type_t);
     ggml_backend_buffer_t (*alloc_buffer)(ggml_backend_buffer_type_t, size_t);
@@ -40,7 +40,7 @@ struct BufferInterface {
     void (*reset)(ggml_backend_buffer_t);
 };
 
-// ggml_backend_buffer_init
+// The type of ggml_backend_buffer_init.
 using BufferInit = ggml_backend_buffer_t (*)(ggml_backend_buffer_type_t, BufferInterface, void *, size_t);
 
 struct Buffer {
@@ -107,7 +107,7 @@ struct BackendInterface {
     void (*graph_optimize)(ggml_backend_t, ggml_cgraph *, void *);
 };
 
-// ggml-impl.h
+// From ggml-impl.h.
 struct Graph {
     int size, n_nodes, n_leafs;
     ggml_tensor **nodes, **grads, **grad_accs, **leafs;
@@ -128,7 +128,8 @@ struct Backend {
     void * context;  // a CpuContext for the CPU backend
 };
 
-// The beginning of ggml_backend_cpu_context in ggml-cpu/ggml-cpu.cpp, which is in no header. The trial run checks it.
+// The beginning of ggml_backend_cpu_context. It is defined in ggml-cpu/ggml-cpu.cpp, not in a header. The trial run
+// checks it.
 struct CpuContext {
     int n_threads;
     ggml_threadpool * threadpool;
@@ -136,7 +137,7 @@ struct CpuContext {
     size_t work_size;
 };
 
-// ggml-cpu/traits.h; only the order of the virtual functions matters.
+// From ggml-cpu/traits.h. Only the order of the virtual functions matters.
 class TensorTraits {
   public:
     virtual ~TensorTraits() = default;

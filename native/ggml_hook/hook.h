@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Adds our kernels to ggml's CPU backend. That backend asks its "extra buffer types" before it computes a node. The
-// questions for one of them come to us first, so we run inside the unmodified backend, on its threads and without
-// splitting graphs. We take:
+// hook answers the questions for one of these types first, so our kernels run inside the unmodified backend, on its
+// threads and without splitting graphs. The hook takes:
 //   - products of weights that were loaded into our buffer type (LoadScope);
 //   - in graphs planned inside a ComputeScope: products of unpacked F32, F16 and BF16 weights, and attention;
-//   - in these graphs, if take_graphs_of() got the backend: the nodes between the products (fusion.h).
+//   - in these graphs, if take_graphs_of() was called for the backend: the nodes between the products (fusion.h).
 //
 // All other code in the process, for example llama_cpp.Llama, keeps ggml's kernels, and may load models and compute
 // graphs at any time. The hook only replaces four pointers of ggml, each atomically and before any of our models is
@@ -24,16 +24,17 @@ namespace eaglecpp::kernels {
 
 struct Status {
     bool is_active = false;
-    bool is_possible = false;  // on this processor and system
+    bool is_possible = false;  // the processor and the system support the hook
     std::string table;         // instruction set of the kernels in use
-    std::string why_not;       // a sentence, if not active
+    std::string why_not;       // the reason, as a sentence, if the hook is not active
 };
 
 // Returns true if the ggml in this process is the version of ggml_abi.h. A ggml built without git has no version and
 // passes, because the version of llama-cpp-python is checked when eaglecpp is imported, and the kernels are tested
 // before use.
 bool is_known_ggml();
-// Returns true if its commit matches. Pointers that the trial does not cover are replaced only then.
+// Returns true if the commit of the ggml in this process is that of ggml_abi.h. Pointers that the trial run does not
+// cover are replaced only in this case.
 bool is_pinned_ggml();
 
 // Returns a function that ggml's CPU backend exports by name, or null.
@@ -43,8 +44,8 @@ void * cpu_function(const char * name);
 // visibility, so a global look-up would not find it.
 void * symbol_beside(void * known, const char * name);
 
-// A product of Q8_0 weights [n_in, n_out] in a buffer of this type with rows x [n_in, n_rows], computed by a new CPU
-// backend. `out` is empty on failure.
+// The trial run: a product of Q8_0 weights [n_in, n_out] in a buffer of this type with rows x [n_in, n_rows], computed
+// by a new CPU backend. `out` is empty on failure.
 struct TriedProduct {
     ggml_backend_ptr cpu;
     std::vector<float> out;
@@ -52,23 +53,23 @@ struct TriedProduct {
 TriedProduct try_product(ggml_backend_buffer_type_t type, const std::vector<float> & weights,
                          const std::vector<float> & x, int n_in, int n_threads);
 
-// Installs the hook on the first call. Logs a warning if it is possible but did not become active.
+// Installs the hook on the first call. Logs a warning if the hook is possible but did not become active.
 const Status & status();
 
-// The CPU's buffer type for packed weights, or null if the hook is not active; and whether it can hold matrices of this
-// type and number of inputs.
+// weights_buffer_type() returns the CPU's buffer type for packed weights, or null if the hook is not active. can_hold()
+// returns true if this buffer type can hold matrices of this type and number of inputs.
 ggml_backend_buffer_type_t weights_buffer_type();
 bool can_hold(ggml_type type, int64_t n_in);
 
-// Settings of a thread.
+// Settings of the current thread.
 struct Scope {
-    bool is_loading = false;      // inside a LoadScope with our kernels
-    bool is_repacking = true;     // not inside a LoadScope without ggml's repacking
-    bool is_computing = false;    // inside a ComputeScope
-    bool stays_in_place = false;  // inside a NoOffloadScope (offload.h)
+    bool is_loading = false;      // the thread is inside a LoadScope with our kernels
+    bool is_repacking = true;     // the thread is not inside a LoadScope without ggml's repacking
+    bool is_computing = false;    // the thread is inside a ComputeScope
+    bool stays_in_place = false;  // the thread is inside a NoOffloadScope (offload.h)
 };
 
-// Restores the thread's settings at its end.
+// Base of scopes: its destructor restores the thread's settings.
 class ScopeKeeper : Pinned {
   public:
     ScopeKeeper();
@@ -78,14 +79,15 @@ class ScopeKeeper : Pinned {
     const Scope before_;
 };
 
-// While it exists, models that this thread loads with use_extra_bufts store their matrices packed by us (`kernels`), by
-// ggml (`repack`), both (ggml takes what we do not), or as in the file.
+// While it exists, models that this thread loads with use_extra_bufts store their matrices packed by us (`kernels`),
+// packed by ggml (`repack`), or as in the file. With both, ggml packs the matrices that we do not pack.
 struct LoadScope : ScopeKeeper {
     LoadScope(bool kernels, bool repack);
 };
 
-// Makes the backend's graphs fail cleanly if memory is missing. With `fuses`, graphs are computed in steps of several
-// nodes (fusion.h) inside a ComputeScope. Does nothing if the hook is not active or if the backend is not the CPU's.
+// Makes the backend's graphs fail cleanly if memory is missing. With `fuses`, the backend computes graphs in steps of
+// several nodes (fusion.h) inside a ComputeScope. Does nothing if the hook is not active or if the backend is not the
+// CPU's.
 void take_graphs_of(ggml_backend_t backend, bool fuses);
 
 // Assigns a unique id to a graph that is computed repeatedly without changes.

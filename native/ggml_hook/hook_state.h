@@ -11,7 +11,7 @@
 
 namespace eaglecpp::kernels {
 
-// Set once, before ggml calls us.
+// State that is set once, before ggml calls the hook.
 struct Ours {
     const KernelTable * table = nullptr;
     ggml_backend_buffer_type_t weights = nullptr;  // buffer type for packed weights
@@ -25,15 +25,16 @@ inline bool is_ours(const ggml_tensor * t) {
     return buffer && ggml_backend_buffer_get_type(buffer) == ours.weights;
 }
 
-// Weights that cannot be packed are refused by supports_op(); allocators must check can_pack() first. `init`:
-// ggml_backend_buffer_init. One per process, never freed.
+// Makes the buffer type for packed weights, once per process; it is never freed. Its supports_op() rejects weights that
+// cannot be packed; allocators must check can_pack() first. `init` is ggml_backend_buffer_init.
 abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu, abi::BufferInit init);
 
-// Assigns our kernels to the nodes that they compute; all other questions go to `ggmls`.
+// Returns an extra buffer type that assigns our kernels to the nodes that they compute, and passes all other questions
+// to `ggmls`.
 abi::ExtraBufferType * node_traits_before(abi::ExtraBufferType * ggmls);
 
-// Replaces a backend's graph_compute, which is the same for all backends and still does the work. With `fuses`,
-// computes in steps of several nodes inside a ComputeScope.
+// Replacement for a backend's graph_compute. It calls ggml's function, which is the same for all CPU backends. With
+// `fuses`, computes in steps of several nodes inside a ComputeScope.
 using GraphCompute = decltype(abi::BackendInterface::graph_compute);
 GraphCompute compute_in_place_of(GraphCompute of_ggml, bool fuses);
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
-// ggml sends a batch of 32 or more rows to a GPU even if its weights are in host memory, including the weights. That is
-// right for a prompt of hundreds of rows, but far too slow for a verification. llama.cpp decides once per context
-// (op_offload), so the hook answers the question that ggml asks each device.
+// ggml computes a batch of 32 or more rows on a GPU even if the weights are in host memory, and then copies the weights
+// to the GPU. That is right for a prompt of hundreds of rows, but far too slow for a verification. llama.cpp decides
+// once per context (op_offload), so the hook answers the question that ggml asks each device.
 #pragma once
 
 #include "ggml_hook/hook.h"
 
 namespace eaglecpp {
 
-// While it exists, graphs that this thread builds are computed where their weights are. Does nothing with an unknown
-// version of ggml.
+// While it exists, graphs that this thread builds are computed where their weights are stored. Does nothing with an
+// unknown version of ggml.
 struct NoOffloadScope : kernels::ScopeKeeper {
     explicit NoOffloadScope(bool on);
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Typed, checked access to a GGUF header through ggml's parser. Errors name the file, the key, the expected and the
+// Reads a GGUF header, typed and checked, through ggml's parser. Errors name the file, the key, the expected and the
 // found value. Tensor ranges are checked against the file's size on opening, so data can be read later without checks.
 // Tensor data is not loaded.
 #pragma once
@@ -21,12 +21,12 @@ struct TensorInfo {
     std::string name;
     ggml_type type;
     std::array<int64_t, GGML_MAX_DIMS> ne;  // ggml order: fastest dimension first
-    uint64_t offset;                        // from the start of the file
+    uint64_t offset;                        // offset from the start of the file
     uint64_t n_bytes;
 };
 
 // Returns true for types that ggml can multiply with and look up rows of: floats, and quantised types that it can
-// dequantise. Integers and the quantised types for activations give false.
+// dequantise. Returns false for integers and for the quantised types of activations.
 bool is_weight_type(ggml_type type);
 
 // Return true for block drafters, and for all drafters that read the target's hidden states (EAGLE and block drafters).
@@ -46,7 +46,8 @@ class GgufReader {
 
     bool has(const std::string & key) const;
 
-    // Returns std::nullopt if the key is missing. Error(gguf) if it has another type or is out of range.
+    // The find_*() functions return std::nullopt if the key is missing. Error(gguf) if its value has another type or is
+    // out of range.
     std::optional<uint32_t> find_u32(const std::string & key) const;
     std::optional<float> find_f32(const std::string & key) const;
     std::optional<bool> find_bool(const std::string & key) const;
@@ -55,10 +56,11 @@ class GgufReader {
     std::optional<std::vector<float>> find_floats(const std::string & key) const;
     std::optional<std::vector<uint8_t>> find_bools(const std::string & key) const;
     std::optional<std::vector<std::string>> find_strs(const std::string & key) const;
-    // A value per layer: one number or bool for all layers, or an array, which must be long enough.
+    // Reads the value of a layer. The key has one number or bool for all layers, or an array, which must be long
+    // enough.
     std::optional<int64_t> find_of_layer(const std::string & key, int layer) const;
 
-    // The same, but raises if the key is missing.
+    // These functions raise Error(gguf) if the key is missing; otherwise they do what the find_*() functions do.
     uint32_t u32(const std::string & key) const;
     float f32(const std::string & key) const;
     std::string str(const std::string & key) const;

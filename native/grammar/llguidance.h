@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// llguidance's C interface (parser/llguidance.h) from the shared library of its Python package. The library is not
-// linked but loaded when the first grammar is used.
+// Declares llguidance's C interface (parser/llguidance.h). The functions come from the shared library of its Python
+// package, which is not linked but loaded at the first use of a grammar.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace eaglecpp {
 struct LlgTokenizer;
 struct LlgMatcher;
 
-// LlgTokenizerInitV2; the library reads its size from the first field.
+// llguidance's LlgTokenizerInitV2. The library reads the size of this struct from its first field.
 struct LlgTokenizerInit {
     size_t struct_size = sizeof(LlgTokenizerInit);
     uint32_t vocab_size = 0, tok_eos = 0;
@@ -29,7 +29,7 @@ struct LlgTokenizerInit {
     uint32_t tok_eos_extra_count = 0;
 };
 
-// Has no size field. `unused` leaves room for fields of later versions.
+// llguidance's struct, which has no size field. `unused` leaves room for fields of later versions.
 struct LlgConstraintInit {
     const LlgTokenizer * tokenizer = nullptr;
     uint32_t log_buffer_level = 0, log_stderr_level = 0;
@@ -41,7 +41,7 @@ struct LlgConstraintInit {
     uint8_t unused[256] = {};
 };
 
-// The functions in use. Thread-safe if each thread has its own matcher.
+// The functions of llguidance in use. Thread-safe if each thread has its own matcher.
 struct Llguidance {
     LlgTokenizer * (*new_tokenizer_v2)(const LlgTokenizerInit *, char * error, size_t n_error);
     void (*free_tokenizer)(LlgTokenizer *);
@@ -57,10 +57,10 @@ struct Llguidance {
     int32_t (*matcher_rollback)(LlgMatcher *, size_t n);
     int32_t (*matcher_compute_ff_tokens)(LlgMatcher *, uint32_t * tokens, size_t n_max);
 
-    // Loads the library; later calls do nothing. Error(unsupported) if it lacks a function.
+    // Loads the library; later calls do nothing. Error(unsupported) if the library lacks a function.
     static void load(const std::string & path);
 
-    // Error(grammar) before load().
+    // Returns the loaded functions. Error(grammar) before load().
     static const Llguidance & get();
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tokens that a grammar allows after the text, from llguidance's matchers.
+// Finds the tokens that a grammar allows after the text, with llguidance's matchers.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ class GrammarVocabulary {
   public:
     using Tokenize = std::function<Tokens(const std::string &)>;
 
-    // pieces: bytes of each token; is_end: tokens that end a text; tokenize: takes valid UTF-8, in any thread.
+    // pieces: bytes of each token; is_end: tokens that end a text; tokenize: is called with valid UTF-8, in any thread.
     GrammarVocabulary(const std::vector<std::string> & pieces, const std::vector<bool> & is_end, Tokenize tokenize);
     ~GrammarVocabulary();
     GrammarVocabulary(const GrammarVocabulary &) = delete;
@@ -26,7 +26,7 @@ class GrammarVocabulary {
 
     int size() const { return (int)is_end_.size(); }
     bool is_end(Token token) const { return is_end_[token]; }
-    // The token's bytes in a text.
+    // Returns the bytes of a token in a text.
     const std::string & piece(Token token) const { return pieces_[token]; }
     const LlgTokenizer * get() const { return tokenizer_; }
 
@@ -41,23 +41,24 @@ class GrammarVocabulary {
 // matcher, so a text is the same with and without drafting.
 class GrammarMatcher {
   public:
-    // text: in llguidance's variant of Lark. Error(grammar)
+    // text: a grammar in llguidance's variant of Lark. Error(grammar)
     GrammarMatcher(const std::string & text, std::shared_ptr<const GrammarVocabulary> vocabulary);
 
-    // Error(grammar) if this takes too many steps; the same for the next two functions.
+    // Returns true if the grammar allows the token next. This function and the next two raise Error(grammar) if the
+    // matcher takes too many steps.
     bool allows(Token token);
 
-    // By token id; valid until the next call.
+    // Returns for each token id whether the grammar allows it next. Valid until the next call.
     const std::vector<bool> & allowed();
 
-    // Adds a token to the text; an end token changes nothing. Error(grammar) also if the token is not allowed.
+    // Appends a token to the text. End tokens have no effect. Error(grammar) also if the token is not allowed.
     void accept(Token token);
 
-    // Returns for each of `tokens` if it may follow the text and `path`. All false if the grammar forbids `path`, or if
-    // the drafts' matcher failed or is slow.
+    // Returns for each of `tokens` whether it may follow the text and `path`. All are false if the grammar forbids
+    // `path`, or if the drafts' matcher failed or is slow.
     std::vector<bool> allows_behind(const Tokens & path, const Tokens & tokens);
 
-    // Returns up to n_max tokens that must follow the text and `path`, tokenized as the model would.
+    // Returns up to n_max tokens that must follow the text and `path`. They are tokenized as the model tokenizes text.
     ForcedRun forced_behind(const Tokens & path, int n_max);
 
   private:
@@ -75,7 +76,7 @@ class GrammarMatcher {
     const Llguidance & llg_;
     std::shared_ptr<const GrammarVocabulary> vocabulary_;
     Matcher matcher_;
-    Matcher drafts_;    // null after it failed
+    Matcher drafts_;    // the drafts' matcher; null after it failed
     Tokens to_drafts_;  // accepted tokens that drafts_ has not read yet
     int n_slow_ = 0;    // consecutive slow calls of drafts_
     int n_rest_ = 0;    // calls of drafts_ to skip

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The part of ggml's graph state that kernels use: ggml's compute parameters and its barrier.
+// Declares the part of ggml's graph state that kernels use: ggml's compute parameters and its barrier.
 #pragma once
 
 #include <ggml.h>
@@ -14,7 +14,7 @@ namespace eaglecpp::kernels {
 
 // ggml's `ggml_compute_params` in the pinned version (ggml-cpu-impl.h), checked by tests/native/ggml_hook/test_abi.cpp.
 struct ComputeParams {
-    int ith, nth;  // this thread, number of threads
+    int ith, nth;  // index of this thread, number of threads
     size_t wsize;
     void * wdata;  // scratch memory of wsize bytes, shared by all threads; wsize covers the operation's work size
     ggml_threadpool * threadpool;
@@ -23,7 +23,7 @@ struct ComputeParams {
 
 using Barrier = void (*)(ggml_threadpool *);
 
-// Waits for all threads of the graph. Set when the hook is installed (hook.cpp) and by tests.
+// A function that waits for all threads of the graph. It is set when the hook is installed (hook.cpp) and by tests.
 extern Barrier barrier_of_ggml;
 
 inline void barrier(const ComputeParams & p) {

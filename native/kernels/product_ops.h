@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// GGML_OP_MUL_MAT and GGML_OP_MUL_MAT_ID on our kernels.
+// Computes GGML_OP_MUL_MAT and GGML_OP_MUL_MAT_ID with our kernels.
 #pragma once
 
 #include "kernels/compute.h"
@@ -7,11 +7,12 @@
 
 namespace eaglecpp::kernels {
 
-// Packed weights [n_in, n_out] or [n_in, n_out, n_experts]: contiguous, whole units, and of a type with a kernel.
+// Returns true if our kernels can multiply with these weights [n_in, n_out] or [n_in, n_out, n_experts]: they are
+// contiguous, consist of whole units, and have a type with a kernel.
 bool can_pack(const KernelTable & table, const ggml_tensor * weights);
 size_t packed_bytes(const KernelTable & table, const ggml_tensor * weights);
-// Packs groups [g0, g1), counted over all matrices. data: the tensor in the file's layout; packed: packed_bytes()
-// bytes.
+// packed_groups() returns the number of groups of all matrices together. Packing covers groups [g0, g1) of them. data:
+// the tensor in the file's layout; packed: packed_bytes() bytes.
 int64_t packed_groups(const ggml_tensor * weights);
 void pack_groups(const KernelTable & table, const ggml_tensor * weights, const void * data, uint8_t * packed,
                  int64_t g0, int64_t g1);
@@ -21,7 +22,7 @@ bool can_multiply_packed(const KernelTable & table, const ggml_tensor * op);
 // Returns true for a product of F32, F16 or BF16 weights in the file's layout.
 bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op);
 
-// Row i of a tensor, counted over all dimensions.
+// Returns row i of a tensor, where i counts over all dimensions.
 template <class T>
 T * row_of(const ggml_tensor * t, int64_t i) {
     const int64_t i1 = i % t->ne[1], i2 = i / t->ne[1] % t->ne[2], i3 = i / t->ne[1] / t->ne[2];
@@ -31,13 +32,13 @@ T * row_of(const ggml_tensor * t, int64_t i) {
 size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op);
 size_t dense_work_size(int n_threads, const ggml_tensor * op);
 void multiply_packed(const KernelTable & table, const ComputeParams & params, ggml_tensor * op);
-// The same in two parts. Row i of the second operand, rounded for the product `op`, is i row sizes after `rounded`. If
-// all threads share the rows, `rounded` is rounded_rows(), and a barrier is needed between the parts.
+// A product in two parts: round the second operand, then multiply. Row i of the rounded operand is i row sizes after
+// `rounded`. If all threads share the rows, `rounded` is rounded_rows(), and a barrier is needed between the parts.
 inline uint8_t * rounded_rows(const ComputeParams & params) {
     return (uint8_t *)(((uintptr_t)params.wdata + 63) & ~(uintptr_t)63);
 }
 size_t rounded_size(const KernelTable & table, const ggml_tensor * op);
-// Rounds inputs [first, first + n) of a row; both must be multiples of 32.
+// Rounds inputs [first, first + n) of a row; `first` and n must be multiples of 32.
 void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, int64_t first, int64_t n,
                 uint8_t * rounded);
 void multiply_rounded(const KernelTable & table, const ComputeParams & params, ggml_tensor * op,

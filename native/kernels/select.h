@@ -10,25 +10,25 @@ namespace eaglecpp::kernels {
 
 // Processor features that the selection depends on.
 struct Processor {
-    bool avx2 = false;    // and FMA
-    bool avx512 = false;  // F, BW, DQ and VL
+    bool avx2 = false;    // AVX2 and FMA
+    bool avx512 = false;  // AVX-512 F, BW, DQ and VL
     bool avx512_vnni = false;
     bool avx_vnni = false;
     bool dot_products = false;
     bool i8mm = false;
 };
 
-// Returns a copy of `other` with different products.
+// Returns a copy of `other` with the given packed products.
 KernelTable with_products(const KernelTable & other, const char * name, PackedProducts products);
 
 // Returns the kernel tables of this build that the processor can run, best first.
 std::vector<const KernelTable *> usable_tables(const Processor & processor);
 
-// The same for this processor.
+// Returns the kernel tables of this build that this processor can run, best first.
 std::vector<const KernelTable *> usable_tables();
 
 // Returns the table in use: the best one, or the table named by EAGLECPP_KERNELS (avx512, avx_vnni, avx2, neon; for
-// tests). Null without any.
+// tests). Null if no table is usable.
 const KernelTable * chosen_table();
 
 }  // namespace eaglecpp::kernels

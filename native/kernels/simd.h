@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Sixteen lanes with the same operations on every instruction set. A file that defines KERNEL_AVX512, KERNEL_AVX2 (with
-// KERNEL_AVX_VNNI or without) or KERNEL_NEON before including this gets that instruction set; other files get the
-// portable version. All names are in a namespace per instruction set (KERNEL_NS), so that one program can contain all
-// of them.
+// Defines values of sixteen lanes with the same operations on every instruction set. A file that defines KERNEL_AVX512,
+// KERNEL_AVX2 (with KERNEL_AVX_VNNI or without) or KERNEL_NEON before including this gets that instruction set; other
+// files get the portable version. All names are in a namespace per instruction set (KERNEL_NS), so that one program can
+// contain all of them.
 //
-// Lanes are stored in one or more registers. The operations on one register are in lanes/ (`Register`), as are
-// operations that depend on how registers share the lanes; this file builds the operations on sixteen lanes from them.
+// Lanes are stored in one or more registers. lanes/ defines the operations on one register (`Register`), and those that
+// depend on how registers share the lanes. This file builds the operations on sixteen lanes from them.
 //
 // Every operation gives the same bits on every instruction set: float operations are correctly rounded and in a fixed
 // order, integer operations are exact. So a product has the same result on all machines, and the portable version can
@@ -51,7 +51,7 @@ constexpr int n_lanes = 16, n_registers = 64 / KERNEL_REGISTER_BYTES, n_in_regis
 
 // Vector types of gcc and clang; their operators work element by element.
 #if defined(KERNEL_AVX512) || defined(KERNEL_AVX2)
-using ByteNumber = uint16_t;  // two bytes are shifted as one number and masked
+using ByteNumber = uint16_t;  // moves two bytes as one number; the result is masked
 #else
 using ByteNumber = uint8_t;
 #endif
@@ -59,7 +59,7 @@ typedef float FloatRegister __attribute__((vector_size(KERNEL_REGISTER_BYTES)));
 typedef uint32_t IntRegister __attribute__((vector_size(KERNEL_REGISTER_BYTES)));
 typedef ByteNumber ByteRegister __attribute__((vector_size(KERNEL_REGISTER_BYTES)));
 
-// Layout in memory.
+// Types for values in memory.
 typedef FloatRegister FloatsInMemory __attribute__((aligned(4), may_alias));
 typedef ByteRegister BytesInMemory __attribute__((aligned(1), may_alias));
 
@@ -122,7 +122,7 @@ KERNEL_INLINE Bytes load_bytes(const uint8_t * p) {
 KERNEL_INLINE void store(float * p, F32 x) {
     KERNEL_EACH *(FloatsInMemory *)(p + i * n_in_register) = x.v[i];
 }
-// Loads the first n lanes (n may be 0 or less); the others are 0.
+// Loads the first n lanes and sets the others to 0; n may be 0 or less.
 KERNEL_INLINE F32 load_n(const float * p, int n) {
     F32 r;
     KERNEL_EACH r.v[i] = Register::load_n(p + i * n_in_register, n - i * n_in_register);
@@ -131,7 +131,7 @@ KERNEL_INLINE F32 load_n(const float * p, int n) {
 KERNEL_INLINE void store_n(float * p, F32 x, int n) {
     KERNEL_EACH Register::store_n(p + i * n_in_register, x.v[i], n - i * n_in_register);
 }
-// Stores n lanes; n may be larger than the number of lanes.
+// Stores the first n lanes; n may be larger than the number of lanes.
 KERNEL_INLINE void store_up_to(float * p, F32 x, int64_t n) {
     if (n < n_lanes) {
         store_n(p, x, (int)n);
@@ -144,7 +144,7 @@ KERNEL_INLINE F32 load_f16(const void * p) {
     KERNEL_EACH r.v[i] = Register::load_f16((const uint16_t *)p + i * n_in_register);
     return r;
 }
-KERNEL_INLINE void store_f16(void * p, F32 x) {  // nearest, ties to even
+KERNEL_INLINE void store_f16(void * p, F32 x) {  // rounds to nearest, ties to even
     KERNEL_EACH Register::store_f16((uint16_t *)p + i * n_in_register, x.v[i]);
 }
 KERNEL_INLINE F32 set1_f16(const void * p) {
@@ -154,7 +154,7 @@ KERNEL_INLINE F32 set1_f16(const void * p) {
     KERNEL_EACH r.v[i] = Register::set1_f16(half);
     return r;
 }
-// Integers of 8 or 16 bits.
+// Loads integers of 8 or 16 bits.
 template <class T>
 KERNEL_INLINE I32 widen(const T * p) {
     I32 r;
@@ -172,7 +172,7 @@ KERNEL_INLINE F32 load_16_bits_n(const void * p, int n) {
     std::memcpy(x, p, n * sizeof(uint16_t));
     return load(x);
 }
-KERNEL_INLINE void prefetch(const void * p) {  // into the L2 cache
+KERNEL_INLINE void prefetch(const void * p) {  // loads into the L2 cache
     __builtin_prefetch(p, 0, 2);
 }
 
@@ -211,13 +211,13 @@ KERNEL_INLINE F32 abs(F32 a) {
     KERNEL_EACH a.v[i] = Register::abs(a.v[i]);
     return a;
 }
-// a < b ? x : y
+// Returns x in lanes with a < b, else y.
 KERNEL_INLINE F32 select_less(F32 a, F32 b, F32 x, F32 y) {
     KERNEL_EACH x.v[i] = a.v[i] < b.v[i] ? x.v[i] : y.v[i];
     return x;
 }
-#if !defined(KERNEL_AVX512)  // which has masks
-// x in lanes whose bit is set, else 0.
+#if !defined(KERNEL_AVX512)  // AVX-512 has masks
+// Returns x in lanes whose bit is set, else 0.
 KERNEL_INLINE F32 keep(uint16_t bits, F32 x) {
     static constexpr uint32_t of_lane[n_lanes] = {1,   2,   4,    8,    16,   32,   64,    128,
                                                   256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
@@ -235,7 +235,7 @@ KERNEL_INLINE F32 to_f32(I32 a) {
     KERNEL_EACH r.v[i] = Register::to_f32(a.v[i]);
     return r;
 }
-KERNEL_INLINE I32 to_i32(F32 a) {  // nearest, ties to even
+KERNEL_INLINE I32 to_i32(F32 a) {  // rounds to nearest, ties to even
     I32 r;
     KERNEL_EACH r.v[i] = Register::to_i32(a.v[i]);
     return r;
@@ -246,7 +246,7 @@ KERNEL_INLINE F32 load_u8(const uint8_t * p) {
 KERNEL_INLINE F32 load_i8(const int8_t * p) {
     return to_f32(widen(p));
 }
-// Low and high halves of 16 bytes.
+// Load the low and the high halves of 16 bytes.
 KERNEL_INLINE F32 load_lo4(const uint8_t * p) {
     I32 x = widen(p);
     KERNEL_EACH x.v[i] = x.v[i] & 15;
@@ -257,12 +257,12 @@ KERNEL_INLINE F32 load_hi4(const uint8_t * p) {
     KERNEL_EACH x.v[i] = x.v[i] >> 4;
     return to_f32(x);
 }
-// 2^n for -126 <= n <= 127.
+// Returns 2^n for -126 <= n <= 127.
 KERNEL_INLINE F32 exp2_int(I32 n) {
     KERNEL_EACH n.v[i] = (n.v[i] + 127) << 23;
     return bits_as<F32>(n);
 }
-// Sum of all lanes, always as a balanced tree over lanes 8, 4, 2 and 1 apart.
+// Returns the sum of all lanes, always as a balanced tree over lanes 8, 4, 2 and 1 apart.
 template <int n = n_registers, class T>
 KERNEL_INLINE auto sum(Lanes<T> a) {
     if constexpr (n > 1) {
@@ -279,7 +279,7 @@ KERNEL_INLINE float max_of(F32 a) {
 
 // --- tables ---------------------------------------------------------------------------------------------------------
 
-// ggml's kvalues_iq4nl.
+// Table kvalues_iq4nl of ggml.
 constexpr int8_t iq4_numbers[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 // --- tiles ----------------------------------------------------------------------------------------------------------

@@ -12,52 +12,53 @@
 namespace eaglecpp::kernels {
 
 constexpr int n_group = 16;             // outputs per group of packed weights
-constexpr size_t n_rounded_bytes = 48;  // per 32 inputs of a rounded row
+constexpr size_t n_rounded_bytes = 48;  // size of 32 inputs in a rounded row
 
 // Products of packed quantised weights of one type. A row of activations is rounded to 8 bits with one scale per 32
 // inputs (quantize). The result for a row does not depend on the number of rows.
 struct PackedProduct {
-    int n_unit;  // the number of inputs must be a multiple of it
-    // Bytes of a group of 16 outputs with n_in inputs, a multiple of 64.
+    int n_unit;  // the number of inputs must be a multiple of n_unit
+    // Returns the size of a group of 16 outputs with n_in inputs, a multiple of 64 bytes.
     size_t (*group_bytes)(int64_t n_in);
-    // Packs up to 16 consecutive rows of the file's layout; missing rows become zero.
+    // Packs up to 16 consecutive rows of the file's layout. Missing rows are packed as zeros.
     void (*pack)(const uint8_t * rows, size_t row_bytes, int n_rows, int64_t n_in, uint8_t * group);
-    // activations [n_in] -> row_bytes() bytes; each block of 32 is independent.
+    // Rounds activations x[n_in] to row_bytes() bytes. Each block of 32 inputs is independent.
     void (*quantize)(const float * x, int64_t n_in, uint8_t * row);
-    // out[r][o] for outputs o < n_out of groups [g0, g1) and all rows r.
+    // Computes out[r][o] for all rows r and the outputs o < n_out of groups [g0, g1).
     void (*multiply)(const uint8_t * packed, int64_t n_in, int64_t n_out, int64_t g0, int64_t g1,
                      const uint8_t * const * rows, int n_rows, float * const * out);
 };
 
-// Products of F32, F16 and BF16 weights in the file's layout: out[r][o] for outputs [o0, o1).
+// Products of F32, F16 and BF16 weights in the file's layout: computes out[r][o] for outputs [o0, o1).
 using DenseProduct = void (*)(const uint8_t * weights, size_t row_bytes, int64_t n_in, int64_t o0, int64_t o1,
                               const float * const * rows, int n_rows, float * const * out);
 
-// Null if the type has no kernel.
+// Returns the products of a type; null if the type has no kernel.
 using PackedProducts = const PackedProduct * (*)(ggml_type type);
 
 struct KernelTable {
     const char * name;
     PackedProducts packed;
-    // Null if the type has no kernel.
+    // Returns the product of a type; null if the type has no kernel.
     DenseProduct (*dense)(ggml_type type);
-    // Bytes of a quantised row of activations.
+    // Returns the size of a quantised row of activations.
     size_t (*row_bytes)(int64_t n_in);
-    // GGML_OP_FLASH_ATTN_EXT; see attention.h.
+    // The kernel of GGML_OP_FLASH_ATTN_EXT; see attention.h.
     size_t (*attention_work_size)(int n_threads, const ggml_tensor * op);
     void (*attention)(const ComputeParams & params, ggml_tensor * op);
     void (*fetch_cells)(const ComputeParams & params, const ggml_tensor * op);
-    // Operations on rows (small_ops.inc); results may overwrite operands.
-    // out = a + b
+    // Operations on rows (small_ops.inc); results may overwrite operands. add_rows computes out = a + b.
     void (*add_rows)(const float * a, const float * b, int64_t n, float * out);
-    // normed = x / sqrt(mean(x^2) + eps), out = normed * weights. Either may be null; out requires weights.
+    // Computes normed = x / sqrt(mean(x^2) + eps) and out = normed * weights. `normed` or `out` may be null; `out`
+    // requires weights.
     void (*norm_row)(const float * x, int64_t n, float eps, const float * weights, float * normed, float * out);
-    // Rotates the first n_dims numbers in pairs by angles[n_dims], a cosine and a sine per pair. Pairs are neighbours
-    // or, with `is_halves`, numbers n_dims / 2 apart.
+    // Rotates the first n_dims numbers in pairs. angles[n_dims] has a cosine and a sine per pair. A pair is two
+    // neighbours or, with `is_halves`, two numbers n_dims / 2 apart.
     void (*rotate_row)(const float * x, int n_dims, bool is_halves, const float * angles, float * out);
-    // SwiGLU and GeGLU: out = gate * sigmoid(z) * up, where z is gate, or the cubic of the usual approximation of GELU.
+    // Computes SwiGLU or GeGLU: out = gate * sigmoid(z) * up, where z is gate, or the cubic of the usual approximation
+    // of GELU.
     void (*gate_row)(ggml_glu_op op, const float * gate, const float * up, int64_t n, float * out);
-    // Converts to F16.
+    // Converts a row to F16.
     void (*halve_row)(const float * x, int64_t n, uint16_t * out);
 };
 

@@ -11,12 +11,14 @@ struct AmxState {
     bool works;    // tile instructions run without killing the process
 };
 
-// Some virtual machines report AMX but fault on the first tile instruction. Multiplies a small matrix in a forked
-// child, once per process. If forking is impossible, reported AMX counts as broken.
+// Returns the state of AMX on this machine. Some virtual machines report AMX but fault on the first tile instruction.
+// So a forked child multiplies a small matrix, once per process. If forking is impossible, reported AMX counts as
+// broken.
 AmxState probe_amx();
 
 #ifndef _WIN32
-// Returns true if the call returns true in a forked child. There it may also crash, throw or hang.
+// Returns true if `call` returns true in a forked child within n_seconds. In the child it may also crash, throw or
+// hang.
 bool succeeds_in_child(const std::function<bool()> & call, unsigned n_seconds);
 #endif
 

@@ -16,7 +16,7 @@ namespace eaglecpp {
 
 class Context {
   public:
-    // Returns the parameters that all contexts share.
+    // Returns the llama.cpp parameters that all our contexts share.
     static llama_context_params params(const TargetOptions & options);
 
     // Creates the context, replacing any earlier one. Error(out_of_memory | unsupported)
@@ -24,23 +24,23 @@ class Context {
     void free() { ctx_.reset(); }
     llama_context * get() const { return ctx_.get(); }
 
-    // Returns true if the context can generate texts row by row.
+    // Returns true if the context can generate texts token by token.
     bool generates() const { return llama_get_memory(get()) && llama_get_causal_attn(get()); }
-    // Memory in use, by kind; empty if libllama does not report it.
+    // Returns the memory in use, by kind; empty if libllama does not report it.
     std::vector<MemoryUse> memory() const { return ctx_ ? memory_use(get()) : std::vector<MemoryUse>(); }
 
-    // Sets the number of threads of later decodes.
+    // Sets the number of threads for later decodes.
     void set_n_threads(int n_threads);
 
-    // Runs the rows. A long prompt batch may round differently from single rows. Error(context_full | out_of_memory |
-    // broken)
+    // Runs a batch. The rows of a long prompt batch may be rounded differently than in batches of one row.
+    // Error(context_full | out_of_memory | broken)
     void decode(const llama_batch & rows, bool is_prompt = true);
 
-    // Logits of row i of the last decode, and the state that a head gives for it. The row must have an output. Valid
-    // until the next decode. Error(broken)
+    // Both functions return an output of row i of the last decode: its logits, or the state that a head gives for it.
+    // The row must have an output. Valid until the next decode. Error(broken)
     const float * logits(int row) const;
     const float * state(int row) const;
-    // Checks that the last decode gave results. Error(broken)
+    // Raises Error(broken) unless the last decode gave results.
     void check_results() const;
 
   private:
@@ -51,7 +51,7 @@ class Context {
     llama_context_ptr ctx_;
 };
 
-// Raises Error(unsupported): an embedding model cannot generate.
+// Raises Error(unsupported) for an embedding model, which cannot generate.
 [[noreturn]] void refuse_generating(const TargetModel & model);
 
 // Returns the ggml type with this name. Error(value)

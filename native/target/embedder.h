@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Computes vectors of texts in a separate context on the target's weights. The context is made for the longest text so
-// far and keeps nothing of a text. `begin` takes the texts; each `step` is one decode of llama.cpp, so other work can
-// run between steps.
+// Computes vectors of texts in a separate context on the target's weights. The context has the size of the longest text
+// so far and keeps nothing of a text. `begin` starts the texts. Each `step` is one decode of llama.cpp, so other work
+// can run between steps.
 //
-// BERT and similar models need a text in one batch, whatever its length. All other models read it in pieces. The mean
-// of their rows is computed here, because llama.cpp pools each batch separately. Not thread-safe.
+// BERT and similar models need a text in one batch, whatever its length. All other models read it in pieces. This class
+// computes the mean of a text's rows itself, because llama.cpp pools each batch separately. Not thread-safe.
 #pragma once
 
 #include <llama.h>
@@ -21,25 +21,26 @@ namespace eaglecpp {
 
 class Embedder {
   public:
-    // pooling: none, mean, cls or last; "" = the file's, or mean if the file has none. Error(value | gguf |
-    // unsupported)
+    // pooling: none, mean, cls or last; "" = the pooling that the file names, or mean if it names none. Error(value |
+    // gguf | unsupported)
     Embedder(const Target & target, const std::string & pooling);
 
     const char * pooling() const;
-    // Values per row.
+    // Number of values per row.
     int n_values() const { return n_values_; }
-    // Tokens of the longest allowed text.
+    // Number of tokens of the longest allowed text.
     int n_max() const { return n_max_; }
 
     // Starts new texts and drops earlier ones. Error(value | context_full | out_of_memory | unsupported)
     void begin(std::vector<Tokens> texts);
-    // Runs one decode; returns false once all texts were read. After Error(out_of_memory | broken), call `begin` again.
+    // Runs one decode. Returns false once all texts have been read. After Error(out_of_memory | broken), call `begin`
+    // again.
     bool step(int n_threads);
-    // Returns a row per text, or per token without pooling. The rows are not normalised.
+    // Returns the rows of all texts: one row per text, or one per token if pooling is none. They are not normalised.
     std::vector<float> take() { return std::move(rows_); }
 
   private:
-    // Part of a text in a batch.
+    // Part of a text that a batch reads.
     struct Part {
         size_t text;
         int begin, n, first_row;
@@ -58,11 +59,11 @@ class Embedder {
     bool llama_pools_ = false;  // llama.cpp pools, which works if the last row or all rows of a text are in one batch
     Vocabulary vocab_;
     int n_values_ = 0, n_max_ = 0;
-    int n_texts_max_ = 1;              // per batch
-    int n_rows_of_piece_ = 0;          // per batch, for texts that are read in pieces
+    int n_texts_max_ = 1;              // maximum number of texts per batch
+    int n_rows_of_piece_ = 0;          // rows per batch, for texts that are read in pieces
     int n_rows_max_ = 0, n_room_ = 0;  // rows per batch; tokens that the context was made for
     std::vector<Tokens> texts_;
-    std::vector<size_t> first_rows_;  // by text, index into the result
+    std::vector<size_t> first_rows_;  // by text: index of its first row in the result
     size_t next_ = 0;
     int n_done_ = 0;  // tokens of the current text already read
     std::vector<Part> parts_;

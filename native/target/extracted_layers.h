@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Reads the hidden states entering chosen blocks k (0-based) in every decode. There are three ways:
+// Reads the hidden states at the inputs of chosen blocks k (0-based) in every decode. There are three modes:
 //   layer_inp  llama.cpp records the inputs of blocks, for the architectures listed in llama_bridge
 //   cb_eval    the evaluation callback copies the tensors named "l_out-<k-1>", which costs a graph split per layer
 //   states     instead of layers, the states for the model's own heads for further tokens ("nextn embeddings")
@@ -23,8 +23,8 @@ class ExtractedLayers : Pinned {  // the context holds a pointer to it
   public:
     enum class Mode { none, layer_inp, cb_eval, states };
 
-    // Error(unsupported) for layers that this target cannot provide. reads_states: read the states for heads instead of
-    // layers; Error(unsupported) if this libllama cannot.
+    // Error(unsupported) for layers that this target cannot provide. With reads_states, reads the states for heads
+    // instead of layers; Error(unsupported) if this libllama cannot provide them.
     ExtractedLayers(const TargetModel & model, std::vector<int32_t> layers, bool reads_states);
 
     Mode mode() const { return mode_; }
@@ -36,15 +36,15 @@ class ExtractedLayers : Pinned {  // the context holds a pointer to it
     // Returns true if the last block also computes rows without output.
     bool widens_last_block() const { return needs_all_outputs_ || mode_ == Mode::states; }
 
-    // Call before and after creating the context.
+    // Call configure() before the context is created and attach() afterwards.
     void configure(llama_context_params & params);
     void attach(llama_context * ctx);
 
-    // Call before each decode of n_rows rows.
+    // Call it before each decode of n_rows rows.
     void begin(int n_rows);
 
-    // Hidden states of the last decode in batch order, valid until the next decode. Error(unsupported) if the graph did
-    // not compute a requested tensor.
+    // Returns the hidden states of the last decode in batch order, valid until the next decode. Error(unsupported) if
+    // the graph did not compute a requested tensor.
     HiddenStates read(llama_context * ctx);
 
   private:
@@ -57,7 +57,7 @@ class ExtractedLayers : Pinned {  // the context holds a pointer to it
     bool needs_all_outputs_ = false;
     int n_embd_;
     int n_rows_ = 0;
-    std::vector<std::vector<float>> rows_;  // cb_eval: by layer, one ubatch after the other
+    std::vector<std::vector<float>> rows_;  // cb_eval: rows of each layer, one ubatch after the other
 };
 
 }  // namespace eaglecpp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Checks for values that llama.cpp accepts while loading, but that later end the process, hang or write out of bounds
-// when ggml computes with them on a worker thread, where no assertion can be caught.
+// Checks files for values that llama.cpp accepts while loading. When ggml later computes with such values on a worker
+// thread, the process ends, hangs or writes out of bounds. Assertions on worker threads cannot be caught.
 #pragma once
 
 #include <llama.h>
@@ -12,10 +12,10 @@
 
 namespace eaglecpp {
 
-// Headers of a model: of one file, or of all parts of a split model whose names follow llama.cpp's pattern.
+// Headers of a model's files: one file, or all parts of a split model whose names follow llama.cpp's pattern.
 class ModelFiles {
   public:
-    // Error(not_found | gguf)
+    // Opens the files. Error(not_found | gguf)
     explicit ModelFiles(const std::string & path);
 
     const std::vector<GgufReader> & parts() const { return parts_; }
@@ -26,19 +26,19 @@ class ModelFiles {
     std::vector<GgufReader> parts_;
 };
 
-// Call before the model is loaded. Error(gguf)
+// Checks the weights. Call before the model is loaded. Error(gguf)
 void check_weights(const ModelFiles & model);
 
-// Call before llama.cpp reads the adapter. Error(gguf | mismatch)
+// Checks an adapter. Call before llama.cpp reads it. Error(gguf | mismatch)
 void check_lora(const GgufReader & lora, const ModelFiles & target);
 
-// Checks only the types. Error(gguf)
+// Checks the tensor types of a projector. Error(gguf)
 void check_projector(const GgufReader & projector);
 
-// Compares a file with the loaded model. Error(gguf)
+// Compares the settings of a file with the loaded model. Error(gguf)
 void check_settings(const ModelFiles & files, const llama_model * model);
 
-// Values per position in a cache of keys and values of plain attention, over all layers; a lower bound.
+// Lower bounds of the values per position in a cache of keys and values of plain attention, over all layers.
 struct CellSize {
     double keys = 0, values = 0;
 };

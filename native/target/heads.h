@@ -17,7 +17,7 @@ enum class Heads {
     none,
     in_model,   // in the model's file
     alone,      // in a separate file, as written by llama.cpp's converter with --mtp
-    assistant,  // reads the target's keys and values and has none (Gemma 4)
+    assistant,  // reads the target's keys and values and stores none (Gemma 4)
 };
 
 // Returns the kind of heads in a file.

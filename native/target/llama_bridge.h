@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// All uses of llama.cpp beyond its public C header: staging functions looked up by name at run time, the list of
-// architectures that record layer inputs, and devices. When the pinned version of llama-cpp-python changes, check this
-// file and the AMX probe (amx.h).
+// Contains all uses of llama.cpp beyond its public C header: staging functions looked up by name at run time, the list
+// of architectures that record layer inputs, and devices. When the pinned version of llama-cpp-python changes, check
+// this file and the AMX probe (amx.h).
 #pragma once
 
 #include <ggml-backend.h>
@@ -20,29 +20,31 @@ void route_logs();
 // Starts llama.cpp (backends, log) once per process. Later calls are cheap.
 void llama_start();
 
-// Returns true if llama.cpp's log of a failure (ErrorTrail) reports missing memory of any kind.
+// Returns true if llama.cpp's log of a failure (ErrorTrail) reports a lack of memory of any kind.
 bool is_lack_of_memory(const std::string & logged);
 
-// Returns true if llama.cpp's graph of this architecture records the input of every block. For others, asking aborts.
+// Returns true if llama.cpp's graph of this architecture records the input of every block. For other architectures,
+// requesting an input aborts the process.
 bool records_layer_inputs(const std::string & architecture);
 
-// Functions that llama.cpp exports without declaring them in its public header (src/llama-ext.h). Null if this libllama
-// lacks them.
+// Functions that llama.cpp exports without declaring them in its public header (src/llama-ext.h). A function is null if
+// this libllama lacks it.
 struct StagingFunctions {
-    // Hidden states at the inputs of blocks.
+    // Records the hidden states at the input of a block.
     void (*set_layer_input)(llama_context * ctx, uint32_t layer, bool on);
     float * (*get_layer_input)(llama_context * ctx, uint32_t layer);
-    // States for heads for further tokens, of every row or of output rows, starting with the next decode.
+    // Records the states for heads for further tokens, starting with the next decode: of every row, or only of output
+    // rows.
     void (*set_states)(llama_context * ctx, bool on, bool of_outputs);
-    float * (*get_states)(llama_context * ctx);              // of every row
-    float * (*get_state)(llama_context * ctx, int32_t row);  // null if the row has none
+    float * (*get_states)(llama_context * ctx);              // states of every row
+    float * (*get_state)(llama_context * ctx, int32_t row);  // null if the row has no state
 };
 const StagingFunctions & staging();
 void check_state_functions();  // Error(unsupported) if this libllama lacks the functions for states
 
-// Returns the model's weights with this GGUF name: usually one, or two if embeddings also serve as the output head and
-// are needed in two kinds of memory. Without libllama's list of all tensors, finds one or zero; without any accessor,
-// zero.
+// Returns the model's tensors with this GGUF name. Usually there is one. There are two if embeddings also serve as the
+// output head and are needed in two kinds of memory. If libllama has no list of all tensors, returns at most one; if
+// libllama has no accessor at all, returns none.
 std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const char * name);
 
 // Returns true if the tensor's rows lie in host memory as in the file. ggml's description of a buffer is not enough:
@@ -50,8 +52,8 @@ std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const 
 // read at all.
 bool has_plain_rows(const ggml_tensor * tensor);
 
-// ggml's CPU attention has a faster version for one row and a tiled version for many rows, which add in different
-// orders. Its reference version treats every row alike, whatever the batch. Returns true if it can be selected.
+// Returns true if the reference version of ggml's CPU attention can be selected. It treats every row alike, whatever
+// the batch. ggml's faster version for one row and its tiled version for many rows add in different orders.
 bool has_reference_kernels();
 void set_reference_kernels(llama_context * ctx, bool on);
 
@@ -70,23 +72,24 @@ bool is_on_server(ggml_backend_dev_t device);
 // An RPC server that was lost. Its relay (eaglecpp/engine/rpc_relay.py) writes the reason into a pipe, then answers
 // ggml with zeros.
 struct LostServer {
-    std::string endpoint;  // the server's
-    std::string relay;     // the relay's, as ggml knows it
+    std::string endpoint;  // address of the server
+    std::string relay;     // address of the relay, as ggml knows it
     std::string why;
 };
-// pipe: a file descriptor to read from. It stays open for the life of the process.
+// Watches an RPC server. `pipe` is the file descriptor that its relay writes to. It stays open for the life of the
+// process.
 void watch_rpc_server(const std::string & endpoint, const std::string & relay, int pipe);
-// Returns the servers lost so far; one system call per server.
+// Returns the servers lost so far. Takes one system call per server.
 std::vector<LostServer> lost_rpc_servers();
 
-// Returns the device for `draft_device`: a device by name, or null for the CPU. "auto" gives the first GPU unless the
-// target has no layer on a GPU. Error(value)
+// Returns the device for `draft_device`: the device with this name, or null for the CPU. "auto" gives the first GPU
+// unless the target has no layer on a GPU. Error(value)
 ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers);
 
-// Memory of a context and its model, by kind; empty if libllama does not report it.
+// Returns the memory of a context and its model, by kind; empty if libllama does not report it.
 std::vector<MemoryUse> memory_use(const llama_context * ctx);
 
-// Buffer for tensors whose names match; takes precedence over llama.cpp's choice.
+// Buffer for the tensors whose names match a pattern. It takes precedence over llama.cpp's choice.
 struct TensorPlace {
     std::string pattern;  // a regular expression
     ggml_backend_buffer_type_t buffer;

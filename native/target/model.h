@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The target's weights: checks the files, loads them to the devices of the options, and knows the limits of the
-// architecture.
+// Holds the target's weights: checks the files, loads them to the devices that the options name, and knows the limits
+// of the architecture.
 #pragma once
 
 #include <llama.h>
@@ -17,18 +17,19 @@
 
 namespace eaglecpp {
 
-class TargetModel : Pinned {  // llama.cpp's parameters point into it
+class TargetModel : Pinned {  // llama.cpp's parameters point into this object
   public:
-    // Error(not_found | gguf | unsupported | out_of_memory), and any exception of `options.on_progress`.
+    // Loads the model. Error(not_found | gguf | unsupported | out_of_memory), and any exception of
+    // `options.on_progress`.
     explicit TargetModel(const TargetOptions & options);
 
     llama_model * get() const { return model_.get(); }
     const std::string & path() const { return path_; }
     int n_embd() const { return llama_model_n_embd(get()); }
     int n_layer() const { return llama_model_n_layer(get()); }
-    // Values of a row that replaces a token.
+    // Number of values of an input row that replaces a token.
     int n_embd_inp() const { return llama_model_n_embd_inp(get()); }
-    // Values of the state that heads for further tokens read.
+    // Number of values of the state that heads for further tokens read.
     int n_state() const { return llama_model_n_embd_out(get()); }
     std::string meta(const char * key) const;
     std::vector<std::pair<std::string, std::string>> metadata() const;
@@ -42,8 +43,9 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into it
     // several rows than for one, so texts can diverge, though few do.
     bool has_parting_products() const { return has_float_matrices_ && is_cpu() && !use_kernels_; }
 
-    // Weights shared with the drafter, or null. `embedding`: rows are readable on the host. `head`: the tensor that the
-    // target multiplies with, possibly in a private layout. `head_to_copy`: the same values in a readable layout.
+    // Weights shared with the drafter, or null. embedding() has rows that are readable on the host. head() is the
+    // tensor that the target multiplies with, possibly in a private layout. head_to_copy() has the same values in a
+    // readable layout.
     const ggml_tensor * embedding() const;
     const ggml_tensor * head() const;
     const ggml_tensor * head_to_copy() const;
@@ -51,22 +53,25 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into it
     // Device of the output layer; null for the CPU.
     ggml_backend_dev_t output_device() const;
 
-    // Recurrent and hybrid targets keep a state that cannot be cut at any row; they only support chains.
+    // Returns true if the target is recurrent or hybrid. Its state cannot be cut at any row, so it only supports
+    // chains.
     bool has_state() const;
-    // Reason why this target only supports chains; "" = it supports trees. Trees need plain attention over one unified
+    // Reason why this target only supports chains; "" if it supports trees. Trees need plain attention over one unified
     // cache.
     const char * chains_only() const;
     bool supports_trees() const { return !*chains_only(); }
-    // Reason why no batch of several rows can be trusted to give the bits of single rows, even if measured; "" = none.
+    // Reason why no batch of several rows can be trusted to give the bits of batches of one row, even if a measurement
+    // says so; "" if there is no such reason.
     const char * never_exact() const;
 
-    // Checks a lower bound of a context's memory: keys and values of plain attention on the host. Error(out_of_memory)
+    // Checks that the host has memory for a context. Computes only a lower bound: keys and values of plain attention.
+    // Error(out_of_memory)
     void check_memory(const llama_context_params & p) const;
 
-    // Error(unsupported) if llama.cpp refuses the adapters.
+    // Attaches the adapters of the options to a context. Error(unsupported) if llama.cpp rejects them.
     void attach_lora(llama_context * ctx) const;
 
-    // Error(broken) if an RPC server was lost: its results are zeros of the relay.
+    // Raises Error(broken) if an RPC server was lost, because its results are then zeros of the relay.
     void check_servers() const;
 
   private:
@@ -78,8 +83,8 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into it
     bool use_kernels_ = false;
     bool has_float_matrices_ = false;
     CellSize cell_size_;
-    std::vector<ggml_backend_dev_t> devices_;  // allowed devices, if ggml knows others that are gone; null at the end
-    std::vector<float> split_;                 // of the length that llama.cpp expects, or empty
+    std::vector<ggml_backend_dev_t> devices_;  // allowed devices, if ggml lists others that are gone; null at the end
+    std::vector<float> split_;                 // share of each GPU, with the length that llama.cpp expects, or empty
     std::vector<TensorPlace> places_;
     std::vector<llama_model_tensor_buft_override> overrides_;  // from places_, null at the end
     std::set<std::string> servers_;                            // relays of RPC servers that may hold parts of the model

@@ -21,12 +21,12 @@ struct TargetOptions {
     int n_gpu_layers = -1;    // -1 = all
     int main_gpu = 0;
     ggml_backend_dev_t device = nullptr;       // only device to use; null = all
-    std::string split_mode = "layer";          // several GPUs: layer, row, tensor or none
+    std::string split_mode = "layer";          // distribution over several GPUs: layer, row, tensor or none
     std::vector<float> tensor_split;           // share of each GPU; empty = by free memory
     int n_cpu_moe = 0;                         // layers whose experts stay in host memory; -1 = all
     std::vector<std::string> override_tensor;  // PATTERN=BUFFER[,...], as llama.cpp's --override-tensor
     std::string flash_attn = "auto";
-    std::string type_k = "auto";  // f16; f32 if only plain attention on the CPU is exact
+    std::string type_k = "auto";  // auto = f16, or f32 if only plain attention on the CPU is exact
     std::string type_v = "auto";
     bool load_heads = false;  // also load the file's own heads for further tokens ("nextn layers")
     bool use_mmap = true;
@@ -36,22 +36,23 @@ struct TargetOptions {
     float rope_freq_scale = 0.0f;
     std::string repack = "auto";
     std::string kernels = "auto";  // our CPU kernels: auto or off
-    int n_sequences = 1;           // conversations
+    int n_sequences = 1;           // number of conversations
     bool separate_caches = false;  // a cache per conversation; disables trees
     int n_draft_max = 64;          // draft nodes per round and conversation
-    int n_draft_more = 0;          // further draft nodes, for a single conversation without a recurrent state
-    bool drafts_forms = false;     // only forced tokens of a grammar, few per conversation
+    int n_draft_more = 0;          // additional draft nodes, for a single conversation without a recurrent state
+    bool drafts_forms = false;     // the only drafts are tokens that a grammar forces, few per conversation
     int n_leaves_max = 1;          // tree leaves per round and conversation
     std::vector<std::pair<std::string, float>> lora;
     std::function<void()> on_progress;  // called while a model loads and is measured; an exception cancels
 };
 
-// Catches an exception of `on_progress`, because neither llama.cpp nor an engine that restores a step lets it pass.
+// Keeps an exception of `on_progress` for later, because neither llama.cpp nor an engine that restores a step lets it
+// pass.
 class Progress {
   public:
     explicit Progress(const TargetOptions & options) : report_(options.on_progress) {}
 
-    // Returns false if cancelled.
+    // Calls on_progress. Returns false if it raised an exception, which cancels the work.
     bool go_on() noexcept {
         try {
             if (report_) report_();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The user's sampler: llama.cpp's samplers in llama.cpp's order, after a grammar. Call sample() and accept() once per
-// emitted token, in order: the random state depends only on the emitted tokens.
+// The sampler that the user chose: a grammar, then llama.cpp's samplers in llama.cpp's order. Call sample() and
+// accept() once per emitted token, in the order of the text: the random state depends only on the emitted tokens.
 //
 // With rng "coupled", the last step (the draw) is ours: the largest logit after adding noise that depends on seed,
 // position and token (algo/noise.h), so that a drafter can add the same noise. It needs no random state. XTC's random
@@ -51,7 +51,7 @@ struct SamplingParams {
     int mirostat = 0;
     float mirostat_tau = 5.0f;
     float mirostat_eta = 0.1f;
-    std::string grammar;  // in llguidance's variant of Lark
+    std::string grammar;  // a grammar in llguidance's variant of Lark
     std::vector<std::pair<Token, float>> logit_bias;
 };
 
@@ -72,25 +72,25 @@ class Sampler {
     // Adds the prompt to the history of the penalties.
     void accept_prompt(const Tokens & prompt);
 
-    // Returns the token at index `pos` of the text from the target's logits [n_vocab], which are not changed.
+    // Samples the token at index `pos` of the text from the target's logits [n_vocab]. The logits are not changed.
     // Error(grammar) if the grammar allows no token of the vocabulary or takes too long. Error(value) if the other
     // parameters leave no token.
     Token sample(const float * logits, Pos pos);
 
-    // The same from the largest logits of the row; needs n_needed() of them.
+    // Samples the token from the largest logits of the row. `top` must have at least n_needed() of them.
     Token sample(const TopLogits & top, Pos pos);
 
     // Number of largest logits that determine the result of sample(); 0 = all.
     int n_needed() const { return plain_greedy_ ? 1 : grammar_ ? 0 : n_first_; }
 
-    // Appends the token to the text. is_own: sample() returned it. Another token (synthetic acceptance) may violate the
-    // grammar, whose state then stays unchanged. Error(grammar) as for sample().
+    // Appends the token to the text. is_own: sample() returned this token. Other tokens (synthetic acceptance) may
+    // violate the grammar; its state then stays unchanged. Error(grammar) as for sample().
     void accept(Token token, bool is_own = true);
 
     bool has_grammar() const { return grammar_ != nullptr; }
 
-    // Returns for each of `tokens` if the grammar allows it after the text and `path`; all false if it forbids `path`.
-    // Does not consult other samplers and changes nothing.
+    // Returns for each of `tokens` whether the grammar allows it after the text and `path`; all are false if the
+    // grammar forbids `path`. Ignores the other samplers and changes no state.
     std::vector<bool> grammar_allows(const Tokens & path, const Tokens & tokens) {
         return grammar_ ? grammar_->allows_behind(path, tokens) : std::vector<bool>(tokens.size(), true);
     }
@@ -98,12 +98,13 @@ class Sampler {
     ForcedRun grammar_forces(const Tokens & path, int n_max) {
         return grammar_ ? grammar_->forced_behind(path, n_max) : ForcedRun();
     }
-    // Returns for each token of the vocabulary if the grammar allows it next.
+    // Returns for each token of the vocabulary whether the grammar allows it next.
     std::vector<bool> grammar_mask() {
         return grammar_ ? grammar_->allowed() : std::vector<bool>((size_t)n_vocab_, true);
     }
 
-    // Parameters with which a drafter can predict sample(); empty if llama.cpp draws, or if nothing is drawn.
+    // Parameters with which a drafter can predict sample(). Empty if llama.cpp draws the token, or if sample() is
+    // greedy.
     const std::optional<CoupledSampling> & coupled() const { return coupled_; }
 
   private:
@@ -116,15 +117,15 @@ class Sampler {
     Token draw(llama_token_data_array & all, const Noise & noise);
 
     int n_vocab_;
-    int n_history_;             // prompt tokens that the penalties need
-    bool plain_greedy_ = true;  // only an argmax
-    bool only_draws_ = false;   // only a temperature, then a coupled draw
+    int n_history_;             // number of prompt tokens that the penalties need
+    bool plain_greedy_ = true;  // sample() is only an argmax
+    bool only_draws_ = false;   // sample() is only a temperature and a coupled draw
     int n_first_ = 0;           // number of largest logits that a coupled chain starts with; 0 = all
     std::optional<CoupledSampling> coupled_;
     float xtc_probability_ = 0.0f;
     llama_sampler_ptr chain_;
-    llama_sampler_ptr xtc_;          // of a coupled chain; always removes tokens when applied
-    llama_sampler_ptr temperature_;  // of a coupled chain
+    llama_sampler_ptr xtc_;          // XTC of a coupled chain; always removes tokens when applied
+    llama_sampler_ptr temperature_;  // temperature of a coupled chain
     std::unique_ptr<GrammarMatcher> grammar_;
     std::vector<llama_token_data> data_;
     Largest largest_;
