@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Compares text with and without drafting, and runs the command, on 64-bit ARM (`tests/run.py arm`). The
-number of accepted drafts shows that the arithmetic matches other machines; the step `neon` tests it directly.
+number of accepted drafts shows that the arithmetic matches other machines; the step `neon` tests the
+arithmetic directly.
 
     python3 arm_engine.py FOLDER KERNELS
 
@@ -33,7 +34,7 @@ def same_text(folder: Path, kernels: str) -> None:
     with eaglecpp.Engine.open(*pair, **options) as engine:
         n_tokens = n_accepted = 0
         for question, answer in KNOWN.items():
-            # this model is so confident that only a high temperature changes its choices
+            # the demo model is so confident that only a high temperature changes its choices
             for temperature in (0.0, 4.0):
                 sampling = {"temperature": temperature, "top_p": 1.0, "min_p": 0.0, "seed": 1}
                 asked = [{"role": "user", "content": question}]

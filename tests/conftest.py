@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Shared by all tests: `helpers` on the path, no network, one seed, and a tiny pair of models.
+"""Shared by all tests. Puts `helpers` on the path, blocks the network, sets one seed, and makes a tiny pair
+of models.
 
 This file must stay below tests/: a conftest in the root would put the checkout on `sys.path`, and its
 `eaglecpp` would hide the installed one.
@@ -34,13 +35,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Blocks the network, since a test that needs it would pass here and fail elsewhere. Also keeps what the
-    planner learns in one test from the others.
+    """Blocks the network, because a test that needs it would pass here and fail elsewhere. Also keeps other
+    tests from reading what the planner learns in one test.
     """
     os.environ["EAGLECPP_PLANNER_CACHE"] = "0"
-    hypothesis.settings.register_profile("busy", deadline=None)  # a busy machine must not fail a test
+    # without a deadline, because a busy machine must not fail a test
+    hypothesis.settings.register_profile("busy", deadline=None)
     hypothesis.settings.load_profile("busy")
-    # A shell's background jobs ignore Ctrl+C, and processes that a test starts would inherit that.
+    # A shell's background jobs ignore Ctrl+C, and the processes that a test starts would inherit this.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     real = socket.socket.connect
@@ -73,8 +75,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _limited(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Fails a test that hangs in Python, so that the others run. A hang in native code, where Python's signal
-    handlers cannot run, is left to `faulthandler_timeout`.
+    """Fails a test that hangs in Python, so that the other tests run. A hang in native code, where Python's
+    signal handlers cannot run, is left to `faulthandler_timeout`.
     """
     if not hasattr(signal, "SIGALRM"):
         return (yield)
@@ -103,8 +105,8 @@ def rng(pytestconfig: pytest.Config) -> np.random.Generator:
 
 @pytest.fixture
 def create(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """`create(modelfile, name)`: creates a model in this test's own store and returns it. The test runs in
-    `tmp_path`.
+    """`create(modelfile, name)`: creates a model in this test's own store, and returns the model. The test
+    runs in `tmp_path`.
     """
     for name in ("EAGLECPP_HOME", "EAGLECPP_MODELS", "EAGLECPP_CACHE", "OLLAMA_MODELS"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
@@ -122,7 +124,7 @@ def create(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """The tiny pair as GGUF files, target F32 and drafter F32, with a chat template."""
+    """GGUF files of the tiny pair, with a chat template; target and drafter are F32."""
     from helpers.tiny import converted_pair
 
     pair = converted_pair(tmp_path_factory.mktemp("models"))
@@ -131,7 +133,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture(scope="module")
 def engine(models: Models) -> Iterator[Any]:
-    """The pair, opened once per test file."""
+    """Engine with the tiny pair, opened once per test file."""
     from eaglecpp import Engine
 
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1) as opened:
@@ -159,7 +161,9 @@ def named(models: Models, create: Callable[..., Any]) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
-    """A tiny target on its own: 8 blocks, 64 wide, 367 tokens; random drafters are made for it."""
+    """A tiny target without a drafter: 8 blocks, a width of 64, 367 tokens. Tests make random drafters for
+    it.
+    """
     from helpers.tiny import make_target
 
     return make_target(tmp_path_factory.mktemp("target"))

@@ -4,11 +4,11 @@ eaglecpp with it.
 
     python tests/cuda_build.py [--architecture 86]
 
-Needs nvcc. `CMAKE_ARGS` is read from the page; only the architecture is added, since llama.cpp would ask the
-missing GPU for it. If the toolkit lacks cuBLAS, NVIDIA's package on PyPI provides it. libcuda, which comes
-with the driver, is a stub. With this build `eaglecpp doctor` must say that there is no GPU and why, and
+Needs nvcc. `CMAKE_ARGS` is read from the page. Only the architecture is added, because llama.cpp would ask
+the missing GPU for it. If the toolkit lacks cuBLAS, NVIDIA's package on PyPI provides it. libcuda, which
+comes with the driver, is a stub. With this build `eaglecpp doctor` must say that there is no GPU and why, and
 drafting on the CPU, with EAGLE and block drafters, must not change the text. The build is kept in the folder
-of helpers/backends.py; the first one takes 45 minutes of processor time.
+of helpers/backends.py; the first build takes 45 minutes of processor time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def paths(*folders: Path | None) -> str:
 
 
 def documented() -> str:
-    """Returns CMAKE_ARGS of the page's recipe for NVIDIA cards."""
+    """Returns the CMAKE_ARGS in the recipe of docs/gpu.md for NVIDIA cards."""
     page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     found = re.findall(r'^CMAKE_ARGS="([^"]*GGML_CUDA[^"]*)" pip install', page, re.M)
     assert len(found) == 1, found
@@ -42,7 +42,7 @@ def documented() -> str:
 
 
 def compiler() -> Path:
-    """Returns the real nvcc, even if the one on the PATH is a script that calls it."""
+    """Returns the real nvcc, even if the nvcc on the PATH is a script that calls it."""
     command = ["nvcc", "--dryrun", "-x", "cu", os.devnull]
     process = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     found = re.search(r"^#\$ _HERE_=(.*)$", process, re.M)
@@ -51,7 +51,7 @@ def compiler() -> Path:
 
 
 def cublas(nvcc: Path, into: Path) -> Path | None:
-    """Returns the folder of `include` and `lib` with cuBLAS, or None if the toolkit has it."""
+    """Returns the folder of `include` and `lib` with cuBLAS, or None if the toolkit has cuBLAS."""
     if any(nvcc.parents[1].glob("lib*/libcublas.so")):
         return None
     process = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
@@ -80,8 +80,8 @@ def stub(into: Path) -> Path:
 
 
 def wheel(architecture: str, out: Path, options: str = "") -> tuple[Path, list[Path]]:
-    """Builds llama-cpp-python's wheel with CUDA into `out`. Returns it and the folders of the libraries that
-    it needs, the driver's last. Compiled files are kept for the next run.
+    """Builds llama-cpp-python's wheel with CUDA into `out`. Returns the wheel and the folders of its
+    libraries; the driver's folder is the last one. Compiled files are kept for the next run.
     """
     kept = backends.folder() / "cuda"
     kept.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     site, libraries = build(args.architecture)
-    # the extension that was built against the CPU wheel
+    # adds the CUDA build to the extension that was built against the CPU wheel
     cuda = {"PYTHONPATH": str(site), "LD_LIBRARY_PATH": paths(*libraries)}
     facts = json.loads(output_of("doctor", "--json", **cuda))
     assert any("CUDA : ARCHS" in part for part in facts["features"]), "this is not a build with CUDA"

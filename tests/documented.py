@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Writes the Python code of the pages as modules for type checkers: `write(folder)`.
+"""`write(folder)`: writes the Python code of the documentation pages as modules for type checkers.
 
-A page becomes one module whose line numbers are the page's. The blocks of a page share their names, and the
-names in `GIVEN`; a block that awaits becomes a function.
+Each page becomes a module with the page's line numbers. The blocks of a page share their names, and the names
+in `GIVEN`; a block that awaits becomes a function.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def examples() -> list[Path]:
 
 
 def write(folder: Path) -> list[Path]:
-    """Writes a module for each page with Python code; returns the paths."""
+    """Writes a module for each page with Python code, and returns the paths of the modules."""
     (folder / "given.py").write_text(GIVEN, encoding="utf-8")
     written = []
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Fails if a commit sets five or more files back to older contents without "Revert" in its subject.
 
-Committing a stale working tree does that and silently undoes others' work: bfeb3f07 set 117 files back.
-Checks the last hundred commits, or fewer in a shallow clone.
+Committing a stale working tree sets files back and silently undoes other work: bfeb3f07 set 117 files back.
+The check covers the last hundred commits, or fewer in a shallow clone.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ N_COMMITS, N_CHECKED, N_FILES = 1000, 100, 5
 
 
 def stale(log: str) -> list[str]:
-    """Returns the subjects of such commits in `git log --reverse --raw --no-abbrev --format=commit %s`."""
+    """Returns the subjects of commits that set files back, from the output of `git log --reverse --raw
+    --no-abbrev --format=commit %s`.
+    """
     seen: dict[str, set[str]] = defaultdict(set)
-    n_back: list[tuple[str, int]] = []  # per commit: the subject and the number of files set back
+    n_back: list[tuple[str, int]] = []  # (subject, number of files set back) of each commit
     for line in log.splitlines():
         if line.startswith("commit "):
             n_back.append((line.removeprefix("commit "), 0))

@@ -4,10 +4,10 @@ broke.
 
     python tests/newest.py [VERSION]
 
-Without VERSION it takes the newest release that pip finds. It clones the last commit into a temporary folder,
-moves the pin there, and runs every part to its end, even after a failure. The last lines give the result of
-each part; the exit status is 1 if any failed. Nothing in this checkout changes. CONTRIBUTING.md describes how
-to move the pin. Needs the tools of tests/run.py.
+Without VERSION, the program takes the newest release that pip finds. It clones the last commit into a
+temporary folder, moves the pin in this clone, and runs every part to its end, even after a failure. The last
+lines give the result of each part; the exit status is 1 if any failed. This checkout is not changed.
+CONTRIBUTING.md describes how to move the pin. Needs the tools of tests/run.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "llama-cpp-python"
 # number of times each file names the pinned version
 PINS = {"pyproject.toml": 2, "native/cmake/llama.cmake": 1}
-# the same for the commit of its ggml, which only the built library reports
+# the same for the commit of the release's ggml, which only the built library reports
 COMMITS = {"eaglecpp/_extension.py": 1, "native/ggml_hook/hook.cpp": 1, "tests/unit/test_extension.py": 4}
 LIBRARIES = "import importlib.util as u, os; print(os.path.dirname(u.find_spec('llama_cpp').origin) + '/lib')"
 COMMIT = (
@@ -35,7 +35,9 @@ COMMIT = (
 
 
 def replace(path: Path, old: str, new: str, n_expected: int) -> None:
-    """Raises ValueError if the file does not contain `old` exactly `n_expected` times."""
+    """Replaces a text in a file. Raises ValueError if the file does not contain `old` exactly `n_expected`
+    times.
+    """
     text = path.read_text(encoding="utf-8")
     if text.count(old) != n_expected:
         raise ValueError(f"{path}: expected {old} {n_expected} times, found {text.count(old)}")
@@ -50,7 +52,7 @@ def found(pattern: str, path: Path) -> str:
 
 
 def fetch_sources(version: str | None, folder: Path) -> tuple[str, Path]:
-    """Returns the version and the unpacked sources of that release."""
+    """Downloads a release. Returns its version and its unpacked sources."""
     wanted = PACKAGE if version is None else f"{PACKAGE}=={version}"
     pip = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d")
     subprocess.run([*pip, str(folder), wanted], check=True)

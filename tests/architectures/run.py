@@ -4,15 +4,15 @@ the exact batch sizes, and compares drafted texts with target-only ones.
 
     python tests/architectures/run.py --source DIR --libraries DIR [--models DIR] [--types F32 Q8_0 Q4_0]
 
-Not part of the default tests: run it by hand after an update of llama-cpp-python to see what changed.
-`--source`: llama.cpp's sources (`vendor/llama.cpp` of the llama-cpp-python sdist), whose libraries are in
-`--libraries`; the fixture (tests/test-llama-archs.cpp) is compiled against them and writes its models to
-`--models`, once. llama.cpp's quantiser writes the `--types`. Each model gets a random EAGLE 3.1 drafter.
-Drafts of random models are hardly ever right, so this tests rejected drafts, trees and the cells that they
-leave in the cache; the other tests, with trained pairs, cover accepted drafts.
+This program is not part of the default tests. Run it by hand after an update of llama-cpp-python to see what
+changed. `--source`: llama.cpp's sources (`vendor/llama.cpp` of the llama-cpp-python sdist), whose libraries
+are in `--libraries`; the fixture (tests/test-llama-archs.cpp) is compiled against them and writes its models
+to `--models`, once. llama.cpp's quantiser writes the `--types`. Each model gets a random EAGLE 3.1 drafter.
+Drafts of random models are hardly ever right, so this program tests rejected drafts, trees and the cells that
+they leave in the cache. Accepted drafts are covered by other tests, which have trained pairs.
 
-`--mutations` removes or halves tensors, one of each kind. The file must be refused or must compute. If the
-process dies, a check is missing in native/target/file_checks.cpp.
+`--mutations` removes or halves one tensor of each kind. eaglecpp must refuse such a file or compute with it.
+If the process dies, a check is missing in native/target/file_checks.cpp.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ REFUSED, CHAINS, TREES = "refused", "chains", "trees"
 
 @dataclass(frozen=True)
 class Found:
-    """loads: "" or the error. drafting: TREES, CHAINS or the refusal. rows: exact row counts with the
-    drafter. parted: number of the `n_texts` drafted texts that differ from the target-only ones.
+    """Results for one model. loads: "" or the error. drafting: TREES, CHAINS or the refusal. rows: exact row
+    counts with the drafter. parted: number of the `n_texts` drafted texts that differ from the target-only
+    ones.
     """
 
     name: str
@@ -89,7 +90,7 @@ def main() -> int:
 
 
 def fixture(args: argparse.Namespace) -> list[Path]:
-    """Returns the models; builds the missing ones."""
+    """Returns the models of llama.cpp's fixture, and builds missing models."""
     args.models.mkdir(parents=True, exist_ok=True)
     if not any(args.models.glob("*.gguf")):
         program = args.models / "fixture"
@@ -109,7 +110,7 @@ def fixture(args: argparse.Namespace) -> list[Path]:
 
 
 def mutations(models: list[Path]) -> int:
-    """Tests each model in its own process, since llama.cpp could end it."""
+    """Tests each model in its own process, because llama.cpp could end the process."""
     n_bad = 0
     for path in models:
         names = one_of_each_kind(tensor.name for tensor in gguf.GGUFReader(path).tensors)
@@ -131,12 +132,12 @@ def mutations(models: list[Path]) -> int:
 
 
 def one_of_each_kind(names: Iterable[str]) -> list[str]:
-    """Returns the first block tensor of each name."""
+    """Returns the first tensor of each name in the model's blocks."""
     return list({re.sub(r"\.\d+\.", ".N.", name): name for name in reversed(list(names))}.values())
 
 
 def examined(path: Path, type_name: str, folder: Path, args: argparse.Namespace) -> Found:
-    """Tests one model in one type."""
+    """Tests one model in one tensor type."""
     name = path.stem
     try:
         target = path if type_name == "F32" else quantised(path, type_name, folder)
@@ -163,7 +164,9 @@ def examined(path: Path, type_name: str, folder: Path, args: argparse.Namespace)
 
 
 def texts(engine: eaglecpp.Engine, prompts: list[list[int]], strategy: str) -> list[eaglecpp.Completion]:
-    """Returns greedy and sampled texts; the second half of each prompt's answers continues the first half."""
+    """Returns greedy and sampled texts; the second half of the answers to a prompt continues the first
+    half.
+    """
     said = []
     for prompt in prompts:
         for temperature in (0.0, 0.8):
@@ -184,7 +187,8 @@ def drafter(target: Path, folder: Path) -> Path:
     n_embd = int(reader.fields[f"{arch}.embedding_length"].contents())
     n_layer = int(reader.fields[f"{arch}.block_count"].contents())
     n_vocab = len(reader.fields["tokenizer.ggml.tokens"].contents())
-    layers = tuple(sorted({1, max(n_layer // 2, 1), max(n_layer - 1, 1)}))  # not every architecture has 0
+    # some architectures have no feature 0
+    layers = tuple(sorted({1, max(n_layer // 2, 1), max(n_layer - 1, 1)}))
     shape = DraftShape(
         n_embd_target=n_embd, layers=layers, n_vocab=n_vocab, n_draft_vocab=n_vocab, fc_norm=True,
         norm_output=True,
@@ -202,7 +206,7 @@ def quantised(path: Path, type_name: str, folder: Path) -> Path:
 
 
 def short(error: Exception) -> str:
-    """Returns the message without paths, which change."""
+    """Returns a message without paths, because paths differ between runs."""
     return re.sub(r"/\S*/", "", str(error)).splitlines()[0][:110]
 
 

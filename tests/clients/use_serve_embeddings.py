@@ -36,7 +36,7 @@ ASKED = "How long does a loaf stay in the oven?"  # shares no word with the thir
 
 
 def same(found: object, expected: np.ndarray) -> None:
-    """Compares vectors of length 1."""
+    """Compares two vectors of length 1."""
     cosines = (np.asarray(found) * expected).sum(axis=-1)
     assert (cosines >= 0.9999).all() and (cosines <= 1.0001).all(), cosines
 
@@ -48,7 +48,8 @@ with tempfile.TemporaryDirectory() as folder:
     theirs = np.array(llama_cpp.Llama(str(path), embedding=True, verbose=False).embed(TEXTS, normalize=True))
     with serving(model=str(path)) as url:
         with openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=300, max_retries=0) as client:
-            for encoding in ({}, {"encoding_format": "float"}):  # base64 is the client's default
+            # without encoding_format, the client asks for base64
+            for encoding in ({}, {"encoding_format": "float"}):
                 answer = client.embeddings.create(model=MODEL, input=TEXTS, **encoding)
                 same([one.embedding for one in answer.data], theirs)
                 assert answer.usage.prompt_tokens > len(TEXTS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp serve` behind Open WebUI, started from its package and driven by a headless Chromium. Open WebUI
-finds the models through Ollama's API, streams an answer and a second one in the same conversation; then the
-same over OpenAI's API. EAGLECPP_CHROMIUM names the browser.
+finds the models through Ollama's API, and streams two answers in one conversation. The test is then repeated
+over OpenAI's API. EAGLECPP_CHROMIUM names the browser.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from serving import MODEL, free_port, serving
 
 BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-START_S = 900  # it imports many packages
+START_S = 900  # seconds; Open WebUI imports many packages at its start
 WAIT_MS = 300_000
 OFF = ("WEBUI_AUTH", "ENABLE_VERSION_UPDATE_CHECK", "ENABLE_TITLE_GENERATION", "ENABLE_TAGS_GENERATION",
        "ENABLE_FOLLOW_UP_GENERATION", "ENABLE_AUTOCOMPLETE_GENERATION", "ANONYMIZED_TELEMETRY")  # fmt: skip
@@ -32,7 +32,7 @@ QUESTION, EXPECTED = "What does os.path.join do?", "Join two or more pathname co
 
 @contextlib.contextmanager
 def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
-    """Yields the address of a new Open WebUI for one user, which contacts no other host."""
+    """Yields the address of a new Open WebUI for one user. Open WebUI contacts no other host."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder, Path(folder, "log").open("w+") as log:
         environment = {
@@ -46,7 +46,7 @@ def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
             "OPENAI_API_BASE_URL": f"{url}/v1",
             "OPENAI_API_KEY": "x",
             "DEFAULT_MODELS": MODEL,
-            "RAG_EMBEDDING_ENGINE": "ollama",  # the default would download a model
+            "RAG_EMBEDDING_ENGINE": "ollama",  # with the default engine, Open WebUI would download a model
             "OFFLINE_MODE": "True",
             "HF_HUB_OFFLINE": "1",
             "DO_NOT_TRACK": "True",
@@ -76,7 +76,7 @@ def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
 
 
 def ask(page: Page, text: str, n_answers: int) -> str:
-    """Returns the complete answer."""
+    """Asks a question and returns the complete answer."""
     field = page.locator("#chat-input")
     field.click(timeout=WAIT_MS)
     page.keyboard.type(text)
@@ -93,7 +93,7 @@ with serving() as url, sync_playwright() as tools:
         with web_ui(url, over_openai=over_openai) as address:
             page = browser.new_page(viewport={"width": 1200, "height": 900})
             page.goto(address, timeout=WAIT_MS)
-            news = page.get_by_role("dialog")  # release notes of this version
+            news = page.get_by_role("dialog")  # the dialog with the release notes of this version
             expect(news).to_be_visible(timeout=WAIT_MS)
             news.get_by_role("button").last.click()
             expect(news).to_be_hidden(timeout=WAIT_MS)

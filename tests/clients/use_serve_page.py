@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The page of `eaglecpp serve` in a headless Chromium. Asking: the first view, a question, the badge that
-colours drafted tokens, stop, side by side, edits and undo, continued answers, answers in another
-conversation, files and pictures. Rendering: hostile Markdown, endless repetitions, colours in lists and
-tables. Storage: names, search, export, backups, two windows, full and damaged storage. Also closed notices, a
-lost server, settings, presets, themes, models, the keyboard alone, a phone, axe's findings in all views,
-light and dark, and no requests to other hosts. EAGLECPP_CHROMIUM names the browser.
+"""The page of `eaglecpp serve` in a headless Chromium. Tests of asking: the first view, a question, the badge
+that colours drafted tokens, stop, side by side, edits and undo, continued answers, answers in another
+conversation, files and pictures. Tests of rendering: hostile Markdown, endless repetitions, colours in lists
+and tables. Tests of storage: names, search, export, backups, two windows, full and damaged storage. Other
+tests: closed notices, a lost server, settings, presets, themes, models, the keyboard alone, a phone, axe's
+findings in all views, light and dark, and no requests to other hosts. EAGLECPP_CHROMIUM names the browser.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def pick(page: Page, name: str) -> None:
 
 
 def rename(page: Page, name: str, key: str = "Enter") -> None:
-    """Types another name of the conversation that is shown, then a key."""
+    """Types another name for the conversation that is shown, and then presses a key."""
     shown = page.locator("#chats li", has=page.locator("[aria-current]"))
     shown.get_by_role("button", name="More for").click()
     shown.get_by_label("Name", exact=True).fill(name)
@@ -95,7 +95,7 @@ def height(page: Page, selector: str) -> Any:
 
 
 def check(page: Page, where: str) -> None:
-    """Fails on axe's findings in the current page, in both colour schemes, without minor advice."""
+    """Fails if axe finds more than minor problems in the current page, in either colour scheme."""
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
         page.evaluate(AXE)
@@ -109,7 +109,7 @@ def check(page: Page, where: str) -> None:
 
 
 def use_keyboard_only(page: Page) -> None:
-    """The Tab key reaches every control in page order with a visible focus, and Enter sends a question."""
+    """The Tab key reaches every control in page order and with a visible focus. Enter sends a question."""
     page.get_by_text("Skip to the question").focus()
     reached: dict[str, bool] = {}
     while "send" not in reached and len(reached) < 40:
@@ -132,8 +132,8 @@ def use_keyboard_only(page: Page) -> None:
 
 
 def edit_and_go_back(page: Page) -> None:
-    """An edit changes nothing before it is sent, and can be undone afterwards, as can a new answer and the
-    deletion of a conversation's end. The page says so where the user can see it.
+    """An edit changes nothing before it is sent. Edits, new answers and the deletion of a conversation's end
+    can be undone, and the page says so in a visible place.
     """
     turns, question = page.locator(".turn"), page.get_by_label("Your question")
     before = turns.all_inner_texts()
@@ -154,15 +154,16 @@ def edit_and_go_back(page: Page) -> None:
     expect(turns.first).to_contain_text(QUESTION)
     expect(turns).to_have_count(len(before))
     press(page, "Regenerate", -1)
-    expect(page.get_by_text("3 of 3")).to_be_visible(timeout=120_000)  # the first, side by side, and this one
+    # the three answers: the first one, one side by side, and this one
+    expect(page.get_by_text("3 of 3")).to_be_visible(timeout=120_000)
     wait(page)
     press(page, "Copy")
     expect(page.locator("main .notice")).to_be_visible()
 
 
 def open_on_the_loaded_model(page: Page, url: str) -> None:
-    """The page starts with the loaded model, whichever was picked last in this browser. A download shows its
-    progress and the reason of a failure.
+    """The page starts with the loaded model, whichever was picked last in this browser. The page shows the
+    progress of a download, and the reason if it fails.
     """
     page.evaluate("localStorage.setItem('eaglecpp.model', JSON.stringify('another:latest'))")
     others = [{"name": "another:latest", "capabilities": ["completion"]},
@@ -230,7 +231,7 @@ def f(): return "<b>"  # a note
 
 
 def show_markdown(page: Page) -> None:
-    """Markdown is rendered, and no text runs or loads anything."""
+    """Markdown is rendered, and no text can run code or load a resource."""
     shown = page.evaluate(
         """async (text) => { const m = await import('/static/render.js');
             const d = document.createElement('div'); d.className = 'text'; d.append(m.render(text));
@@ -332,7 +333,7 @@ def fill_the_storage(browser: Browser, url: str) -> None:
 
 
 def read_what_was_kept(page: Page) -> None:
-    """Reads the undamaged settings and conversations of a damaged storage."""
+    """From a damaged storage, the page reads the settings and conversations that are intact."""
     page.evaluate(
         """(settings) => { for (const name of settings) localStorage.setItem("eaglecpp." + name, "[{}]") }""",
         ["current", "model", "temperature", "strategy", "drafting", "colour", "presets", "theme"],
@@ -395,7 +396,7 @@ ANSWER = {"message": {"content": "Noise:\n```python\nx\n```"}, "done": True,
 
 
 def close_notices(page: Page) -> None:
-    """Notices cover no control; their button and Escape close them."""
+    """Notices cover no control. A notice's button and the Escape key close it."""
     notice = page.get_by_role("alert").filter(has_text="does not support pictures")
     for close in (lambda: press(page, "Close the notice"), lambda: page.keyboard.press("Escape")):
         choose(page, "dot.png", make_image(3))
@@ -470,7 +471,9 @@ def leave_an_answer(page: Page) -> None:
 
 
 def back_up(page: Page, url: str) -> None:
-    """Saves all conversations as a file, which another browser adds to its own; other files are refused."""
+    """The page saves all conversations as a file. Another browser adds them to its own conversations, and
+    refuses other files.
+    """
     with page.expect_download() as got:
         fill(page, {}, "Save as a file")
     press(page, "Done")
@@ -522,7 +525,7 @@ def lose_the_server(page: Page) -> None:
 
 
 def type_on_a_phone(browser: Browser, url: str) -> None:
-    """On a phone, without Shift+Enter, Enter inserts a new line. The switches have names."""
+    """On a phone, whose keyboard has no Shift+Enter, Enter inserts a new line. The switches have names."""
     page = browser.new_context(
         has_touch=True, is_mobile=True, viewport={"width": 390, "height": 844}
     ).new_page()
@@ -540,8 +543,8 @@ def type_on_a_phone(browser: Browser, url: str) -> None:
 
 
 def see(page: Page, url: str) -> None:
-    """A picture is sent as a JPEG to a model that reads pictures. Code has its language. The speed-up is a
-    badge that shows and hides drafted tokens.
+    """A picture is sent as a JPEG to a model that reads pictures. Code blocks show their language. A badge
+    with the speed-up shows and hides drafted tokens.
     """
     models = page.request.get(url + "/api/tags").json()["models"]
     models[0]["capabilities"].append("vision")
@@ -587,7 +590,7 @@ def change_settings(page: Page) -> None:
 
 
 def go_on(page: Page) -> None:
-    """A cut answer can be continued. An edited answer says so, and its original stays."""
+    """A cut answer can be continued. An edited answer is marked as edited, and the original stays."""
     text = page.locator(".turn.assistant .text")
     cut = text.inner_text()
     with page.expect_request("**/api/chat") as request:
@@ -643,7 +646,9 @@ def use_themes(page: Page) -> None:
 
 
 def use_a_phone(page: Page) -> None:
-    """On a phone the list is a drawer, the header is one row, and the field grows with the question."""
+    """On a phone, the list of conversations is a drawer, the header is one row, and the input field grows
+    with the question.
+    """
     page.set_viewport_size({"width": 360, "height": 700})
     page.reload()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360, "the page is as wide as the phone"
@@ -666,7 +671,9 @@ def use_a_phone(page: Page) -> None:
 
 
 def compare(page: Page, text: str) -> None:
-    """Compares answers with and without drafting: the same text, and the measured speed-up."""
+    """The page compares answers with and without drafting: both have the same text, and the speed-up is
+    shown.
+    """
     page.get_by_role("switch", name="Side by side").check(force=True)
     press(page, "Regenerate")
     expect(page.get_by_text("the speed without drafting (measured)")).to_be_visible(timeout=120_000)
@@ -740,7 +747,8 @@ with serving() as url, sync_playwright() as tools:
     page.set_viewport_size({"width": 1100, "height": 800})
     read_what_was_kept(page)
     repeat(page)
-    faults = [one for one in faults if "ERR_FAILED" not in one]  # of requests that were aborted above
+    # without the failures of requests that this script aborted above
+    faults = [one for one in faults if "ERR_FAILED" not in one]
     assert not faults, faults
     foreign = [one for one in asked if not one.startswith((url, "data:", "blob:"))]
     assert not foreign, foreign

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The converter writes and the native reader reads the same names."""
+"""The converter writes the names of keys and tensors that the native reader reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from eaglecpp.convert import keys
 
-# read by the engine, but copied from the target instead of declared by the converter
+# the engine reads these keys, but the converter copies them from the target instead of declaring them
 DRAFT = Path(__file__).parents[2] / "native" / "draft"
 FROM_THE_TARGET = {"tokenizer.ggml.token_type"}
 

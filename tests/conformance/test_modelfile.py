@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Modelfiles are read as Ollama does; every case was produced by Ollama's own parser.
+"""eaglecpp reads Modelfiles as Ollama does. Ollama's own parser produced every case.
 
 `modelfile.jsonl`, one case per line: `src` (or `src_hex`) the file; `cmds` its commands; `err` the reason of
 a refusal.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""llama.cpp itself, in a child process, computes from our `dflash` files the same as PyTorch from the
-checkpoint, including estimates and scores. It loads our `eagle3` files, and refuses `dflash_ex` and
-`eagle31`.
+"""llama.cpp itself, in a child process, computes from our `dflash` files the same values as PyTorch from the
+checkpoint, including confidences and scores. llama.cpp loads our `eagle3` files, and refuses `dflash_ex` and
+`eagle31` files.
 """
 
 from __future__ import annotations
@@ -111,9 +111,10 @@ def random_features(width: int) -> np.ndarray[Any, Any]:
 def llama_cpp(
     path: Path, folder: Path, features: Any, mask: int, n_block: int, causal: bool = False, target: Any = ""
 ) -> list[np.ndarray[Any, Any]]:
-    """Returns for each row of a block after these features `[A, n_rows, H]`: logits `[V]`, and the values
-    `[H]` that llama.cpp's server reads: the repeated confidence, or the ids of DFlash2's candidates `[K]` and
-    their scores `[K before, K]` (src/models/dflash.cpp: its Markov head and its selector).
+    """Runs llama.cpp on a block after these features `[A, n_rows, H]`. Returns for each row of the block the
+    logits `[V]`, and the values `[H]` that llama.cpp's server reads: the repeated confidence, or the ids of
+    DFlash2's candidates `[K]` and their scores `[K before, K]` (src/models/dflash.cpp: its Markov head and
+    its selector).
     """
     np.save(folder / "features.npy", np.concatenate(list(features), axis=-1))
     child = run_script(HEAD + RUN, path, folder, mask, n_block, causal, target)
@@ -122,7 +123,7 @@ def llama_cpp(
 
 
 def expected(checkpoint: Path, features: torch.Tensor) -> tuple[np.ndarray[Any, Any], list[int]]:
-    """Returns logits `[slots, V]` of the greedy chain, and the slots."""
+    """Computes with PyTorch the logits `[slots, V]` of the greedy chain. Returns the logits and the slots."""
     drafter = BlockDrafter.load(checkpoint)
     drafter.commit(features)
     done = drafter.run(ANCHOR)
@@ -141,7 +142,7 @@ def test_llama_cpp_computes_the_reference(name: str, target: TinyTarget, tmp_pat
     logits, _ = llama_cpp(path, tmp_path, features, MASK_TOKEN, 5, causal)
     rows, slots = expected(tmp_path / "checkpoint", torch.from_numpy(features))
     known = np.isfinite(rows[slots])
-    tolerance = 2e-3 if shape.gemma else 5e-5  # ggml's gelu uses a table
+    tolerance = 2e-3 if shape.gemma else 5e-5  # ggml computes gelu from a table
     np.testing.assert_allclose(logits[slots][known], rows[slots][known], atol=tolerance, rtol=1e-4)
 
 
@@ -151,8 +152,8 @@ def add_confidence(tensors: Tensors) -> None:
 
 
 def difference(path: Path, logits: np.ndarray[Any, Any], judged: np.ndarray[Any, Any]) -> float:
-    """Returns the largest difference between llama.cpp's values and this file on ggml's kernels: of the
-    logits of DSpark's confidence along the greedy chain, or of the log-probabilities of all of DFlash2's
+    """Returns the largest difference between llama.cpp's values and ours with ggml's kernels. For DSpark it
+    compares the logits of the confidence along the greedy chain, for DFlash2 the log-probabilities of all
     pairs.
     """
     options = engine_options(n_ctx=64, draft_type_kv="f32", flash_attn="off", kernels="off")
@@ -188,8 +189,8 @@ CHANGES = {"dspark": (add_confidence, change_one), "dflash2": (lambda tensors: N
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_llama_cpp_judges_drafts_as_we_do(name: str, tmp_path: Path) -> None:
-    """The trained drafters, with the target's embeddings. One changed weight or two swapped rows
-    must show.
+    """Compares the trained drafters, with the target's embeddings. The comparison must show one changed
+    weight, or two swapped rows.
     """
     added, mistake = CHANGES[name]
     path = rewrite(FIXTURES / f"demo-{name}.gguf", tmp_path / f"{name}.gguf", added)
@@ -229,7 +230,9 @@ def test_llama_cpp_loads_our_eagle3(shape: DraftShape, type: str, target: TinyTa
 def test_llama_cpp_refuses_files_that_it_would_run_wrong(
     shape: BlockShape | DraftShape, arch: str, target: TinyTarget, tmp_path: Path
 ) -> None:
-    """Any file with this architecture; tests/unit/convert checks which have it."""
+    """llama.cpp must refuse any file with our architecture name; tests/unit/convert checks which files have
+    it.
+    """
     out = convert_checkpoint(shape.write(tmp_path / "in"), target.gguf, tmp_path / "draft.gguf").out
     child = run_script(HEAD + LOAD, out)
     assert child.returncode == 1, (child.returncode, child.stderr[-2000:])

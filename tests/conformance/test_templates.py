@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Templates are rendered as Ollama and Hugging Face do; their programs produced every text.
+"""eaglecpp renders templates as Ollama and Hugging Face do. Their programs produced every expected text.
 
 `templates.jsonl`, from Ollama's template package, one case per line: `tmpl`, `msgs` as [role, content], and
 `out` or the line of the `error`. `go_language.jsonl` tests the language itself, from Go 1.27's text/template:
-`data` in the first line, then `tmpl` and `out`, or the line of the `error`, which is Go's or that of a
-feature no template uses. `jinja_language.jsonl` is from Jinja 3.1.6 with the settings of transformers'
-`apply_chat_template`.
+`data` in the first line, then `tmpl` and `out`, or the line of the `error` (an error of Go, or a feature that
+eaglecpp leaves out because no template uses it). `jinja_language.jsonl` is from Jinja 3.1.6 with the settings
+of transformers' `apply_chat_template`.
 """
 
 from __future__ import annotations

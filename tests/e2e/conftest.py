@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The installed command, run like a user does: as a process, from an empty directory."""
+"""Fixtures that run the installed command as a user does: as a process, from an empty directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from helpers.hub_server import HubServer
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder for the command. The real user's files are not touched, and nothing is downloaded."""
+    """A home folder for the command, which then does not touch the real user's files or download models."""
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "home" / "models"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -57,7 +57,7 @@ def start(tmp_path: Path) -> Start:
         command = [COMMAND, *(str(arg) for arg in args)]
         pipe = subprocess.PIPE
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        # bufsize 0: bytes that a `read` leaves must remain for `communicate`
+        # bufsize 0: `communicate` must also get the bytes that a `read` leaves
         options |= {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "bufsize": 0}
         return subprocess.Popen(command, cwd=tmp_path, env=environment, **options)
 

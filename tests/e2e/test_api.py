@@ -35,7 +35,7 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_the_engine_continues(models: Models)
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, encoding="utf-8") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        time.sleep(0.1)  # during the generation, which takes seconds
+        time.sleep(0.1)  # Ctrl+C comes during the generation, which takes seconds
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=600)
     assert (out, err, process.returncode) == ("interrupted\nTrue\n", "", 0)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Grammars, schemas and tools that once killed a server or blocked it for minutes, sent to a real one. It
-must answer `/health` and another client's stream meanwhile, and report the problem to the sender.
+"""Grammars, schemas and tools that once killed a server or blocked it for minutes are sent to a real server.
+Meanwhile the server must answer `/health` and another client's stream. It must report the problem to the
+sender.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ def deep(n: int) -> Any:
     return value
 
 
-Server = tuple[str, "subprocess.Popen[bytes]", str]  # its address, and its usual answer to the bystander
+Server = tuple[str, "subprocess.Popen[bytes]", str]  # (address, process, usual answer to the bystander)
 PARTS = {"$defs": {"x": {"const": 1}}, "properties": {"x": {"$ref": "#/$defs/x"}}, "required": ["x"]}
 HUGE = {"type": "string", "pattern": "^a{1,300000}$"}
-# body, statuses, part of the answer
+# name: (body, allowed statuses, part of the answer)
 ATTACKS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "pattern": (schema(HUGE), (200,), ""),
     "min-length": (schema({"type": "string", "minLength": 10**9}), (200,), ""),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Commands in a real terminal, on a model with escape sequences in every text that a model can have."""
+"""Runs commands in a real terminal, on a model that has escape sequences in each of its texts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_answer_of_a_hostile_model_is_shown_as_text(hostile: Path, tmp_path:
 
 
 def test_the_metadata_of_a_hostile_model_are_shown_as_text(hostile: Path, tmp_path: Path) -> None:
-    words = EVIL.replace("\r", "")  # ends a line of a Modelfile
+    words = EVIL.replace("\r", "")  # "\r" would end a line of the Modelfile
     (tmp_path / "Modelfile").write_text(
         f"FROM {hostile}\nTEMPLATE {words}{{{{ .Prompt }}}}\nSYSTEM {words}\nLICENSE {words}\n"
         f"PARAMETER stop {words}\nMESSAGE user {words}\nMESSAGE assistant {words}\n",
@@ -64,7 +64,7 @@ def test_the_metadata_of_a_hostile_model_are_shown_as_text(hostile: Path, tmp_pa
 
 
 def test_errors_about_a_hostile_model_are_text(models: Models, tmp_path: Path) -> None:
-    """Errors quote the faulty value, and so does a traceback."""
+    """Errors and tracebacks quote the faulty value."""
     odd = write_hostile_target(tmp_path / "odd.gguf", architecture=f"odd{EVIL}")
     template = "{% if x %}{{ raise_exception('" + EVIL.replace("\r", "") + "') }}"
     broken = write_hostile_target(tmp_path / "broken.gguf", template=template)

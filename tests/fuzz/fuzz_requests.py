@@ -4,9 +4,9 @@
     python tests/fuzz/fuzz_requests.py [--seconds S] [--seed N] [--body FILE]
 
 The server is a separate process. Meanwhile other clients ask for /health and read a stream. The process must
-live, /health must answer within a bound, the stream must continue, and every body must get an answer of its
-API within a bound, none with status 500. A body that breaks this is written to `request-failed-*.json`, which
-`--body` sends again. The printed seed reproduces the bodies.
+live, /health must answer within a bound, the stream must continue, and every body must get an answer in the
+form of its API within a bound, and never status 500. A body that breaks one of these rules is written to
+`request-failed-*.json`, which `--body` sends again. The printed seed reproduces the bodies.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from helpers.serve_process import QUICK, Bystanders, free_port, start_server
 PATIENCE_S = {
     "health": 5.0,
     "stream": 15.0,
-}  # of an answer to /health; between two pieces of the stream
-ANSWER_S = 60.0  # of a hostile body; a template may compute for 10 s, and others wait for a slot
+}  # maximum seconds for an answer to /health, and between two pieces of the stream
+# maximum seconds for the answer to a hostile body: a template may compute for 10 s, and other requests wait
+# for a slot
+ANSWER_S = 60.0
 PATHS = (
     "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses",
     "/v1/embeddings", "/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show", "/api/copy",
@@ -205,9 +207,7 @@ OWN: dict[str, Maker] = {
 
 
 def spoilt(rng: random.Random, name: str, value: Any) -> Any:
-    """Returns the value of this field with a change that no client makes: wrong, huge, or repeated far too
-    often.
-    """
+    """Spoils the value of a field in a way that no client would: wrong, huge, or repeated far too often."""
     many = rng.choice((3, 256, 4096, 300_000))
     inside = bool(value) and rng.random() < 0.8
     if isinstance(value, dict) and inside:
@@ -230,7 +230,7 @@ def spoilt(rng: random.Random, name: str, value: Any) -> Any:
 
 
 def body(rng: random.Random, model: str) -> tuple[str, bytes]:
-    """Returns an endpoint and a body: a valid question with up to three invalid fields."""
+    """Returns a random endpoint, and a body for it: a valid question with up to three invalid fields."""
     path = rng.choice(PATHS)
     usual = ("prompt", "input", "messages", "max_tokens")
     out: dict[str, Any] = {name: SOUND[name] for name in usual}
@@ -260,7 +260,7 @@ class Fault(Exception):
 
 
 def check_answer(path: str, answer: requests.Response) -> None:
-    """Raises Fault if this is not an answer of the API."""
+    """Raises Fault if a response does not have the form of the API's answers."""
     if answer.status_code not in GOOD:
         raise Fault(f"status {answer.status_code}: {answer.text[:500]}")
     kind = answer.headers.get("content-type", "")
@@ -271,7 +271,7 @@ def check_answer(path: str, answer: requests.Response) -> None:
         values = [json.loads(line) for line in answer.content.splitlines() if line.strip()]
     else:
         whole = json.loads(answer.content)
-        values = whole if isinstance(whole, list) else [whole]  # answers to several prompts
+        values = whole if isinstance(whole, list) else [whole]  # a list answers several prompts
     if not values or not all(isinstance(value, dict) for value in values):
         raise Fault(f"not an answer: {answer.text[:200]}")
     for value in values:

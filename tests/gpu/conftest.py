@@ -31,7 +31,7 @@ SIZES: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_batch": 512, "n_ubatc
 @dataclass(frozen=True)
 class Device:
     """A device that is not the CPU. `is_exact`: computes with the CPU's code. `is_slow`: lavapipe, a Vulkan
-    on the CPU, where a token takes a hundred times a GPU's, so that tests use fewer tokens.
+    on the CPU, where a token takes a hundred times as long as on a GPU, so that tests use fewer tokens.
     """
 
     name: str
@@ -39,17 +39,17 @@ class Device:
     is_slow: bool
 
     def some(self, all_of_them: Sequence[T]) -> Sequence[T]:
-        """Returns all, or only the first on a slow device."""
+        """Returns all items, or only the first one on a slow device."""
         return all_of_them[:1] if self.is_slow else all_of_them
 
     @property
     def n_tokens(self) -> int:
-        """Length of a text in tokens."""
+        """Returns the length of a test's text in tokens, which depends on the device."""
         return 24 if self.is_slow else 60
 
     def assert_same_text(self, ours: Sequence[int], theirs: eaglecpp.Completion) -> None:
-        """Compares tokens up to the first position where the two best are so close in log-probability that a
-        GPU may choose the other.
+        """Compares two texts up to the first position at which the log-probabilities of the two best tokens
+        are so close that a GPU may choose the second.
         """
         for i, (a, b) in enumerate(zip(ours, theirs.tokens, strict=True)):
             if a != b:
@@ -60,7 +60,7 @@ class Device:
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[tuple[str, ...]]:
-    """Yields RPC servers if the tests run over several."""
+    """Yields RPC servers if the tests run over several servers."""
     running = [RpcServer() for _ in range(SERVERS)]
     try:
         yield tuple(server.endpoint for server in running)
@@ -84,7 +84,7 @@ def device(servers: tuple[str, ...]) -> Device:
 
 @pytest.fixture
 def greedy(device: Device) -> dict[str, Any]:
-    """Returns options with a single right answer."""
+    """Returns greedy options, for which only one answer is right."""
     return {"temperature": 0.0, "ignore_eos": True, "max_tokens": device.n_tokens, "n_probs": 2}
 
 
@@ -95,7 +95,7 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> ConvertedPair:
 
 @pytest.fixture(scope="session")
 def open_engine(it: ConvertedPair, device: Device) -> Callable[..., eaglecpp.Engine]:
-    """`open_engine(place, **options)`; `place`: the devices of target and drafter."""
+    """`open_engine(place, **options)`; `place` names the devices of target and drafter."""
     places: dict[str, dict[str, Any]] = {
         "all": {"n_gpu_layers": -1, "draft_device": device.name},
         "some layers": {"n_gpu_layers": 3, "draft_device": device.name},

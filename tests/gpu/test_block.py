@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters on a device: slots equal PyTorch's, texts equal target-only decoding, several conversations
-at a time, and one wait per round from graphs that are kept.
+"""Block drafters on a device: the slots equal PyTorch's and the texts equal target-only decoding, also for
+several conversations at a time. A round waits once, and its graphs are reused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def test_the_texts_equal_target_only_decoding(kind: str, device: Device) -> None
 
 
 def test_about_as_much_is_accepted_as_on_the_cpu(device: Device) -> None:
-    """For a DSpark slot after the first, the effect of the previous token is known for 128 tokens only."""
+    """Acceptance may differ a little, because a device knows the effect of the previous token on a DSpark
+    slot (except the first) for 128 tokens only.
+    """
     questions = ["os.path.join", "zip", "re.match", "random.choice", "enumerate", "collections.Counter"]
     gains = []
     for place in ("cpu", device.name):
@@ -70,8 +72,8 @@ def test_about_as_much_is_accepted_as_on_the_cpu(device: Device) -> None:
 
 
 class Kept(BlockDrafter):
-    """A device returns 128 tokens of a slot. For DSpark's slots after the first, the previous token changes
-    only these.
+    """The tokens that a device returns for a slot: 128 of them. In DSpark's slots after the first, the
+    previous token changes only the chances of these tokens.
     """
 
     def conditional(self, done: BlockPass, slot: int, token: int) -> torch.Tensor:
@@ -84,7 +86,7 @@ class Kept(BlockDrafter):
 
 @pytest.mark.parametrize("kind", [*KINDS, "gated"])
 def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget, tmp_path: Path) -> None:
-    """After any tokens, and after commits of several sizes."""
+    """Compares the slots after random tokens, and after commits of several sizes."""
     is_gated = kind == "gated"
     shape = BlockShape(kind="dflash" if is_gated else kind, own_tables=True, gated=is_gated)
     path = shape.gguf(tmp_path, target.gguf)
@@ -96,7 +98,7 @@ def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget
         anchor, *previous = rng.integers(0, shape.n_vocab, len(reference.slots())).tolist()
         reference.commit(torch.from_numpy(features))
         done = reference.run(anchor)
-        if kind == "dflash2":  # its slots return only their most likely tokens
+        if kind == "dflash2":  # DFlash2's slots return only their most likely tokens
             previous = reference.walk(done)[:-1]
         tokens = [*rng.integers(0, shape.n_vocab, n_rows - 1).tolist(), anchor]
         found = native.block(features, tokens, previous, 4)
@@ -110,9 +112,9 @@ def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget
 def test_a_round_waits_once_and_runs_from_captured_graphs(
     kind: str, counts: Callable[[], Counts], tmp_path: Path
 ) -> None:
-    """One wait more than the target alone, for every strategy including `auto`: the pass, its heads and their
-    most likely tokens are one graph. Only the target's graph is built anew, and therefore not captured, when
-    the text fills another 256 cells of llama.cpp's cache, twice here.
+    """For every strategy including `auto`, a round waits once more than the target alone, because the pass,
+    its heads and their most likely tokens are one graph. Only the target's graph is built anew, and therefore
+    not captured, when the text fills another 256 cells of llama.cpp's cache. Here this happens twice.
     """
     target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
     write_target(target)
@@ -125,6 +127,6 @@ def test_a_round_waits_once_and_runs_from_captured_graphs(
         assert n <= 0.5 * plain["rounds"], f"{strategy} hardly drafts"
         assert values["waits"] / n <= plain["waits"] // plain["rounds"] + 1, strategy
         assert values["graphs"] / n <= 2, strategy
-        # `auto` may change its size once and change back
+        # `auto` may change its batch size once and change it back
         assert values["built"] <= (4 if strategy == "auto" else 2), strategy
         assert values["captured"] >= 0.98 * values["graphs"], strategy

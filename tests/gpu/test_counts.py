@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Cost of a round of an 8B-class target with vocabulary 128256 on a device, with and without drafter: waits,
-bytes, graphs. The counting device counts without computing (docs/research/gpu.md has the figures).
+bytes, graphs. The counting device counts without computing. docs/research/gpu.md has the figures.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ print(json.dumps({"answers": out}))
 
 
 def run(program: str, target: Path, draft: Path, *arguments: str) -> dict[str, Any]:
-    """Returns the program's output. Its C++ code has the counting device's clock, so that the planner
-    measures the same costs each time.
+    """Runs a program and returns its output. The program's C++ code uses the counting device's clock, so that
+    the planner measures the same costs each time.
     """
     done = subprocess.run(
         [sys.executable, "-P", "-c", BEGIN + program, str(target), str(draft), *arguments],
@@ -152,7 +152,7 @@ def run(program: str, target: Path, draft: Path, *arguments: str) -> dict[str, A
 
 @pytest.fixture(scope="module")
 def large(counts: Callable[[], Counts], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Writes target and drafter."""
+    """Writes a large target and its drafter."""
     folder = tmp_path_factory.mktemp("sparse")
     target, draft = folder / "target.gguf", folder / "draft.gguf"
     write_target(target)
@@ -169,7 +169,7 @@ def counted(request: pytest.FixtureRequest, large: tuple[Path, Path]) -> dict[st
 
 
 def test_a_greedy_round_returns_no_logits(counted: dict[str, Any]) -> None:
-    """The device returns the target's features, 48 KiB a row, and a few numbers."""
+    """The device returns only the target's features, 48 KiB per row, and a few numbers."""
     features = 3 * 4 * WIDTH
     assert counted["tree"]["bytes_down"] < features * (counted["tree"]["nodes"] + 1) + 16384
     assert counted["chain"]["bytes_down"] < features * (counted["chain"]["nodes"] + 1) + 16384
@@ -177,18 +177,18 @@ def test_a_greedy_round_returns_no_logits(counted: dict[str, Any]) -> None:
 
 
 def test_a_sampled_round_returns_the_most_likely_tokens(counted: dict[str, Any]) -> None:
-    """64 ids and logits per row are enough for the default sampler; without a top-k all logits are
+    """64 ids and logits per row are enough for the default sampler. Without a top-k sampler, all logits are
     returned.
     """
     features = 3 * 4 * WIDTH
-    # a tree's come twice if libllama chooses another id for the first of a row
+    # a tree's numbers are returned twice if libllama chooses another id for the first row
     per_row = features + 2 * 2 * 4 * 64
     assert counted["sampled"]["bytes_down"] < per_row * (counted["sampled"]["nodes"] + 1) + 16384
     assert counted["whole"]["bytes_down"] > 8 * 4 * N_VOCAB
 
 
 def test_the_drafter_waits_once_per_draft_step(counted: dict[str, Any]) -> None:
-    """A tree takes three waits more than the target alone: a commit and two draft steps."""
+    """A round with a tree waits three times more than the target alone: for a commit and two draft steps."""
     assert counted["tree"]["waits"] - counted["off"]["waits"] <= 3.5
     assert counted["tree"]["graphs"] - counted["off"]["graphs"] <= 3.5
     # a chain is drafted in one graph
@@ -197,8 +197,8 @@ def test_the_drafter_waits_once_per_draft_step(counted: dict[str, Any]) -> None:
 
 
 def test_bytes_up(counted: dict[str, Any]) -> None:
-    """Features of committed rows and token embeddings in F32, also of draft rows. The rest is libllama's: an
-    embedding in F32 and a row of the mask for each of the target's rows.
+    """The drafter sends the features of committed rows, and the token embeddings of committed and draft rows,
+    in F32. libllama sends an embedding in F32 and a row of the mask for each of the target's rows.
     """
     rows = counted["tree"]["nodes"] + 1
     of_target = rows * (4 * WIDTH + 2 * 1280) + 2048
@@ -206,23 +206,24 @@ def test_bytes_up(counted: dict[str, Any]) -> None:
 
 
 def test_few_graphs_and_none_after_the_first_answer(counted: dict[str, Any]) -> None:
-    """For a prompt, for trees, for commits of one to four rows, for draft steps."""
+    """Graphs are built for a prompt, for trees, for commits of one to four rows, and for draft steps."""
     assert counted["tree"]["graphs_first"] <= 10
-    assert counted["tree"]["graphs_later"] <= 2  # its last tree is smaller
+    assert counted["tree"]["graphs_later"] <= 2  # the last tree of an answer is smaller
     for name in ("whole", "chain", "off"):
         assert counted[name]["graphs_later"] == 0, name
 
 
 @pytest.mark.parametrize("exact", ["auto", "off"])
 def test_an_answer_of_200_rounds_runs_from_captured_graphs(exact: str, large: tuple[Path, Path]) -> None:
-    """Captures as ggml's CUDA backend does. llama.cpp builds a new graph when the text fills another 256
-    cells of its cache, twice here; the count begins at the tenth round and ends before token 740.
+    """Graphs are captured as in ggml's CUDA backend. llama.cpp builds a new graph when the text fills another
+    256 cells of its cache, which happens twice here. The count begins at the tenth round and ends before
+    token 740.
     """
     found = run(LONG, *large, "chain:3 chain:5 auto", exact)
     for strategy, values in found.items():
         print(strategy, values)
         assert values["rounds"] >= 200, strategy
-        # `auto` may change its size once and change back
+        # `auto` may change its batch size once and change it back
         assert values["built"] <= (4 if strategy == "auto" else 2), strategy
         assert values["captured"] >= 0.98 * values["graphs"], strategy
 
@@ -236,7 +237,9 @@ SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 def test_the_graphs_of_a_conversation_are_few_and_kept(
     kind: str, sampling: dict[str, Any], large: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Twenty answers at the default settings. A graph for a longer cache is the same one here."""
+    """Runs twenty answers at the default settings. Graphs that differ only in the length of the cache count
+    as one graph.
+    """
     target, draft = large
     if kind != "eagle3":
         write_block_drafter(draft := tmp_path / "draft.gguf", kind)
@@ -254,8 +257,8 @@ def test_the_graphs_of_a_conversation_are_few_and_kept(
 def test_auto_drafts_in_the_first_round(
     n_layers: int, counts: Callable[[], Counts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs two answers at the default exactness on a device where no batch of several rows is exact, since a
-    row's result depends on its batch. The numbers of layers are those of a 1B, an 8B and a 70B.
+    """Runs two answers at the default exactness on a device where no batch of several rows is exact, because
+    a row's result depends on its batch. The targets have as many layers as a 1B, an 8B and a 70B model.
     """
     monkeypatch.setenv("EAGLECPP_COUNTING_MEMORY", str(64 << 30))
     target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"

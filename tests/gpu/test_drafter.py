@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The drafter on a device against PyTorch: every switch, every number of rows, every type of weights."""
+"""Compares the drafter on a device with PyTorch: every switch, every number of rows, every type of
+weights.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ SHAPES = {
     "qk-norm-and-biases": DraftShape(qk_norm=True, attention_bias=True, fc_bias=True),
 }
 # Largest difference of a logit, by the type of the weights; logits are of the order of 3. The CPU rounds to
-# halves and 8 bits in the same way. GPUs compute with halves; a row rotated to a wrong position differs by
-# 0.14 or more.
+# half precision and to 8 bits in the same way. GPUs compute in half precision; a row rotated to a wrong
+# position differs by 0.14 or more.
 EXACT = {"F32": 2e-3, "F16": 4e-2, "Q8_0": 0.5}
 HALF = {"F32": 6e-2, "F16": 6e-2, "Q8_0": 0.5}
 
@@ -63,7 +65,7 @@ def rows_of(shape: DraftShape, n_rows: int) -> tuple[np.ndarray, list[int]]:
 def test_logits_equal_the_reference(
     name: str, flash_attn: str, dtype: str, device: Device, load: Callable[..., tuple[Drafter, Reference]]
 ) -> None:
-    """Every number of committed rows separately: each is a separate graph on a device."""
+    """Tests every number of committed rows, because each number has a separate graph on a device."""
     bound = (EXACT if device.is_exact else HALF)[dtype]
     native, reference = load(name, dtype, flash_attn)
     features, tokens = rows_of(SHAPES[name], sum(ROWS))
@@ -74,7 +76,7 @@ def test_logits_equal_the_reference(
         ref_logits, ref_state = reference.commit(torch.from_numpy(features[:, part].copy()), tokens[part])
         gap = np.abs(logits - ref_logits.numpy()).max()
         assert gap < bound, f"{n_rows} committed rows"
-        # a draft step of n_rows, up to the drafter's room
+        # a draft step of n_rows rows, up to the maximum of the drafter
         level = [(7 * i + 3) % 367 for i in range(n_rows)]
         fed = np.repeat(ref_state.numpy()[None], n_rows, 0)
         out, _ = native.extend(fed, level, [-1] * n_rows)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The engine on a device: every placement gives the CPU's text and acceptance, and every generation ends.
+"""The engine on a device: every placement gives the text and acceptance of the CPU, and every generation
+ends.
 
 Devices that compute with the CPU's code give the CPU's text. GPUs round differently, so their texts may
-differ where the two best tokens are nearly equal; this file bounds how nearly.
+differ where the two best tokens are nearly equal; this file sets the limit for nearly equal.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ def test_every_placement_gives_the_cpus_text(
                     continue
                 theirs = cpu.generate(prompt, strategy=strategy, **greedy)
                 if ours.tokens != theirs.tokens:
-                    continue  # another text may suit the drafter better or worse
+                    continue  # the drafter may suit another text better or worse
                 both = n_accepted.setdefault(strategy, {"here": 0, "cpu": 0})
                 both["here"] += ours.timings.draft_n_accepted
                 both["cpu"] += theirs.timings.draft_n_accepted
-    # exact sizes differ by device, and so do the drafted trees
+    # exact batch sizes differ by device, and so do the drafted trees
     for strategy in STRATEGIES[:-1] if exact == "off" else []:
         n = n_accepted[strategy]
         assert n["cpu"] > (5 if device.is_slow else 20), strategy
@@ -68,7 +69,9 @@ def test_every_placement_gives_the_cpus_text(
     ids=["warm", "hot and whole", "more than is picked", "llama-rng", "grammar"],
 )
 def test_samplers_draft_like_on_the_cpu(sampling: dict[str, Any], device: Device, open_engine: Open) -> None:
-    """A token chosen on the device must equal the CPU's choice from whole rows, for every sampler."""
+    """A token chosen on the device must equal the token that the CPU chooses from all logits, for every
+    sampler.
+    """
     options = {"max_tokens": device.n_tokens, "ignore_eos": True, "strategy": "chain:4", **sampling}
     with open_engine("cpu") as cpu, open_engine("drafter") as engine:
         for seed in device.some((1, 2)):
@@ -83,14 +86,15 @@ def test_samplers_draft_like_on_the_cpu(sampling: dict[str, Any], device: Device
 def test_tokens_found_on_the_device_are_those_of_the_logits(
     strategy: str, device: Device, open_engine: Open, greedy: dict[str, Any]
 ) -> None:
-    """With `n_probs` the logits come back and the CPU finds the most likely tokens; otherwise the device
-    does.
+    """With `n_probs`, the logits are returned and the CPU finds the most likely tokens. Otherwise the device
+    finds them.
     """
     with open_engine("all") as engine:
         for seed in device.some((1, 2)):
             prompt = prompt_ids(40, seed)
             expected = engine.generate(prompt, strategy=strategy, **greedy)
-            # the same batches again: only the place of the search may differ
+            # cleared, so that both runs have the same batches and only the search for the most likely tokens
+            # differs
             engine.clear()
             found = engine.generate(prompt, strategy=strategy, **{**greedy, "n_probs": 0})
             assert found.tokens == expected.tokens
@@ -124,13 +128,13 @@ def test_a_prefix_is_reused(device: Device, open_engine: Open, greedy: dict[str,
 
 @pytest.mark.parametrize("exact", ["auto", "off"])
 def test_costs_are_measured_before_an_answer(exact: str, open_engine: Open, greedy: dict[str, Any]) -> None:
-    """Costs of batch sizes, of a change between them, and of the drafter, whose graphs have run."""
+    """Before an answer, the costs of batch sizes, of changing the size, and of the drafter are measured."""
     with open_engine("all", exact=exact) as engine, engine.session():
         report = engine.native.planner_report(0)
     for name, n_rows in (("verify", (1, 2, 3, 4, 5, 8, 16)), ("commit", (1,)), ("level", (1,))):
         n_samples = {n: samples for n, _, samples in report[name]}
         assert all(n_samples[n] > 0 for n in n_rows), (name, n_samples)
-    assert 0.0 <= report["change_ms"] != 3.0  # the assumption before the measurement
+    assert 0.0 <= report["change_ms"] != 3.0  # 3.0 is the assumption before the measurement
 
 
 def test_a_parallel_drafter_of_two_tokens_opens(
@@ -145,7 +149,9 @@ def test_a_parallel_drafter_of_two_tokens_opens(
 def test_without_layers_on_the_device_nothing_is_sent_to_it(
     open_engine: Open, counts: Callable[[], Counts], it: ConvertedPair
 ) -> None:
-    """llama.cpp would send prompt batches of 32 rows and more there, including weights."""
+    """Without this check, llama.cpp would send prompt batches of 32 rows and more to the device, with the
+    weights.
+    """
     with open_engine("cpu", draft=False) as engine:
         before = counts()
         engine.generate(prompt_ids(200), max_tokens=4, temperature=0.0)

@@ -25,11 +25,11 @@ from helpers.tiny_tokenizer import tiny_tokenizer
 from .conftest import SIZES, Counts, Device
 
 OPEN: dict[str, Any] = {**SIZES, "planner_cache": False}
-EXPERTS = 8 * 3 * 8 * 64 * 128 * 4  # layers, matrices, experts, width, inner width, bytes
+EXPERTS = 8 * 3 * 8 * 64 * 128 * 4  # number of layers * matrices * experts * width * inner width * bytes
 
 
 def held(engine: eaglecpp.Engine, device: str, what: str) -> int:
-    """Returns the bytes of one kind on a device, 0 if it has none."""
+    """Returns the bytes of one kind of memory that are on a device."""
     return sum(int(place[what]) for place in engine.memory_plan if place["device"] == device)
 
 
@@ -73,7 +73,9 @@ def test_experts_stay_in_host_memory(
 def test_the_drafter_is_placed_with_the_output_layer(
     it: ConvertedPair, device: Device, servers: tuple[str, ...]
 ) -> None:
-    """Except on another machine: a draft is many short waits."""
+    """The drafter is next to the output layer, unless that layer is on another machine: a draft needs many
+    short waits.
+    """
     beside = "CPU" if servers else device.name
     for layers, expected in ((-1, beside), (1, beside), (0, "CPU")):
         with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, n_gpu_layers=layers, **OPEN) as engine:
@@ -86,7 +88,7 @@ def test_the_drafter_is_placed_with_the_output_layer(
 def test_a_tied_head_is_shared_without_a_copy(
     device: Device, servers: tuple[str, ...], tmp_path: Path, greedy: dict[str, Any]
 ) -> None:
-    """A target whose embeddings are also its head, and a drafter that uses both: nothing is copied."""
+    """If the target's embeddings are also its head, a drafter that uses both needs no copy."""
     if servers:
         pytest.skip("the drafter is not on the servers")
     target = make_target(tmp_path)
@@ -135,7 +137,7 @@ def test_a_drafter_without_room_runs_on_the_cpu(
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    # ggml logs a line of its own about the failed allocation
+    # without ggml's own log line about the failed allocation
     lines = [line for line in done.stdout.splitlines() if "alloc_tensor_range" not in line]
     warning, where, drafts = lines
     assert warning.startswith("the drafter runs on the CPU") and expected in warning
@@ -178,7 +180,7 @@ TWO: dict[str, tuple[dict[str, Any], str, list[str]]] = {
 
 
 def on_two_cards(target: Path, draft: Path | str, options: dict[str, Any]) -> dict[str, Any]:
-    """Returns what TWO_CARDS prints with two counting devices."""
+    """Runs TWO_CARDS with two counting devices, and returns its output."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", TWO_CARDS, str(target), str(draft), json.dumps(options)],
         env={**os.environ, "EAGLECPP_COUNTING_DEVICES": "2"},
@@ -223,8 +225,8 @@ def test_unsupported_splits_are_refused_with_the_reason(
 def test_verification_stays_where_the_weights_are(
     exact: str, it: ConvertedPair, counts: Callable[[], Counts], device: Device, greedy: dict[str, Any]
 ) -> None:
-    """With three layers on the device, llama.cpp would send it the other layers' weights for batches of 32
-    rows and more.
+    """With three layers on the device, llama.cpp would send the weights of all other layers to the device for
+    batches of 32 rows and more.
     """
     options = {**OPEN, "n_gpu_layers": 3, "draft_device": "cpu", "n_draft_max": 48, "exact": exact}
     with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, **options) as engine:
@@ -235,7 +237,7 @@ def test_verification_stays_where_the_weights_are(
             before = counts().bytes_up
             done = engine.generate(prompt_ids(8), strategy=strategy, **greedy)
             up[nodes] = (counts().bytes_up - before) / done.timings.rounds
-        # one layer's matrices are 200 KB, a row of activations 256 bytes
+        # the matrices of one layer have 200 KB, a row of activations 256 bytes
         assert up[40] < up[16] + 100_000, up
         engine.clear()
         before = counts().bytes_up

@@ -29,7 +29,7 @@ target, draft = sys.argv[1:3]
 
 
 def run(program: str, target: object, draft: object) -> str:
-    """Returns the output of the program."""
+    """Runs a program and returns its output."""
     tests = str(Path(__file__).parents[1])
     command = [sys.executable, "-P", "-c", BEGIN + program, str(target), str(draft), tests]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
@@ -111,8 +111,8 @@ print("accepted" if done.timings.draft_n_accepted > 0 else "none")
 
 @pytest.mark.parametrize("kind", ["glm4moe", "qwen35", "hy_v3", "file", "gemma4"])
 def test_heads_draft_for_a_target_on_a_server(servers: tuple[str, ...], tmp_path: Path, kind: str) -> None:
-    """In the target's file and in a separate one, one head and two, and an assistant that reads the server's
-    cells.
+    """Drafts with one head and with two, in the target's file and in a separate file, and with an assistant
+    that reads cells on the server.
     """
     draft: Path | str = "mtp"
     if kind == "gemma4":

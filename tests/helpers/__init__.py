@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: MIT
-"""Shared by all tests. Imported as `helpers.*`, since tests/conftest.py puts `tests/` on the path."""
+"""Modules that all tests share. They are imported as `helpers.*`, because tests/conftest.py puts `tests/` on
+the path.
+"""

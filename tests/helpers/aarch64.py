@@ -3,7 +3,8 @@
 
 `prepare` builds it once, in the folder of helpers/backends.py: a root directory of unpacked Debian packages
 (nothing is installed in it), Python packages from PyPI's wheels for ARM, and llama-cpp-python with libraries
-from the cross-compiler, which takes minutes where a compiler inside the emulator would take hours.
+from the cross-compiler, which takes minutes instead of the hours that a compiler inside the emulator would
+take.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPILER = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64-static"
 DEBIAN = ("python3", "libpython3-dev", "libgomp1", "libstdc++6")
-# the default of llama-cpp-python's builds; Apple's processors from the M2 on support it
+# the default of llama-cpp-python's builds; Apple's processors from the M2 on support these instructions
 ARCHITECTURE = "armv8.2-a+dotprod+i8mm"
 
 
 def missing() -> str:
-    """Returns why this machine cannot be built here, or ""."""
+    """Returns the reason why the ARM machine cannot be built here, or ""."""
     if sys.platform != "linux" or os.getuid() != 0:
         return "debootstrap and chroot need root on Linux"
     tools = [n for n in (COMPILER, EMULATOR, "debootstrap", "dpkg", "unshare") if shutil.which(n) is None]
@@ -58,13 +59,13 @@ def include(root: Path) -> Path:
 
 
 def libraries(root: Path) -> dict[str, Path]:
-    """Returns the libraries that the extension links, by name."""
+    """Returns paths of the libraries that the extension links, by name."""
     folder = root / "opt" / "site" / "llama_cpp" / "lib"
     return {name: folder / f"lib{name}.so" for name in ("ggml-base", "ggml", "ggml-cpu", "llama")}
 
 
 def call(root: Path, folder: Path, *command: str, **environment: str) -> None:
-    """Runs a command in the machine, with `folder` as /mnt. Raises CalledProcessError."""
+    """Runs a command in the emulated machine, with `folder` as /mnt. Raises CalledProcessError."""
     shutil.copy(shutil.which(EMULATOR) or "", root / "usr" / "bin" / EMULATOR)
     (root / "mnt").mkdir(exist_ok=True)
     mounts = f"""
@@ -82,7 +83,7 @@ def call(root: Path, folder: Path, *command: str, **environment: str) -> None:
 
 
 def install(into: Path, extension: Path) -> None:
-    """Installs eaglecpp with this extension, and the demo pair."""
+    """Installs eaglecpp with the given extension, and the demo pair."""
     shutil.copytree(
         ROOT / "eaglecpp", into / "eaglecpp", ignore=shutil.ignore_patterns("*.so", "__pycache__")
     )
@@ -98,8 +99,10 @@ def install(into: Path, extension: Path) -> None:
 
 
 def _unpack_debian(root: Path) -> None:
-    """Unpacks Debian's packages. Their scripts take minutes in an emulator, and Python does not need them."""
-    # the release of the cross-compiler, whose libraries are linked
+    """Unpacks Debian's packages. The packages' scripts are not run: they take minutes in an emulator, and
+    Python does not need them.
+    """
+    # the Debian release of the cross-compiler, whose libraries are linked
     suite = dict(line.partition("=")[::2] for line in Path("/etc/os-release").read_text().splitlines())
     command = ["debootstrap", "--download-only", "--arch=arm64", "--variant=minbase"]
     command += [f"--include={','.join(DEBIAN)}", suite["VERSION_CODENAME"], str(root)]
@@ -109,7 +112,8 @@ def _unpack_debian(root: Path) -> None:
     for package in archives.glob("*.deb"):
         subprocess.run(["dpkg", "-x", package, root], check=True)
         package.unlink()
-    # Debian's pyconfig.h includes the processor's by a path that the cross-compiler does not search
+    # Debian's pyconfig.h includes the header of the processor by a path that the cross-compiler does not
+    # search
     headers = include(root)
     shutil.copy(root / "usr" / "include" / "aarch64-linux-gnu" / headers.name / "pyconfig.h", headers)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Makes llama.cpp work on virtual machines that claim AMX without having it: its repacked weights would crash
-the process there.
+"""Makes llama.cpp work on virtual machines that claim AMX without having it: on them, llama.cpp's repacked
+weights would crash the process.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _llama.llama_model_default_params = _without_repacking
 
 
 def spare_llama_cpp() -> str:
-    """Returns code to put before a program that uses llama_cpp on such a machine; "" on others."""
+    """Returns code to put before a program that uses llama_cpp, on a machine that claims AMX without having
+    it; "" on other machines.
+    """
     amx = lowlevel.system_info()["amx"]
     return _WITHOUT_REPACKING if amx["claimed"] and not amx["works"] else ""

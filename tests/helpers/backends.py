@@ -2,9 +2,9 @@
 """ggml backends that the installed llama.cpp lacks, built once from the sources of the same release, as
 libraries for GGML_BACKEND_PATH: RPC, and Vulkan, for which Mesa's lavapipe is a device on any machine.
 
-They are kept in `$EAGLECPP_TEST_BACKENDS`, by default `$XDG_CACHE_HOME/eaglecpp-tests`. As root on Debian the
-build dependencies of Vulkan are installed; elsewhere their absence is returned as the reason. A failed build
-is an error, not an absence.
+The builds are kept in `$EAGLECPP_TEST_BACKENDS`, by default `$XDG_CACHE_HOME/eaglecpp-tests`. For root on
+Debian, missing build dependencies of Vulkan are installed. Otherwise they are returned as the reason why the
+backend is missing. A failed build is an error.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def sources(into: Path) -> Path:
 
 
 def _install() -> str:
-    """Installs the build dependencies of Vulkan; returns the reason if it cannot, or ""."""
+    """Installs the build dependencies of Vulkan. Returns the reason if that is impossible, or ""."""
     if shutil.which("glslc") and Path("/usr/include/vulkan/vulkan.h").exists():
         return ""
     if shutil.which("apt-get") and hasattr(os, "getuid") and os.getuid() == 0:
@@ -104,7 +104,7 @@ def _install() -> str:
 
 
 def build(name: str) -> Backend:
-    """Returns the backend, and builds it if needed. Raises CalledProcessError."""
+    """Returns the library of a backend, and builds it if needed. Raises CalledProcessError."""
     if sys.platform != "linux":
         return Backend(name, None, "built on Linux only")
     kept = folder() / f"libggml-{name}.so"
@@ -147,7 +147,7 @@ def _compile(name: str) -> Path:
 
 
 def build_llama(made: Path, target: str, *options: str) -> None:
-    """Builds a target of llama.cpp. Configures all of llama.cpp, since the source distribution lacks the
+    """Builds a target of llama.cpp. Configures all of llama.cpp, because the source distribution lacks the
     files to build ggml alone. Raises CalledProcessError.
     """
     not_built = ("APP", "COMMON", "EXAMPLES", "SERVER", "TESTS", "TOOLS")

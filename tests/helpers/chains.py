@@ -29,7 +29,7 @@ def random_model(spec: DraftSpec, dtype: torch.dtype = torch.float32) -> DraftMo
 
 
 def reference(model: DraftModel) -> Drafter:
-    """Returns the drafter of tests/helpers/reference with the same weights."""
+    """Returns a drafter of tests/helpers/reference with the weights of this model."""
     spec = model.spec
     tensors = to_checkpoint(dict(model.state_dict()), spec)
     weights = {name.replace("midlayer.", "layers.0."): t for name, t in tensors.items()}
@@ -49,8 +49,8 @@ def reference(model: DraftModel) -> Drafter:
 
 
 def chain_logits(drafter: Drafter, sample: Sample, anchor: int, n_steps: int) -> list[torch.Tensor]:
-    """Returns the logits of a chain that starts at row `anchor`, after committing all earlier rows with true
-    features.
+    """Commits all rows before `anchor` with true features, and returns the logits of a chain that starts at
+    `anchor`.
     """
     tokens = sample.tokens.tolist()
     drafter.reset()

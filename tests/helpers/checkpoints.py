@@ -3,7 +3,7 @@
 
 `write_checkpoint(directory, family, shape)` takes a `DraftShape` (canonical names, boundary ids) and writes
 it as that family does: prefixes, nested configs, the position of the layer ids and their base. `edit` and
-`drop` damage it on purpose. Weights go to safetensors, or a .bin written by torch.
+`drop` damage the checkpoint on purpose. Weights are stored as safetensors, or in a .bin written by torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _IDS = "eagle_aux_hidden_state_layer_ids"
 
 
 def _plain(config: Config) -> Config:
-    """Removes switches that are off, like trainers that do not know them."""
+    """Removes the keys of switches that are off, because trainers without these switches do not write the
+    keys.
+    """
     return {key: value for key, value in config.items() if key not in _SWITCHES or value}
 
 
@@ -100,7 +102,7 @@ def _torchspec(config: Config, weights: Weights) -> tuple[Config, Weights]:
 
 
 def _kimi(config: Config, weights: Weights) -> tuple[Config, Weights]:
-    """TorchSpec's export for vLLM: boundary ids instead of TorchSpec's own."""
+    """Layout of TorchSpec's export for vLLM: boundary ids instead of TorchSpec's own ids."""
     eagle_config = {_IDS: config[_IDS], "use_aux_hidden_state": True, "use_mtp_layernorm": False}
     config = {**_plain(config), "eagle_config": eagle_config, "_torchspec_version": "0.2.0"}
     return {k: v for k, v in config.items() if k != _IDS}, weights
@@ -146,14 +148,14 @@ def write_checkpoint(
     drop: Iterable[str] = (),
     save: Callable[[Path, Weights], None] | None = None,
 ) -> Path:
-    """Writes the checkpoint and returns its directory.
+    """Writes a checkpoint in the layout of a family, and returns its directory.
 
-    edit: config values that replace the family's (None removes the key). add, drop: tensors by the family's
-    names. save: function that stores the weights (default: one model.safetensors).
+    edit: config values that replace the family's (None removes the key). add, drop: tensors to add and to
+    leave out, by the family's names. save: function that stores the weights (default: one model.safetensors).
     """
     shape = shape or DraftShape()
     config, weights = shape.config(), shape.weights()
-    if not (shape.eagle1 or shape.gemma):  # these have their own layouts
+    if not (shape.eagle1 or shape.gemma):  # EAGLE-1 and Gemma drafters have layouts of their own
         config, weights = FAMILIES[family](config, weights)
     weights = {**_without(weights, *drop), **(add or {})}
     return write_files(directory, {**config, **(edit or {})}, weights, save)

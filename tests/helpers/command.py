@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The installed command, and the types of the fixtures in tests/e2e that run and start it."""
+"""The installed command, and types for the fixtures of tests/e2e that run and start the command."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ WORDS = ["len", "a list", "a dict", "a set", "a tuple"]
 
 @dataclass
 class Comparison:
-    """Counts; `differ`: options of the answers that drafting changed."""
+    """Result of the comparison. `differ`: options of those answers that drafting changed."""
 
     n: int = 0
     n_tokens: int = 0
@@ -69,7 +69,7 @@ def _form(rng: random.Random) -> dict[str, Any]:
 
 
 def compare_answers(engine: Engine, n: int, seed: int, strategies: list[str]) -> Comparison:
-    """Compares n answers with target-only decoding."""
+    """Compares n drafted answers with target-only decoding."""
     rng, found = random.Random(seed), Comparison()
     while found.n < n:
         options: dict[str, Any] = _form(rng) | {
@@ -82,7 +82,7 @@ def compare_answers(engine: Engine, n: int, seed: int, strategies: list[str]) ->
         try:
             with engine.session() as session:
                 expected = session.generate(prompt, strategy="off", **options)
-        except GrammarError:  # a random schema may match nothing
+        except GrammarError:  # a random schema may match no text
             continue
         with engine.session() as session:
             if n_taken:

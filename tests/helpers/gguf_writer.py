@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Finishes a GGUF file, and reads keys and tensors from one."""
+"""Helpers that finish writing a GGUF file, and read keys and tensors from a GGUF file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def finish(writer: gguf.GGUFWriter) -> None:
-    """Writes the header, the keys and the tensors, and closes the file."""
+    """Writes the header, the keys and the tensors of a GGUF file, and closes it."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -19,17 +19,17 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 
 def tensors_of(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the tensors by name, in their stored layout."""
+    """Returns the tensors of a GGUF file by name, in their stored layout."""
     return {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
 
 
 def key_of(path: Path, name: str) -> Any:
-    """Returns the value of a key."""
+    """Returns the value of a key of a GGUF file."""
     return gguf.GGUFReader(path).fields[name].contents()
 
 
 def check_same_tensors(path: Path, other: Path, rtol: float = 0.0, atol: float = 0.0) -> None:
-    """Fails with the tensor's name if two files differ."""
+    """Compares the tensors of two files, and fails with the name of a tensor that differs."""
     found, expected = tensors_of(path), tensors_of(other)
     assert found.keys() == expected.keys()
     for name, value in expected.items():

@@ -18,8 +18,8 @@ _CONTROLS = ("\x1b]", "\x1b[31m", "\x1b[2J", "\x07", "\x9b", "\x7f", "\u202e", "
 
 
 def raw_controls(raw: str) -> list[str]:
-    """Returns the parts of `EVIL` that reached a terminal. Our own colours and cursor movements do
-    not count.
+    """Returns the parts of `EVIL` that reached a terminal. eaglecpp's own colours and cursor movements do not
+    count.
     """
     return [text for text in _CONTROLS if text in raw]
 
@@ -32,7 +32,8 @@ def write_hostile_target(path: Path, architecture: str = "llama", template: str 
     tokenizer = Tokenizer([*plain.tokens, evil], plain.merges)
     weights = target_weights(spec, tokenizer)
     weights["lm_head.weight"][-1] = 0.0
-    weights["lm_head.weight"][-1, 0] = 1000.0  # the constant component: always the most likely token
+    # the weight of the constant component makes this token always the most likely one
+    weights["lm_head.weight"][-1, 0] = 1000.0
     sound = path.with_suffix(".sound")
     write_gguf(sound, spec, tokenizer, weights, "F32", architecture)
     names = ("name", "author", "version", "license", "license.name", "description", "url")

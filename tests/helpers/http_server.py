@@ -53,7 +53,7 @@ def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def store(name: str, rest: str = "", files: str = f"FROM {TARGET}") -> None:
-    """Stores a model by its Modelfile."""
+    """Stores a model on the server, by its Modelfile."""
     create_model(Stores.open(), ModelName.parse(name), Modelfile.from_text(f"{files}\n{rest}"), Path())
 
 
@@ -92,7 +92,7 @@ class TestServer:
         return requests.post(self.url + path, data=data, timeout=120, **options)
 
     def connect(self, data: bytes = b"") -> socket.socket:
-        """Opens a connection and sends these bytes."""
+        """Opens a connection to the server and sends these bytes."""
         connection = socket.create_connection(self.listener.getsockname(), timeout=60)
         connection.sendall(data)
         return connection

@@ -6,8 +6,8 @@
         os.environ["MODEL_ENDPOINT"] = hub.url
 
 Large files are redirected to another host name ("localhost" instead of "127.0.0.1"), as the Hub redirects to
-its storage, so a client that hands its token on is caught. `Faults` says what goes wrong, `log` what was
-asked.
+its storage, which detects a client that sends its token to the other host. `Faults` lists what goes wrong,
+and `log` has the requests.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 class Faults:
     """Faults of the server.
 
-    cut_after:     bytes after which a content connection is cut, once per entry
-    busy:          how many requests are answered 429 first
+    cut_after: one connection is cut for each entry, after so many bytes of content
+    busy: number of first requests that are answered with 429
     ignore_ranges: content is sent whole, with status 200
     corrupt:       digests whose content is sent with one byte changed
-    bytes_per_s:   speed of content, 0 = as fast as it goes
+    bytes_per_s: speed of content, 0 = as fast as possible
     """
 
     cut_after: list[int] = field(default_factory=list)
@@ -70,7 +70,7 @@ class HubServer:
         self.manifests: dict[str, bytes] = {}
         self.blobs: dict[str, bytes] = {}
         self.redirects: dict[str, str] = {}
-        self.answer: Answer | None = None  # sent to every request instead of the content
+        self.answer: Answer | None = None  # replaces the answer to every request for content
         self.faults = Faults()
         self.log: list[Request] = []
         self.lock = threading.Lock()
@@ -98,11 +98,11 @@ class HubServer:
 
     @property
     def host(self) -> str:
-        """Host for the registry's names: `<host>/library/model`."""
+        """The host to use in names of the registry: `<host>/library/model`."""
         return f"127.0.0.1:{self.port}"
 
     def add(self, repo: str, files: Mapping[str, bytes], *, token: str = "", gated: bool = False) -> None:
-        """Adds a repository, private if it has a token."""
+        """Adds a repository; a repository with a token is private."""
         self.repos[repo] = dict(files)
         if token:
             self.tokens[repo] = token
@@ -135,7 +135,7 @@ def pairs_of(layers: Layers) -> list[tuple[str, bytes]]:
 
 
 def manifest_of(layers: Layers, config: bytes) -> dict[str, Any]:
-    """Returns a manifest in Ollama's form."""
+    """Returns a manifest in the form of Ollama's registry."""
     return {
         "schemaVersion": 2,
         "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
@@ -145,7 +145,7 @@ def manifest_of(layers: Layers, config: bytes) -> dict[str, Any]:
 
 
 def layer_entry(kind: str, data: bytes) -> dict[str, Any]:
-    """Returns a manifest's entry for this content."""
+    """Returns the entry of a manifest for this content."""
     media_type = kind if "/" in kind else f"application/vnd.ollama.image.{kind}"
     return {"mediaType": media_type, "digest": digest_of(data), "size": len(data)}
 

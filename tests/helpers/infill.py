@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The demo pair with tokens for infilling in its vocabulary. Other texts stay the same."""
+"""The demo pair with tokens for infilling in its vocabulary. Text without these tokens is tokenized as
+before.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ TOKENS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>",
 
 
 def write_infill_pair(folder: Path, n_tokens: int = len(TOKENS)) -> tuple[Path, Path]:
-    """Writes target and drafter with the first `n_tokens` of `TOKENS`."""
+    """Writes the demo target and drafter, with the first `n_tokens` tokens of `TOKENS` in their
+    vocabulary.
+    """
     return _written(TARGET, folder, TOKENS[:n_tokens]), _written(DRAFT, folder, TOKENS[:n_tokens])
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`killed_everywhere`: kills an operation before each of its file operations and checks what is left.
 
-Not at random: the first child dies at its first operation on a folder, the next at its second, and so on
-until one finishes. `sys.addaudithook` reports every operation before it happens.
+The kills are not random: the first child dies at its first operation on a folder, the second child at its
+second operation, and so on until a child finishes. `sys.addaudithook` reports every operation before it
+happens.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ KILLED = 137
 
 
 def killed_everywhere(root: Path, operation: Callable[[], object], check: Callable[[], None]) -> int:
-    """Runs the operation in children that die later each time, and runs `check` after each. Returns the
-    number of children that died.
+    """Runs the operation in child processes, each of which dies one file operation later than the previous
+    one. Runs `check` after each. Returns the number of children that died.
     """
     for n_allowed in range(10_000):
         code = in_child(root, operation, n_allowed)
@@ -33,11 +34,12 @@ def killed_everywhere(root: Path, operation: Callable[[], object], check: Callab
 
 
 def in_child(root: Path, operation: Callable[[], object], n_allowed: int) -> int:
-    """Returns the exit code of a child that dies at its first file operation below `root` after
-    `n_allowed`.
+    """Runs the operation in a child that dies after `n_allowed` file operations below `root`. Returns the
+    child's exit code.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads; the child has one
+        # Python warns about forks in processes with threads; the child has only one
+        warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

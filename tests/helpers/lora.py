@@ -26,7 +26,7 @@ def write_lora(
     rank: int = 4,
     change: Callable[[Factors], object] = lambda factors: None,
 ) -> None:
-    """Writes random factors for some matrices of `target`, or for `only` one.
+    """Writes a LoRA with random factors for some matrices of `target`, or for the matrix `only`.
 
     size: size of the change relative to the weights. change: called with the factors before they are written.
     """

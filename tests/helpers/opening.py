@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Builds a `ModelFiles` from a Modelfile, and reads a model's options by field name."""
+"""Helpers that build a `ModelFiles` from a Modelfile, and read a model's options by field name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from eaglecpp.opening.find import ModelFiles
 
 
 def found_file(target: Path, text: str, draft: Path | None = None) -> ModelFiles:
-    """Returns `target` with these Modelfile lines after its FROM, and a drafter found automatically."""
+    """Returns the files of `target`, with these Modelfile lines after FROM and an automatically chosen
+    drafter.
+    """
     modelfile = Modelfile.from_text(f"FROM {target}\n{text}")
     return ModelFiles("store", target, modelfile, draft, draft_origin="a test")
 

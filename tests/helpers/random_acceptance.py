@@ -11,8 +11,8 @@ from eaglecpp.engine.request import ResolvedRequest
 
 @contextmanager
 def accepted_at_random(rates: Sequence[float]) -> Iterator[None]:
-    """Accepts drafts at random in generations that begin inside: the first with probability rates[0], the
-    first two with rates[1], and so on. The resulting text is not the target's.
+    """Accepts drafts at random in generations that begin inside the `with` block: the first with probability
+    rates[0], the first two with rates[1], and so on. The resulting text is not the target's.
     """
     original = ResolvedRequest.params
 

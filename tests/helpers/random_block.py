@@ -33,8 +33,8 @@ Kind = Literal["dflash", "dspark", "dflash2"]
 
 @dataclass(frozen=True)
 class BlockShape:
-    """Sizes and switches of one drafter. layers: the k of R_k. rank: of the Markov head (DSpark; 0 = no
-    Markov head, which is DeepSpec's "DFlash") or of the selector (DFlash2).
+    """Sizes and switches of one drafter. layers: boundary ids k of the features R_k. rank: rank of the Markov
+    head (DSpark; 0 = no Markov head, which is DeepSpec's "DFlash") or of the selector (DFlash2).
     gated: as poolside writes `dflash`.
     """
 
@@ -48,22 +48,24 @@ class BlockShape:
     head_dim: int = 16
     n_ff: int = 96
     n_vocab: int = 367
-    n_draft_vocab: int = 367  # a smaller one needs own_tables
+    n_draft_vocab: int = 367  # a smaller draft vocabulary needs own_tables
     rank: int = 8
     top_k: int = 4
     group: int = 16
     taps: int = 2
     confidence: bool = True
-    own_tables: bool | None = None  # own embeddings and head; None: only DeepSpec's files have them
-    target_head: bool = False  # only the embeddings are its own
-    causal: bool | None = None  # for all layers; None: by layer type
-    window: int = 0  # 0 = full attention
-    full_layers: tuple[int, ...] = ()  # layers without the window
+    # the drafter has its own embeddings and head; None: only DeepSpec's files have them
+    own_tables: bool | None = None
+    target_head: bool = False  # the drafter has its own embeddings, but the target's head
+    causal: bool | None = None  # causal attention in all layers; None: decided by the layer type
+    window: int = 0  # width of the sliding window; 0 = full attention
+    full_layers: tuple[int, ...] = ()  # layers without a sliding window
     sinks: bool = False  # attention sinks
     gated: bool = False  # Laguna's layer
-    gemma: str = ""  # DSpark: "keys" (the keys are also the values) or "values"
+    gemma: str = ""  # Gemma's form of DSpark: "keys" (the keys are also the values) or "values"
     rope: dict[str, Any] = field(default_factory=dict, hash=False)  # rope_scaling
-    extra: dict[str, Any] = field(default_factory=dict, hash=False)  # config values that replace all others
+    # config values that replace all other values
+    extra: dict[str, Any] = field(default_factory=dict, hash=False)
     seed: int = 11
 
     @property
@@ -121,7 +123,7 @@ class BlockShape:
         return {key: value for key, value in config.items() if value is not None}
 
     def weights(self) -> dict[str, Any]:
-        """Returns the tensors by their names in such checkpoints."""
+        """Returns the drafter's tensors, by their names in the publisher's checkpoints."""
         rng = np.random.default_rng(self.seed)
         n, width = self.n_embd, self.n_embd + (self.rank if self.rank else 0)
         w: dict[str, Any] = {
@@ -151,7 +153,7 @@ class BlockShape:
         return w | vocab_maps(rng, self.n_vocab, self.n_draft_vocab)
 
     def layer(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Returns the tensors of one layer, with names relative to it."""
+        """Returns the tensors of one layer, with names relative to the layer."""
         n, w = self.n_embd, layer_matrices(rng, self, self.n_embd, {})
         w |= {f"self_attn.{x}_norm.weight": norm(rng, self.head_dim) for x in "qk"}
         if self.gated:
@@ -178,10 +180,12 @@ class BlockShape:
         return w
 
     def write(self, directory: Path) -> Path:
-        """Writes the checkpoint; returns its directory."""
+        """Writes the drafter's checkpoint, and returns its directory."""
         return write_files(directory, self.config(), self.weights())
 
     def gguf(self, directory: Path, target: Path, type: str = "F32", **reading: Any) -> Path:
-        """Writes checkpoint and GGUF; returns the GGUF. target: Hugging Face directory of the target."""
+        """Writes the drafter's checkpoint and GGUF, and returns the GGUF. target: Hugging Face directory of
+        the target.
+        """
         checkpoint = self.write(directory / "checkpoint")
         return convert_checkpoint(checkpoint, target, directory / "draft.gguf", type, **reading).out

@@ -4,8 +4,8 @@
 Takes a `DraftShape`; gives the flat config and the tensors of a checkpoint as vLLM's own class reads it
 (`Eagle3LlamaForCausalLM`, boundary ids at top level), or of an EAGLE-1 checkpoint as SafeAILab writes it.
 Weights are scaled so that every branch of the arithmetic changes the logits: norms differ from one, biases
-from zero, attention is neither flat nor one-hot. Such a drafter guesses nothing right; `tiny.make_pair`
-builds one that does.
+from zero, attention is neither flat nor one-hot. The drafts of such a drafter are never right;
+`tiny.make_pair` builds a drafter whose drafts are accepted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ LLAMA3 = {
 
 @dataclass(frozen=True)
 class LatentShape:
-    """Multi-head latent attention; q_rank 0 = queries from one matrix."""
+    """Sizes of multi-head latent attention. q_rank: rank of the queries; 0 = a single matrix computes the
+    queries.
+    """
 
     q_rank: int = 24
     kv_rank: int = 32
@@ -51,7 +53,9 @@ class LatentShape:
         }
 
     def weights(self, rng: np.random.Generator, width: int, n_heads: int, n_embd: int) -> dict[str, Array]:
-        """Returns the tensors of the attention, with names relative to it. width: of its input."""
+        """Returns the tensors of latent attention, with names relative to the attention. width: width of its
+        input.
+        """
         n_q = n_heads * (self.nope + self.rope)
         w = {
             "kv_a_proj_with_mqa.weight": 1.5 * matrix(rng, self.kv_rank + self.rope, width),
@@ -84,8 +88,8 @@ class DraftShape:
     n_draft_vocab: int = 160
     eps: float = 1e-5
     rope: dict[str, Any] = field(default_factory=dict, hash=False)  # rope_scaling
-    window: int = 0  # 0 = full attention
-    full_layers: tuple[int, ...] = ()  # layers without the window
+    window: int = 0  # width of the sliding window; 0 = full attention
+    full_layers: tuple[int, ...] = ()  # layers without a sliding window
     fc_norm: bool = False
     norm_output: bool = False
     norm_before_fc: bool = False
@@ -94,14 +98,15 @@ class DraftShape:
     attention_bias: bool = False
     fc_bias: bool = False
     mlp_bias: bool = False
-    eagle1: bool = False  # EAGLE-1 and 2; `layers` is then the id of the state after the final norm
+    eagle1: bool = False  # an EAGLE-1 or 2 drafter; `layers` is then the id of the state after the final norm
     eagle1_norms: bool = False  # Mistral's variant of EAGLE-1
-    gemma: str = ""  # Gemma 4's layer: "keys" (the keys are also the values) or "values"; DeepSpec's names
+    # Gemma 4's layer, under DeepSpec's names: "keys" (the keys are also the values) or "values"
+    gemma: str = ""
     latent: LatentShape | None = None
-    n_parallel: int = 0  # P-EAGLE: tokens of one pass
+    n_parallel: int = 0  # P-EAGLE: number of tokens drafted in one pass
     own_embedding: bool = True
     own_head: bool = True
-    scale: float = 1.0  # of fc: small values bring the norms near eps
+    scale: float = 1.0  # scale of fc; a small scale makes features so small that the norms' eps matters
     embedding: float = 1.0  # scale of the embedding
     seed: int = 7
 
@@ -165,7 +170,7 @@ class DraftShape:
         return w | vocab_maps(rng, self.n_vocab, self.n_draft_vocab)
 
     def layer(self, rng: np.random.Generator, i: int) -> dict[str, Array]:
-        """Returns the tensors of one layer, with names relative to it."""
+        """Returns the tensors of one layer, with names relative to the layer."""
         width = self.n_embd * (2 if i == 0 and not self.eagle1 else 1)
         n_q, n_kv = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         rows = {"q": n_q, "k": n_kv, "v": n_kv}
@@ -194,7 +199,7 @@ class DraftShape:
         return w
 
     def gemma_config(self) -> dict[str, Any]:
-        """Returns the keys that Gemma 4's drafters add."""
+        """Returns the config keys that drafters for Gemma 4 add."""
         return gemma_config(self) | {
             "architectures": ["Gemma4Eagle3Model"],
             "num_key_value_heads": 2 * self.n_kv_heads if self.gemma == "keys" else self.n_kv_heads,
@@ -207,11 +212,13 @@ class DraftShape:
         }
 
     def write(self, directory: Path) -> Path:
-        """Writes the checkpoint; returns its directory."""
+        """Writes the drafter's checkpoint, and returns its directory."""
         return write_files(directory, self.config(), self.weights())
 
     def gguf(self, directory: Path, target: Path, type: str = "F32") -> Path:
-        """Writes checkpoint and GGUF; returns the GGUF. target: Hugging Face directory of the target."""
+        """Writes the drafter's checkpoint and GGUF, and returns the GGUF. target: Hugging Face directory of
+        the target.
+        """
         layers = None if self.eagle1 or self.gemma else list(self.layers)
         checkpoint = self.write(directory / "checkpoint")
         return convert_checkpoint(checkpoint, target, directory / "draft.gguf", type, aux_layers=layers).out
@@ -237,7 +244,7 @@ def base_config(shape: Any) -> dict[str, Any]:
 
 
 def gemma_config(shape: Any) -> dict[str, Any]:
-    """Returns the keys that Gemma 4's text config adds or changes."""
+    """Returns the config keys that Gemma 4's text config adds or changes."""
     turned = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0}
     return {
         "model_type": "gemma4_text",
@@ -261,8 +268,8 @@ def gemma_config(shape: Any) -> dict[str, Any]:
 def layer_matrices(
     rng: np.random.Generator, shape: Any, width: int, attention: dict[str, Array]
 ) -> dict[str, Array]:
-    """Returns the matrices of one layer. width: of its input; attention: tensors of another kind of
-    attention, or empty.
+    """Returns the matrices of one layer. width: width of the layer's input; attention: tensors of another
+    kind of attention, or empty.
     """
     w = {f"self_attn.{name}": value for name, value in attention.items()}
     if not attention:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""ggml's RPC server with this machine's CPU, in a process of its own, on the loopback interface.
+"""ggml's RPC server with this machine's CPU, in a separate process on the loopback interface.
 
-Needs a llama.cpp with the RPC backend, or GGML_BACKEND_PATH naming one.
+Needs a llama.cpp with the RPC backend, or this backend in GGML_BACKEND_PATH.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ start(sys.argv[1].encode(), None, 1, 1, ctypes.cast(cpu, pointer))
 
 
 class RpcServer:
-    """Starts on construction; `endpoint` accepts connections."""
+    """An RPC server, which starts on construction. `endpoint` is its address."""
 
     def __init__(self, port: int = 0) -> None:
         with socket.create_server(("127.0.0.1", port)) as free:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`make_sayer`: writes a tiny target that generates a fixed text for any prompt. `make_thinker`: writes one
-that thinks "we" between Gemma 4's control tokens for thoughts and answers "ys"; `THOUGHTFUL` is its template.
+"""`make_sayer`: writes a tiny target that generates a fixed text for any prompt. `make_thinker`: writes a
+target that thinks "we" between Gemma 4's control tokens for thoughts, and then answers "ys"; its template is
+`THOUGHTFUL`.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from helpers import tiny, tiny_tokenizer
 from helpers.tiny_tokenizer import EOS
 from helpers.tiny_tokenizer import tiny_tokenizer as make_tokenizer
 
-THOUGHTFUL = (  # leaves out earlier thoughts
+THOUGHTFUL = (  # this template leaves out earlier thoughts
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if enable_thinking is not defined or enable_thinking %}<|channel>thought\n{% endif %}"
 )
 
 
 def make_thinker(path: Path) -> Path:
-    """Writes the thinking target."""
+    """Writes a target that thinks "we" and answers "ys"."""
     marks = ("<|channel>", "<channel|>")
     return make_sayer(path, "\n", ["w", "e", marks[1], "y", "s"], marks)
 
 
 def make_sayer(path: Path, after: str, says: Sequence[str], control: Sequence[str]) -> Path:
-    """Writes a target that generates the tokens `says`, all different, and then ends, if the prompt ends with
-    the character `after`. control: texts of two control tokens, which replace ChatML's.
+    """Writes a target that generates the tokens `says` (which must differ) and then ends, if the prompt ends
+    with the character `after`. control: texts of two control tokens, which replace ChatML's.
     """
     spec = tiny.TargetSpec(n_layers=2, mixing=0.05, chat_template=False)
     tokenizer = make_tokenizer()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp serve` as a separate process, and clients that check that other requests do not disturb them. The
-server has one thread, since two would wait for each other on a busy machine.
+server has one thread, because two threads would wait for each other on a busy machine.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def start_server(
     environment: Mapping[str, str] | None = None,
     program: Sequence[str] = ("-m", "eaglecpp"),
 ) -> subprocess.Popen[bytes]:
-    """Starts a server on that port. Raises RuntimeError if it does not start."""
+    """Starts a server on this port. Raises RuntimeError if the server does not start."""
     command = [
-        sys.executable, "-P",  # not the checkout, which has no extension
+        sys.executable, "-P",  # -P: do not import from the checkout, which has no extension
         *program, "serve", str(model), "--port", str(port), "-t", "1", *options,
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
@@ -56,9 +56,10 @@ def start_server(
 
 
 class Bystanders:
-    """`with Bystanders(url, model)`: one thread polls `/health`, one reads streams, until the end.
+    """`with Bystanders(url, model)`: until the block ends, one thread polls `/health` and another reads
+    streams.
 
-    longest: the longest wait of each in seconds. texts: complete answers. errors: failures.
+    longest: longest wait of each thread in seconds. texts: complete answers. errors: failures.
     """
 
     def __init__(self, url: str, model: str) -> None:
@@ -100,7 +101,7 @@ class Bystanders:
         time.sleep(0.05)
 
     def _stream(self) -> None:
-        """Reads one stream; returns if no slot is free."""
+        """Reads one stream to its end; returns early if no slot is free."""
         options = {"num_predict": 200, "ignore_eos": True, "temperature": 0}
         body = {"model": self.model, "prompt": "What is len?", "options": options}
         last, rows = time.monotonic(), []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Models of real sizes whose files are headers followed by a hole, for the counting device in its idle mode,
-which computes nothing. Such a model costs the same waits and bytes as a real one.
+"""Models of real sizes, whose files consist of a header and a hole. They are for the counting device in its
+idle mode, which does not compute. Such a model costs the same waits and bytes as a real one.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def write_target(path: Path, n_layers: int = N_LAYERS) -> None:
 
 
 def write_drafter(path: Path, n_layers: int = N_LAYERS) -> None:
-    """Writes an EAGLE-3 drafter for it, with the target's embeddings and its own vocabulary."""
+    """Writes an EAGLE-3 drafter for such a target, with the target's embeddings and a vocabulary of its
+    own.
+    """
     writer = GGUFWriter(path, "eagle3")
     add_sizes(writer, replace(SPEC, n_layers=1), N_VOCAB)
     writer.add_head_count_kv(N_KV_HEADS)
@@ -110,7 +112,9 @@ def write_drafter(path: Path, n_layers: int = N_LAYERS) -> None:
 
 
 def write_block_drafter(path: Path, kind: str) -> None:
-    """Writes a "dflash", "dspark" or "dflash2" drafter of two layers for it, with the target's tables."""
+    """Writes a "dflash", "dspark" or "dflash2" drafter of two layers for such a target, with the target's
+    tables.
+    """
     writer = GGUFWriter(path, "dflash")
     add_sizes(writer, replace(SPEC, n_layers=2), N_VOCAB)
     writer.add_head_count_kv(N_KV_HEADS)

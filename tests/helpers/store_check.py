@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`store_problems`: checks everything that must hold for a store at any moment, including right after a kill.
 
-Written from docs/models.md, without the code it checks: only json, hashlib and the file system.
+The check follows docs/models.md and uses only json, hashlib and the file system, not the store's own code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 
 
 def store_problems(root: Path) -> list[str]:
-    """Returns the problems of a store: broken manifests, missing or damaged blobs, unknown files."""
+    """Lists the problems of a store: broken manifests, missing or damaged blobs, unknown files."""
     problems = []
     for path in manifest_files(root):
         try:
@@ -40,7 +40,7 @@ def store_problems(root: Path) -> list[str]:
 
 
 def orphans(root: Path) -> list[str]:
-    """Returns the blobs that no manifest names, and files left in the temporary folder."""
+    """Returns the blobs that no manifest names, and files that are left in the temporary folder."""
     named = set()
     for path in manifest_files(root):
         manifest = json.loads(path.read_bytes())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Shared by tests of stores: types of their fixtures (tests/unit/store/conftest.py), and a Hub cache."""
+"""Shared by tests of stores: types for the fixtures of tests/unit/store/conftest.py, and a Hub cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OllamaModel = Callable[..., Path]
 
 @dataclass(frozen=True)
 class Tiny:
-    """A tiny target, its drafter as GGUF and as checkpoint, and a target that does not fit it."""
+    """A tiny target, its drafter as GGUF and as checkpoint, and a target that does not fit this drafter."""
 
     target: Path
     draft: Path
@@ -33,7 +33,7 @@ class Tiny:
 
 
 def make_model(stores: Stores, text: str, name: str = "m", **options: Any) -> StoredModel:
-    """Creates the model of a Modelfile."""
+    """Creates the model of a Modelfile in a store."""
     modelfile = Modelfile.from_text(text)
     return create_model(stores, ModelName.parse(name), modelfile, Path.cwd(), **options).model
 
@@ -53,7 +53,7 @@ def files_of(tiny: Tiny) -> dict[str, bytes]:
 
 
 def put_into_ollama(store: Path, name: str, layers: Layers, config: bytes = CONFIG) -> Path:
-    """Writes a model into an Ollama store; returns the path of its manifest."""
+    """Writes a model into an Ollama store; returns the path of the model's manifest."""
     for data in (config, *(data for _, data in pairs_of(layers))):
         blob = store / "blobs" / digest_of(data).replace(":", "-")
         blob.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def put_into_cache(home: Path, repo: str, files: Mapping[str, bytes]) -> None:
 
 
 def rename_token(source: Path, out: Path, token: int) -> Path:
-    """Writes the target with another text for one token."""
+    """Writes the tiny target with another text for one token."""
     import gguf
 
     reader = gguf.GGUFReader(source)

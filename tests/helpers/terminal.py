@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Runs a command in a real pseudo-terminal and reads its screen, including scrolled-off lines.
+"""Runs a command in a real pseudo-terminal and reads the screen, including lines that have scrolled off.
 
-pexpect runs the command and passes keys; pyte is the terminal: it draws, and it answers questions about the
-cursor.
+pexpect runs the command and passes keys. pyte is the terminal, which draws the screen and answers questions
+about the cursor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PASTE_BEGIN, _PASTE_END = "\x1b[200~", "\x1b[201~"
 
 
 class Terminal:
-    """A terminal of `columns` x `rows`; close it, or use it as a context manager."""
+    """A terminal of `columns` x `rows`; must be closed, or used as a context manager."""
 
     def __init__(
         self, command: Sequence[str], cwd: Path, *, columns: int = 100, rows: int = 30, **env: str
@@ -60,19 +60,19 @@ class Terminal:
         self.process.send(keys)
 
     def paste(self, text: str) -> None:
-        """Pastes a block; marks it only if the program asked for bracketed paste. Limited to the 4 KB of the
-        terminal driver's buffer, since the screen is not read meanwhile.
+        """Pastes a block of up to 4 KB, the size of the terminal driver's buffer, because the screen is not
+        read meanwhile. The block is marked only if the program turned on bracketed paste.
         """
         text = text.replace("\n", "\r")
         is_marked = self.raw.rfind("\x1b[?2004h") > self.raw.rfind("\x1b[?2004l")
         self.process.send(_PASTE_BEGIN + text + _PASTE_END if is_marked else text)
 
     def wait(self, text: str, *, count: int = 1, seconds: float = PATIENCE_S) -> None:
-        """Reads until the text appears `count` times; fails with the screen."""
+        """Reads the screen until the text appears `count` times; a failure shows the screen."""
         self.wait_until(lambda: self.text.count(text) >= count, f"{count} times {text!r}", seconds)
 
     def wait_for_prompt(self) -> None:
-        """Reads until an empty prompt waits for input."""
+        """Reads the screen until an empty prompt waits for input."""
         self.wait_until(lambda: self.line.startswith(">>> Send a message"), "a prompt")
 
     def say(self, line: str, answer: str, *, count: int = 1) -> None:
@@ -87,21 +87,23 @@ class Terminal:
         return self.wait_for_end()
 
     def wait_until(self, holds: Callable[[], bool], what: str = "it", seconds: float = PATIENCE_S) -> None:
-        """Reads until a condition holds; fails with `what` at the timeout or when the command ends."""
+        """Reads the screen until a condition holds. Fails with the message `what` at the timeout, or when the
+        command ends.
+        """
         end = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < end, f"{what} did not come:\n{self.text}"
             assert self._read() or holds(), f"the command ended without {what}:\n{self.text}"
 
     def wait_for_end(self) -> int:
-        """Reads to the end; returns the exit status."""
+        """Reads until the command ends, and returns its exit status."""
         while self._read():
             pass
         self.process.close()
         return int(self.process.exitstatus if self.process.exitstatus is not None else -1)
 
     def _read(self) -> bool:
-        """Reads the available output; returns False at the end."""
+        """Reads the available output; returns False if the command has ended."""
         try:
             data = self.process.read_nonblocking(65536, timeout=0.1)
         except pexpect.TIMEOUT:

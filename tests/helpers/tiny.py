@@ -37,7 +37,7 @@ Weights = dict[str, Array]
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """Shape of a tiny target. `mixing` is the size of what the blocks add, relative to the embedding."""
+    """Shape of a tiny target. `mixing` is the size of the blocks' outputs relative to the embedding."""
 
     arch: str = "llama"
     n_layers: int = 8
@@ -85,7 +85,9 @@ class TargetSpec:
 
 @dataclass(frozen=True)
 class TinyTarget:
-    """One target in both forms; `weights` under HF names, `gguf` in the requested type."""
+    """A target as GGUF and as Hugging Face directory. `weights`: weights under Hugging Face's names; `gguf`:
+    file in the requested type.
+    """
 
     spec: TargetSpec
     directory: Path
@@ -99,7 +101,9 @@ class TinyTarget:
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and the checkpoint directory of its drafter; `layers`: boundary ids of its features."""
+    """A target and the checkpoint directory of its drafter; `layers`: boundary ids of the drafter's
+    features.
+    """
 
     target: TinyTarget
     checkpoint: Path
@@ -115,8 +119,8 @@ class ConvertedPair:
 
 
 def target_weights(spec: TargetSpec, tokenizer: Tokenizer) -> Weights:
-    """Returns random weights under HF names. Control tokens are never likely; the head prefers printable
-    text.
+    """Returns random weights of a target under Hugging Face's names. Control tokens are never likely; the
+    head prefers printable text.
     """
     rng = np.random.default_rng(spec.seed)
     n_vocab, width, inner = len(tokenizer.tokens), spec.n_embd, spec.n_heads * spec.head_dim
@@ -128,7 +132,7 @@ def target_weights(spec: TargetSpec, tokenizer: Tokenizer) -> Weights:
         return (1.0 + rng.normal(0.0, 0.1, n)).astype(np.float32)
 
     embedding = normal(n_vocab, width, std=1.0)
-    embedding[:, 0] = 2.0  # a constant by which a row of the drafter attends to itself
+    embedding[:, 0] = 2.0  # a constant component, by which a row of the drafter attends to itself
     head = successor_head(rng, embedding, tokenizer)
     w: Weights = {
         "model.embed_tokens.weight": embedding,
@@ -161,7 +165,8 @@ def target_weights(spec: TargetSpec, tokenizer: Tokenizer) -> Weights:
 
 
 def successor_head(rng: np.random.Generator, embedding: Array, tokenizer: Tokenizer) -> Array:
-    """Returns a head under which each token has three likely successors, close enough for context to choose.
+    """Returns a head that gives each token three likely successors with similar logits, so that the context
+    chooses among them.
 
     One successor in twenty may be any byte; the rest is printable text. Control tokens never follow.
     """
@@ -218,7 +223,7 @@ GGUF_NAMES = {
 
 
 def gguf_tensors(spec: TargetSpec, weights: Weights) -> Weights:
-    """Returns the same weights under GGUF names, q and k rows in the architecture's RoPE order."""
+    """Returns the target's weights under GGUF names; rows of q and k are in the architecture's RoPE order."""
     top = {"model.embed_tokens": "token_embd", "lm_head": "output", "model.norm": "output_norm"}
     tensors: Weights = {}
     for name, value in weights.items():
@@ -243,7 +248,9 @@ def _stored(value: Array, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
 def add_sizes(
     writer: gguf.GGUFWriter, spec: TargetSpec, n_vocab: int, lengths: tuple[int, int] | None = None
 ) -> None:
-    """Adds the keys of every architecture. lengths: of keys and values, if they differ from head_dim."""
+    """Adds the keys that every architecture has. lengths: widths of keys and values, if they differ from
+    head_dim.
+    """
     n_key, n_value = lengths or (spec.head_dim, spec.head_dim)
     writer.add_context_length(spec.n_ctx)
     writer.add_embedding_length(spec.n_embd)
@@ -258,7 +265,7 @@ def add_sizes(
 
 
 def add_settings(writer: gguf.GGUFWriter, settings: Mapping[str, Any]) -> None:
-    """Adds keys of the architecture, named without its prefix. They replace earlier values."""
+    """Adds keys of the architecture, which are given without its prefix. They replace earlier values."""
     for key, setting in settings.items():
         name = f"{writer.arch}.{key}"
         writer.kv_data[0].pop(name, None)
@@ -279,7 +286,7 @@ def write_gguf(
     settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the target as GGUF, matrices in `dtype` (F32, F16, Q8_0, ...), vectors in F32. `arch`:
-    architecture of the header; `settings`: keys that add to or replace the header's, without the
+    architecture of the header; `settings`: additional or replaced keys of the header, without the
     architecture's prefix.
     """
     arch = arch or spec.arch
@@ -316,9 +323,9 @@ def copying_drafter(target: TinyTarget, layers: list[int], plain: list[int]) -> 
     """Returns an EAGLE-3 layer that predicts `target`, under SafeAILab names. See the module's docstring.
 
     Attention scores come only from the constant component of the embedding, so RoPE makes every row attend
-    mostly to itself; the values carry the embedding minus a part of the feature branch. That part keeps the
-    fed-back state from growing: without the post-norm feed the residual would hold the sum of all drafted
-    embeddings.
+    mostly to itself; the values carry the embedding minus a part of the feature branch. Subtracting this part
+    keeps the fed-back state from growing. Otherwise, without the post-norm feed, the residual would be the
+    sum of all drafted embeddings.
     """
     spec, rng = target.spec, np.random.default_rng(target.spec.seed + 1000)
     width, n_pairs, groups = spec.n_embd, 3, spec.n_heads // spec.n_kv_heads
@@ -329,7 +336,7 @@ def copying_drafter(target: TinyTarget, layers: list[int], plain: list[int]) -> 
 
     basis = np.linalg.qr(rng.normal(size=(width, width)))[0].astype(np.float32)
     attend = noise(spec.head_dim, 2 * width, std=0.02)
-    attend[:n_pairs, 0] += 4.0  # u[0] is the normed constant, about 2
+    attend[:n_pairs, 0] += 4.0  # u[0] is the normalised constant component, about 2
     q, k = np.tile(attend, (spec.n_heads, 1)), np.tile(attend, (spec.n_kv_heads, 1))
     v = basis @ np.concatenate([np.eye(width), -0.9 * np.eye(width)], axis=1)
     heads = basis.T.reshape(width, spec.n_kv_heads, 1, spec.head_dim) / groups
@@ -356,7 +363,7 @@ def copying_drafter(target: TinyTarget, layers: list[int], plain: list[int]) -> 
 
 def fusing_drafter(target: TinyTarget) -> Weights:
     """Returns an EAGLE-1 layer that predicts `target`, under SafeAILab's names: fc passes on the embedding
-    with the weights of the target's final norm, the rest adds a little.
+    with the weights of the target's final norm, and the rest of the layer changes little.
     """
     spec, rng = target.spec, np.random.default_rng(target.spec.seed + 2000)
     width, inner, n_ff = spec.n_embd, spec.n_heads * spec.head_dim, 2 * spec.n_embd
@@ -382,7 +389,7 @@ def fusing_drafter(target: TinyTarget) -> Weights:
 
 
 def make_eagle1(directory: Path, target: TinyTarget) -> Pair:
-    """Writes EAGLE-1 for a target as SafeAILab does: one `pytorch_model.bin`, without a head."""
+    """Writes an EAGLE-1 drafter for a target as SafeAILab does: one `pytorch_model.bin`, without a head."""
     import torch
 
     spec = target.spec
@@ -409,7 +416,7 @@ def make_deepspec(directory: Path, target: TinyTarget) -> Pair:
     weights = {name.replace("midlayer.", "layers.0."): value for name, value in layer.items()}
     rng = np.random.default_rng(spec.seed + 3000)
     for x in "qk":
-        scale = 2.5 + rng.normal(0.0, 0.2, spec.head_dim)  # attention as sharp as without norms
+        scale = 2.5 + rng.normal(0.0, 0.2, spec.head_dim)  # attention becomes as sharp as without norms
         weights[f"layers.0.self_attn.{x}_norm.weight"] = scale.astype(np.float32)
     weights["embed_tokens.weight"] = target.weights["model.embed_tokens.weight"]
     config = spec.config(target.n_vocab) | {
@@ -448,13 +455,14 @@ def converted_pair(directory: Path, kind: str = "eagle3", spec: TargetSpec | Non
 
 
 def make_eagle3(folder: Path, target: TinyTarget, *, new: bool = False) -> Pair:
-    """Writes EAGLE-3, or EAGLE 3.1, for a target of any architecture."""
+    """Writes an EAGLE-3 or EAGLE 3.1 drafter for a target of any architecture."""
     spec, tokenizer = target.spec, tiny_tokenizer()
     layers = [2, spec.n_layers // 2, spec.n_layers - 3]
     plain = [i for i in range(len(tokenizer.tokens)) if tokenizer.is_plain(i)]
     weights: dict[str, Any] = dict(copying_drafter(target, layers, plain))
     if new:
-        # fc_norm scales each feature to rms 1; the features are already close to that, so the same fc works
+        # fc_norm scales each feature to rms 1; the features have nearly that size already, so the same fc
+        # works
         weights |= {f"fc_norm.{i}.weight": np.ones(spec.n_embd, np.float32) for i in range(len(layers))}
     weights["d2t"] = np.array(plain) - np.arange(len(plain))
     weights["t2d"] = np.isin(np.arange(target.n_vocab), plain)

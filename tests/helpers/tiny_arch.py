@@ -4,8 +4,8 @@ recurrent state next to attention (`lfm2`), states that llama.cpp cannot rewind 
 `granitehybrid`), latent attention (`deepseek2`), and a mixture of experts (`qwen3moe`). Also two targets with
 a head for further tokens (`glm4moe`, `qwen35`).
 
-Their weights are variations of `helpers.tiny.make_pair`'s: the residual stream stays mostly the token
-embedding, so the hand-built drafter is right about half the time. GGUF only; random weights.
+The weights are variations of those of `helpers.tiny.make_pair`: the residual stream stays mostly the token
+embedding, so the hand-built drafter is right about half the time. The targets exist only as GGUF files.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
 WINDOW = 13
 N_EXPERTS = 8
-_ATTENTION_LAYERS = (1, 4, 6)  # of the hybrid; the other layers are short convolutions
+# the layers of the hybrid target with attention; its other layers are short convolutions
+_ATTENTION_LAYERS = (1, 4, 6)
 _L_CACHE = 3
-_CONV, _STATE, _RANK, _N_SSM_HEADS = 4, 8, 4, 4  # of the recurrent targets
-_N_EXPERTS, _N_USED, _N_EXPERT_FF = 4, 2, 32  # of the target with latent attention
+_CONV, _STATE, _RANK, _N_SSM_HEADS = 4, 8, 4, 4  # sizes of the recurrent targets
+_N_EXPERTS, _N_USED, _N_EXPERT_FF = 4, 2, 32  # sizes of the experts of the target with latent attention
 LATENT_CONFIG: dict[str, Any] = {
     "num_attention_heads": 4,
     "q_lora_rank": 48,
@@ -61,7 +62,7 @@ LATENT_CONFIG: dict[str, Any] = {
 
 
 def make_windowed(directory: Path) -> Models:
-    """`gemma3`: five of six layers see only the last `WINDOW` positions."""
+    """Writes a `gemma3` target: five of six layers see only the last `WINDOW` positions."""
     spec = TargetSpec(arch="gemma3")
 
     keys = {"attention.sliding_window": WINDOW, "attention.head_count_kv": spec.n_kv_heads}
@@ -80,7 +81,7 @@ def make_windowed(directory: Path) -> Models:
 
 
 def make_hybrid(directory: Path) -> Models:
-    """`lfm2`: short convolutions with a recurrent state, and three layers of attention."""
+    """Writes an `lfm2` target: short convolutions with a recurrent state, and three layers of attention."""
     spec = TargetSpec(arch="lfm2", n_kv_heads=4, head_dim=16)
 
     keys = {"shortconv.l_cache": _L_CACHE, "attention.head_count_kv": _attention_heads(spec)}
@@ -107,8 +108,8 @@ def make_hybrid(directory: Path) -> Models:
 
 
 def make_latent(directory: Path, *, chat_template: bool = False) -> Models:
-    """`deepseek2`, the architecture of Kimi K2: latent attention, yarn, and experts from block 1 on. The
-    drafter is a Llama layer.
+    """Writes a `deepseek2` target (the architecture of Kimi K2): latent attention, yarn, and experts from
+    block 1 on. The drafter is a Llama layer.
     """
     spec, c = TargetSpec(arch="deepseek2", chat_template=chat_template), LATENT_CONFIG
     cached = c["kv_lora_rank"] + c["qk_rope_head_dim"], c["kv_lora_rank"]
@@ -189,7 +190,7 @@ def _latent_tensors(spec: TargetSpec) -> Weights:
 
 
 def make_mixture(directory: Path) -> Models:
-    """`qwen3moe`: two of eight experts per token in every layer."""
+    """Writes a `qwen3moe` target: two of eight experts per token in every layer."""
     spec = TargetSpec(arch="qwen3moe")
 
     keys = {"attention.head_count_kv": spec.n_kv_heads, "expert_count": N_EXPERTS, "expert_used_count": 2}
@@ -212,8 +213,8 @@ def make_mixture(directory: Path) -> Models:
 
 
 def make_seeing(directory: Path, arch: str) -> Models:
-    """`qwen2vl`, or `qwen3vl`, whose image rows have values for two blocks. Both number image rows by line
-    and column (M-RoPE).
+    """Writes a `qwen2vl` or `qwen3vl` target; in `qwen3vl`, image rows also have values for two blocks. Both
+    architectures number image rows by line and column (M-RoPE).
     """
     spec, tokenizer = TargetSpec.of(arch.removesuffix("vl")), tiny_tokenizer()
     weights, target = target_weights(spec, tokenizer), directory / f"target-{arch}.gguf"
@@ -228,9 +229,10 @@ def make_seeing(directory: Path, arch: str) -> Models:
 def make_with_head(
     directory: Path, arch: str = "glm4moe", without: str = "", sections: tuple[int, ...] = ()
 ) -> Path:
-    """`glm4moe`, `qwen35` with its recurrent states, or `hy_v3`, with a head for further tokens (MTP) as the
-    last block; `hy_v3` has two. The head reads the embedding of the last token, which is nearly all that the
-    target depends on. without: a tensor of the head to leave out. sections: of its rotations.
+    """Writes a `glm4moe`, `qwen35` or `hy_v3` target with a head for further tokens (MTP) as the last block;
+    `hy_v3` has two heads, and `qwen35` recurrent states. The head reads the embedding of the last token,
+    which nearly determines the target's output. without: a tensor of the head to leave out. sections:
+    sections of the head's rotations (M-RoPE).
     """
     return _write_with_head(
         directory / f"target-{arch}.gguf",
@@ -241,7 +243,7 @@ def make_with_head(
 
 
 def make_head_file(directory: Path, arch: str) -> Path:
-    """Writes the heads of `make_with_head` into a separate file."""
+    """Writes the heads of `make_with_head` into a separate GGUF file."""
     n_layers = TargetSpec(arch=arch).n_layers
     trunk = tuple(f"blk.{i}." for i in range(n_layers))
     return _write_with_head(directory / f"head-{arch}.gguf", arch, lambda name: not name.startswith(trunk))
@@ -274,7 +276,8 @@ def _write_with_head(
     elif arch == "qwen35":
         keys |= _add_linear_attention(out, spec, rng)
     else:
-        keys |= {"expert_feed_forward_length": _N_EXPERT_FF}  # for experts that no block has
+        # keys for experts that no block of this target has
+        keys |= {"expert_feed_forward_length": _N_EXPERT_FF}
     if sections:
         keys |= {"rope.dimension_sections": list(sections)}
     _write(path, spec, tokenizer, keys, {name: data for name, data in out.items() if keep(name)})
@@ -282,9 +285,9 @@ def _write_with_head(
 
 
 def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
-    """`gemma4`, with windows in all but every fourth block, and the assistant that drafts for it: two blocks
-    without keys and values of their own, twice as wide. sizes: other sizes of the assistant (`n_kv_heads`,
-    `head_dim`).
+    """Writes a `gemma4` target, with windows in all but every fourth block, and its assistant. The assistant
+    drafts with two blocks, which are twice as wide and have no keys and values of their own. sizes: changed
+    sizes of the assistant (`n_kv_heads`, `head_dim`).
     """
     spec = TargetSpec(arch="gemma4")
     tokenizer = tiny_tokenizer()
@@ -308,7 +311,7 @@ def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
         for name in ("attn_k", "attn_v", "attn_k_norm"):
             del own[f"blk.{i}.{name}.weight"]
         own[f"blk.{i}.layer_output_scale.weight"] = np.ones(1, np.float32)
-    # the target's output, given the last token alone
+    # the target's output as a function of the last token alone
     head, kept = out["output.weight"], np.linalg.qr(rng.normal(size=(small.n_embd, width)))[0].T
     own["token_embd.weight"] = (head @ kept).astype(np.float32)
     del own["output.weight"]
@@ -331,7 +334,7 @@ def _add_gemma_norms(out: Weights, n_layers: int, width: int, head_dim: int) -> 
 
 
 def _add_experts(out: Weights, spec: TargetSpec, rng: np.random.Generator) -> dict[str, Any]:
-    """Adds the experts of the head; the blocks before it are dense."""
+    """Adds the experts of the MTP head; the blocks before the head are dense."""
     head = f"blk.{spec.n_layers}"
     out[f"{head}.ffn_gate_inp.weight"] = rng.normal(0.0, 0.1, (_N_EXPERTS, spec.n_embd)).astype(np.float32)
     out[f"{head}.exp_probs_b.bias"] = np.zeros(_N_EXPERTS, np.float32)
@@ -350,7 +353,7 @@ def _expert_keys(n_dense: int) -> dict[str, Any]:
 
 
 def _add_linear_attention(out: Weights, spec: TargetSpec, rng: np.random.Generator) -> dict[str, Any]:
-    """Adds linear attention to three of four blocks; the queries of the others get a gate."""
+    """Adds linear attention to three of four blocks; in all other blocks, the queries get a gate."""
     n_state, n_groups, n_heads, n_kernel = 16, 2, 4, 4
     n_key, n_value = n_state * n_groups, n_state * n_heads
     for i in range(spec.n_layers + 1):
@@ -382,7 +385,7 @@ def _add_linear_attention(out: Weights, spec: TargetSpec, rng: np.random.Generat
 
 
 def make_recurrent(directory: Path) -> Models:
-    """`mamba`: only recurrent states, which llama.cpp cannot rewind."""
+    """Writes a `mamba` target: only recurrent states, which llama.cpp cannot rewind."""
     spec = TargetSpec(arch="mamba")
     inner = 2 * spec.n_embd
 
@@ -413,7 +416,7 @@ def make_recurrent(directory: Path) -> Models:
 
 
 def make_forgetful_hybrid(directory: Path, spec: TargetSpec | None = None, n_state: int = _STATE) -> Models:
-    """`granitehybrid`: Mamba 2's states and three layers of attention."""
+    """Writes a `granitehybrid` target: Mamba 2's states and three layers of attention."""
     spec = spec or TargetSpec(arch="granitehybrid", n_kv_heads=4, head_dim=16)
     inner, n_conv = 2 * spec.n_embd, 2 * spec.n_embd + 2 * n_state
 
@@ -467,7 +470,7 @@ def _drafted_for(target: Path, spec: TargetSpec, weights: Weights) -> Models:
 
 
 def _attention_heads(spec: TargetSpec) -> list[int]:
-    """Returns the number of heads of keys and values by layer; most layers have none."""
+    """Returns the number of KV heads of each layer; most layers have no attention."""
     return [spec.n_kv_heads * (i in _ATTENTION_LAYERS) for i in range(spec.n_layers)]
 
 
@@ -479,7 +482,7 @@ def _drop_attention(out: Weights, layer: int) -> None:
 def _random(
     rng: np.random.Generator, prefix: str, rows: Iterable[tuple[str, tuple[int, ...], float]]
 ) -> Weights:
-    """Returns random weights. rows: name, shape, size."""
+    """Returns random weights. rows: (name, shape, typical size of a value) of each tensor."""
     return {f"{prefix}{name}": rng.normal(0.0, std, shape).astype(np.float32) for name, shape, std in rows}
 
 

@@ -32,7 +32,9 @@ _POOLINGS = ("none", "mean", "cls", "last", "rank")
 
 @dataclass(frozen=True)
 class BertSpec:
-    """n_labels: of a classification head; 0 = no head. pooling: "" leaves the key out."""
+    """Shape of an embedding model. n_labels: labels of a classification head, 0 = no head. pooling: kind of
+    pooling, "" = leave the key out.
+    """
 
     n_layers: int = 2
     n_embd: int = 64
@@ -45,8 +47,8 @@ class BertSpec:
 
 
 def make_bert(path: Path, spec: BertSpec = BertSpec(), *, tokenizer: str = "bert", **keys: Any) -> Path:
-    """tokenizer: "bert" (WordPiece) or "t5" (XLM-RoBERTa's). keys: tokenizer keys that replace the defaults;
-    None leaves a key out.
+    """Writes an embedding model with random weights. tokenizer: "bert" (WordPiece) or "t5" (XLM-RoBERTa's).
+    keys: tokenizer keys that replace the defaults, None = leave a key out.
     """
     tokens = _word_pieces() if tokenizer == "bert" else _unigrams()
     return write_bert(path, spec, tokens, _weights(spec, len(tokens)), tokenizer, keys)
@@ -60,7 +62,9 @@ def write_bert(
     tokenizer: str = "bert",
     keys: Mapping[str, Any] | None = None,
 ) -> Path:
-    """weights: by GGUF name. Norms, biases and embedding tables are written in F32, the rest in F16."""
+    """Writes an embedding model as GGUF. weights: tensors by GGUF name. Norms, biases and embedding tables
+    are written in F32, the rest in F16.
+    """
     writer = gguf.GGUFWriter(path, "bert")
     writer.add_name("tiny-bert")
     writer.add_context_length(spec.n_ctx)
@@ -101,8 +105,8 @@ def write_bert(
 
 
 def _word_pieces() -> list[str]:
-    """Returns word pieces as llama.cpp writes them: a piece at the start of a word begins with U+2581, others
-    do not.
+    """Returns word pieces in llama.cpp's form: a piece at the start of a word begins with U+2581, and all
+    other pieces do not.
     """
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     signs = list(".,:;!?()0123456789")
@@ -152,7 +156,7 @@ _NAMES = {
 
 
 def convert_bert(directory: Path, out: Path) -> Path:
-    """Converts a directory of sentence transformers: BERT with mean pooling."""
+    """Converts the directory of a sentence transformer (BERT with mean pooling) to GGUF."""
     from safetensors.numpy import load_file
 
     config = json.loads((directory / "config.json").read_text())

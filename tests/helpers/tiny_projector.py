@@ -23,9 +23,9 @@ N_ROWS = {"gemma3": (IMAGE // PATCH // MERGE) ** 2, "janus_pro": (IMAGE // PATCH
 
 
 def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float = 1.0, **keys: Any) -> Path:
-    """n_embd: width of the target's embeddings. kind: "gemma3", "janus_pro", "qwen2vl_merger", or
-    "hunyuanvl", which loads but cannot encode. size: approximate size of the rows. keys: metadata that
-    replaces the writer's, by the name after `clip.vision.`.
+    """Writes a projector with random weights. n_embd: width of the target's embeddings. kind: "gemma3",
+    "janus_pro", "qwen2vl_merger", or "hunyuanvl", which loads but cannot encode. size: approximate size of
+    the rows. keys: metadata that replaces the writer's, by their names after `clip.vision.`.
     """
     rng = np.random.default_rng(3)
     wide, inner, n_patches = 32, 64, (IMAGE // PATCH) ** 2
@@ -49,7 +49,8 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
     writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
     tensors = {"v.patch_embd.weight": normal(wide, 3, PATCH, PATCH)}
     if kind == "qwen2vl_merger":
-        tensors["v.patch_embd.weight.1"] = normal(wide, 3, PATCH, PATCH)  # for the second frame of a video
+        # weights for the second frame of a video
+        tensors["v.patch_embd.weight.1"] = normal(wide, 3, PATCH, PATCH)
     else:
         tensors |= {"v.patch_embd.bias": normal(wide), "v.position_embd.weight": normal(n_patches, wide)}
     for name in ("v.post_ln", "v.blk.0.ln1", "v.blk.0.ln2"):
@@ -58,7 +59,7 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
         tensors |= {f"v.blk.0.{name}.weight": normal(wide, wide), f"v.blk.0.{name}.bias": normal(wide)}
     up, down = (
         ("ffn_down", "ffn_up") if kind == "gemma3" else ("ffn_up", "ffn_down")
-    )  # llama.cpp swaps these two
+    )  # llama.cpp swaps these two tensors
     tensors |= {f"v.blk.0.{up}.weight": normal(inner, wide), f"v.blk.0.{up}.bias": normal(inner)}
     tensors |= {f"v.blk.0.{down}.weight": normal(wide, inner), f"v.blk.0.{down}.bias": normal(wide)}
     if kind == "gemma3":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`write_split`: writes a GGUF as several files, named and marked like those of llama.cpp's gguf-split.
-`rewrite`: copies a GGUF with other keys and tensors.
+`rewrite`: copies a GGUF with changed keys and tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ Tensors = dict[str, NDArray[np.generic]]
 
 
 def write_split(file: Path, stem: Path, n_parts: int) -> list[Path]:
-    """Writes `<stem>-00001-of-0000N.gguf` and so on; all keys are in the first part, tensors are spread."""
+    """Writes `<stem>-00001-of-0000N.gguf` and so on; all keys are in the first part, and the tensors are
+    spread over all parts.
+    """
     reader = gguf.GGUFReader(file)
     arch = str(reader.fields["general.architecture"].contents())
     parts = []
@@ -45,7 +47,9 @@ def copy_keys(
     changed: Mapping[str, Any] = MappingProxyType({}),
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Copies all keys. changed: values to replace or add, None leaves a key out. names: keys to rename."""
+    """Copies all keys of a GGUF. changed: values to replace or add, None = leave a key out. names: new names
+    of renamed keys.
+    """
     kept = {name: entry.contents() for name, entry in reader.fields.items() if not name.startswith("GGUF.")}
     for name, value in (kept | dict(changed)).items():
         if name == "general.architecture" or value is None or value == []:
@@ -65,8 +69,8 @@ def rewrite(
     changed: Mapping[str, Any] = MappingProxyType({}),
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """Copies a file. change: called with its tensors, in their stored layout. changed, names: keys, see
-    `copy_keys`.
+    """Copies a GGUF. change: called with the file's tensors, in their stored layout. changed, names: keys,
+    see `copy_keys`.
     """
     reader = gguf.GGUFReader(file)
     writer = gguf.GGUFWriter(out, str(reader.fields["general.architecture"].contents()))

@@ -29,7 +29,7 @@ WORDS = (
 
 
 def byte_symbols() -> list[str]:
-    """Returns GPT-2's printable character of each byte value."""
+    """Returns the printable character that GPT-2 uses for each byte value."""
     keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
     shifted = iter(range(256, 512))
     return [chr(b) if b in keep else chr(next(shifted)) for b in range(256)]
@@ -37,9 +37,9 @@ def byte_symbols() -> list[str]:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Token texts in id order, and the merges as pairs of texts. kind, pre: llama.cpp's names of the
-    tokenizer and pre-tokenizer. types: of the tokens, unless only the first few are control tokens. ids: of
-    special tokens. name: replaces the model's name.
+    """A tokenizer. It has the token texts in the order of their ids, and the merges as pairs of texts. kind,
+    pre: llama.cpp's names of the tokenizer and pre-tokenizer. types: types of the tokens, unless only the
+    first few are control tokens. ids: ids of special tokens. name: replaces the model's name.
     """
 
     tokens: list[str]
@@ -89,7 +89,7 @@ class Tokenizer:
             (directory / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
     def add_to(self, writer: gguf.GGUFWriter, with_template: bool) -> None:
-        """Adds the `tokenizer.*` fields."""
+        """Adds the `tokenizer.*` fields to a GGUF."""
         normal, control = int(gguf.TokenType.NORMAL), int(gguf.TokenType.CONTROL)
         types = [control if i < len(CONTROL) else normal for i in range(len(self.tokens))]
         writer.add_tokenizer_model(self.kind)
@@ -111,13 +111,13 @@ class Tokenizer:
 
 
 def tiny_tokenizer() -> Tokenizer:
-    """Returns the same tokenizer each time."""
+    """Returns the tiny tokenizer, which is always the same."""
     tokens = [*CONTROL, *byte_symbols()]
     return Tokenizer(tokens, add_words(tokens, "Ġ"))
 
 
 def add_words(tokens: list[str], space: str) -> list[tuple[str, str]]:
-    """Adds to the tokens every prefix of WORDS, one letter longer each time; returns the merges."""
+    """Adds every prefix of each word in WORDS to the tokens, shortest first. Returns the merges."""
     merges: list[tuple[str, str]] = []
     for word in WORDS.split():
         text = space

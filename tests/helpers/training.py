@@ -62,7 +62,7 @@ BLOCK = replace(
 
 
 def draft_ids() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Returns every token id not divisible by three, up to the size of the draft vocabulary."""
+    """Returns a draft vocabulary: the first token ids that are not divisible by three."""
     table = np.full(N_VOCAB, -1, np.int64)
     kept = [v for v in range(N_VOCAB) if v % 3][: SPEC.draft_vocab_size]
     table[kept] = np.arange(len(kept))
@@ -70,7 +70,7 @@ def draft_ids() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def make_sample(n_tokens: int, seed: int, turns: Sequence[int] | None = None, n_aux: int = 3) -> Sample:
-    """Returns random tokens, with labels independent of them."""
+    """Returns a sample of random tokens, with random labels that do not depend on the tokens."""
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, N_VOCAB, n_tokens).astype(np.int32)
     n_top = 6
@@ -86,7 +86,7 @@ def make_sample(n_tokens: int, seed: int, turns: Sequence[int] | None = None, n_
 
 
 class Samples:
-    """A `FeatureSource` of given samples."""
+    """A `FeatureSource` of the given samples."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.samples = samples
@@ -97,12 +97,12 @@ class Samples:
 
 
 def make_source(n_samples: int, seed: int = 1) -> Samples:
-    """Returns samples of 12 to 28 tokens."""
+    """Returns a source of samples with 12 to 28 tokens."""
     return Samples([make_sample(12 + 5 * i % 17, seed * 1000 + i) for i in range(n_samples)])
 
 
 class Recorder:
-    """Records its calls; asks to stop after `n_steps` steps."""
+    """A `Reporter` that records its calls, and asks to stop after `n_steps` steps."""
 
     def __init__(self, n_steps: int = 10**9) -> None:
         self.losses: list[float] = []

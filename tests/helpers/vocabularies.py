@@ -21,7 +21,7 @@ N_CONTROL = 5
 
 
 def _written(path: Path, tokens: list[str], types: list[int], **more: Any) -> Path:
-    """Writes a target for which all tokens but the special ones are likely."""
+    """Writes a target for which all tokens except the special ones are likely."""
     ids = {"bos": 1, "eos": 2, "unknown": 0}
     vocabulary = Tokenizer(tokens, more.pop("merges", []), types=tuple(types), ids=ids, **more)
     spec = TargetSpec()
@@ -38,7 +38,7 @@ def _specials() -> tuple[list[str], list[int]]:
 
 
 def write_bpe(path: Path, pre: str, specials: tuple[str, ...] = ()) -> Path:
-    """Byte-level, with these additional control tokens."""
+    """Writes a target with byte-level BPE and these additional control tokens."""
     made = tiny_tokenizer()
     tokens, types = _specials()
     tokens += [*specials, *made.tokens[4:]]
@@ -53,7 +53,7 @@ def write_bpe(path: Path, pre: str, specials: tuple[str, ...] = ()) -> Path:
 
 
 def _spaced() -> tuple[list[str], list[int], list[tuple[str, str]]]:
-    """Returns tokens, types and merges in SentencePiece's alphabet."""
+    """Returns the tokens, types and merges of a BPE in SentencePiece's alphabet."""
     tokens, types = _specials()
     tokens += [f"<0x{b:02X}>" for b in range(256)]
     types += [int(gguf.TokenType.BYTE)] * 256
@@ -68,13 +68,15 @@ def _spaced() -> tuple[list[str], list[int], list[tuple[str, str]]]:
 
 
 def write_spm(path: Path, name: str = "") -> Path:
-    """SentencePiece. name: of the model; "phi-3" makes special tokens take the white space after them."""
+    """Writes a target with a SentencePiece tokenizer. name: name of the model; with "phi-3", special tokens
+    swallow the white space after them.
+    """
     tokens, types, _ = _spaced()
     scores = tuple(-float(i) for i in range(len(tokens)))
     return _written(path, tokens, types, kind="llama", pre="", scores=scores, name=name)
 
 
 def write_spaced_bpe(path: Path) -> Path:
-    """BPE like Gemma 4's."""
+    """Writes a target with BPE like Gemma 4's."""
     tokens, types, merges = _spaced()
     return _written(path, tokens, types, pre="gemma4", merges=merges, add_bos=False)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A C++ compiler for any system: `zig_cxx.py TARGET ARGUMENT...` runs the compiler of the package ziglang.
 
-Without optimisation, since only compilation is tested.
+It compiles without optimisation, because only compilation is tested.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 if __name__ == "__main__":
     target, *arguments = sys.argv[1:]
-    # zig's name of the instruction set
+    # zig has another name for the instruction set
     arguments = [a.replace("-march=armv8.2-a", "-mcpu=generic") for a in arguments]
     zig = [sys.executable, "-P", "-m", "ziglang", "c++", "-target", target]
     os.execv(sys.executable, [*zig, *arguments, "-O0", "-Wno-unused-command-line-argument"])

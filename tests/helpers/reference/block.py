@@ -3,10 +3,11 @@
 
 The cache holds keys and values made from the target's features alone: g = rms(fc [R_k ..]), then per layer
 k_norm and rope (z-lab/dflash: dflash/model.py; deepseek-ai/DeepSpec:
-deepspec/modeling/dspark/qwen3/modeling.py). A pass runs B rows `[anchor, mask, ..]` after them. DSpark adds a
-bias by the token before each slot (markov_head.py), DFlash2 convolutions over the rows and a lattice of the
-best tokens of neighbouring slots (vllm-project/vllm: model_executor/models/qwen3_dflash2.py).
-Laguna's layer has gates and more norms (the same: laguna.py, laguna_dflash.py).
+deepspec/modeling/dspark/qwen3/modeling.py). A pass runs B rows `[anchor, mask, ..]` after these keys and
+values. DSpark adds a bias that depends on the token before each slot (markov_head.py). DFlash2 adds
+convolutions over the rows and a lattice of the best tokens of neighbouring slots (vllm-project/vllm:
+model_executor/models/qwen3_dflash2.py). Laguna's layer has gates and more norms (vllm-project/vllm:
+laguna.py, laguna_dflash.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .layers import AttentionShape, Rope, attend, linear, rms
 
 @dataclass(frozen=True)
 class BlockPass:
-    """One pass. states: `[B, H]` after the last norm; logits: `[B, Vd]` of the head alone, scaled and capped;
+    """Result of one pass. states: `[B, H]` after the last norm; logits: `[B, Vd]` of the head alone, scaled
+    and capped;
     anchor: the token of row 0.
     """
 
@@ -36,8 +38,9 @@ class BlockPass:
 
 @dataclass(frozen=True)
 class Lattice:
-    """DFlash2's choice, one entry per slot from 1 on: the candidates `[K]` as target ids, best first, and
-    scores `[K before, K]` (slot 1: `[1, K]`, after the anchor).
+    """Candidates of DFlash2, one entry per slot from slot 1 on: the candidates `[K]` as target ids, best
+    first, and the scores of pairs with the previous slot's candidates, `[K before, K]` (slot 1: `[1, K]`,
+    after the anchor).
     """
 
     ids: list[torch.Tensor]
@@ -45,8 +48,8 @@ class Lattice:
 
 
 def block_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the config flat: `dflash_config` overrides the top level. Adds `anchor_first` and `boundaries`
-    (k of R_k), which not all checkpoints state.
+    """Returns the flattened config, in which values of `dflash_config` override the top level. Adds
+    `anchor_first` and `boundaries` (the k of R_k), which some checkpoints do not state.
     """
     flat = {**config, **(config.get("dflash_config") or {})}
     name = (config.get("architectures") or [""])[0]
@@ -59,7 +62,7 @@ def block_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class BlockDrafter:
-    """One drafter with the keys and values of the text read so far, at the rope positions 0, 1, .."""
+    """A block drafter, and the keys and values of the text read so far, at the rope positions 0, 1, .."""
 
     def __init__(
         self,
@@ -68,7 +71,9 @@ class BlockDrafter:
         embedding: torch.Tensor | None = None,
         head: torch.Tensor | None = None,
     ) -> None:
-        """embedding `[V, H]`, head: the target's, for a checkpoint without its own."""
+        """Builds the drafter from tensors. embedding `[V, H]`, head: the target's tables, for a checkpoint
+        without its own tables.
+        """
         self.config = c = block_config(config)
         self.w = weights
         self.embedding = weights.get("embed_tokens.weight", embedding)
@@ -97,7 +102,7 @@ class BlockDrafter:
     def load(
         cls, directory: Path, embedding: torch.Tensor | None = None, head: torch.Tensor | None = None
     ) -> BlockDrafter:
-        """Reads a checkpoint directory, whose own tables win over the given ones."""
+        """Reads a checkpoint directory. The checkpoint's own tables take precedence over the given tables."""
         weights = {
             name.removeprefix("logit_head.").replace("confidence_proj.", "confidence_head.proj."): tensor
             for name, tensor in load_weights(directory).items()
@@ -124,7 +129,7 @@ class BlockDrafter:
     # Context
 
     def fuse(self, features: torch.Tensor | list[torch.Tensor]) -> torch.Tensor:
-        """Maps `[A, n_rows, Ht]` to g `[n_rows, H]`."""
+        """Maps features `[A, n_rows, Ht]` to the context g `[n_rows, H]`."""
         if self.is_gated:
             norms = [self.w[f"aux_hidden_norms.{a}.weight"] for a in range(len(features))]
             features = [rms(x, w, self.eps) for x, w in zip(features, norms, strict=True)]
@@ -146,8 +151,9 @@ class BlockDrafter:
 
     @torch.no_grad()
     def commit(self, features: torch.Tensor) -> torch.Tensor:
-        """Adds rows for the next positions from features `[A, n_rows, Ht]`; returns their g, from which every
-        layer makes keys and values, Laguna's after its own norm, others without one.
+        """Adds rows for the next positions from features `[A, n_rows, Ht]`. Returns the context g of these
+        rows. Every layer computes keys and values from g; in Laguna's drafters, each layer first applies a
+        norm of its own to g.
         """
         g = self.fuse(features)
         positions = torch.arange(self.n_rows, self.n_rows + len(g))
@@ -156,14 +162,14 @@ class BlockDrafter:
         return g
 
     def read_by(self, i: int, g: torch.Tensor) -> torch.Tensor:
-        """What layer i makes keys and values of the text from."""
+        """Returns the input from which layer i computes keys and values of the text."""
         return rms(g, self.w[f"layers.{i}.input_layernorm.weight"], self.eps) if self.is_gated else g
 
     # The pass over a block
 
     def causal(self, i: int) -> bool:
-        """Returns True if a row of layer i sees only the rows before it: by the config for all layers,
-        otherwise for sliding layers (SpecForge, vLLM; speculators may differ).
+        """Returns True if layer i is causal. The config decides for all layers; if it does not, sliding
+        layers are causal (SpecForge, vLLM; speculators may differ).
         """
         for key in ("is_causal", "causal"):
             if self.config.get(key) is not None:
@@ -176,7 +182,7 @@ class BlockDrafter:
         return int(self.config.get("sliding_window") or 0) if kinds[i] == "sliding_attention" else 0
 
     def visible(self, i: int, n_rows: int) -> torch.Tensor:
-        """Returns bool `[n_rows, a + n_rows]`: the keys that the rows of the block see in layer i."""
+        """Returns the keys that the rows of a block see in layer i, bool `[n_rows, a + n_rows]`."""
         a, window = self.n_rows, self.window(i)
         rows, keys = torch.arange(a, a + n_rows)[:, None], torch.arange(a + n_rows)[None, :]
         seen = (keys < a) | (keys <= rows) if self.causal(i) else torch.ones(n_rows, a + n_rows).bool()
@@ -186,14 +192,16 @@ class BlockDrafter:
         return torch.arange(self.n_rows, self.n_rows + n_rows)
 
     def embedded(self, anchor: int, n_rows: int) -> torch.Tensor:
-        """Returns the block's input `[n_rows, H]`."""
+        """Returns the input of a block, `[n_rows, H]`."""
         ids = [anchor] + [int(self.config["mask_token_id"])] * (n_rows - 1)
         rows = self.embedding[torch.tensor(ids)]  # type: ignore[index]
         scale = math.sqrt(rows.shape[-1]) if self.is_gemma else self.config.get("input_embedding_scale")
         return rows * float(scale or 1.0)
 
     def convolved(self, y: torch.Tensor, x: torch.Tensor, name: str, side: int) -> torch.Tensor:
-        """DFlash2's convolution: row i takes rows i, i - 1, .. of y, with weights computed from x."""
+        """Computes DFlash2's convolution: row i is a sum of the rows i, i - 1, .. of y, with weights computed
+        from x.
+        """
         if f"{name}.base_kernel" not in self.w:
             return y
         base = self.w[f"{name}.base_kernel"]  # [2, taps, H]
@@ -218,7 +226,7 @@ class BlockDrafter:
         return linear(out * (self.config.get("attention_value_scale") or 1.0), self.w, f"{name}.o_proj")
 
     def gates(self, i: int, x: torch.Tensor) -> torch.Tensor:
-        """Laguna's factors on what attention gives, `[n_rows, n_heads]`."""
+        """Returns Laguna's factors on the output of attention, `[n_rows, n_heads]`."""
         return torch.nn.functional.softplus(linear(x, self.w, f"layers.{i}.self_attn.g_proj"))
 
     def feed_forward(self, i: int, x: torch.Tensor) -> torch.Tensor:
@@ -251,14 +259,16 @@ class BlockDrafter:
         return float(self.config.get("output_multiplier") or 1.0)
 
     def head_logits(self, states: torch.Tensor) -> torch.Tensor:
-        """Returns `[B, Vd]`, scaled, then capped."""
+        """Returns the head's logits `[B, Vd]`, scaled, then capped."""
         logits = self.logit_scale * (states @ self.head.T)  # type: ignore[union-attr]
         cap = float(self.config.get("final_logit_softcapping") or 0.0)
         return cap * torch.tanh(logits / cap) if cap else logits
 
     @torch.no_grad()
     def run(self, anchor: int, n_rows: int = 0) -> BlockPass:
-        """Runs the rows of a block after the committed text. n_rows: 0 = as many as trained."""
+        """Runs the rows of a block after the committed text. n_rows: number of rows; 0 = the trained block
+        size.
+        """
         h = self.embedded(anchor, n_rows or self.block)
         for i in range(self.n_layers):
             h = self.layer(i, h)
@@ -268,22 +278,22 @@ class BlockDrafter:
     # Predictions of the slots
 
     def slots(self) -> range:
-        """Returns the rows that predict; the first predicts the token after the anchor."""
+        """Returns the rows that predict a token; the first of them predicts the token after the anchor."""
         return range(0 if self.anchor_first else 1, self.block)
 
     def predecessor(self, token: int) -> torch.Tensor:
-        """Returns `[R]`, by target id."""
+        """Returns the Markov row `[R]` of a token, given by its target id."""
         return self.w["markov_head.markov_w1.weight"][token]
 
     def conditional(self, done: BlockPass, slot: int, token: int) -> torch.Tensor:
-        """Returns `[Vd]`: DSpark's logits of a slot after this token (a target id)."""
+        """Returns DSpark's logits `[Vd]` of a slot, given the token before it (a target id)."""
         if not self.has_markov:
             return done.logits[slot]
         bias = self.w["markov_head.markov_w2.weight"] @ self.predecessor(token)
         return done.logits[slot] + self.logit_scale * bias
 
     def confidence(self, done: BlockPass, slot: int, token: int) -> float:
-        """Returns the logit of the expected acceptance of a slot after this token."""
+        """Returns the logit of the expected acceptance of a slot, given the token before it."""
         weight = self.w["confidence_head.proj.weight"][0]
         read = done.states[slot]
         if len(weight) > len(read):
@@ -291,7 +301,7 @@ class BlockDrafter:
         return float(weight @ read + self.w.get("confidence_head.proj.bias", torch.zeros(1)))
 
     def lattice(self, done: BlockPass) -> Lattice:
-        """Returns DFlash2's candidates and the scores of all pairs."""
+        """Returns DFlash2's candidates, and the scores of all pairs of candidates in neighbouring slots."""
         table, selector = Lattice([], []), "candidate_selector"
         before = torch.tensor([done.anchor])
         for slot in self.slots():
@@ -305,7 +315,7 @@ class BlockDrafter:
         return table
 
     def walk(self, done: BlockPass) -> list[int]:
-        """Returns the greedy chain, as target ids from left to right."""
+        """Returns the greedy chain of drafts, as target ids from left to right."""
         if self.top_k:
             chain, row, table = [], 0, self.lattice(done)
             for ids, scores in zip(table.ids, table.scores, strict=True):
@@ -320,8 +330,8 @@ class BlockDrafter:
 
 
 def slot_distributions(it: BlockDrafter, done: BlockPass, previous: list[int]) -> list[dict[int, float]]:
-    """Returns log-probabilities of each slot by target id, after the anchor and these tokens. For DFlash2
-    they are those of its lattice.
+    """Returns the log-probabilities of each slot by target id, given the anchor and these tokens. For DFlash2
+    they come from its lattice.
     """
     if it.top_k:
         table = it.lattice(done)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Greedy draft-verify with a chain, in PyTorch: the loop behind the published acceptance figures.
 
-One round: draft K tokens from the last committed row, run the target over them, keep the leading run that
-equals the target's argmax plus one token of the target, recompute the drafter's rows with true features.
+One round: draft K tokens from the last committed row, run the target over them, keep the longest prefix that
+equals the target's argmax and add one token of the target, then recompute the drafter's rows with true
+features.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .target import Target
 
 @dataclass
 class ChainRun:
-    """Counts of one generation; per-depth lists have one entry for each draft depth."""
+    """Counts of one generation. Lists have one entry for each draft depth."""
 
     tokens: list[int] = field(default_factory=list)
     rounds: int = 0
@@ -27,12 +28,14 @@ class ChainRun:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens per target forward, bonus token included."""
+        """Tokens per forward pass of the target, including the bonus token."""
         return (sum(self.accepted) + self.rounds) / self.rounds
 
 
 def draft_chain(drafter: Drafter, logits: torch.Tensor, state: torch.Tensor, depth: int) -> list[int]:
-    """Returns `depth` greedy drafts (target ids), given logits and state of the last committed row."""
+    """Returns `depth` greedy drafts (target ids), given the logits and the state of the last committed
+    row.
+    """
     drafts = [int(drafter.target_ids[logits.argmax()])]
     for step in range(1, depth):
         rows, states = drafter.extend(state[None], drafts[-1:], [step - 2], depth=step)
@@ -42,7 +45,7 @@ def draft_chain(drafter: Drafter, logits: torch.Tensor, state: torch.Tensor, dep
 
 
 def generate(target: Target, drafter: Drafter, prompt: Sequence[int], n_tokens: int, depth: int) -> ChainRun:
-    """Runs whole rounds until at least `n_tokens` tokens exist; the first one comes from the prefill."""
+    """Runs whole rounds until at least `n_tokens` tokens exist. The first token comes from the prefill."""
     run = ChainRun(tried=[0] * depth, accepted=[0] * depth)
     target.reset()
     drafter.reset()

@@ -3,7 +3,8 @@
 
 Takes a directory with `config.json` and `.safetensors` (sharded or not) or `.bin` weights; gives the
 flattened config and the tensors as `layers.{i}.*`, `fc.weight`, `norm.weight`, `lm_head.weight`,
-`embed_tokens.weight`, `d2t`. Shares no code with `eaglecpp.convert`, which it checks, and does not validate.
+`embed_tokens.weight`, `d2t`. This module shares no code with `eaglecpp.convert`, because tests check one
+against the other. It does not validate checkpoints.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ Weights = dict[str, torch.Tensor]
 
 
 def canonical_name(name: str) -> str:
-    """Drops a leading `model.`; `midlayer.` becomes `layers.0.` and `midlayer.{i}.` becomes `layers.{i}.`."""
+    """Returns the canonical name of a tensor: drops a leading `model.`; `midlayer.` becomes `layers.0.` and
+    `midlayer.{i}.` becomes `layers.{i}.`.
+    """
     name = name.removeprefix("model.")
     name = re.sub(r"^midlayer\.(?=\d)", "layers.", name)
     name = re.sub(r"^midlayer\.", "layers.0.", name)
@@ -30,13 +33,15 @@ def canonical_name(name: str) -> str:
 
 
 def load_config(directory: Path) -> dict[str, Any]:
-    """Returns `config.json`, with a nested `transformer_layer_config` as the base of the top-level keys."""
+    """Returns the contents of `config.json`. Keys of a nested `transformer_layer_config` are added, unless
+    the top level has them.
+    """
     config: dict[str, Any] = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     return {**(config.get("transformer_layer_config") or {}), **config}
 
 
 def load_weights(directory: Path) -> Weights:
-    """Returns all tensors of the directory: floating ones as fp32, integer and bool ones unchanged."""
+    """Returns all tensors of a directory: floats as fp32, integers and bools unchanged."""
     raw: Weights = {}
     for path in sorted(directory.glob("*.safetensors")):
         raw.update(load_file(path))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""EAGLE-1/2, EAGLE-3 and EAGLE 3.1 drafters in PyTorch: fusion, layers, head, own KV rows.
+"""EAGLE-1/2, EAGLE-3 and EAGLE 3.1 drafters in PyTorch: fusion, layers, head, and the drafter's own KV rows.
 
 Takes the canonical tensors and flattened config of a checkpoint; gives draft logits over the draft vocabulary
 and the state that is fed to the next step. Row p pairs the target's feature at p with the embedding of token
 p + 1 and sits at RoPE position p. Every row runs in full, committed or not. A checkpoint without a norm for
-the feature is EAGLE-1 or 2; Mistral's has norms, which are used.
+the feature is EAGLE-1 or 2; Mistral's EAGLE-1 has norms, and they are used.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from .layers import AttentionShape, LatentAttention, Rope, attention, linear, ml
 
 @dataclass(frozen=True)
 class Switches:
-    """Settings beyond the tensors that change the arithmetic."""
+    """Settings that change the arithmetic and cannot be seen in the tensors."""
 
     norm_before_residual: bool
     norm_output: bool
-    windows: tuple[int, ...]  # per layer, 0 = full attention; the last entry is used for all further layers
+    # sliding window of each layer, 0 = full attention; further layers use the last entry
+    windows: tuple[int, ...]
 
     @staticmethod
     def of(config: dict[str, Any]) -> Switches:
@@ -43,7 +44,9 @@ class Switches:
 
 
 class Drafter:
-    """One drafter with its KV rows: first the committed ones, then the rows of the tree being drafted."""
+    """A drafter with its KV rows: first the committed rows, then the rows of the tree that is being
+    drafted.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,9 @@ class Drafter:
         embedding: torch.Tensor | None = None,
         head: torch.Tensor | None = None,
     ) -> None:
-        """`embedding` `[n_vocab, hidden]` and `head` are the target's, for a checkpoint without its own."""
+        """Builds the drafter from tensors. `embedding` `[n_vocab, hidden]` and `head` are the target's, for a
+        checkpoint without its own tables.
+        """
         self.w, self.config = weights, config
         self.embedding = weights["embed_tokens.weight"] if embedding is None else embedding
         self.head = weights["lm_head.weight"] if head is None else head
@@ -76,7 +81,9 @@ class Drafter:
         embedding: torch.Tensor | None = None,
         head: torch.Tensor | None = None,
     ) -> Drafter:
-        """Reads a checkpoint directory. The embedding and head of the checkpoint win over the ones given."""
+        """Reads a checkpoint directory. The checkpoint's own embedding and head take precedence over the
+        given ones.
+        """
         weights = load_weights(directory)
         embedding = weights.get("embed_tokens.weight", embedding)
         return cls(load_config(directory), weights, embedding, weights.get("lm_head.weight", head))
@@ -85,12 +92,13 @@ class Drafter:
         kind = self.latent or self.shape
         self.cache = [kind.cache() for _ in range(self.n_layers)]
         self.n_committed = 0
-        self.positions = torch.zeros(0, dtype=torch.long)  # of all rows in the cache
-        self.ancestors = torch.zeros(0, 0, dtype=torch.bool)  # of the draft rows; each row includes itself
+        self.positions = torch.zeros(0, dtype=torch.long)  # RoPE positions of all rows in the cache
+        # ancestors of each draft row; a row counts as its own ancestor
+        self.ancestors = torch.zeros(0, 0, dtype=torch.bool)
 
     def fuse(self, features: torch.Tensor) -> torch.Tensor:
         """Maps `[n_aux, n_rows, target_hidden]` to the drafter's input features `[n_rows, hidden]`. EAGLE-1
-        fuses in every step, with the embedding.
+        fuses features with embeddings in every step instead.
         """
         x = torch.cat(list(features), dim=-1)
         if self.fuses_embedding:
@@ -113,7 +121,9 @@ class Drafter:
     def rows(
         self, feature: torch.Tensor, tokens: Sequence[int], positions: torch.Tensor, visible: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Runs rows through all layers; returns logits `[n_rows, n_draft_vocab]` and fed states."""
+        """Runs rows through all layers. Returns logits `[n_rows, n_draft_vocab]`, and the states that are fed
+        to the next step.
+        """
         self.positions = torch.cat([self.positions, positions])
         distance = positions[:, None] - self.positions[None, :]
         h = feature
@@ -126,7 +136,7 @@ class Drafter:
         return normed @ self.head.T, normed if self.switches.norm_output else h
 
     def output(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Returns the input of the head."""
+        """Returns the input of the draft head."""
         return rms(hidden, self.w["norm.weight"], self.eps) if "norm.weight" in self.w else hidden
 
     def layer(
@@ -137,8 +147,8 @@ class Drafter:
         positions: torch.Tensor,
         visible: torch.Tensor,
     ) -> torch.Tensor:
-        """Runs one layer. Layer 0 sees `[embedding ; feature]`, in EAGLE-1 the output of fc; the others are
-        ordinary pre-norm decoder layers.
+        """Runs one layer. Layer 0 reads `[embedding ; feature]`, or in EAGLE-1 the output of fc. All other
+        layers are ordinary pre-norm decoder layers.
         """
         name = f"layers.{i}"
         if f"{name}.input_layernorm.weight" not in self.w and f"{name}.hidden_norm.weight" not in self.w:
@@ -169,7 +179,8 @@ class Drafter:
     def commit(self, features: torch.Tensor, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Appends rows with true features `[n_aux, n_rows, target_hidden]`; row i embeds `tokens[i]`.
 
-        Drops the draft rows. Returns logits `[n_draft_vocab]` and fed state `[hidden]` of the last row.
+        Drops the draft rows. Returns the logits `[n_draft_vocab]` and the fed state `[hidden]` of the last
+        row.
         """
         self.truncate(self.n_committed)
         positions = torch.arange(self.n_committed, self.n_committed + len(tokens))
@@ -201,7 +212,7 @@ class Drafter:
         return self.rows(states, tokens, positions, torch.cat([committed, grown[n_old:]], dim=1))
 
     def truncate(self, n_rows: int) -> None:
-        """Keeps `n_rows` committed rows and no draft rows."""
+        """Keeps the first `n_rows` committed rows, and drops all draft rows."""
         self.n_committed = min(n_rows, self.n_committed)
         self.ancestors = torch.zeros(0, 0, dtype=torch.bool)
         self.positions = self.positions[: self.n_committed]
@@ -210,6 +221,6 @@ class Drafter:
 
     def kv(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns K (after RoPE) and V of the committed rows, `[n_rows, n_kv_heads, head_dim]`; with latent
-        attention the row of the cache and the latent in it, `[n_rows, 1, width]`.
+        attention, returns the cache row and the latent in it, `[n_rows, 1, width]`.
         """
         return self.cache[layer].k[: self.n_committed], self.cache[layer].v[: self.n_committed]

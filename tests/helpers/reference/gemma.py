@@ -15,7 +15,7 @@ from .layers import Rope, attend, linear, rms
 
 
 class PartialRope(Rope):
-    """Frequencies of the whole head; only the first part is rotated."""
+    """RoPE with the frequencies of the whole head, of which only the first part is rotated."""
 
     def __init__(self, config: dict[str, Any], head_dim: int) -> None:
         super().__init__({"rope_theta": config["rope_theta"]}, head_dim)
@@ -43,7 +43,7 @@ class GemmaDrafter(Drafter):
         return super().embedded(tokens) * math.sqrt(self.embedding.shape[-1])
 
     def after(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        """Applies the norm after a sublayer."""
+        """Applies the norm that follows a part of a layer."""
         return rms(x, self.w[f"{name}.weight"], self.eps)
 
     def rows(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A target of the deepseek2 family in PyTorch: latent attention, one dense block, then experts.
 
-The experts are DeepSeek-V2's: softmax over all, the best without renormalising, plus a shared one. Weights
-have Hugging Face's names, with the experts of a block stacked.
+The experts are DeepSeek-V2's: a softmax over all experts, the best of them without renormalisation, and a
+shared expert. Weights have Hugging Face's names, with the experts of a block stacked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .layers import LatentAttention, mlp, rms, sees
 
 
 class LatentTarget:
-    """Features and logits of one prompt; `layers`: the ids k of the features R_k."""
+    """The target; it computes features and logits of one prompt. `layers`: ids k of the features R_k."""
 
     def __init__(
         self, config: dict[str, Any], weights: Mapping[str, torch.Tensor], n_used: int, layers: Sequence[int]
@@ -29,7 +29,9 @@ class LatentTarget:
 
     @torch.no_grad()
     def forward(self, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns features `[n_layers, n_tokens, width]` and logits `[n_tokens, n_vocab]`."""
+        """Computes a prompt. Returns features `[n_layers, n_tokens, width]` and logits `[n_tokens,
+        n_vocab]`.
+        """
         n_tokens = len(tokens)
         positions, visible = torch.arange(n_tokens), sees(n_tokens, 0)
         h = self.w["embed_tokens.weight"][torch.tensor(list(tokens))]

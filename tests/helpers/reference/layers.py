@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The arithmetic that target and drafter share: RMSNorm, RoPE with its scalings, attention, SwiGLU.
 
-All in fp32. Rows are `[n_rows, width]`, heads `[n_rows, n_heads, head_dim]`. RoPE is the half-split (NeoX)
-layout of Hugging Face weights; the scalings follow `transformers/modeling_rope_utils.py` (linear, llama3,
-yarn).
+All values are fp32. Rows are `[n_rows, width]`, heads are `[n_rows, n_heads, head_dim]`. RoPE is the
+half-split (NeoX) layout of Hugging Face weights; the scalings follow `transformers/modeling_rope_utils.py`
+(linear, llama3, yarn).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .checkpoint import Weights
 
 
 def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """`weight * x / sqrt(mean(x^2) + eps)` over the last axis."""
+    """RMSNorm: `weight * x / sqrt(mean(x^2) + eps)` over the last axis."""
     return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
 
 
 def linear(x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
-    """`x @ W.T`, plus the bias if the checkpoint has one."""
+    """Linear map: `x @ W.T`, plus the bias if the checkpoint has one."""
     bias = weights.get(f"{name}.bias")
     return torch.nn.functional.linear(x, weights[f"{name}.weight"], bias)
 
@@ -103,7 +103,9 @@ class AttentionShape:
 
 
 class KV:
-    """K (after RoPE) and V of one layer, `[n_rows, n_kv_heads, head_dim]`, grown at the end."""
+    """KV cache of one layer: K (after RoPE) and V, `[n_rows, n_kv_heads, head_dim]`; new rows are
+    appended.
+    """
 
     def __init__(self, n_heads: int, key_dim: int, value_dim: int) -> None:
         self.k = torch.zeros(0, n_heads, key_dim)
@@ -117,7 +119,9 @@ class KV:
 
 
 def sees(n_rows: int, n_past: int) -> torch.Tensor:
-    """Causal visibility `[n_rows, n_past + n_rows]` of new rows over past and new ones."""
+    """Returns which rows each new row sees, `[n_rows, n_past + n_rows]`: all past rows, and new rows up to
+    itself.
+    """
     return torch.ones(n_rows, n_past + n_rows, dtype=torch.bool).tril(diagonal=n_past)
 
 
@@ -132,7 +136,7 @@ def attend(
     """Returns the attention output, `[n_rows, width]`; groups of heads of `q` share a head of `keys` and
     `values`.
 
-    sinks: one more logit per head, without a value.
+    sinks: an additional logit per head, which has no value.
     """
     groups = q.shape[1] // keys.shape[1]
     keys, values = (x.repeat_interleave(groups, dim=1) for x in (keys, values))
@@ -154,7 +158,8 @@ def attention(
     visible: torch.Tensor,
     cache: KV,
 ) -> torch.Tensor:
-    """Grouped-query attention of new rows `u` over `cache` and themselves; appends their K and V to `cache`.
+    """Computes grouped-query attention of new rows `u` over the rows of `cache` and the new rows. Appends K
+    and V of the new rows to `cache`.
 
     `visible` is bool `[n_rows, n_past + n_rows]`. Returns the output projection, `[n_rows, hidden]`.
     """
@@ -171,12 +176,12 @@ def attention(
 
 
 class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), expanded: every head's keys and values are
-    made from the latents, as in the trainers. The cache holds the normed latent and the rotated part of the
-    key that all heads share.
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), expanded: the keys and values of every
+    head are computed from the latents, as in the trainers. The cache holds the normed latent and the rotated
+    part of the key that all heads share.
 
-    Rotates adjacent pairs. yarn is DeepSeek's: `mscale` over `mscale_all_dim` for cos and sin, the square of
-    `mscale_all_dim`'s for the scores.
+    Rotates adjacent pairs. yarn has DeepSeek's factors: that of `mscale` divided by that of `mscale_all_dim`
+    for cos and sin, and the square of the latter for the scores.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -197,7 +202,7 @@ class LatentAttention:
         return KV(1, self.rank + self.rotated, self.rank)
 
     def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Rotates adjacent pairs `[.., 2i]` and `[.., 2i + 1]` by reordering them into halves."""
+        """Rotates adjacent pairs `[.., 2i]` and `[.., 2i + 1]` by reordering the pairs into halves."""
         halves = self.rope(torch.cat([x[..., ::2], x[..., 1::2]], dim=-1), positions)
         return torch.stack(halves.chunk(2, dim=-1), dim=-1).flatten(-2)
 

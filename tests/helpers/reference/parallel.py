@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""P-EAGLE in PyTorch: one pass over all rows, the last of which have unknown tokens.
+"""P-EAGLE in PyTorch: one pass over all rows; the tokens of the last rows are unknown.
 
-The parity tests override the methods to introduce mistakes.
+The parity tests introduce mistakes by overriding methods.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class ParallelDrafter(Drafter):
     """A `Drafter` whose last rows pair the mask feature with the mask token."""
 
     def mask_feature(self, n_aux: int) -> torch.Tensor:
-        """Returns `[n_aux, 1, target_hidden]`."""
+        """Returns the mask feature, `[n_aux, 1, target_hidden]`."""
         return self.w["mask_hidden"].reshape(n_aux, 1, -1)
 
     def mask_token(self) -> int:
@@ -31,7 +31,7 @@ class ParallelDrafter(Drafter):
         return torch.ones(n_rows, n_rows, dtype=torch.bool).tril()
 
     def ahead(self, features: torch.Tensor, tokens: Sequence[int], n_ahead: int) -> torch.Tensor:
-        """Returns draft logits of the next `n_ahead + 1` tokens after all rows of a text."""
+        """Returns the draft logits of the next `n_ahead + 1` tokens after a text."""
         self.reset()
         n_aux, n_known, _ = features.shape
         rows = torch.cat([features, self.mask_feature(n_aux).expand(-1, n_ahead, -1)], dim=1)
@@ -41,6 +41,6 @@ class ParallelDrafter(Drafter):
         return logits[n_known - 1 :]
 
     def drafts(self, features: torch.Tensor, tokens: Sequence[int], n: int) -> list[int]:
-        """Returns the most likely token at each position, as target ids."""
+        """Returns the most likely draft at each position, as target ids."""
         best: list[int] = self.target_ids[self.ahead(features, tokens, n - 1).argmax(-1)].tolist()
         return best

@@ -18,10 +18,10 @@ from .layers import AttentionShape, Rope, attention, mlp, rms, sees
 
 
 class Target:
-    """One target with one sequence in its KV cache."""
+    """A target with one sequence in its KV cache."""
 
     def __init__(self, directory: Path, layers: Sequence[int]) -> None:
-        """`layers`: the ids k of the features R_k to return, in that order."""
+        """Reads a target. `layers`: ids k of the features R_k to return, in that order."""
         config = load_config(directory)
         self.w = load_weights(directory)
         self.taps = list(layers)
@@ -45,7 +45,9 @@ class Target:
 
     @torch.no_grad()
     def forward(self, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Appends tokens; returns features `[n_taps, n_tokens, hidden]` and logits `[n_tokens, n_vocab]`."""
+        """Appends tokens to the sequence. Returns features `[n_taps, n_tokens, hidden]` and logits
+        `[n_tokens, n_vocab]`.
+        """
         positions = torch.arange(self.n_tokens, self.n_tokens + len(tokens))
         visible = sees(len(tokens), self.n_tokens)
         h = self.embedding[torch.tensor(list(tokens))]
