@@ -8,10 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 def version_info() -> dict[str, str]:
-    """Returns the versions found at run time: `llama`, `ggml`, `ggml_commit`; and `built_for`, the llama-cpp-python version."""
+    """Returns the versions found at run time (`llama`, `ggml`, `ggml_commit`) and `built_for`, the llama-cpp-python
+    version.
+    """
 
 def system_info() -> dict[str, Any]:
-    """Returns `devices`: list of {name, description, kind, memory_total, memory_free}; `amx`: {claimed, works}; `n_cores`."""
+    """Returns a dict: `devices` is a list of {name, description, kind, memory_total, memory_free}, `amx` is {claimed,
+    works}, `n_cores` is a number.
+    """
 
 def available_memory() -> int:
     """Returns the host memory in bytes that is available without swapping and within a container's limit; 0 = unknown."""
@@ -19,7 +23,7 @@ def available_memory() -> int:
 def watch_rpc_server(endpoint: str, relay: str, pipe: int) -> None: ...
 def lost_rpc_servers() -> list[tuple[str, str, str]]: ...
 def drain_log() -> list[tuple[int, str]]:
-    """Returns the log lines of llama.cpp, ggml and eaglecpp since the last call, as (logging level, text)."""
+    """Returns and removes the logged lines of llama.cpp, ggml and eaglecpp, as (logging level, text)."""
 
 plan_reasons: Sequence[str]  # values of `Timings.plan["reason"]`
 
@@ -29,7 +33,9 @@ def head_architectures() -> list[str]:
     """
 
 class EngineOptions:
-    """Plain struct; every field has a default. Names as in `eaglecpp.options.ModelOptions` / `DraftOptions`."""
+    """Options of an engine, each with a default. The names are those of `eaglecpp.options.ModelOptions` and
+    `DraftOptions`.
+    """
 
     target_path: str
     draft_path: str  # "" = no drafter
@@ -57,7 +63,7 @@ class EngineOptions:
     n_sequences: int  # maximum number of open conversations
     separate_caches: bool  # a cache per conversation; disables trees
     n_draft_max: int  # maximum draft nodes per round, for all strategies
-    n_draft_more: int  # further draft nodes while one conversation runs, without a recurrent state
+    n_draft_more: int  # additional draft nodes for a single conversation without a recurrent state
     n_leaves_max: int  # maximum tree leaves per round and sequence
     draft_device: str  # "auto" | "cpu" | a ggml device name
     draft_type_kv: str  # "f16" | "f32"
@@ -69,7 +75,7 @@ class EngineOptions:
     def __init__(self) -> None: ...
 
 class SamplingParams:
-    """Plain struct in llama.cpp's terms, with llama.cpp's defaults where they exist."""
+    """Sampling options with llama.cpp's names and, where they exist, llama.cpp's defaults."""
 
     rng: str
     seed: int
@@ -106,7 +112,7 @@ class Strategy:
     """How to draft: kind "off" | "chain" | "tree" | "auto"."""
 
     kind: str
-    k: int  # children per frontier node; 1 for a chain
+    k: int  # children per frontier node; a chain has 1
     depth: int  # draft steps
     nodes: int  # draft nodes kept for verification
 
@@ -123,7 +129,7 @@ class GenerateParams:
     cache_prompt: bool  # reuse the cached prefix of the prompt
     exact: str  # overrides EngineOptions.exact; "" = no override
     draft_window: int  # overrides EngineOptions.draft_window; < 0 = no override
-    log_plan: bool  # timings()["plan_log"] gets every round's decision as a line
+    log_plan: bool  # adds a line per round to timings()["plan_log"], with its decision
     synth_rates: list[float]  # tests and benchmarks only: random acceptance; the text is not the target's
 
     def __init__(self) -> None: ...
@@ -133,7 +139,7 @@ class TokenLogprobs:
     top: list[tuple[int, float]]  # n_probs pairs (token, logprob), best first
 
 class StepResult:
-    """Result of one step of a sequence: a slice of the prefill (no tokens) or one round (1..depth+1 tokens)."""
+    """Result of one step of a sequence. A slice of the prefill gives no tokens, a round gives 1 to depth + 1 tokens."""
 
     sequence: int
     phase: str  # "prefill" | "decode"
@@ -146,11 +152,11 @@ class StepResult:
     error: Exception | None  # error that ended only this generation; `tokens` is then empty
 
 class MadeSampler:
-    """A sampler that `Engine.make_sampler` returns, for one generation."""
+    """A sampler for one generation, made by `Engine.make_sampler`."""
 
 class SavedSequence:
-    """A conversation that was saved between two generations. n_bytes: size of a blob that is read from a file, which
-    `check` must validate before other calls.
+    """A conversation that was saved between two generations. n_bytes: size of the blob, if it is read from a file;
+    `check` must then validate it before other calls.
     """
 
     def __init__(self, n_bytes: int) -> None: ...
@@ -159,7 +165,7 @@ class SavedSequence:
 
     def check(self, known: Sequence[int] = ()) -> None:
         """Raises ValueError if the blob was not made by `seal`. known: the first tokens of the blob, with this
-        process's ids of images. Further tokens must not be image ids.
+        process's ids of images. The later tokens must not be image ids.
         """
 
     @property
@@ -174,25 +180,25 @@ class SavedSequence:
     def n_bytes(self) -> int: ...
 
 class Embedder:
-    """Computes vectors of texts with an engine's weights, in a separate context. It keeps the weights alive."""
+    """Computes vectors of texts with an engine's weights, in a separate context. Keeps the weights loaded."""
 
     def __init__(self, engine: Engine, pooling: str) -> None:
-        """pooling: "none", "mean", "cls" or "last"; "" = the file's setting, or "mean"."""
+        """pooling: "none", "mean", "cls" or "last"; "" = the pooling that the file names, or "mean"."""
     @property
     def pooling(self) -> str: ...
     @property
-    def n_values(self) -> int: ...  # per row
+    def n_values(self) -> int: ...  # values per vector
     @property
-    def n_max(self) -> int: ...  # maximum tokens of a text
+    def n_max(self) -> int: ...  # maximum number of tokens of a text
     def begin(self, texts: Sequence[Sequence[int]]) -> None: ...
     def step(self, n_threads: int) -> bool:
-        """Runs one decode; returns False once all texts were read."""
+        """Runs one decode. Returns False once all texts have been read."""
 
     def take(self) -> NDArray[np.float32]:
-        """Returns the vectors, not normalised: [texts, n_values], or without pooling [tokens, n_values]."""
+        """Returns the vectors [texts, n_values], or [tokens, n_values] with pooling "none". They are not normalised."""
 
 class Engine:
-    """Owns target, drafter and sequences. Not thread-safe: a concurrent call raises EngineBusyError."""
+    """Owns target, drafter and sequences. Only one thread may use it: a concurrent call raises EngineBusyError."""
 
     def __init__(
         self, options: EngineOptions, on_progress: Callable[[], object] | None = None
@@ -214,7 +220,7 @@ class Engine:
     @property
     def size_bytes(self) -> int: ...
     @property
-    def bos(self) -> int: ...  # -1 = none; the same for eos, nl, sep
+    def bos(self) -> int: ...  # token id; -1 = the vocabulary has none; the same for eos, nl, sep
     @property
     def eos(self) -> int: ...
     @property
@@ -233,41 +239,41 @@ class Engine:
     @property
     def n_threads_now(
         self,
-    ) -> int: ...  # threads for decoding; fewer than device_info()'s while other processes need the cores
+    ) -> int: ...  # number of threads for decoding; falls while other processes need the cores
     @property
     def n_draft_max(self) -> int: ...
     @property
     def n_shared_rows(self) -> int: ...
     @property
-    def chains_only(self) -> str: ...  # reason why trees are not supported; "" = they are
+    def chains_only(self) -> str: ...  # reason why trees are not supported; "" = trees are supported
     @property
-    def never_exact(self) -> str: ...  # reason why batches of several rows are never exact; "" = they can be
+    def never_exact(self) -> str: ...  # reason why batches of several rows are never exact; "" = no reason
     @property
     def keeps_order(self) -> bool: ...  # trees keep the order of cells, so they can be exact
     def measure_exact_rows(self, sequence: int = -1) -> dict[str, Any]:
-        """Measures the batch sizes, in rows, at which each row has the same bits as alone. Returns `points`, `decodes`,
-        `ms`. Uses and clears the given sequence. Without `sequence`, no sequence may be open. Raises EngineBusyError if
-        another sequence generates or is open.
+        """Measures the batch sizes, in rows, at which each row has the bits of a batch of one row. Returns `points`,
+        `decodes` and `ms`. Uses and clears the given sequence; without `sequence`, no sequence may be open. Raises
+        EngineBusyError if another sequence generates or is open.
         """
 
     @property
-    def drafts_forms_alone(self) -> bool: ...  # True if only forced tokens of grammars are drafted
+    def drafts_forms_alone(self) -> bool: ...  # the only drafts are tokens that a grammar forces
     def set_exact_rows(self, points: Sequence[tuple[int, bool]]) -> None: ...
     @property
     def exact_points(self) -> list[tuple[int, bool]]: ...  # measured (rows, is_exact)
     @property
     def exact_rows(self) -> str: ...  # "1-5, 8"
     def metadata(self) -> dict[str, str]: ...
-    def fim_tokens(self) -> dict[str, int]: ...  # pre, suf, mid, rep, sep: those in the vocabulary
-    def chat_template(self, name: str = "") -> str: ...  # "" = none in the file
+    def fim_tokens(self) -> dict[str, int]: ...  # keys: pre, suf, mid, rep, sep, if in the vocabulary
+    def chat_template(self, name: str = "") -> str: ...  # "" = the file has no template
     def draft_info(self) -> dict[str, Any] | None: ...
     def device_info(self) -> dict[str, Any]:
-        """Returns `target` (names), `draft`, `draft_why` (why the drafter is not on its best device, or ""), `taps`,
-        `repack`, `kernels`, `n_threads`.
+        """Returns `target` (device names), `draft`, `draft_why` (reason why the drafter is not on its best device, or
+        ""), `taps`, `repack`, `kernels`, `n_threads`.
         """
 
     def memory_plan(self) -> list[dict[str, Any]]:
-        """Returns for each device `device`, `free` and `total`, and the bytes of `weights`, `cache` and `compute`
+        """Returns a dict for each device: `device`, `free`, `total`, and the bytes of `weights`, `cache` and `compute`
         with the prefixes `target_` and `draft_`.
         """
 
@@ -292,28 +298,28 @@ class Engine:
     def begin(
         self, sequence: int, prompt: Sequence[int], params: GenerateParams, sampler: MadeSampler | None = None
     ) -> int:
-        """Starts a generation, ending a running one of this sequence. Returns the number of reused prompt tokens.
-        sampler: result of `make_sampler` with the same parameters, which can be used once.
+        """Starts a generation and ends the sequence's previous one. Returns the number of reused prompt tokens.
+        sampler: result of `make_sampler` with the same parameters. A sampler can be used once.
         """
 
     def step(self, sequences: Sequence[int], for_ms: float = 0.0) -> list[StepResult]:
         """Runs a prefill slice or a round for each sequence, without the GIL. If all sequences generate, runs rounds
-        until `for_ms` milliseconds have passed. Each result then covers several rounds.
+        until `for_ms` milliseconds have passed; each result then covers several rounds.
         """
 
     def end(self, sequence: int, n_taken: int = -1) -> None:
-        """Ends the running generation. The prompt and the first n_taken tokens (< 0: all) stay for prefix reuse. May be
-        called at any time between steps.
+        """Ends the sequence's generation. The prompt and the first n_taken tokens (< 0: all) stay for prefix reuse. May
+        be called at any time between steps.
         """
 
     def find_image(self, key: str) -> tuple[int, int] | None:
-        """Returns the id of a known image's first row (the next ids count down) and its number of rows."""
+        """Returns the id of an image's first row and its number of rows, or None. Later rows have lower ids."""
 
     def image_id(self, key: str, n_rows: int) -> int:
         """Returns the id of an image's first row. Equal arguments give the same id."""
 
     def image_name(self, token: int) -> tuple[str, int] | None:
-        """Returns the key and the number of rows of the image that a row's id belongs to."""
+        """Returns the key and the number of rows of the image that has a row with this id, or None."""
 
     def has_image(self, token: int) -> bool:
         """Returns True if the image with this row id is still stored."""
@@ -330,12 +336,14 @@ class Engine:
         """Returns the committed tokens of the sequence (prompt and generated)."""
 
     def timings(self, sequence: int) -> dict[str, Any]:
-        """Returns raw counters of the current or last generation: prompt_n, prompt_ms, predicted_n, predicted_ms, draft_n,
-        draft_n_accepted, text_draft_n, text_draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts),
-        reused_n, exact, cut (node limit of a cut strategy, -1 = not cut), plan (see `Timings.plan`), plan_log (lines)."""
+        """Returns raw counters of the current or last generation: prompt_n, prompt_ms, predicted_n, predicted_ms,
+        draft_n, draft_n_accepted, text_draft_n, text_draft_n_accepted, rounds, draft_ms, verify_ms, host_ms,
+        tried_per_depth, accepted_per_depth (counts), reused_n, exact, cut (node limit of a cut strategy, -1 = not cut),
+        plan (see `Timings.plan`), plan_log (lines).
+        """
 
     def planner_state(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-        """Returns the cost table and the acceptance model as numbers by name."""
+        """Returns the state of the cost table and of the acceptance model, as lists of numbers by name."""
 
     def load_costs(self, state: dict[str, list[float]]) -> bool:
         """Loads the cost table of `planner_state()`. Returns False and changes nothing if the numbers are invalid.
@@ -344,7 +352,7 @@ class Engine:
 
     def load_acceptance(self, state: dict[str, list[float]]) -> bool: ...
     def planner_report(self, sequence: int) -> dict[str, Any]:
-        """Returns the planner's statistics. Times in ms: plain_ms (target-only step, None = not measured), host_ms
+        """Returns the planner's statistics. Times are in ms: plain_ms (target-only step, None = not measured), host_ms
         (host time of a drafting round beyond that of a target-only round), plain_host_ms (host time of a target-only
         round); verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated); change_ms; labels: number of
         likeliest draft tokens judged so far; chances: mean acceptance of the likeliest draft token in this text, by
@@ -363,12 +371,14 @@ class DraftFile:
     @property
     def info(self) -> dict[str, Any]: ...
     @property
-    def d2t(self) -> list[int]: ...  # draft id -> target id
+    def d2t(self) -> list[int]: ...  # target id of each draft id
     @property
     def tensors(self) -> list[dict[str, Any]]: ...  # keys: name, type, shape (slowest axis first), n_bytes
 
 class Target:
-    """A target without engine, for research, tests and training data: hidden states and logits of token lists."""
+    """A target without an engine. Gives the hidden states and logits of token lists, for research, tests and training
+    data.
+    """
 
     def __init__(self, options: EngineOptions, layers: Sequence[int]) -> None: ...
     @property
@@ -378,21 +388,23 @@ class Target:
     @property
     def n_vocab(self) -> int: ...
     @property
-    def n_ubatch(self) -> int: ...  # rows of one compute graph: n_draft_max + 1 or more
+    def n_ubatch(self) -> int: ...  # maximum rows of one compute graph, at least n_draft_max + 1
     @property
     def taps(self) -> str: ...  # "layer_inp" | "cb_eval" | "none"
     def forward(
         self, tokens: Sequence[int], want_logits: bool = True
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """Runs the tokens in a cleared context. Returns hidden states f32 [n_layers, n_tokens, n_embd] and logits f32 [n_tokens, n_vocab]."""
+        """Runs the tokens in a cleared context. Returns hidden states f32 [n_layers, n_tokens, n_embd] and logits f32
+        [n_tokens, n_vocab].
+        """
 
     def time_rows(self, prefix: Sequence[int], tokens: Sequence[int], repeats: int = 1) -> list[float]:
-        """Decodes the tokens `repeats` times after the prefix, as rows of one batch, all with logits. Returns the
+        """Decodes the tokens after the prefix, as one batch in which every row has logits, `repeats` times. Returns the
         milliseconds of each decode. The prefix is run again only if it differs from the prefix of the last call."""
 
 class Sampler:
-    """A sampler without engine, on logits f32 [n_vocab]. If only a vocabulary size is given, DRY and grammars are not
-    available.
+    """A sampler without an engine, for logits f32 [n_vocab]. If `target` is only a vocabulary size, DRY and grammars
+    are not available.
     """
 
     def __init__(self, params: SamplingParams, target: Target | int) -> None: ...
@@ -407,10 +419,10 @@ class Sampler:
         """Samples and returns the token at index `pos` of the text."""
 
     def count(self, logits: NDArray[np.float32], first: int, n: int) -> list[int]:
-        """Returns how often each token is sampled at positions first to first + n - 1."""
+        """Samples at the positions first to first + n - 1, and returns how often each token was chosen."""
 
 class Drafter:
-    """A drafter without engine: teacher-forced forward passes on numpy arrays."""
+    """A drafter without an engine: runs teacher-forced forward passes on numpy arrays."""
 
     def __init__(
         self,
@@ -422,18 +434,18 @@ class Drafter:
     @property
     def info(self) -> dict[str, Any]: ...
     @property
-    def n_rows(self) -> int: ...  # committed
+    def n_rows(self) -> int: ...  # number of committed rows
     def reset(self) -> None: ...
     def commit(
         self, features: NDArray[np.float32], tokens: Sequence[int]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Commits rows with true hidden states, f32 [n_aux, n_rows, n_embd_target]. Row i embeds tokens[i].
-        Returns draft logits f32 [n_draft_vocab] and state f32 [n_embd] of the last row."""
+        """Commits rows with the target's hidden states, f32 [n_aux, n_rows, n_embd_target]. Row i embeds tokens[i].
+        Returns the draft logits f32 [n_draft_vocab] and the state f32 [n_embd] of the last row."""
 
     def commit_ahead(
         self, features: NDArray[np.float32], tokens: Sequence[int], n_ahead: int
     ) -> NDArray[np.float32]:
-        """Commits rows of a parallel drafter (P-EAGLE) and runs n_ahead masked rows after them, which are not kept.
+        """Commits rows of a parallel drafter (P-EAGLE), then runs n_ahead masked rows and drops these again.
         Returns the logits of the next n_ahead + 1 tokens, [n_ahead + 1, n_draft_vocab].
         """
 
@@ -441,13 +453,13 @@ class Drafter:
         self, features: NDArray[np.float32], tokens: Sequence[int], behind: Sequence[int], k: int
     ) -> list[list[tuple[int, float, float]]]:
         """Commits rows of a block drafter and runs the block after them. Returns a list for each of the first
-        len(behind) + 1 positions: its k likeliest tokens, as (target id, log-probability, logit of the position's
-        confidence, 0 without a confidence head). behind: tokens after the anchor, for drafters that depend on these.
+        len(behind) + 1 positions: the k likeliest tokens, as (target id, log-probability, logit of the position's
+        confidence or 0 without a confidence head). behind: tokens after the anchor; some drafters depend on them.
         """
 
     def append(self, features: NDArray[np.float32], tokens: Sequence[int]) -> None:
-        """Commits rows of a prompt and computes no outputs, which is cheaper. Before draft rows, call commit() at least
-        once more.
+        """Commits rows of a prompt without computing outputs, which is cheaper. Before draft rows, call commit() at
+        least once more.
         """
 
     def extend(
@@ -461,7 +473,7 @@ class Drafter:
         """Returns K and V of the committed rows, f32 [n_rows, n_kv_heads, head_dim]."""
 
 class TextIndex:
-    """Drafts from the text itself; see native/algo/text.h."""
+    """Proposes the tokens that followed the last occurrence of the text's suffix; see native/algo/text.h."""
 
     def __init__(self, n_max: int) -> None: ...
     def add(self, token: int) -> None: ...

@@ -14,23 +14,24 @@ namespace {
 constexpr double x_max = 8.0;  // clip of |logit| of a drafter probability
 constexpr double slope_min = 0.1, slope_max = 1.5;
 constexpr double slope_prior = 40.0;  // information of the prior slopes: about fifty labels of a confident drafter
-constexpr double clean_min = -8.0;    // clip of log-probabilities before the noise
+constexpr double clean_min = -8.0;    // clip of the log-probability before the noise
 constexpr double text_max = 7.0;      // clip of |text term|
-// After one or more tokens that were not its first choice, a parallel drafter is right at 22 % of the positions where
-// it is otherwise right at 65 to 84 % (rmagur1203/vllm-ddtree docs/DDTREE-FINDINGS-EN.md).
+// Prior of the term after one token that was not the drafter's first choice, and after several. A parallel drafter
+// proposes the right token at 22 % of such positions, and at 65 to 84 % of the others (rmagur1203/vllm-ddtree
+// docs/DDTREE-FINDINGS-EN.md).
 constexpr double parallel_starts[] = {-1.5, -2.0};
 constexpr double confidence_start = 0.3;
 constexpr double drift = 0.01;  // variance that a text gains per label
 constexpr double variance_max = 2.0;
 constexpr double text_spread = 0.5;         // variance of text terms between texts
 constexpr double handed_over_max = 0.4;     // limit of the part of a text term that the drafter takes over
-constexpr double slack = 0.5, alarm = 5.0;  // CUSUM, in standard deviations
+constexpr double slack = 0.5, alarm = 5.0;  // CUSUM thresholds, in standard deviations
 
 double sigmoid(double z) {
     return 1.0 / (1.0 + std::exp(-z));
 }
 
-// logit of exp(logp) / left, clipped; NaN counts as very unlikely.
+// Returns the logit of exp(logp) / left, clipped. NaN counts as very unlikely.
 double logit_of(float logp, double left) {
     if (!(logp > -60.0f)) return -x_max;
     const double q = std::min(std::exp((double)std::min(logp, 0.0f)) / left, 1.0);
@@ -38,7 +39,7 @@ double logit_of(float logp, double left) {
     return std::clamp(std::log(q / (1.0 - q)), -x_max, x_max);
 }
 
-// Drafter probability left after this sibling.
+// Returns the drafter's probability that is left for the siblings after this one.
 double left_after(float logp, double left) {
     const double q = logp > -60.0f ? std::exp((double)std::min(logp, 0.0f)) : 0.0;
     return std::max(left - q, 1e-6);
@@ -80,7 +81,8 @@ double TextTerm::hand_over(double information) const {
     return std::clamp(gain * value, -handed_over_max, handed_over_max);
 }
 
-// A grammar restricts the target's tokens, so its labels say nothing lasting about the drafter.
+// A grammar restricts the target's tokens, so the labels of such a request do not describe the drafter beyond this
+// request.
 static bool is_lasting(RequestKind kind) {
     return kind != RequestKind::constrained && kind != RequestKind::coupled_constrained;
 }
@@ -89,9 +91,9 @@ AcceptanceModel::AcceptanceModel() {
     for (int k = 0; k < n_request_kinds; ++k) classes_.emplace_back(k >= (int)RequestKind::coupled_cool);
 }
 
-// Priors: published fits of the same form have slopes of 0.44 to 0.83 and negative offsets (vllm-project/vllm #52228).
-// The priors of coupled requests are between the fits of two drafters at temperatures 0.5 to 1.0, with and without
-// top-p and min-p (docs/research/coupled-sampling.md).
+// Sets the priors. Published fits of the same form have slopes of 0.44 to 0.83 and negative offsets (vllm-project/vllm
+// #52228). The priors of coupled requests are between the fits of two drafters at temperatures 0.5 to 1.0, with and
+// without top-p and min-p (docs/research/coupled-sampling.md).
 AcceptanceModel::Class::Class(bool is_coupled) {
     const double rank_starts[2][n_rank_terms] = {{-0.4, -0.4, -0.4}, {0.5, 0.2, -0.2}};
     first.slope.value = is_coupled ? 0.6 : 0.65;
@@ -116,8 +118,8 @@ std::vector<AcceptanceModel::Weight *> AcceptanceModel::Class::weights() {
     return out;
 }
 
-// A drafter's probability of its best token is about equal to its acceptance rate, so the model should give the rate
-// where logit(q) = logit(rate). Noise shifts both by about the same amount.
+// A drafter's probability of its best token is about equal to its acceptance rate, so the model should return the rate
+// where logit(q) = logit(rate). Noise shifts both sides by about the same amount.
 void AcceptanceModel::expect(const std::vector<float> & rates, bool is_parallel) {
     for (Class & c : classes_) {
         for (int i = 0; is_parallel && i < n_deviated; ++i) {
@@ -142,7 +144,7 @@ void AcceptanceModel::Weight::learn(double error, double info, double x, double 
     value += error * x / (information + prior);
 }
 
-// Inputs of the i-th child at this site.
+// Returns the inputs of one child at this site.
 AcceptanceModel::Signs AcceptanceModel::signs_of(const Candidate & child, double left, const DraftSite & site, int i) {
     const float logq = child.logq;
     const double confidence = std::isfinite(child.confidence) ? (double)child.confidence : 0.0;
@@ -158,8 +160,8 @@ double AcceptanceModel::side_logit(const Side & side, const TextTerm & text, con
            side.offset[s.offset].value + text.value;
 }
 
-// Some of the text term is true for the drafter in general. Text terms learn first, so without this every new
-// text would start from the same wrong guess.
+// Moves a part of the text terms into the drafter's own terms, because a part of them is true for the drafter in
+// general. Text terms learn first, so otherwise every new text would start from the same wrong guess.
 void AcceptanceModel::end_text(RequestKind kind, TextState & text) {
     Class & c = classes_[(int)kind];
     if (is_lasting(kind)) {
@@ -207,7 +209,7 @@ void AcceptanceModel::learn(RequestKind kind, TextState & text, const DraftSite 
         }
         term.learn(error, info);
         n_labels_ += i == 0;
-        if (matched == i) break;  // later siblings were not compared
+        if (matched == i) break;  // no later sibling was compared with the target
         left_q = left_after(children[i].logp, left_q);
     }
 }
@@ -247,14 +249,14 @@ bool AcceptanceModel::set_state(const LearnedState & state) {
 // --- text acceptance ------------------------------------------------------------------------------------------------
 
 namespace {
-// Initial probabilities, from this match length on. Counted in greedy answers of small models: copying tasks, questions
-// about documents, and continued code and prose.
+// Pairs of a match length and the initial probability from this length on. The probabilities were counted in greedy
+// answers of small models: copying tasks, questions about documents, and continued code and prose.
 constexpr std::pair<int, double> starts[] = {{0, 0.02}, {1, 0.05}, {2, 0.4},   {3, 0.45},  {4, 0.5},
                                              {5, 0.6},  {7, 0.75}, {10, 0.85}, {16, 0.92}, {32, 0.95}};
-// With random sampling: reduction of the logit, for short matches and for longer ones.
+// Reduction of the logit with random sampling, for short matches and for longer ones.
 constexpr double less_short = 1.2, less_long = 0.5;
 constexpr int n_short = 5;
-constexpr double text_pull = 0.9995;  // proposals are labelled whether verified or not
+constexpr double text_pull = 0.9995;  // close to 1, because unverified proposals are labelled too
 
 constexpr double forced_start = 0.97;
 
@@ -294,10 +296,11 @@ void learn_text(RequestKind kind, ChainTerms & terms, const TextDraft & draft, c
 
 // --- mean chances ---------------------------------------------------------------------------------------------------
 
-static constexpr float revisit = 0.03f;  // per step above it
+static constexpr float revisit = 0.03f;  // drift of a tried step towards the step above it, per node seen there
 
-// Deeper steps are assumed to be like this one until they were tried, and drift towards it while they are not.
-// Otherwise a step that was never tried, or once at a bad moment, would never be tried again.
+// Deeper steps are assumed to be like this step until they are tried. While they are not tried, their means drift
+// towards those of this step. Otherwise a step that was never tried, or once at a bad moment, would never be tried
+// again.
 void MeanChances::learn(int depth, const double * a, int n, float p) {
     const int d = row(depth);
     const float rate = std::max(0.1f, 1.0f / (float)(++n_seen_[d] + 1)) * std::max(p, 0.1f);

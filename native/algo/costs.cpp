@@ -20,7 +20,7 @@ void RowCounts::set(int n_rows, bool is_exact) {
 
 bool RowCounts::allows(int n_rows) const {
     if (n_rows <= 1) return true;
-    bool is_below_exact = true;  // one row
+    bool is_below_exact = true;  // a single row is exact
     for (const auto & [n, is_exact] : points_) {
         if (n == n_rows) return is_exact;
         if (n > n_rows) return is_below_exact && is_exact;
@@ -66,11 +66,11 @@ namespace {
 constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
 constexpr double rate_slow = 0.06;   // learning rate of the slowdown
-constexpr double share_rate = 0.05;  // learning rate of the sizes' shares of the runs
+constexpr double share_rate = 0.05;  // learning rate of each size's share of the runs
 constexpr double jump_min = 0.2;     // median residual that counts as a change of the machine...
 constexpr double jump_noise = 3.0;   // ... if it also exceeds this multiple of the mean residual
 constexpr int n_settled = 3;         // samples in this process that settle a price
-constexpr int n_outliers_max = 3;    // more consecutive outliers are not a stall: the price has changed
+constexpr int n_outliers_max = 3;    // more consecutive outliers mean a new price, not a stall
 constexpr double ms_least = 1e-6, ms_max = 1e7;
 }  // namespace
 
@@ -124,7 +124,7 @@ void StepCosts::learn(int n_rows, double ms) {
     const bool has_price = e.n > 0;
     if (!has_price) e.restart(price, true);
     const double raw = std::log(ms / price), error = raw - std::log(slowdown_);
-    // The first samples say more about the price than about the machine.
+    // The first samples of a size say more about its price than about the machine's speed.
     const bool is_settled = e.n_tried >= n_settled, is_outlier = is_settled && std::fabs(error) > jump();
     if (is_settled) noise_ += 0.05 * (std::min(std::fabs(error), 1.0) - noise_);
     if (n_anchor_ > 0 && has_price) {
@@ -134,7 +134,7 @@ void StepCosts::learn(int n_rows, double ms) {
         learn_speed(raw);
     }
     ++e.n_tried;
-    // An outlier may be a stall, or a machine that changed its speed, which the residuals will show.
+    // An outlier may be a stall or a change of the machine's speed. The residuals will show which.
     e.n_outliers = is_outlier ? e.n_outliers + 1 : 0;
     if (!is_outlier || e.n_outliers > n_outliers_max) e.add(ms / slowdown_);
     const double before = prices_[b];
@@ -144,8 +144,8 @@ void StepCosts::learn(int n_rows, double ms) {
 }
 
 // If only one size runs, a change of its price looks like a change of the machine's speed, and both would drift away
-// from the prices of the other sizes. So the machine takes a part of the change equal to the size's share of the recent
-// runs.
+// from the prices of the other sizes. So only a part of the change counts as the machine's: the size's share of the
+// recent runs.
 void StepCosts::share_change(int bucket, double change) {
     for (int b = 0; b < n_buckets; ++b) {
         shares_[b] += share_rate * ((b == bucket ? 1.0 : 0.0) - shares_[b]);
@@ -161,7 +161,7 @@ double StepCosts::jump() const {
     return std::max(jump_min, jump_noise * noise_);
 }
 
-// Detects a sudden change of the machine's speed: the last residuals agree on another slowdown.
+// Detects a sudden change of the machine's speed: the last residuals agree on a different slowdown.
 void StepCosts::learn_speed(double raw) {
     residuals_[n_residuals_++ % n_residuals] = raw;
     if (n_residuals_ < n_residuals) return;
@@ -172,7 +172,7 @@ void StepCosts::learn_speed(double raw) {
     is_changed_ = true;
 }
 
-// Until there are a few samples, the slowdown is their lower median, because the first one is often too long.
+// Until there are several samples, the slowdown is their lower median, because the first sample is often too long.
 void StepCosts::anchor(double raw) {
     const int n = n_residuals - n_anchor_--;
     residuals_[n] = raw;
@@ -186,7 +186,7 @@ void StepCosts::set_saved(int bucket, double ms) {
     guess_prices();
 }
 
-// Guesses the prices of unmeasured sizes. Their ratio to the prior curve is interpolated between the measured
+// Guesses the prices of unmeasured sizes. The ratio of price to prior curve is interpolated between the measured
 // neighbours.
 void StepCosts::guess_prices() {
     const auto ratio = [&](int b) { return prices_[b] / prior_ratio(bucket_rows[b]); };
@@ -208,9 +208,9 @@ void StepCosts::guess_prices() {
     doubt_prices();
 }
 
-// Limits each price by the cost of splitting its rows into batches of another measured size, or padding them to one. Up
-// to twice that cost is believed, because graphs differ and real curves have dips and cliffs. A size that seems to cost
-// less than half of one row is not trusted.
+// Limits each price by the cost of running its rows in another way: split into batches of another measured size, or
+// padded to such a size. A price may be up to twice this cost, because graphs differ and real curves have dips and
+// cliffs. A size that seems to cost less than half of one row does not limit other sizes.
 void StepCosts::doubt_prices() {
     believed_ = prices_;
     for (int other = 0; other < n_buckets; ++other) {
@@ -225,9 +225,10 @@ void StepCosts::doubt_prices() {
 
 // --- cost table -----------------------------------------------------------------------------------------------------
 
-static constexpr double absurd = 20.0;  // multiple of the expectation: a suspended process, not a measurement
+static constexpr double absurd = 20.0;  // multiple of the expected time; a longer time means a suspended process
 
-// Prior shares of a target-only round: an EAGLE drafter has one layer and a head.
+// Prior times of a commit and a draft step, as shares of a target-only round: an EAGLE drafter has one layer and a
+// head.
 static constexpr double commit_share = 0.08, step_share = 0.06;
 
 static double ema(double value, double sample, int n, double step_limit) {
@@ -266,12 +267,13 @@ void CostTable::learn_drafter(StepCosts & costs, int n_rows, double ms) {
 }
 
 void CostTable::learn_alike(int n_first, int i, int n_rows, double ms) {
-    // The first use of a size also loads kernels, so smaller measurements are believed faster.
+    // The first use of a size also loads kernels, so samples below the current estimate are learned faster (rate_less)
+    // than samples above it (rate_more).
     constexpr double rate_less = 0.5, rate_more = 0.15, over_max = 10.0, cheap = 0.2;  // target-only steps
     if (i == 1) slow_ms_ = 0.0;
     if (i <= n_first) {
         slow_ms_ += std::isfinite(ms) ? std::clamp(ms, 0.0, ms_max) : 0.0;
-        // If a change is expensive, these samples say nothing new about a known price.
+        // If a change is expensive, samples of the first batches after it say nothing new about a known price.
         if (is_known(n_rows) && change_ms() > cheap * verify(1)) return;
         if (i == 1 || !is_known(n_rows)) ms = std::max(ms / 2.0, ms - change_ms());
     } else if (i == n_first + 1 && slow_ms_ > 0.0 && is_sane(ms, 0.0)) {

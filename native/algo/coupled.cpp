@@ -6,12 +6,12 @@
 
 namespace eaglecpp {
 
-// Tokens this far below the likeliest are left out (natural logarithm, after temperature). Noise lifts one of them
-// above it once in nine million times.
+// Tokens whose logits, divided by the temperature, are this far below the likeliest token's are left out. Noise lifts
+// such a token above the likeliest once in nine million times.
 static constexpr float depth_max = 16.0f;
-static constexpr int n_sorted_first = 256;  // a few tokens have most of the probability
+static constexpr int n_sorted_first = 256;  // number of tokens sorted first: usually they have most of the probability
 
-// Sets kept_ to the tokens that top-k, top-p and min-p leave.
+// Sets kept_ to the tokens that remain after top-k, top-p and min-p.
 void CoupledDraft::cut(const float * logits, int n, const CoupledSampling & sampling) {
     kept_.clear();
     if (n == 0) return;
@@ -36,7 +36,7 @@ void CoupledDraft::cut(const float * logits, int n, const CoupledSampling & samp
     }
 }
 
-// is_all: normalise over all tokens, not only over kept_.
+// is_all: normalises over all tokens, not only over those in kept_.
 void CoupledDraft::cut_top_p(const float * logits, int n, float top_p, bool is_all) {
     const auto is_better = [](const Entry & a, const Entry & b) { return a.logit > b.logit; };
     double total = 0.0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Compiled without contraction of a*b+c (native/CMakeLists.txt). A fused operation rounds once instead of twice, so the
-// last bit of the noise would differ between machines.
+// This file is compiled without contraction of a*b+c (native/CMakeLists.txt). A fused operation rounds once instead of
+// twice, so the last bit of the noise would differ between machines.
 #include "algo/noise.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace eaglecpp {
 
 namespace {
-constexpr int n_block = n_row_block;  // tokens that one comparison can exclude
+constexpr int n_block = n_row_block;  // number of tokens that one comparison can exclude
 constexpr double ln2 = 0.693147180559945309417;
 constexpr double gumbel_max = 45.1;  // -log(2^-65), rounded up
 
@@ -26,8 +26,8 @@ double twice_atanh(double s) {
     return 2.0 * s * sum;
 }
 
-// Mask of the bits (out of 16) that must be 0 in any token that can win from a score `gap` below the best. Its noise
-// must exceed the gap, which has a probability below exp(-gap).
+// Mask of the bits, out of the top 16 bits of a token's hash, that must be 0 in any token that can win although its
+// score without noise is `gap` below the best. Its noise must exceed the gap, which has a probability below exp(-gap).
 uint64_t coarse_mask(double gap) {
     const int n_bits = gap > 0.0 ? (int)std::min(gap * (1.0 / ln2), 16.0) : 0;
     return 0xFFFF & ~(0xFFFFull >> n_bits);
@@ -62,7 +62,7 @@ double Noise::uniform() const {
     return (double)(mix(fine_key_ ^ 0xD1342543DE82EF95ull) >> 11) * 0x1.0p-53;
 }
 
-// 16 bits for each of tokens 4 * i to 4 * i + 3, lowest first.
+// Returns the top 16 bits of each of the tokens 4 * i to 4 * i + 3, the first token in the lowest bits.
 inline uint64_t Noise::coarse_of_four(uint32_t i) const {
     return mix(coarse_key_ + i * mix_step);
 }
@@ -73,7 +73,7 @@ inline uint32_t Noise::coarse(Token token) const {
 
 double Noise::gumbel(Token token) const {
     const uint64_t bits = (uint64_t)coarse(token) << 48 | mix(fine_key_ + (uint32_t)token * mix_step) >> 16;
-    // e = -log(1 - w), w = (bits + 1/2) / 2^64, exact to the last bits at both ends.
+    // e = -log(1 - w), where w = (bits + 1/2) / 2^64. It is exact to the last bits for w near 0 and near 1.
     double e;
     if (bits >> 63) {
         e = -portable_log(((double)~bits + 0.5) * 0x1.0p-64);
@@ -87,7 +87,7 @@ double Noise::gumbel(Token token) const {
 double Noise::bound(Token token) const {
     uint32_t c = coarse(token);
     if (c == 0) return gumbel_max;
-    // w >= 2^-k with c < 2^(17 - k), and -log(-log(1 - w)) <= -log(w)
+    // Finds the k with 2^(16 - k) <= c < 2^(17 - k), so w >= 2^-k. The noise -log(-log(1 - w)) is at most -log(w).
     int k = 1;
     for (; c < 0x8000; c <<= 1) ++k;
     return k * ln2;
@@ -102,8 +102,8 @@ void NoisyBest::add(Token token, double score) {
     }
 }
 
-// Two passes: the largest logit of each block, then hashes compared with the best score so far, starting with the
-// largest logit's.
+// Works in two passes. The first finds the largest logit of each block. The second compares hashes with the best score
+// so far; the first score is that of the largest logit.
 Token Noise::choose(const float * logits, int n, double scale, int way) const {
     if (n < 1) return 0;
     const ZerosInBlock zeros = zeros_in_block(way);
@@ -118,7 +118,7 @@ Token Noise::choose(const float * logits, int n, double scale, int way) const {
     for (int b = 0; b < n_blocks; ++b) {
         const double gap = best.score() - tops[b] * scale;
         if (!(gap < gumbel_max) || b == first) continue;
-        // A token of the block can win only if all of these bits are 0 among its 16.
+        // A token of the block can win only if all of these bits are 0 in its 16 bits.
         const uint64_t bits = one_each * coarse_mask(gap);
         if (!zeros(coarse_key_, (uint64_t)b * (n_block / 4), bits)) continue;
         const int end = std::min(n, (b + 1) * n_block);

@@ -10,18 +10,19 @@ namespace eaglecpp {
 // --- one round ------------------------------------------------------------------------------------------------------
 
 namespace {
-// Rounds from one measurement of a target-only step to the next: dense at first, then limited by its price. The price
-// is the gain of drafting that is given up. So measuring is cheapest where drafting gains little, which is where the
-// reference must be accurate.
+// Numbers of rounds from one measurement of a target-only step to the next. The first gaps are short; later a
+// measurement's price limits their number. The price is the lost gain of drafting. So measurements are cheapest where
+// drafting gains little, and there the time of a target-only step must be accurate.
 constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
-constexpr double refresh_share = 0.004;  // maximum share of the time spent on refreshing
+constexpr double refresh_share = 0.004;  // maximum share of the time spent on these measurements
 constexpr int refresh_least = 5, refresh_max = 200;
-// In target-only steps. No first use may seem to cost more than a full ledger can pay, or no size would ever be tried.
+// Maximum cost of a first use in target-only steps, and its learning rate. If a first use seemed to cost more than a
+// full ledger can pay, no size would ever be tried.
 constexpr double first_use_max = 6.0, first_use_rate = 0.3;
 
 constexpr double best_speed_rate = 0.1;
 constexpr double sure_tokens = 2.0;  // tokens that make a draft from the text a copy, to which the drafter adds little
-constexpr int n_nodes_max = 512;     // of all conversations together
+constexpr int n_nodes_max = 512;     // maximum number of nodes of all conversations together
 
 double clean(double ms) {
     return std::isfinite(ms) && ms > 0.0 ? ms : 0.0;
@@ -60,7 +61,8 @@ void Planner::end_text(SequencePlan & plan) {
 
 void Planner::begin_round(int n_roots, bool is_timed) {
     n_roots_ = std::max(n_roots, 1);
-    // Not on devices: a change to one row and back costs them rounds, and rounds of any size show the machine's speed.
+    // A device does not measure target-only rounds again: a change to one row and back costs several rounds, and rounds
+    // of any size show the machine's speed.
     if (costs_.take_changed() && !options_.pads_rows) is_target_only_wanted_ = true;
     target_only_ms_ = std::max(costs_.target_only(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
@@ -76,7 +78,7 @@ bool Planner::is_calibration_due() const {
     if (is_target_only_wanted_ || !costs_.is_known(n_roots_)) return true;
     if (options_.pads_rows) return false;  // measured when the engine was opened; a change of size is expensive
     double cost = speed_.speed() - 1.0;
-    if (is_change_dear()) cost += cost + rounds(costs_.change_ms());  // only the second step measures
+    if (is_change_dear()) cost += cost + rounds(costs_.change_ms());  // only the second step is a valid measurement
     int gap = (int)std::clamp(cost / refresh_share, (double)refresh_least, (double)refresh_max);
     if (n_target_only_ < (int)std::size(refresh_gaps)) gap = std::min(gap, refresh_gaps[n_target_only_]);
     return n_since_target_only_ >= gap;
@@ -117,9 +119,9 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     }
 }
 
-// The text's proposals cost only their rows. If they pay, they are verified together with the drafter's nodes; a likely
-// copy is verified alone, because the drafter's nodes would add less than they cost. A draft starts only if the ledger
-// covers the cheapest one: drafting without the budget to verify is pure loss.
+// The text's proposals only cost rows to verify. If they pay, they are verified together with the drafter's nodes. A
+// likely copy is verified alone, because the drafter's nodes would add less than they cost. The drafter drafts only if
+// the ledger covers its cheapest draft: drafting without the budget to verify is pure loss.
 void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
     PlanRound & round = plan.round;
     round.text_gain = 0.0;
@@ -162,7 +164,7 @@ void Planner::start(SequencePlan & plan, Reason reason, int k) {
     round.decision.n_forced = std::min(round.text_draft.n_forced, round.pool.n_text());
 }
 
-// plan: the only conversation of the batch that is known so far; null = all are known.
+// plan: the conversation of the batch if only one is known so far; null = all conversations are known.
 void Planner::open_cost_model(int n_rows, const SequencePlan * plan) {
     const int n_max = std::clamp(costs_.n_rows_max() - n_rows, 1, n_nodes_max);
     const double first_use = std::max(0.0, std::min(first_use_, first_use_max) - ledger_.first_uses());
@@ -182,7 +184,8 @@ void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
 
 // --- drafts from the text -------------------------------------------------------------------------------------------
 
-// Keeps the part of the chain that can become tokens and that the strategy allows; nothing after an end token.
+// Sets the text's draft to the part of the chain that can become tokens and that the strategy allows. It ends at an end
+// token.
 void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
     plan.round.text_draft = {};
     plan.round.text_a.clear();
@@ -198,7 +201,7 @@ void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
     predict_text(plan.text.kind, plan.text.chain, plan.round.text_draft, plan.round.text_a);
 }
 
-// Expected gain, minus cost, of verifying only the text's proposals; 0 = it does not pay.
+// Returns the expected gain, minus cost, of verifying only the text's proposals; 0 = verifying them does not pay.
 double Planner::text_gain(const SequencePlan & plan) {
     const TextDraft & draft = plan.round.text_draft;
     if (draft.empty() || !costs_.knows_target_only()) return 0.0;
@@ -213,7 +216,7 @@ double Planner::text_gain(const SequencePlan & plan) {
 
 // --- grow -----------------------------------------------------------------------------------------------------------
 
-// Draft steps to look ahead, so that an expensive step before a cheap one does not end drafting.
+// Number of draft steps to look ahead, so that an expensive step before a cheap one does not end drafting.
 static constexpr int n_ahead = 2;
 
 // Adds the proposals to the pools and decides whether another draft step pays. Each conversation is charged for its
@@ -321,8 +324,8 @@ void Planner::collect_gains() {
     std::sort(candidate_gains_.begin(), candidate_gains_.end(), std::greater<float>());
 }
 
-// Best expected gain of one to n_ahead more draft steps, minus their cost. The first step extends the first n
-// candidates, with children of average probability.
+// Returns the best expected gain of one to n_ahead more draft steps, minus their cost. The first step extends the first
+// n candidates, with children of average probability.
 double Planner::foresee(int n, int n_wide) {
     front_.assign(candidates_.begin(), candidates_.begin() + n);
     merged_ = candidate_gains_;
@@ -371,7 +374,7 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     }
 }
 
-// Ranks the nodes of all conversations in one list and verifies the number with the best total gain.
+// Ranks the nodes of all conversations in one list and verifies the number of nodes with the best total gain.
 void Planner::choose_auto() {
     open_cost_model(n_rows_, plans_.size() == 1 ? plans_[0] : nullptr);
     candidates_.clear();
@@ -406,7 +409,7 @@ void append_depth_first(const DraftTree & pool, const std::vector<int32_t> & nod
 }
 }  // namespace
 
-// Builds the tree of the first n of `nodes`.
+// Sets the plan's tree to the first n of `nodes`.
 void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n) {
     PlanRound & round = plan.round;
     Decision & d = round.decision;
@@ -428,11 +431,11 @@ void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int 
 // --- expected results of average drafts ------------------------------------------------------------------------------
 
 namespace {
-// Automatic exactness: share of the best speed over all batch sizes that exact batches must reach.
+// Automatic exactness requires that exact batches reach this share of the best speed over all batch sizes.
 constexpr double cheap = 0.95;
 constexpr int n_depths_foreseen = 8;
 
-// Probabilities of the nodes of an average pool with `depth` steps, in falling order.
+// Returns the probabilities of the nodes of an average pool with `depth` steps, in falling order.
 std::vector<float> foreseen_pool(const MeanChances & chances, int depth, int k, int width) {
     std::vector<float> front{1.0f}, next, p;
     for (int d = 1; d <= depth; ++d) {
@@ -450,7 +453,8 @@ std::vector<float> foreseen_pool(const MeanChances & chances, int depth, int k, 
 }
 }  // namespace
 
-// [n]: expected tokens per target-only round of the best draft of n nodes with average probabilities. Needs prices.
+// Returns for each n the expected tokens per target-only round of the best draft of n nodes, which have average
+// probabilities. Call it only once prices are known.
 std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
     const int n_max = std::min(plan.round.limits.n_nodes, std::max(1, costs_.n_rows_max() - n_roots_));
     const bool is_tree = plan.round.limits.n_leaves > 1;
@@ -473,9 +477,10 @@ std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
     return best;
 }
 
-// Decides automatic exactness. A fixed strategy is only cut if exactness was requested. For `auto` the planner decides
-// once, as soon as prices are known, so that all answers of an engine are computed alike. Prices are known once an
-// engine is open; before that exactness does not count as cheap. Devices draft chains unless trees gain clearly.
+// Decides automatic exactness. A fixed strategy is only cut if the request demands exactness. For the automatic
+// strategy the planner decides once, as soon as prices are known, so that all answers of an engine are computed alike.
+// Prices are known once an engine is open. Before that, exactness does not count as cheap. Devices draft chains unless
+// trees gain clearly.
 bool Planner::is_exact_cheap(const SequencePlan & plan) {
     if (exact_rows_.allows_all(n_roots_ + plan.round.limits.n_nodes)) return true;
     if (!plan.is_auto() || !costs_.knows_target_only()) return false;
@@ -493,10 +498,10 @@ bool Planner::is_exact_cheap(const SequencePlan & plan) {
 // --- batch size -----------------------------------------------------------------------------------------------------
 
 // A device reuses a graph while the number of rows stays the same. It builds one graph per tree, because llama.cpp also
-// compares the rows' sequences. So an answer keeps one size of chains from a short list, chosen at its start and,
-// rarely, later.
+// compares the rows' sequences. So a generation keeps one size of chains from a short list. It chooses the size at its
+// start and rarely changes it.
 static constexpr int sizes[] = {1, 2, 3, 4, 5, 6, 8, 12, 16};
-static constexpr int n_rounds_kept = 32, n_rounds_paid = 64;  // rounds that must pay for a change
+static constexpr int n_rounds_kept = 32, n_rounds_paid = 64;  // n_rounds_paid: rounds whose gain must pay for a change
 
 void Planner::choose_size(SequencePlan & plan) {
     PlanLimits & limits = plan.round.limits;
@@ -514,8 +519,9 @@ void Planner::choose_size(SequencePlan & plan) {
     }
 }
 
-// Possible loss from changes of size if a draft gains nothing. On a device that includes the change back to one row;
-// half the ledger is reserved for it until drafts have measurably gained. After a prompt, the first change is free.
+// Possible loss from changes of size if a draft gains nothing. On a device the loss includes the change back to one
+// row. Half the ledger is reserved for this change until drafts have measurably gained. After a prompt, the first
+// change is free.
 double Planner::change_risk(const SequencePlan & plan) const {
     if (!is_change_dear()) return 0.0;
     constexpr double gains = 1.02;
@@ -526,7 +532,7 @@ double Planner::change_risk(const SequencePlan & plan) const {
     return there + std::min(change, cap / 2.0);
 }
 
-// Pads drafts, and those rounds between them that happen to draft nothing.
+// Pads the batches of drafts, and the batches of rounds between them that happen to draft nothing.
 void Planner::pad(SequencePlan & plan) {
     const Reason reason = plan.decision().reason;
     const bool is_short = reason == Reason::room || reason == Reason::no_match || reason == Reason::all_rejected;
@@ -542,9 +548,9 @@ void Planner::pad(SequencePlan & plan) {
 
 // --- learn ----------------------------------------------------------------------------------------------------------
 
-// Every node that the target reached has a known next token, so all of its proposed children get a label, including
-// unverified ones and those below the last accepted node. After a draft that was not verified, the walk continues
-// through the following target-only rounds. Unreached nodes give no labels.
+// Every node that the target reached has a known next token, so all of its proposed children get a label. This includes
+// unverified children and the children of the last accepted node. After a draft that was not verified, the walk
+// continues through the following target-only rounds. Unreached nodes give no labels.
 void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
     plan.round.n_committed = (int)tokens.size();
     learn_text(plan.text.kind, plan.text.chain, plan.round.text_draft, tokens);
@@ -599,10 +605,11 @@ void Planner::set_n_threads(int n_threads) {
     n_threads_ = n_threads;
 }
 
-// Updates the ledger and the recent speeds. A target-only round counts as exactly 1, whatever its measured time; so
-// does the target-only part of a round that verified nothing. Time beyond the stall limit is not charged if the round's
+// Updates the ledger and the recent speeds. A target-only round costs exactly 1, whatever its measured time. So does
+// the target-only part of a round that verified nothing. Time beyond the stall limit is not charged if the round's
 // price is known. Rows that the drafter catches up on are not charged while the ledger saves for drafting. With a
-// drafter that is large relative to the target, they would use up all savings, and drafting would never start again.
+// drafter that is large relative to the target, these rows would use up the whole balance, and drafting would never
+// start again.
 void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     double expected_ms = costs_.host(), n_tokens = 0.0;
     const bool is_verifying = n_rows_ > n_roots_;
@@ -616,7 +623,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     charged_ = 0.0;
     if (!costs_.is_known(n_roots_)) return;
     double cost = 1.0, first_use = 0.0, change = 0.0;
-    // Cost of a change of size, unless a target-only round would have changed it as well.
+    // Adds the cost of a change of size, unless a target-only round would have changed the size as well.
     if (is_slow() && costs_.is_known(n_rows_)) {
         const double over_ms = std::max(0.0, verify_ms - costs_.verify(n_rows_));
         if (!is_size_free_) change = rounds(std::min(over_ms, costs_.change_ms()));

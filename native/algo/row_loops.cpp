@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Compiled without contraction of a*b+c (native/CMakeLists.txt), because not all of these processors support it.
+// This file is compiled without contraction of a*b+c (native/CMakeLists.txt), because not all processors that run it
+// have the fused operation.
 #include "algo/row_loops.h"
 
 #include <algorithm>
@@ -42,7 +43,7 @@ EAGLECPP_INLINE void tops_of_blocks(const float * x, int n_blocks, float * tops)
     for (int b = 0; b < n_blocks; ++b) tops[b] = top_of_block(x + b * n_row_block);
 }
 
-// exp(x) for x <= 0, inlined: 2^i * 2^f with a polynomial for 2^f on [-0.5, 0.5].
+// Returns exp(x) for x <= 0, inlined: 2^i * 2^f with a polynomial for 2^f on [-0.5, 0.5].
 EAGLECPP_INLINE float exp_negative(float x) {
     const float t = std::max(-126.0f, x * 1.44269504f);  // this order of arguments maps NaN to -126
     const float r = t + 12582912.0f;                     // rounds to an integer: 1.5 * 2^23
@@ -57,7 +58,7 @@ EAGLECPP_INLINE float exp_negative(float x) {
     return p * scale;
 }
 
-// n must be a multiple of n_lanes.
+// Adds exp(x[i] - max) to the lanes. n must be a multiple of n_lanes.
 EAGLECPP_INLINE void add_exps(const float * x, int n, float max, float * lane) {
     for (int i = 0; i < n; i += n_lanes) {
         for (int j = 0; j < n_lanes; ++j) lane[j] += exp_negative(x[i + j] - max);
@@ -97,7 +98,7 @@ EAGLECPP_ROW_LOOPS(avx2, __attribute__((target("avx2"))))
 EAGLECPP_ROW_LOOPS(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))))
 #endif
 
-// All versions that this processor can run, the best one last.
+// Returns all versions that this processor can run, the best one last.
 const std::vector<Loops> & loops() {
     static const std::vector<Loops> all = [] {
         std::vector<Loops> out{portable};

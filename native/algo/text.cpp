@@ -3,8 +3,8 @@
 
 namespace eaglecpp {
 
-static constexpr int n_agreeing_max = 64;  // longer matches count the same
-static constexpr int n_places_max = 256;   // occurrences compared for the longest match
+static constexpr int n_agreeing_max = 64;  // longer matches count as matches of this length
+static constexpr int n_places_max = 256;   // number of occurrences that are compared to find the longest match
 
 static uint64_t pair_of(Token first, Token second) {
     return (uint64_t)(uint32_t)first << 32 | (uint32_t)second;
@@ -29,7 +29,7 @@ void TextIndex::assign(const Tokens & text) {
 void TextIndex::add(Token token) {
     text_.push_back(token);
     if ((int)all_.size() >= n_max_) {
-        // Drop the older half.
+        // Drops the older half of the text.
         const Tokens text = text_, end(all_.end() - n_max_ / 2, all_.end());
         clear();
         text_ = text;
@@ -50,14 +50,14 @@ void TextIndex::index(Token token) {
     at->second = here;
 }
 
-// Number of tokens up to and including `end` that match the last tokens.
+// Returns how many tokens up to and including `end` match the last tokens of the text.
 int TextIndex::n_agreeing(int end, const Tokens & last) const {
     int n = 0;
     while (n < (int)last.size() && n <= end && all_[end - n] == last[last.size() - 1 - n]) ++n;
     return n;
 }
 
-// A copy that reaches the end of the text continues with its own tokens.
+// Copies tokens after the match. A copy that reaches the end of the text continues with its own tokens.
 TextDraft TextIndex::propose(int n, const Tokens & more) const {
     TextDraft out;
     Tokens last(all_.end() - std::min<long>((long)all_.size(), n_agreeing_max), all_.end());

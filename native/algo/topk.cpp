@@ -26,7 +26,7 @@ int argmax(const float * x, int n) {
     for (int i = (int)(top - tops.begin()) * n_row_block; i < n; ++i) {
         if (x[i] == *top) return i;
     }
-    return 0;  // all NaN
+    return 0;  // all logits are NaN
 }
 
 const std::vector<int> & Largest::of(const float * x, int n, int k) {

@@ -20,14 +20,14 @@ static std::vector<std::string> folders(const std::string & root, const std::str
         if (names != ",," && names.find("," + controller + ",") == std::string::npos) continue;
         const std::string top = root + "/sys/fs/cgroup" + (names == ",," ? "" : "/" + controller);
         std::string path = line.substr(path_at);
-        if (path.find("/..") != std::string::npos) path.clear();  // outside the visible hierarchy
+        if (path.find("/..") != std::string::npos) path.clear();  // the path is outside the visible hierarchy
         for (; !path.empty(); path.resize(path.rfind('/'))) out.push_back(top + path + "/");
         out.push_back(top + "/");
     }
     return out;
 }
 
-// Returns a file's number, or the number after `key`; `missing` without one ("max").
+// Returns the number in a file, or the number after `key`; `missing` if there is no number ("max").
 static double number(const std::string & path, double missing, const std::string & key = "") {
     std::ifstream file(path);
     std::string found;

@@ -17,11 +17,13 @@ constexpr size_t n_trail_max = 64;
 std::mutex mutex;
 std::deque<LogLine> queue;
 
-// Errors of this thread, newest last, and how many were ever added (so that marks survive trimming).
+// Error lines of this thread, the newest at the end, and the number of lines ever added, so that marks survive
+// trimming.
 thread_local std::deque<std::string> trail;
 thread_local size_t n_trail = 0;
 
-// Without this, a child forked while another thread logs would find the mutex locked forever.
+// Locks the mutex during a fork. Otherwise a child forked while another thread logs would find the mutex locked
+// forever.
 #ifndef _WIN32
 [[maybe_unused]] const int fork_handlers =
     pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });

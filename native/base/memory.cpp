@@ -32,7 +32,7 @@ uint64_t available_memory() {
     vm_statistics64_data_t pages;
     mach_msg_type_number_t n = HOST_VM_INFO64_COUNT;
     if (host_statistics64(mach_host_self(), HOST_VM_INFO64, (host_info64_t)&pages, &n) != KERN_SUCCESS) return 0;
-    // The count of free pages includes speculative ones.
+    // The count of free pages already includes speculative pages.
     return ((uint64_t)pages.free_count + pages.inactive_count + pages.purgeable_count) * (uint64_t)getpagesize();
 #else
     std::ifstream info("/proc/meminfo");
@@ -50,7 +50,7 @@ void forget_file_pages([[maybe_unused]] const std::string & path) {
 #ifdef __linux__
     struct stat file;
     if (stat(path.c_str(), &file) != 0) return;
-    // Compares device and inode, because the list may have another name of the same file.
+    // Compares device and inode, because the list may contain another name of the same file.
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
         uintptr_t begin, end;

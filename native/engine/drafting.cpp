@@ -8,8 +8,9 @@
 
 namespace eaglecpp {
 
-// Pending rows after which a generation that does not draft commits them to the drafter; one commit graph takes as
-// many. Their hidden states stay small, and an unused drafter costs little. Usually a probe commits them earlier.
+// A generation that does not draft commits its pending rows to the drafter once it has this many, which fit into one
+// commit graph. So their hidden states stay small, and an unused drafter costs little. Usually a probe commits the rows
+// earlier.
 static constexpr int n_pending_max = 128;
 
 void Drafting::plan(const std::vector<Sequence *> & sequences) {
@@ -128,29 +129,30 @@ void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Can
 }
 
 // Returns the drafter's candidates for a node's children, which are at index `pos` of the text; `row` is the node's
-// output in the drafter's last call. If the target draws with our noise, the same noise predicts it best; otherwise the
-// likeliest tokens do. From its second step on, a parallel drafter's distribution is a mean over the possible prefixes.
-// Tokens drawn from it independently make no text, so the likeliest tokens are used (z-lab/dflash#169).
+// output in the drafter's last call. If the target draws with our noise, candidates with the same noise predict its
+// choice best; otherwise the likeliest tokens do. From its second step on, a parallel drafter's distribution is a mean
+// over the possible prefixes. Tokens drawn independently from such distributions do not form a text, so the likeliest
+// tokens are used (z-lab/dflash#169).
 std::vector<Candidate> Drafting::propose(Sequence & s, int row, Pos pos) const {
     const bool is_mean = traits_.is_parallel && row > 0;
     return s.draft->candidates(row, s.plan.k(), is_mean ? std::nullopt : s.sampler->coupled(), pos);
 }
 
 // Returns the number of further draft steps of a chain in the commit's graph: the depth of a fixed strategy, or the
-// usual number in recent rounds. Only powers of two are used, because each number needs a separate graph. A superfluous
-// step costs less than a step in its own graph (0.03 against 0.17 ms on an H200 with the drafter of an 8B model).
+// usual number in recent rounds. Only powers of two are used, because each number needs a separate graph. An unused
+// step costs less than a step in its own graph: 0.03 ms against 0.17 ms on an H200 with the drafter of an 8B model.
 int Drafting::n_steps(const Sequence & s) const {
     constexpr int n_max = 8;
     if (!drafter_->can_step() || s.sampler->coupled() || s.plan.k() != 1 || s.sampler->has_grammar()) return 0;
     const int n = std::min(s.plan.depth_max() - 1, n_max);
     if (!s.plan.is_auto()) return n;
-    constexpr double n_rare = 0.3;  // steps that fewer rounds need are not worth it
+    constexpr double n_rare = 0.3;  // steps that a smaller share of rounds needs are not worth running
     int n_usual = 1;
     while (n_usual < n_max && 1.0 + n_usual + n_rare < s.drafted_depth.mean()) n_usual *= 2;
     return s.drafted_depth.mean() < 1.0 + n_rare || n < n_usual ? 0 : n_usual;
 }
 
-// Returns the frontier as draft rows.
+// Returns the frontier's nodes as draft rows.
 static std::vector<DraftRow> next_rows(const Sequence & s) {
     const DraftTree & pool = s.plan.pool();
     std::vector<DraftRow> rows;
@@ -158,9 +160,9 @@ static std::vector<DraftRow> next_rows(const Sequence & s) {
     return rows;
 }
 
-// Drafts step by step as the planner asks, each step of all conversations in one graph. The pending rows give the
-// children of the roots, then draft rows give theirs. The time of a step is charged to every conversation in it. A
-// parallel drafter gives all steps at once.
+// Drafts step by step as the planner asks; each step runs all conversations in one graph. The pending rows give the
+// children of the roots. Then draft rows give the children of their nodes. The time of a step is charged to every
+// conversation in it. A parallel drafter gives all steps at once.
 void Drafting::grow(std::vector<Sequence *> growing) {
     double start = now_ms();
     const auto spend = [&] {
@@ -182,8 +184,8 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         drop_forbidden(*s, {}, proposals.back().children[0]);
     }
     double ms = spend();
-    // One call ran all of these steps. The time in excess of a plain commit is divided among them; they are cheaper
-    // here than in separate graphs, so the cost model's prices do not apply.
+    // One call ran the commit and all of these steps. The time beyond that of a plain commit is divided among the
+    // steps. The cost model's prices do not apply, because the steps are cheaper here than in separate graphs.
     const double step_ms = n_steps > 0 ? std::max(0.0, ms - commit_ms) / n_steps : 0.0;
     ms -= n_steps * step_ms;
     for (int n_used = 0;; ++n_used) {
@@ -199,7 +201,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         const bool was_run = n_used < n_steps && growing[0]->plan.frontier().size() == 1 &&
                              growing[0]->draft->take_step(n_used, next_rows(*growing[0])[0]);
         if (!was_run) {
-            n_used = n_steps;  // the remaining steps are of no use
+            n_used = n_steps;  // the remaining steps are unused
             if (!traits_.is_parallel) extend(growing);
         }
         proposals.clear();
@@ -215,8 +217,8 @@ void Drafting::extend(const std::vector<Sequence *> & growing) {
     drafter_->extend_together(steps);
 }
 
-// Returns the candidates of the drafter's last call for each node of the frontier. A parallel drafter's candidates do
-// not depend on the drafts before them.
+// Returns the candidates of the drafter's last call for each node of the frontier. If the drafter is parallel, its
+// candidates do not depend on the drafts before them.
 std::vector<std::vector<Candidate>> Drafting::propose_step(Sequence & s, bool was_run) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();

@@ -11,7 +11,7 @@
 
 namespace eaglecpp {
 
-// Number of largest logits that a device picks from a row of the target; the default top-k is 40.
+// Maximum number of largest logits that a device picks from a row of the target; the default top-k is 40.
 static constexpr int n_picked_max = 64;
 
 class Engine::Use {
@@ -36,9 +36,9 @@ void Engine::retire() {
     if (in_use_.exchange(true)) fail(ErrorKind::busy, "the engine is in use by another thread and cannot be closed");
 }
 
-// Call from a handler of an exception thrown while sequences changed; throws the exception for the caller. Restores the
-// sequences with `restore`, or marks the engine as broken: after an assertion or a foreign exception the state of
-// llama.cpp, ggml or the driver is unknown.
+// Handles an exception that was thrown while sequences changed, and throws the exception for the caller. Call it from
+// the exception's handler. It restores the sequences with `restore`, or marks the engine as broken: after an assertion
+// or a foreign exception the state of llama.cpp, ggml or the driver is unknown.
 template <typename Restore>
 void Engine::recover(Restore && restore) {
     const auto try_restore = [&] {
@@ -71,14 +71,14 @@ void Engine::recover(Restore && restore) {
     }
 }
 
-// Runs every change to sequences except a step's.
+// Runs a change to sequences. Only step() does not use this function.
 template <typename F, typename Restore>
 auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
     try {
         return f();
     } catch (...) {
         recover(restore);
-        throw;  // not reached
+        throw;  // never reached
     }
 }
 
@@ -92,7 +92,7 @@ static Exactness exactness_of(const std::string & text) {
 static PlannerOptions planner_options(const Target & target) {
     const Vocabulary & vocab = target.vocab();
     PlannerOptions out;
-    // Rows that a recurrent state has read cannot simply be dropped.
+    // A recurrent state cannot simply drop rows that it has read, so targets with such a state do not pad batches.
     out.pads_rows = !target.model().is_cpu() && !target.model().has_state();
     for (Token t = 0; t < vocab.size(); ++t) {
         if (vocab.is_eog(t)) out.end_tokens.push_back(t);
@@ -164,8 +164,8 @@ void Engine::clear(int id) {
     attempt([&] { conversations_.forget(conversations_.get(id)); }, [] {});
 }
 
-// Rolls back tokens of the last round that the caller does not keep. Plain decoding would not have run them, and a
-// prompt that continues the text must find the same rows.
+// Rolls back tokens of the last round that the caller does not keep. Target-only decoding would not have run these
+// tokens, and a prompt that continues the text must find the same rows.
 void Engine::end(int id, int n_taken) {
     Use use(*this);
     Sequence & s = conversations_.get(id);
@@ -289,7 +289,7 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     s.plan.use(s.params.strategy);
     const RequestKind kind = request_kind(s.params.sampling.temperature, !s.params.sampling.grammar.empty(),
                                           s.sampler->coupled().has_value());
-    // A fixed strategy drafts only from the drafter, if there is one.
+    // A fixed strategy drafts from the text only if there is no drafter.
     const bool drafts_chains = s.plan.is_auto() || (!drafter() && s.plan.strategy().kind != Strategy::Kind::off);
     s.uses_text = drafts_text() && drafts_chains;
     s.forces = s.sampler->has_grammar() && models_.drafts_forms && drafts_chains &&
@@ -344,7 +344,8 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
                 });
             } catch (...) {
                 if (results.empty()) throw;
-                late_error_ = {ids, std::current_exception()};  // for the next call; earlier rounds are returned
+                late_error_ = {ids,
+                               std::current_exception()};  // for the next call; this one returns the earlier rounds
                 break;
             }
         }

@@ -28,8 +28,8 @@ std::string token_differences(const Vocabulary & target, int n, const std::funct
     return n_differ == 0 ? "" : strf("tokens that differ: %d, %s", n_differ, first.c_str());
 }
 
-// Compares normal tokens, which the drafter was trained on. Fine-tunes and converters rename padding, control and added
-// tokens, which does no harm.
+// Compares only normal tokens, on which the drafter was trained. Fine-tunes and converters rename padding, control and
+// added tokens, which does no harm.
 static std::string normal_differences(const DraftFile & draft, const Target & target) {
     constexpr int type_normal = 1;
     const auto & tokens = draft.tokens();
@@ -41,7 +41,7 @@ static std::string normal_differences(const DraftFile & draft, const Target & ta
 }
 
 // Checks that a drafter belongs to its target. A wrong pair would decode correctly but slowly, without any sign of the
-// cause. Raises Error(mismatch) that names both files and all differences.
+// cause. Raises an Error(mismatch) that names both files and all differences.
 static void check_fit(const DraftFile & draft, const Target & target) {
     const DraftSpec & s = draft.spec();
     std::string wrong;
@@ -68,11 +68,11 @@ static void check_fit(const DraftFile & draft, const Target & target) {
          draft.path().c_str(), target.options().path.c_str(), wrong.c_str());
 }
 
-// Memory to leave free on a device, for its backend and other programs such as the display.
+// Memory to leave free on a device for its backend and for other programs, such as the display.
 static constexpr size_t n_margin = 256 << 20;
 
-// Returns the target's output device; if that is remote, the CPU or several GPUs, the first local GPU. A drafter's
-// round has many short waits, for which a network is too slow.
+// Returns the target's output device if it is a single local GPU; otherwise returns the first local GPU, or null
+// without one. A drafter's round has many short waits, for which a network is too slow.
 static ggml_backend_dev_t best_device(const Target & target) {
     ggml_backend_dev_t dev = target.model().output_device();
     const bool is_one = dev && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_META;
@@ -89,8 +89,8 @@ static ggml_backend_dev_t best_device(const Target & target) {
 static std::unique_ptr<HiddenStateDrafter> load_drafter(const EngineOptions & options, const DraftFile & file,
                                                         const Target & target, DrafterOptions d) {
     // On the CPU, ggml's fused attention takes several times as long as the explicit form for the few rows of a draft
-    // step; our kernel takes less (not measured for latent attention). The explicit form allocates scores for every row
-    // that attends; in a drafter of several layers these are all rows of a commit.
+    // step; our kernel takes less time than the explicit form (not measured for latent attention). The explicit form
+    // allocates scores for every row that attends. In a drafter of several layers, all rows of a commit attend.
     const bool is_cpu = !d.device || ggml_backend_dev_type(d.device) == GGML_BACKEND_DEVICE_TYPE_CPU;
     const bool has_kernel = d.use_kernels && kernels::attention_type_fits(d.type_kv) && !file.spec().has_latent();
     const bool is_fused = !is_cpu || has_kernel || file.spec().n_layer > 1;
@@ -113,8 +113,8 @@ static std::unique_ptr<HiddenStateDrafter> load_drafter(const EngineOptions & op
     return drafter;
 }
 
-// Loads the drafter on the device of the options, ready to use; with "auto" on the best device, or on the CPU if that
-// has no room. On a GPU the memory of its conversations is allocated now.
+// Loads the drafter on the device that the options name, ready to use. "auto" selects the best device, or the CPU if
+// that device has no room. On a GPU this also allocates the memory of the drafter's conversations.
 static void place_drafter(const EngineOptions & options, Models & models) {
     const Target & target = *models.target;
     DrafterOptions d;
@@ -170,9 +170,9 @@ Models open_models(const EngineOptions & options) {
         if (reads_hidden_states(arch)) {
             out.draft_file = std::make_unique<DraftFile>(options.draft_path);
         } else {
-            // A small model of the target's family, or a file with heads.
+            // The drafter is a small model of the target's family, or a file with heads.
             heads = heads_of(file);
-            if (heads == Heads::in_model) heads = Heads::none;  // a small model that happens to have heads
+            if (heads == Heads::in_model) heads = Heads::none;  // it is a small model that also has heads
         }
     }
     out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && has_drafter);

@@ -5,13 +5,14 @@
 
 namespace eaglecpp {
 
-static constexpr int n_shared_least = 8;  // fewest prompt rows for which sharing a batch pays
+static constexpr int n_shared_least = 8;  // smallest number of prompt rows for which sharing a batch pays
 
-// Returns true if cutting this prompt anywhere, and sharing its batches, is known to change no bits of its rows or if
-// exactness is off.
+// Returns true if exactness is off, or if it is known that cutting this prompt anywhere and sharing its batches changes
+// no bit of its rows.
 bool PromptSharing::cuts_freely(const Sequence & s, int n_rows) const {
     if (s.exactness == Exactness::off) return true;
-    // Without a drafter no exact row counts were measured; its text is the reference for drafted texts.
+    // Without a drafter no exact row counts were measured. The text without a drafter is the reference for drafted
+    // texts.
     return target_.rounds_alike() && (!(can_draft_ || s.forces) || exact_rows_.allows_all(n_rows));
 }
 
@@ -27,7 +28,8 @@ std::vector<BatchPart> PromptSharing::cut(const std::vector<Sequence *> & readin
     int n_left = std::min(target_.options().n_ubatch - n_rows, target_.n_shared_rows());
     std::vector<BatchPart> slices;
     for (Sequence * s : reading) {
-        // Rows of an image share no batch with tokens. They wait until they come first, and then get a separate batch.
+        // Rows of an image share no batch with tokens. They wait until their prompt is the first of `reading`, and then
+        // get a separate batch.
         if (s->image() && s == reading.front()) return {};
         if (s->image()) continue;
         BatchPart slice{s, std::min(n_left, s->n_rows_alike())};

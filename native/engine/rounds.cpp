@@ -21,8 +21,8 @@ Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner
       exact_rows_(exact_rows),
       drafting_(models, planner),
       sharing_(target_, exact_rows, can_draft_) {
-    // The number of threads adapts only if the user set none, and only on the CPU. Threads that wait for a GPU look
-    // like threads that wait for a core.
+    // The number of threads adapts only if the user did not set it, and only on the CPU. Threads that wait for a GPU
+    // look like threads that wait for a core.
     const TargetOptions & known = target_.options();
     const bool is_fixed = options.n_threads > 0 || !target_.model().is_cpu();
     threads_ = ThreadPolicy(known.n_threads, known.n_threads_batch, is_fixed, is_fixed || options.n_threads_batch > 0);
@@ -99,7 +99,7 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
     return results;
 }
 
-// Plans and drafts. Returns the parts of the batch to verify.
+// Plans and drafts a round. Returns the parts of the batch to verify.
 std::vector<BatchPart> Rounds::draft(const std::vector<Sequence *> & sequences, bool is_timed) {
     if (drafter_) drafter_->set_n_threads(n_threads());
     const auto forces = [](const Sequence * s) { return s->forces; };
@@ -129,7 +129,7 @@ StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
     return r;
 }
 
-// The planner learns its first batch costs here, so it has prices before the first answer.
+// The planner learns its first batch costs from this measurement, so it has prices before the first answer.
 ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress) {
     const auto decode = [&](TargetBatch & batch, bool is_prompt, int n_alike) {
         if (!progress.go_on()) fail(ErrorKind::value, "cancelled");
@@ -143,8 +143,9 @@ ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int
 
 // --- prefill -------------------------------------------------------------------------------------------------------
 
-// Runs one slice of the prompt, in batches of the configured size whatever the drafter needs: the batch size decides
-// which kernels compute the rows. The last prompt token gives the first token of the answer, as a round without drafts.
+// Runs one slice of the prompt. Its batches have the configured size whatever the drafter needs, because the batch size
+// decides which kernels compute the rows. The last prompt token gives the first token of the answer, like a round
+// without drafts.
 StepResult Rounds::prefill(Sequence & s) {
     double start = now_ms();
     int n_slice_end = std::min(s.n_past + target_.n_slice(), s.prompt_end());
@@ -160,8 +161,8 @@ StepResult Rounds::prefill(Sequence & s) {
         add_rows(slice);
         if (!target_.prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
         run(batch_, ThreadPolicy::Kind::prompt);
-        // Rounding in the last block and the output head depends on the number of rows, and here they run for more than
-        // the last one.
+        // Rounding in the last block and the output head depends on the number of rows, and these layers run for more
+        // rows than the last one.
         if (target_.widens_last_block() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
             s.mark_inexact(s.n_past + slice.n_rows - 1);
         }
@@ -187,7 +188,7 @@ void Rounds::add_rows(const BatchPart & slice) {
     }
 }
 
-// Call after the batch was run.
+// Ends a slice of the prompt. Call it after its batch was run.
 StepResult Rounds::finish_slice(const BatchPart & slice, double start_ms) {
     Sequence & s = *slice.seq;
     const bool is_last = slice.is_last();
@@ -258,7 +259,7 @@ double Rounds::verify(std::vector<BatchPart> & rounds, const std::vector<Sequenc
     return ms;
 }
 
-// Adds the first n rows that must be replayed: accepted tokens whose state was lost with the rejected ones.
+// Adds the first n rows that the target must run again: accepted tokens whose state was lost with the rejected ones.
 void Rounds::add_replay(const Sequence & s, int n) {
     const int first = s.n_past - s.n_replay;
     for (int i = first; i < first + n; ++i) {
@@ -311,7 +312,7 @@ MatchResult Rounds::accept(const BatchPart & round, StepResult & out) {
 }
 
 // Returns the target's choice at a node; `stop` is set if it ends the text. Returns nullopt if the sampler fails
-// because of its own request. The other requests of the round continue, and the tokens accepted so far stand.
+// because of its own request. The tokens accepted so far are kept, and the other requests of the round continue.
 std::optional<Choice> Rounds::choose(Sequence & s, int node, const BatchPart & round, StepResult & out) {
     const int row = round.first + node;
     const Pos pos = (Pos)s.tokens.size() + round.tree.depth[node];
@@ -337,14 +338,15 @@ std::optional<Choice> Rounds::choose(Sequence & s, int node, const BatchPart & r
 }
 
 void Rounds::count_text(Sequence & s, const MatchResult & result) {
-    if (s.n_past < s.n_prompt) return;  // the first token comes with the prefill
+    if (s.n_past < s.n_prompt) return;  // the first token belongs to the prefill
     for (int node = 1; node < s.plan.tree().size(); ++node) s.stats.n_text += s.plan.is_from_text(node);
     for (int32_t node : result.nodes) s.stats.n_text_accepted += s.plan.is_from_text(node);
 }
 
-// Returns the token that GenerateParams::synth_rates makes a node emit: its first (likeliest) child, or else `sampled`,
-// or the next token that no child has. Each position has one random draw, so that all strategies see the same
-// acceptance. The first token of an answer comes from the prefill, before anything is proposed.
+// Returns the token that GenerateParams::synth_rates makes a node emit. It is the node's first (likeliest) child or, if
+// this child is rejected, `sampled`. If a child has the token `sampled`, it is the next token that no child has. Each
+// position has one random draw, so that all strategies have the same acceptance. The first token of an answer comes
+// from the prefill, before anything is proposed.
 Token Rounds::synthetic(const BatchPart & round, int node, Token sampled) const {
     const Sequence & s = *round.seq;
     const DraftTree & pool = s.plan.pool();
@@ -362,20 +364,20 @@ Token Rounds::synthetic(const BatchPart & round, int node, Token sampled) const 
     return sampled;
 }
 
-// Applies the result of a round to the conversation. Only running out of memory can make it fail halfway.
+// Applies the result of a round to the conversation. Only a lack of memory can make it fail halfway.
 void Rounds::commit(const BatchPart & round, const MatchResult & result) {
     Sequence & s = *round.seq;
     if (s.draft) {
         std::vector<int32_t> rows;
         for (int32_t node : result.nodes) rows.push_back(round.first + node);
-        // A walk that stopped may end on an accepted node whose next token is unknown. Its row stays pending, like any
-        // last row.
+        // A walk that stopped may end on an accepted node whose next token is unknown. The node's row stays pending,
+        // like every last row.
         s.hidden_states.add(s.n_past, target_.hidden_states(), rows);
         s.hidden_states.trim(s.draft->n_rows());
     }
     const bool is_kept = target_.cells().keep_path(s.range, round.tree, result.nodes.back(), s.n_past);
     s.n_replay = is_kept ? 0 : s.n_replay + (int)result.nodes.size();
-    const bool is_first = s.n_past < s.n_prompt;  // these rows were run by the prefill
+    const bool is_first = s.n_past < s.n_prompt;  // the prefill ran these rows
     s.n_past += (int)result.nodes.size();
     s.tokens.insert(s.tokens.end(), result.tokens.begin(), result.tokens.end());
     if (s.uses_text) {

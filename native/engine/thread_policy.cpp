@@ -6,16 +6,17 @@
 
 namespace eaglecpp {
 
-static constexpr double window_ms = 150.0;  // wall time over which utilisation is averaged
-static constexpr double core_missed = 0.4;  // of one core; less is not caused by other processes
+static constexpr double window_ms = 150.0;  // wall time over which the use of cores is averaged
+static constexpr double core_missed = 0.4;  // share of one core; smaller losses are not caused by other processes
 static constexpr double slow = 1.3;         // multiple of the usual time that counts as slow
-static constexpr double slow_alone = 3.0;   // multiple that counts as slow whatever the CPU time
-static constexpr int n_usual = 3;           // decodes before a usual time is trusted
+static constexpr double slow_alone = 3.0;   // multiple of the usual time that counts as slow whatever the CPU time
+static constexpr int n_usual = 3;           // number of decodes before a usual time is trusted
 
 static constexpr double gap_first_ms = 200.0, gap_max_ms = 20000.0;  // minimum time between two rises
-// share of a core that others may use while it still counts as free
+// Share of a core that others may use while the core still counts as free: to keep the number of threads, and to raise
+// it.
 static constexpr double share_to_keep = 0.4, share_to_rise = 0.2;
-// share of a core that decodes must have missed before the load of others costs a thread
+// Share of a core that decodes must have missed before the load of other processes costs a thread.
 static constexpr double core_missed_heard = 0.25;
 
 ThreadPolicy::ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, bool is_prompt_fixed)
@@ -64,7 +65,7 @@ bool ThreadPolicy::is_starved(const Run & run, int n_threads, const Usual & usua
         window_timed_ = keep * window_timed_ + run.wall_ms;
     }
     if (window_wall_ < 0.6 * window_ms * n_threads) return false;
-    const double ratio = window_usual_ > 0.0 ? window_timed_ / window_usual_ : 0.0;  // 0 = unknown
+    const double ratio = window_usual_ > 0.0 ? window_timed_ / window_usual_ : 0.0;  // slowness; 0 = unknown
     return (n_missed_ > core_missed && (ratio == 0.0 || ratio > slow)) || ratio > slow_alone;
 }
 
@@ -80,7 +81,7 @@ void ThreadPolicy::learn(const Run & run, double now_ms) {
         usual.ms += (usual.n <= 2 ? 1.0 : 0.15) * (ms - usual.ms);
         return;
     }
-    // Continue with the number of threads that were scheduled. The next decodes show if it is low enough.
+    // Continue with the number of threads that were scheduled. The next decodes show whether this number is low enough.
     const double n_had = n_threads * window_cpu_ / window_wall_;
     set_available(std::min(n_threads - 1, (int)std::floor(n_had + share_to_rise)), now_ms);
 }
