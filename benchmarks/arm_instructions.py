@@ -5,11 +5,12 @@
 
 PATH: the sources of the pinned llama.cpp. Debian's cross-compiler (g++-aarch64-linux-gnu) builds them and our
 kernels, and `arm_instructions.cpp` runs one product many times under qemu-aarch64 (qemu-user). A plugin,
-`count_instructions.c`, counts the executed instructions. The figure is the difference between two numbers of
-products, so loading, packing and the start of the program cancel out; rounding the activations is part of a
-product. ggml runs as in llama.cpp: weights are repacked if it has a kernel for that, here on one thread.
+`count_instructions.c`, counts the executed instructions. Every result is the difference between two runs with
+different numbers of products, so loading, packing and the start of the program cancel out. Rounding the
+activations is part of a product. ggml runs on one thread, and repacks weights if it has a kernel for repacked
+weights, as in llama.cpp.
 
-An instruction is not a time: processors differ in parallelism, and waits for memory are not counted.
+Instructions do not predict time: processors differ in parallelism, and waits for memory are not counted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ROWS = (1, 2, 4, 8, 64)
 REPEATS = {1: 32, 2: 16, 4: 8, 8: 4, 64: 1}
 TYPES = ("q4_0", "q4_1", "q5_0", "q8_0", "iq4_nl", "q4_K", "q5_K", "q6_K")
 KERNELS = {"neon": "armv8.2-a+dotprod+fp16", "neon_i8mm": "armv8.6-a+dotprod+fp16+i8mm"}
-"""Our table, and ggml's build options for the same processors."""
+"""Build options of ggml by the name of our kernel table for the same processors."""
 
 
 def main() -> None:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Measures attention after a long text: 1, 2, 4 and 8 rows with our kernels, by shape, cache and processor.
+"""Measures our attention kernels on 1, 2, 4 and 8 tokens after a long text, by shape, cache and processor.
 
     python benchmarks/attention.py PATH [--cells 32768] [--threads 1 2] [--against DIR] [--json FILE]
 
 PATH: the sources of the pinned llama.cpp, for ggml's headers. --against: `native/` of another checkout,
-measured in turns with this one's. The kernels are compiled on the spot.
+measured in turns with the `native/` of this checkout. The script compiles the kernels.
 
-Times are processor time of the slowest thread, in ms for one layer, the minimum of several turns. Layers take
-turns so that together they exceed the caches. Two references are measured in the same minutes: the time to
-read the cache (`bandwidth.py`'s loop), and the time of the multiplications of four rows alone, 2 * head size
-/ 16 for each row, head and cell, at the speed of a loop of nothing else.
+Times are processor time of the slowest thread, in ms for one layer, the minimum of several turns. Several
+layers take turns, because together they exceed the processor's caches. Two references are measured in the
+same minutes: the time to read the K/V cache (`bandwidth.py`'s loop), and the time of the multiplications of
+four tokens alone, 2 * head size / 16 for each token, head and cell, at the speed of a loop that only
+multiplies.
 """
 
 from __future__ import annotations

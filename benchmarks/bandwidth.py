@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Measures this machine's read bandwidth with a loop in C that only adds up, compiled on the spot.
+"""Measures this machine's read bandwidth with a loop in C that only adds, compiled by the script.
 
-numpy's sums are bound by arithmetic on one core before memory is, so they cannot measure it.
+numpy's sums cannot measure the bandwidth, because arithmetic limits them on one core.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def built(source: str, name: str, *options: str) -> ctypes.CDLL:
 
 
 def read_bandwidth(n_threads: int, repeats: int = 3) -> float:
-    """Returns GB/s over 1 GB, all threads together, the maximum of a few passes."""
+    """Returns the maximum GB/s of all threads together in a few passes over 1 GB."""
     speed = float(_compiled().read_bandwidth(N_BYTES, n_threads, repeats))
     if speed == 0.0:
         raise SystemExit("no memory for 1 GB to read")

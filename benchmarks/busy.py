@@ -3,11 +3,12 @@
 
     python benchmarks/busy.py --target T.gguf [--draft D.gguf] [--seconds 4] [--turns 2] [--json OUT]
 
-Three states of the machine: quiet, one core busy, all cores busy. In each, in turns: llama.cpp with one
-thread and with one thread per core, both target-only and greedy, and eaglecpp with the number of threads it
-chooses (target-only, and with a drafter `auto`). Prints tokens per second, and eaglecpp over llama.cpp's one
-thread in the same turn. One thread is the fair reference on shared cores: several threads spin at barriers
-and wait for one that is not running. The busy processes end at a deadline, also if this script is killed.
+The machine has three states: quiet, one core busy, all cores busy. In each state these take turns: llama.cpp
+with one thread and with one thread per core, both target-only and greedy, and eaglecpp with the number of
+threads that it chooses (target-only, and with a drafter `auto`). Prints tokens per second, and the speed of
+eaglecpp over llama.cpp with one thread in the same turn. One thread is the fair reference on shared cores,
+because several threads spin at barriers until a thread without a core has run. The busy processes end at a
+deadline, also if this script is killed.
 """
 
 from __future__ import annotations

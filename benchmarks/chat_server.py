@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Asks an OpenAI-compatible server for chat completions, and times them.
 
-llama.cpp's server reports its decoding time (`timings`); for others, the time from the first token to the
-last is measured on the stream.
+llama.cpp's server reports its decoding time (`timings`). For other servers, the script measures the time from
+the first to the last token of the stream.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _CONNECT_SECONDS, _READ_SECONDS = 10, 600
 
 @dataclass(frozen=True)
 class Reply:
-    """ms: of decoding, without the first token; n_accepted: drafted tokens, 0 = none or unknown."""
+    """Answer of a server. ms: decoding time without the first token; n_accepted: accepted drafts, 0 = none or
+    unknown.
+    """
 
     text: str
     n_tokens: int
@@ -35,7 +37,7 @@ class ChatServer:
     """A server at `http://HOST:PORT[/v1]`. Raises EagleError for any unexpected answer."""
 
     def __init__(self, url: str, model: str = "") -> None:
-        """model: the model to ask, "" = the first of the server's list."""
+        """model: the model to ask, "" = the first model of the server's list."""
         if urlsplit(url).scheme not in ("http", "https"):
             raise EagleError(f"--compare {url}: expected http://HOST:PORT of an OpenAI-compatible server")
         self.url = url.rstrip("/").removesuffix("/v1") + "/v1"

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Shared by the benchmark scripts: prompts, medians, tables, and the facts of every result.
+"""Helpers of the benchmark scripts: prompts, medians, tables, and the facts of every result.
 
-A result is a dict with the model, quantisation, machine and commit; `report` prints it as a Markdown table
-and writes the JSON. Nothing here measures.
+A result is a dict with the model, quantisation, machine and commit.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def note(text: str) -> None:
 
 
 def warn_if_busy() -> None:
-    """Warns on a busy machine: threads that wait for each other make every figure meaningless."""
+    """Warns if the machine is busy: threads that wait for each other make every measurement meaningless."""
     if hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5:
         note(f"load average is {os.getloadavg()[0]:.1f}: other programs run, so expect useless figures")
 
@@ -139,7 +138,7 @@ def by_name(files: Sequence[Path]) -> dict[str, Path]:
 
 
 def facts(models: dict[str, Path], **settings: Any) -> dict[str, Any]:
-    """Returns the facts that every result carries with its figures."""
+    """Returns the facts that every result contains."""
     info = system_info()
     return {
         "models": {role: model_facts(path) for role, path in models.items()},

@@ -4,10 +4,10 @@
     python benchmarks/drift.py --target T.gguf --draft A.gguf [--draft B.gguf]... [--draft-window 256]...
            [--texts FILE|FOLDER]... [--lengths 1024,4096,32768] [--temperature 0,0.7] [--json OUT]
 
-Each document is cut to the N tokens before a fixed position, the same for every length and drafter. The
-target continues there (a base model), or answers a question about it in its template (a chat model). The
-shortest of the lengths is also measured in each of `--forms`: unusual system prompts and templates. Sampled
-answers are the same with every drafter, since the seed is.
+Each document is cut to the N tokens before a fixed position, which is the same for every length and drafter.
+A base model continues the text at this position; a chat model answers a question about the text in its own
+template. The shortest length is also measured in each of `--forms`: unusual system prompts and templates.
+Sampled answers are the same with every drafter, because the seed is the same.
 
 tokens a round  1 + accepted drafts / rounds, of all texts together
 / plain         speed over the same engine without drafting (means nothing on a busy machine)
@@ -108,7 +108,7 @@ def measured(
     said: dict[tuple[Any, ...], list[int]],
 ) -> tuple[Cell, float]:
     """Returns counts over all texts, and the speed over target-only decoding (0 without --plain). said:
-    tokens of the earlier drafters, by prompt and temperature.
+    tokens of the answers with earlier drafters, by prompt and temperature.
     """
     options: dict[str, Any] = {"temperature": temperature, "seed": 1, "max_tokens": args.n_tokens}
     cell, drafted_ms, plain_ms = Cell(len(prompts)), 0.0, 0.0
@@ -152,8 +152,8 @@ def read(file: Path) -> str:
 
 
 def prompt(engine: eaglecpp.Engine, tokens: list[int], setting: str, n_form: int) -> list[int]:
-    """Returns a prompt. A setting is a length in the target's own template, or another form of the shortest
-    length.
+    """Returns the prompt of a setting: a length in the target's own template, or the shortest length in
+    another form.
     """
     kind, _, name = setting.partition(": ")
     own = not name

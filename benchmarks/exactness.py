@@ -4,12 +4,12 @@ decoding.
 
     python benchmarks/exactness.py --draft D.gguf T1.gguf T2.gguf ...
 
-`pad_target.py SRC.gguf OUT.gguf --type Q8_0 --type Q2_K` writes a target in other types. For each file: the
-batch sizes whose rows have the bits of single rows, and the time to measure them. Then prompts with one
-system prompt, each answered in four ways: fresh, regenerated, continued, and edited in the middle of its
-answer; greedy and sampled; by chain, tree and auto; with `exact` on, auto and off. The reference is an engine
-without a drafter that gets the same requests in the same order. Prints the number of texts that differ, and
-how many of them `timings.exact` reported as exact.
+`pad_target.py SRC.gguf OUT.gguf --type Q8_0 --type Q2_K` writes a target in other types. For each file the
+script measures which batch sizes give tokens the bits of single tokens, and how long this takes. Then prompts
+with one system prompt are each answered in four ways (fresh, regenerated, continued, and edited in the middle
+of the answer), greedy and sampled, by chain, tree and auto, with `exact` on, auto and off. The reference is
+an engine without a drafter that gets the same requests in the same order. Prints the number of texts that
+differ, and how many of them `timings.exact` reported as exact.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ def compared(
 def conversations(
     engine: eaglecpp.Engine, args: argparse.Namespace, temperature: float, strategy: str | None
 ) -> Iterator[eaglecpp.Completion]:
-    """Yields each question fresh after the same system prompt, answered again, continued, and edited."""
+    """Yields four requests of each question after the same system prompt: fresh, regenerated, continued and
+    edited.
+    """
     options: dict[str, Any] = {"max_tokens": args.tokens, "temperature": temperature, "ignore_eos": True}
     if strategy is not None:
         options["strategy"] = strategy

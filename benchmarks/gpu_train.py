@@ -6,14 +6,14 @@
            [--tokens 20000000] [--seconds 200] --out FOLDER
 
 `prepare` tokenizes the answers of `eaglecpp train --generate` and holds 2 % of them out. `train` computes the
-target's states once in PyTorch in bf16, keeps them on the device, and trains EAGLE 3.1 with that many layers
+target's states once in PyTorch in bf16, keeps them on the device, and trains EAGLE 3.1 with `--layers` layers
 from the drafter D, whose head is not trained. The learning rate follows the tokens or the clock, whichever is
 nearer to its end, so a run that is short of time still ends its schedule. `--count` adds COUNT (arXiv
-2610.20456): the input of each row also gets the mean of the target's output rows of the tokens that followed
-its last 4, 3 or 2 tokens in the training answers, without the row's own occurrence. The weights, without the
-head, are written as bytes with a scale for each row, in files of at most 15 MiB; `load` reads them. Prints a
-row of a table: layers, COUNT, million tokens, seconds, and the tokens a round of greedy chains of five on
-held-out answers at the start, at each quarter and at the end.
+2610.20456): the input of each position also gets a mean of rows of the target's output matrix, one row for
+each token that followed the position's last 4, 3 or 2 tokens elsewhere in the training answers. The weights,
+without the head, are written as bytes with a scale for each row, in files of at most 15 MiB; `load` reads
+them. Prints a row of a table: layers, COUNT, million tokens, seconds, and the tokens a round of greedy chains
+of five on held-out answers at the start, at each quarter and at the end.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 class Answers:
-    """Prepared answers with the target's states, all on the device. A row is the index of a token
-    among all.
+    """Prepared answers with the target's states, all on the device. A row is the index of a token among the
+    tokens of all answers.
     """
 
     def __init__(self, found: Any, plan: TrainPlan, target: Path, device: torch.device) -> None:
@@ -99,7 +99,9 @@ class Answers:
             self.ids[rows] = draft_ids[best].int()
 
     def padded(self, samples: Sequence[int]) -> tuple[Tensor, Tensor, int]:
-        """Returns rows of these conversations, their positions padded to the longest, and that length."""
+        """Returns the rows of the given conversations, their positions padded to the longest conversation,
+        and its length.
+        """
         rows = np.concatenate([np.arange(self.starts[i], self.starts[i + 1]) for i in samples])
         place, longest = places([self.lengths[i] for i in samples])
         return torch.from_numpy(rows).to(self.device), place.to(self.device), longest
@@ -125,7 +127,7 @@ def places(lengths: Sequence[int]) -> tuple[Tensor, int]:
 
 
 class TorchTarget:
-    """The target in bf16: states at the drafter's layers, and logits."""
+    """The target in PyTorch in bf16; gives the states at the drafter's layers, and logits."""
 
     def __init__(self, path: Path, plan: TrainPlan, device: torch.device) -> None:
         file = read_gguf(path)
@@ -165,7 +167,7 @@ class TorchTarget:
 
 
 class Counts:
-    """Followers of the n-grams of the training answers, for COUNT."""
+    """For COUNT: the tokens that follow the n-grams of the training answers ("followers")."""
 
     def __init__(self, tokens: Tensor, head: Tensor, *, is_used: bool) -> None:
         self.head, self.tables = head, []
@@ -187,7 +189,9 @@ class Counts:
             self.tables.append((n, keys[often], ids[often], times[often]))
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Returns the mean of the followers' rows, [N, n_embd]; zeros for unknown n-grams."""
+        """Returns the mean of the followers' rows in the target's output matrix, [N, n_embd]; zeros for
+        unknown n-grams.
+        """
         ids = torch.zeros(len(tokens), N_BEST, dtype=torch.int64, device=tokens.device)
         times = torch.zeros(ids.shape, device=tokens.device)
         following = F.pad(tokens[1:], (0, 1), value=-1)[:, None]
@@ -204,7 +208,7 @@ class Counts:
 
 
 def grams(tokens: Tensor, n: int) -> Tensor:
-    """Returns one number for the n tokens that end at each row; the first n - 1 rows wrap around."""
+    """Returns for each row one number for the n tokens that end there; the first n - 1 rows wrap around."""
     key = torch.zeros_like(tokens)
     for back in reversed(range(n)):
         key = key * 1000003 + tokens.roll(back)
@@ -212,7 +216,7 @@ def grams(tokens: Tensor, n: int) -> Tensor:
 
 
 class CountingModel(DraftModel):
-    """An EAGLE 3.1 drafter whose embeddings have COUNT's mean added. The head is not trained."""
+    """EAGLE 3.1 drafter with COUNT's mean added to its embeddings. The head is not trained."""
 
     counts: Counts
 
@@ -225,7 +229,7 @@ class CountingModel(DraftModel):
 def padded_attention(
     q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Layout
 ) -> Tensor:
-    """`eaglecpp.train.fit.attention.dense` for many short samples: one product for all of them."""
+    """Replaces `eaglecpp.train.fit.attention.dense` for many short samples, with one product for all samples."""
     n_heads, _, dim = q.shape
     place, longest = places(layout.n_keys)
     place, n = place.to(q.device), len(layout.n_keys)
@@ -290,7 +294,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def next_step(answers: Answers, n_train: int, n_tokens: int, step: int) -> list[int]:
-    """Returns conversations at random, the same at the same step in every run."""
+    """Returns random conversations of a step; every run gets the same conversations at the same step."""
     chosen: list[int] = []
     for i in np.random.default_rng([1, step]).permutation(n_train).tolist():
         if sum(answers.lengths[j] for j in chosen) >= n_tokens:

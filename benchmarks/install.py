@@ -4,10 +4,10 @@ separately.
 
     python benchmarks/install.py [--only eaglecpp,llama-cpp-python] [--wheels DIR] [--json FILE]
 
-pip builds each wheel anew, without its cache and without ccache, and leaves it in DIR. eaglecpp is built
-against the llama-cpp-python of this environment, which also needs scikit-build-core, nanobind and ninja.
-Processor time hardly depends on other programs; the time on several cores is computed from it, since both
-builds keep all cores busy until their last file.
+pip builds each wheel anew, without pip's cache and without ccache, and leaves the wheel in DIR. eaglecpp is
+built against the llama-cpp-python of this environment, which also needs scikit-build-core, nanobind and
+ninja. Processor time hardly depends on other programs. The time on several cores is computed from processor
+time, because both builds keep all cores busy until their last file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CORES = (2, 4, 8, 16)
 
 
 def build(name: str, wheels: Path, scratch: str) -> dict[str, Any]:
-    """Builds the wheel of `name` into `wheels`; returns seconds of processor time and of the clock."""
+    """Builds the wheel of `name` into `wheels`; returns seconds of processor time and of wall-clock time."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-cache-dir", "-w", str(wheels)]
     if name == "eaglecpp":  # its default folder keeps compiled files
         command += ["-C", f"build-dir={scratch}"]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Processes that each hold one target open and time it on request: ours, and llama.cpp's without our kernels.
+"""Worker processes that keep one target open and time it on request, with eaglecpp or with llama.cpp alone.
 
-Our extension puts kernels into ggml's CPU backend, so a fair llama.cpp needs a process that never loaded it.
-Two workers that stay open and take turns make one run, even on a noisy machine. A worker reads one JSON
-object per line from stdin and answers with one on stdout:
+Our extension puts kernels into ggml's CPU backend, so a fair llama.cpp needs a process that never loaded the
+extension. Two workers stay open and take turns, so that noise of the machine affects both alike. A worker
+reads one JSON object per line from stdin and answers each with one JSON object on stdout:
 
     {"do": "rows", "n": 4, "behind": 1000, "repeats": 5}   milliseconds of each batch of rows, all with logits
     {"do": "prompt", "n": 512}                             milliseconds of a prompt, logits of its last row
@@ -11,8 +11,9 @@ object per line from stdin and answers with one on stdout:
     {"do": "memory"}                                       bytes since before the target was loaded, after
                                                            a first short prompt, and prompt_ms of that
 
-and begins with {"load_ms": ...}. `theirs` runs llama.cpp's default options through llama-cpp-python's
-low-level functions; `rows` is eaglecpp's `Target`, `engine` its `Engine` without a drafter.
+A worker's first line is {"load_ms": ...}. The kind `theirs` runs llama.cpp's default options through
+llama-cpp-python's low-level functions; `rows` runs eaglecpp's `Target`, and `engine` its `Engine` without a
+drafter.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ N_WARM = 16  # tokens that page weights in and build graphs before memory is mea
 
 class Worker:
     """A running worker; a context manager. `kind`: "theirs", "rows" or "engine". `libraries`: a folder whose
-    libggml-cpu replaces the one of llama_cpp.
+    libggml-cpu replaces llama_cpp's libggml-cpu.
     """
 
     def __init__(
@@ -175,7 +176,9 @@ class Theirs:
 
 
 class OurRows:
-    """Verification like in a round: a chain of rows, all with logits, without sampling and text."""
+    """Times the verification of a round: a chain of tokens, all with logits. It neither samples nor makes
+    text.
+    """
 
     def __init__(self, setup: dict[str, Any]) -> None:
         from eaglecpp.lowlevel import EngineOptions, Target
@@ -197,7 +200,7 @@ class OurRows:
 
 
 class OurEngine:
-    """The engine at its defaults."""
+    """Times the engine with its default options."""
 
     def __init__(self, setup: dict[str, Any]) -> None:
         import eaglecpp
@@ -221,8 +224,8 @@ IMPORTS = {"theirs": "llama_cpp", "rows": "eaglecpp.lowlevel", "engine": "eaglec
 
 
 def memory() -> dict[str, int]:
-    """Returns bytes of this process: resident, its share (PSS), and the share's anonymous and file-backed
-    parts.
+    """Returns the memory of this process in bytes: resident, proportional share (PSS), and the anonymous and
+    file-backed parts of PSS.
     """
     fields = {"Rss": "rss", "Pss": "pss", "Pss_Anon": "pss_anonymous", "Pss_File": "pss_file"}
     found = {}
@@ -234,7 +237,7 @@ def memory() -> dict[str, int]:
 
 
 def some_tokens(n: int, n_vocab: int) -> list[int]:
-    """Returns different tokens, without the first few, which are control tokens."""
+    """Returns n different tokens of the vocabulary, without the control tokens at its beginning."""
     return [16 + i * 7919 % (n_vocab - 16) for i in range(n)]
 
 

@@ -4,10 +4,11 @@
     python benchmarks/kernels.py --target smollm2-Q8_0.gguf --target wide-Q8_0.gguf ...
         [--llama-bench PATH] [--ik PATH] [--only PART,...] [--json OUT]
 
-llama.cpp runs in processes that never load our code (`kernel_workers.py`), with its default options; both are
-open at once and take turns. Each part of each target takes less than 90 s. EAGLECPP_KERNELS=avx2 in the
-environment selects our AVX2 kernels, but not llama.cpp's: for these, give builds of the same llama.cpp for
-AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON) to --llama-libs and --llama-bench. Parts:
+llama.cpp runs with its default options in processes that never load our code (`kernel_workers.py`). Its
+process and ours are open at once and take turns. Each part of each target takes less than 90 s.
+EAGLECPP_KERNELS=avx2 in the environment selects AVX2 for our kernels only. For llama.cpp, give builds of the
+same version for AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON) to --llama-libs and
+--llama-bench. Parts:
 
     rows       batches of 1 to 16 tokens, all with logits, alongside llama.cpp's; llama-bench's single token
                as a check; with --ik alongside ik_llama.cpp's, too
@@ -63,7 +64,7 @@ class Bench:
 
 
 def paired(over: Sequence[float], under: Sequence[float]) -> float:
-    """Returns the median over turns of the ratio within each."""
+    """Returns the median over turns of the ratio within a turn."""
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
@@ -79,9 +80,9 @@ def of_behind(bench: Bench) -> dict[str, Any]:
 
 
 def in_turns(bench: Bench, rows: Sequence[int], behind: int, ik: Path | None = None) -> dict[str, Any]:
-    """Returns median milliseconds of a few batches, by turn; prints them and their ratios. Both run one size
-    right after each other. The first turn builds graphs and does not count. ik: ik_llama.cpp's
-    llama-batched-bench, which runs last in each turn.
+    """Returns the median milliseconds of a few batches, by turn; prints them and their ratios. llama.cpp and
+    eaglecpp run each size directly after each other. The first turn builds graphs and does not count. ik:
+    ik_llama.cpp's llama-batched-bench, which runs last in each turn.
     """
     with bench.worker("rows") as ours, bench.worker("theirs") as theirs:
         workers = {"ours": ours, "theirs": theirs}
@@ -109,8 +110,8 @@ def in_turns(bench: Bench, rows: Sequence[int], behind: int, ik: Path | None = N
 
 
 def batched_bench(bench: Bench, program: Path, rows: Sequence[int]) -> Mapping[int, float]:
-    """Returns milliseconds of a batch of n tokens, one of each conversation, all with logits: the mean of
-    twelve. Weights are repacked at loading, like ours.
+    """Returns the mean milliseconds of twelve batches of n tokens, one token of each conversation, all with
+    logits. ik_llama.cpp repacks weights when it loads them, as our kernels do.
     """
     command = [program.resolve(), "-m", bench.path.resolve(), "-rtr", "-t", bench.args.threads, "-c", 1024]
     done = finished([*command, "-npp", 1, "-ntg", 12, "-npl", ",".join(map(str, rows))])
@@ -123,7 +124,7 @@ def batched_bench(bench: Bench, program: Path, rows: Sequence[int]) -> Mapping[i
 
 
 def llama_bench(bench: Bench, program: Path, n: int) -> list[float]:
-    """Returns milliseconds for reading a prompt of n tokens by a llama-bench."""
+    """Returns the milliseconds that a llama-bench takes to read a prompt of n tokens."""
     command = [program.resolve(), "-m", bench.path.resolve(), "-n", 0, "-p", n, "-t", bench.args.threads]
     found = json.loads(finished([*command, "-o", "json", "-r", 10 if n < 64 else 3]).stdout)
     ms = [ns / 1e6 for ns in found[0]["samples_ns"]]
@@ -163,7 +164,7 @@ def of_prompt(bench: Bench) -> dict[str, Any]:
 
 
 def of_load(bench: Bench) -> dict[str, Any]:
-    """Measures each in a separate process; the first pair fills the page cache and files on disk."""
+    """Measures every loading in a separate process. The first pair of processes fills the page cache."""
     found: dict[str, Any] = {who: {"load_ms": [], "ready_ms": []} for who in ("ours", "theirs")}
     for turn in range(4):
         for who, kind in (("ours", "engine"), ("theirs", "theirs")):
@@ -185,8 +186,8 @@ def of_load(bench: Bench) -> dict[str, Any]:
 
 
 def of_bandwidth(bench: Bench) -> dict[str, Any]:
-    """Takes the best of a few tokens and the best of a few passes: shared machines have slow memory
-    at times.
+    """Takes the fastest of a few tokens and of a few passes, because memory of shared machines is slow at
+    times.
     """
     n_bytes = bytes_per_token(bench.path)
     speeds: dict[str, list[float]] = {"token": [], "machine": []}  # GB/s
@@ -202,7 +203,7 @@ def of_bandwidth(bench: Bench) -> dict[str, Any]:
 
 
 def bytes_per_token(path: Path) -> int:
-    """Returns the bytes of weights that a single token reads: the file without embeddings that are only
+    """Returns the bytes of weights that a single token reads: the file's, without embeddings that are only
     looked up.
     """
     tensors = gguf.GGUFReader(path).tensors
