@@ -120,7 +120,7 @@ def row_curve(args: argparse.Namespace, path: str, n_threads: int) -> list[str]:
     options.n_threads = n_threads
     target = Target(options, [])
     prefix = [1 + i % 100 for i in range(256)]
-    # twice each: the first use loads kernels
+    # every size runs twice: its first use loads kernels
     times = {n: target.time_rows(prefix, [5] * n, 2 + 5 * args.repeats) for n in (*ROWS, *ROWS)}
     one = {n: statistics.median(times[n][2:]) for n in ROWS}
     change = statistics.median(sum(times[n][:2]) - 2 * one[n] for n in ROWS)
@@ -182,7 +182,7 @@ async def _speeds(
                 for name in strategies:
                     together = (serving.generate(p, strategy=name, **options) for p in prompts[-n:])
                     done = await asyncio.gather(*together)
-                    if repeat:  # the first time is a warm-up
+                    if repeat:  # the first repeat is a warm-up
                         runs.setdefault((name, n), []).append(list(done))
     speed = {
         key: statistics.median(sum(rate(c.timings) for c in run) for run in of) for key, of in runs.items()

@@ -199,7 +199,7 @@ class Counts:
             wanted = grams(tokens, n)
             at = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
             found = its_times[at] * (keys[at] == wanted)[:, None]
-            if torch.is_grad_enabled():  # a training row was itself counted
+            if torch.is_grad_enabled():  # the row's own occurrence was counted, too
                 found = (found - (its_ids[at] == following).long()).clamp(min=0)
             is_new = (times.sum(1) == 0)[:, None] & (found.sum(1) > 0)[:, None]
             ids, times = torch.where(is_new, its_ids[at], ids), torch.where(is_new, found.float(), times)
@@ -229,7 +229,7 @@ class CountingModel(DraftModel):
 def padded_attention(
     q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Layout
 ) -> Tensor:
-    """Replaces `eaglecpp.train.fit.attention.dense` for many short samples, with one product for all samples."""
+    """Replaces `eaglecpp.train.fit.attention.dense` for many short samples: one product for all samples."""
     n_heads, _, dim = q.shape
     place, longest = places(layout.n_keys)
     place, n = place.to(q.device), len(layout.n_keys)

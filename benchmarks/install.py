@@ -40,7 +40,7 @@ CORES = (2, 4, 8, 16)
 def build(name: str, wheels: Path, scratch: str) -> dict[str, Any]:
     """Builds the wheel of `name` into `wheels`; returns seconds of processor time and of wall-clock time."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-cache-dir", "-w", str(wheels)]
-    if name == "eaglecpp":  # its default folder keeps compiled files
+    if name == "eaglecpp":  # eaglecpp's default build folder keeps compiled files
         command += ["-C", f"build-dir={scratch}"]
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     subprocess.run([*command, *PACKAGES[name]], check=True, env=os.environ | {"CCACHE_DISABLE": "1"})

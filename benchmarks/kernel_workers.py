@@ -123,7 +123,7 @@ class Theirs:
         model_params.use_extra_bufts = setup["options"].get("repack", True)
         model = llama_cpp.llama_model_load_from_file(setup["target"].encode(), model_params)
         params = llama_cpp.llama_context_default_params()
-        # its programs use the physical cores; the library's own default is 4
+        # llama.cpp's programs use the physical cores; its library's default is 4
         params.n_threads = params.n_threads_batch = setup["n_threads"]
         params.n_ctx = setup["n_ctx"]
         for name in ("type_k", "type_v"):
@@ -242,7 +242,7 @@ def some_tokens(n: int, n_vocab: int) -> list[int]:
 
 
 def serve(setup: dict[str, Any]) -> None:
-    importlib.import_module(IMPORTS[setup["kind"]])  # before the clock starts
+    importlib.import_module(IMPORTS[setup["kind"]])  # import before the clock starts
     before = memory()
     start = time.perf_counter()
     timed = KINDS[setup["kind"]](setup)

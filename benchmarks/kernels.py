@@ -55,7 +55,7 @@ class Bench:
     def worker(self, kind: str, n_ctx: int = N_CTX) -> Worker:
         options = dict(self.args.option)
         libraries = None
-        if kind == "theirs":  # the same caches
+        if kind == "theirs":  # the same caches as eaglecpp's
             options = {n: v for n, v in options.items() if n.startswith("type_")} | {
                 "repack": self.args.repack
             }
@@ -133,7 +133,9 @@ def llama_bench(bench: Bench, program: Path, n: int) -> list[float]:
 
 
 def finished(command: list[Any]) -> subprocess.CompletedProcess[str]:
-    with tempfile.TemporaryDirectory() as folder:  # ik_llama.cpp's writes a log into the current folder
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # ik_llama.cpp's program writes a log into the current folder
         done = subprocess.run(
             [str(part) for part in command], capture_output=True, text=True, check=False, cwd=folder
         )

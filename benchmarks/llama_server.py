@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Runs llama.cpp's own `llama-server` for comparison and asks it for completions.
 
-One process per configuration, on a free loopback port, with one slot. Prompts and answers are token ids, so
-no tokenizer can differ. A server that dies or answers with an error raises `ServerError` with the end of its
-log.
+Each configuration gets its own process on a free loopback port, with one slot. Prompts and answers are token
+ids, so that tokenizers cannot differ. If the server dies or answers with an error, `ServerError` is raised
+with the end of its log.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ import gguf
 from eaglecpp.lowlevel import system_info
 
 REST_SECONDS = 0.25
-"""After an answer, ggml's threads spin for more work (80 ms by the default of llama.cpp's `--poll`) on the
-cores that the next contestant needs.
+"""Pause after an answer, because ggml's threads still spin (80 ms by the default of llama.cpp's `--poll`) on
+the cores that the next contestant needs.
 """
 START_SECONDS = 300
 ANSWER_SECONDS = 1800
 
 
 class ServerError(RuntimeError):
-    """The server could not be started, died or refused a request."""
+    """llama-server cannot be started, died or refused a request."""
 
 
 def draft_kind(draft: Path) -> str:
-    """Returns llama.cpp's `--spec-type` for a drafter, "" for a format that it does not read (EAGLE 1 and
-    3.1, our trees of blocks). Any other model counts as a small model.
+    """Returns llama.cpp's `--spec-type` for a drafter, or "" for a format that llama.cpp does not read
+    (EAGLE-1, EAGLE 3.1, `dflash_ex`). Any other model counts as a small model.
     """
     reader = gguf.GGUFReader(draft)
     names = {tensor.name for tensor in reader.tensors}
@@ -57,7 +57,9 @@ def draft_kind(draft: Path) -> str:
 
 
 def block_size(draft: Path) -> int:
-    """Returns the positions of a block that llama.cpp drafts; its default if the file says nothing."""
+    """Returns the number of positions of a block that llama.cpp drafts; llama.cpp's default if the file has
+    no block size.
+    """
     field = gguf.GGUFReader(draft).get_field("dflash.block_size")
     return int(field.contents()) if field else 16
 
@@ -78,8 +80,8 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def our_server(target: Path, *arguments: object) -> Iterator[tuple[int, int]]:
-    """Runs `eaglecpp serve` of one file, named "target" after its link; yields the port and the process id.
-    Raises SystemExit with its log if it does not start or ends with an error.
+    """Runs `eaglecpp serve` of one file, through a link named "target"; yields the port and the process id.
+    Raises SystemExit with the server's log if the server does not start or ends with an error.
     """
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
@@ -169,7 +171,7 @@ class LlamaServer:
             return json.load(reply)
 
     def complete(self, prompt: Sequence[int], n_tokens: int, **options: Any) -> Answer:
-        """Greedy completion unless `options` (fields of `/completion`) say otherwise."""
+        """Returns a completion, greedy unless `options` (fields of `/completion`) say otherwise."""
         body: dict[str, Any] = {
             "prompt": list(prompt),
             "n_predict": n_tokens,
@@ -192,13 +194,13 @@ class LlamaServer:
         return Answer(reply["tokens"], reply["timings"])
 
     def complete_and_rest(self, prompt: Sequence[int], n_tokens: int, **options: Any) -> Answer:
-        """Same as `complete`; returns after the server's threads stop spinning."""
+        """Returns a completion like `complete`, but only after the server's threads have stopped spinning."""
         answer = self.complete(prompt, n_tokens, **options)
         time.sleep(REST_SECONDS)
         return answer
 
     def tail(self, n_lines: int = 20) -> str:
-        """Returns the end of the log."""
+        """Returns the end of the server's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-n_lines:])
 
     def close(self) -> None:

@@ -5,10 +5,10 @@
     python benchmarks/long.py --lengths 131072 --caches q8_0 --heads 1 --texts-only  # minutes, not an hour
     python benchmarks/long.py --target T.gguf --draft D.gguf --llama ...
 
-Without --target it uses a tiny target of random weights whose positions reach all lengths, with a drafter
-that is right about half the time. Texts, memory and shapes of curves are real there, but milliseconds are of
-attention alone. For each cache and length a prompt is read and an answer sampled after it, drafted and
-target-only.
+Without --target the script uses a tiny target of random weights whose positions reach all lengths, with a
+drafter that is right about half the time. Its texts, memory and shapes of curves are meaningful, but its
+times are almost only those of attention. For each cache and length a prompt is read, and answers are sampled
+with drafting and target-only.
 
     prompt s    until the first token; x theirs: llama.cpp's time over ours (--llama)
     1, 4 rows   a batch of 1 or 4 rows after the prompt, all with logits
@@ -16,8 +16,8 @@ target-only.
     predicted   caches and compute buffers as shown by `doctor`; grown: growth of the process
 
 A second table has drafts from the text: memory of the index of a text, and the mean and maximum time to add a
-token and to look up a draft, for a random text, one that repeats itself, and one repeated token, which is the
-worst case.
+token and to look up a draft. The texts are a random text, a text that repeats itself, and a single repeated
+token, which is the worst case.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MIB = 2**20
 
 
 def make_tiny(folder: Path, n_ctx: int, n_heads: int) -> tuple[Path, Path]:
-    """Writes a target and its drafter as GGUF."""
+    """Writes a tiny target and its drafter as GGUF."""
     spec = TargetSpec(n_layers=7, n_heads=n_heads, n_kv_heads=1, head_dim=64, n_ctx=n_ctx)
     pair = make_pair(folder, "eagle31", spec)
     draft = folder / "draft.gguf"
@@ -59,7 +59,7 @@ def make_tiny(folder: Path, n_ctx: int, n_heads: int) -> tuple[Path, Path]:
 
 
 def predicted(engine: eaglecpp.Engine) -> int:
-    """Returns the bytes of caches and compute buffers, without weights."""
+    """Returns the predicted bytes of caches and compute buffers, without weights."""
     return sum(
         place[f"{who}_{what}"]
         for place in engine.memory_plan

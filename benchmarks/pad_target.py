@@ -4,13 +4,13 @@
     python benchmarks/pad_target.py SRC.gguf OUT.gguf --layers 24 --ffn 12288 [--type Q8_0 --type Q4_0]
            [--draft D.gguf --draft-out D2.gguf] [--check]
 
-Inserted decoder layers are copies of the trained one before them whose `attn_output` and `ffn_down` are zero,
-so they add nothing to the residual stream. Wider feed-forwards repeat their gate and up rows; the `ffn_down`
-columns of the new hidden units are zero. Source: a GGUF of a dense decoder in any type; blocks of quantised
-weights are copied bit for bit. With `--type`, which needs an F32, F16 or BF16 source, libllama itself
-quantises the padded file, to OUT with the type in its name. A drafter for the padded target is the same
-drafter with its boundary ids moved; `--draft` writes that copy. Tensors are streamed: memory stays at a few
-tensors.
+Inserted decoder layers are copies of the trained layer before them with `attn_output` and `ffn_down` set to
+zero, so they add nothing to the residual stream. Wider feed-forward parts repeat their gate and up rows; the
+`ffn_down` columns of the new hidden units are zero. The source is a GGUF of a dense decoder in any type;
+blocks of quantised weights are copied bit for bit. With `--type`, which needs an F32, F16 or BF16 source,
+libllama itself quantises the padded file, to OUT with the type in its name. A drafter for the padded target
+is the original drafter with other boundary ids; `--draft` writes such a copy. Tensors are streamed, so memory
+stays at a few tensors.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ REFUSED = re.compile(r"_exps\.|ffn_gate_inp|ssm_|attn_post_norm|post_ffw_norm|at
 
 @dataclass(frozen=True)
 class Plan:
-    """`source[i]`: trained block that padded block i copies; `trained[i]`: True for the block itself."""
+    """Layers of the padded target. `source[i]`: the trained block that block i copies; `trained[i]`: True if
+    block i is the trained block itself.
+    """
 
     source: list[int]
     trained: list[bool]
     ffn: int
 
     def boundary(self, k: int) -> int:
-        """Returns the padded boundary id of the trained R_k; k = n stays the last one."""
+        """Returns the boundary id in the padded target for boundary id k of the source; the last id stays the
+        last.
+        """
         places = [i for i, is_trained in enumerate(self.trained) if is_trained]
         return [*places, len(self.source)][k]
 
@@ -80,7 +84,7 @@ def make_plan(reader: GGUFReader, n_layers: int | None, ffn: int | None) -> Plan
 
 
 def padded_shape(tensor: ReaderTensor, plan: Plan) -> tuple[int, ...]:
-    """Returns the shape with the slowest axis first; the last one in bytes."""
+    """Returns the shape of the padded tensor, slowest axis first; the length of the last axis is in bytes."""
     shape = [int(n) for n in reversed(tensor.shape)]
     if WIDENED_ROWS.search(tensor.name):
         shape[0] = plan.ffn
@@ -104,7 +108,9 @@ def padded(tensor: ReaderTensor, plan: Plan, is_trained: bool) -> np.ndarray:
 
 
 def tensors(reader: GGUFReader, plan: Plan) -> Iterator[tuple[str, ReaderTensor, bool]]:
-    """Yields the name in the padded file, the source tensor, and whether it is a trained one."""
+    """Yields each tensor's name in the padded file, its source tensor, and whether it belongs to a trained
+    block.
+    """
     blocks: dict[int, list[ReaderTensor]] = {}
     for tensor in reader.tensors:
         block = re.match(r"blk\.(\d+)\.", tensor.name)
@@ -118,9 +124,7 @@ def tensors(reader: GGUFReader, plan: Plan) -> Iterator[tuple[str, ReaderTensor,
 
 
 def copy_fields(reader: GGUFReader, writer: GGUFWriter, changed: dict[str, Any]) -> None:
-    """Copies all metadata, with the values of `changed` instead of the file's, for the writer's
-    architecture.
-    """
+    """Copies all metadata under the writer's architecture; values in `changed` replace the file's."""
     own = field(reader, "general.architecture") + "."
     for name, found in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":
@@ -132,7 +136,9 @@ def copy_fields(reader: GGUFReader, writer: GGUFWriter, changed: dict[str, Any])
 
 
 def write(path: Path, writer: GGUFWriter, data: Callable[[], Iterator[np.ndarray]]) -> None:
-    """Writes header and metadata, then the tensors one by one; under a temporary name until complete."""
+    """Writes header and metadata, then the tensors one by one. The file has a temporary name until it is
+    complete.
+    """
     partial = path.with_name(path.name + ".part")
     writer.open_output_file(partial)
     writer.write_header_to_file()
@@ -166,7 +172,9 @@ def pad(source: Path, out: Path, plan: Plan) -> None:
 
 
 def move_drafter(source: Path, out: Path, plan: Plan) -> list[int]:
-    """Copies a drafter so that it reads the same layers in the padded target; returns the moved ids."""
+    """Copies a drafter so that it reads the same trained layers in the padded target; returns the new layer
+    ids.
+    """
     reader = GGUFReader(source)
     architecture = field(reader, "general.architecture")
     moved = [plan.boundary(k) for k in field(reader, f"{architecture}.target_layers")]
@@ -197,8 +205,8 @@ def quantise(source: Path, out: Path, kind: str, n_threads: int) -> None:
 
 
 def check(source: Path, out: Path, n_tokens: int = 64) -> None:
-    """Compares greedy tokens of both files after a prompt of mixed tokens. Raises `SystemExit` if they
-    differ.
+    """Compares greedy tokens of source and padded file after a prompt of mixed tokens. Raises `SystemExit` if
+    they differ.
     """
     import eaglecpp
 

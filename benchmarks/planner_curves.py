@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Simulates the planner's choices and speed-ups on other machines: the simulator of its tests on published
-costs per row and published tokens per round.
+"""Simulates the planner's choices and speed-ups on other machines, with the simulator of the planner's tests,
+published costs per token and published tokens per round.
 
     python benchmarks/planner_curves.py [--first-answers]
 
-Prints the table of docs/research/gpu.md, or with --first-answers that of docs/gpu.md: a new user's first
-three answers at the defaults.
+Prints the table of docs/research/gpu.md. With --first-answers it prints a new user's first three answers with
+default options, from which docs/gpu.md has its table.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def first_answers(cases: list[dict[str, str]]) -> Iterator[list[str]]:
-    """Yields rows of chats and code, side by side."""
+    """Yields rows of the table of first answers, with results on chats and on code side by side."""
     for chat, code in zip(cases[::2], cases[1::2], strict=True):
         columns = ("first", "second", "third", "later", "lowest first")
         rounds = (int(c["before"]) + 1 if float(c["later"]) > 1 else "none" for c in (chat, code))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Measures a long prompt after a restart: read again, or loaded from a file (`--prompt-cache`).
+"""Compares two ways to get a long prompt after a restart: reading it again, or loading it from a file
+(`--prompt-cache`).
 
 Every answer comes from a separate process. Times are from the request to the first token, without loading the
-model; `cpu_ratio` compares processor time, for busy machines. The texts must be the same; the goal is 0.1 of
-the time of reading 8,000 tokens. Also measures how long the answer that wrote the file took to end, and how
-much slower rounds were while a file was written.
+model; `cpu_ratio` compares processor time, for busy machines. Both ways must give the same text. The goal is
+0.1 of the time of reading 8,000 tokens. The script also measures how long the answer that wrote the file took
+to end, and how much slower rounds were while a file was written.
 
     python benchmarks/prompt_cache.py --target target.gguf --draft draft.gguf --json prompt_cache.json
     python benchmarks/prompt_cache.py --hybrid 768    # a target with recurrent states, of random weights

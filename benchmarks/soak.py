@@ -3,13 +3,14 @@
 
     python benchmarks/soak.py --target T.gguf --draft D.gguf --minutes 60
 
-Clients of every kind at once: conversations of several turns, more of them than slots; questions in all APIs,
-sampled with a seed, with a schema, about images; texts to embed; clients that leave during or before an
+Clients of every kind run at once: conversations of several turns, more of them than slots; questions in all
+APIs, sampled with a seed, with a schema, about images; texts to embed; clients that leave during or before an
 answer; bodies that are not JSON, not objects, of wrong types or too long; invalid images; prompts longer than
-the context; unknown paths; requests of other sites' pages. --mmproj reads images or, without it, a projector
-with random weights. Each question was first asked of the idle server; under load, every exact answer must be
-the same. Prints requests by kind and their endings, wrong answers, memory, threads and open files of the
-server over time, and whether it ends idle. Reads /proc, so Linux only; uses the tests' sources.
+the context; unknown paths; requests of other sites' pages. --mmproj names the projector for images; without
+it, a projector with random weights is used. The idle server answers each question first; under load, every
+exact answer must be the same. Prints requests by kind and their endings, wrong answers, memory, threads and
+open files of the server over time, and whether the server is idle at the end. Runs on Linux only, because it
+reads /proc, and uses the tests' sources.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ QUESTIONS = (
 )
 PICTURES = tuple(base64.b64encode(make_image(i)).decode() for i in range(4))
 SAME = 0.9999
-"""Minimum cosine of two vectors of one text: in batches of other sizes sums are rounded differently."""
+"""Minimum cosine of two vectors of one text. They differ because sums are rounded differently in batches of
+other sizes.
+"""
 SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2, 3]}}, "required": ["n"]}
 
 
@@ -78,7 +81,7 @@ class Tally:
 
 
 class Clients:
-    """Each method is one kind of client; `check` compares its answers."""
+    """Clients of the server. Each method is one kind of client; `check` compares answers."""
 
     def __init__(self, port: int, tally: Tally) -> None:
         self.port = port
@@ -105,7 +108,7 @@ class Clients:
         return payload
 
     def check(self, key: str, text: str, timings: dict[str, Any]) -> None:
-        """Compares answers to a key with the first one."""
+        """Compares an answer with the first answer of the same key."""
         if not timings["exact"]:
             with self.tally.lock:
                 self.tally.inexact += 1
@@ -139,7 +142,7 @@ class Clients:
         self.check(f"question {number} seed 0", text, payload["timings"])
 
     def stream(self, rng: random.Random) -> None:
-        """Reads slowly."""
+        """Reads a stream slowly."""
         number = rng.randrange(len(QUESTIONS))
         body = {"model": MODEL, "messages": [{"role": "user", "content": QUESTIONS[number]}],
                 "options": {"temperature": 0, "num_predict": 48}}  # fmt: skip
@@ -160,8 +163,8 @@ class Clients:
             self.tally.note_wrong(f"schema: {payload['response']!r}")
 
     def image(self, rng: random.Random) -> None:
-        """One of a few known images, so that answers can be compared, or three new ones, so that others are
-        evicted.
+        """Asks about one of a few known images, so that answers can be compared, or about three new images,
+        so that known images are evicted.
         """
         number, is_new = rng.randrange(len(PICTURES)), rng.random() < 0.3
         pictures = [PICTURES[number]]
@@ -184,7 +187,7 @@ class Clients:
             self.check(f"picture {number} {is_ollama}", said, payload["timings"])
 
     def embeddings(self, rng: random.Random) -> None:
-        """One text or several, in both APIs."""
+        """Embeds one text or several, in Ollama's or OpenAI's API."""
         texts = rng.sample(QUESTIONS, rng.randrange(1, len(QUESTIONS)))
         if rng.random() < 0.5:
             vectors = self.ask("/api/embed", {"input": texts})["embeddings"]
@@ -197,7 +200,7 @@ class Clients:
                 self.tally.note_wrong(f"embedding of {text!r}: cosine {cosine}")
 
     def conversation(self, rng: random.Random) -> None:
-        """Three turns; others use the slot in between."""
+        """Holds a conversation of three turns; other clients use its slot between the turns."""
         number, messages = rng.randrange(len(QUESTIONS)), []
         for turn in range(3):
             messages.append({"role": "user", "content": QUESTIONS[(number + turn) % len(QUESTIONS)]})
@@ -212,7 +215,7 @@ class Clients:
     # Requests that fail
 
     def leaves(self, rng: random.Random) -> None:
-        """Leaves at any moment of a long answer."""
+        """Asks for a long answer and closes the connection at a random moment."""
         body = {
             "model": MODEL,
             "messages": [{"role": "user", "content": "Tell me a long story."}],
@@ -294,8 +297,8 @@ def client(clients: Clients, seed: int, until: float) -> None:
 
 
 def usage(pid: int) -> dict[str, int]:
-    """Returns MiB, threads and open files of a process, and MiB of its children, one of which reads
-    images.
+    """Returns MiB, threads and open files of a process, and MiB of its child processes (one child reads
+    images).
     """
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     payload = {

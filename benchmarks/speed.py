@@ -16,13 +16,13 @@ hf.co/datasets/nvidia/SPEED-Bench:qualitative. Every question is asked of every 
   own drafting at each `--n-max`, and with ngram-mod;
 - with `--server`, an OpenAI-compatible server that is running.
 
-`--useless` shuffles the drafters' output rows, so that each draft is wrong; `auto` must stay as fast as
-target-only.
-An answer ends where the target begins to repeat itself. *length*: tokens per round. *by depth*: the chance
-that a draft at depth 1, 2, ... is accepted if the one before it was. *speed*: geometric mean over questions,
-over target-only decoding with its 95 % interval, and over llama.cpp's with the lowest. All contestants stay
-loaded; `auto` has a separate engine, because fixed strategies would teach its planner their costs. The
-categories take turns, so a run that ends early has seen all of them.
+`--useless` shuffles the output rows of the drafters, so that each draft is wrong; `auto` must stay as fast as
+target-only decoding. An answer ends where the target begins to repeat itself. *length*: tokens per round. *by
+depth*: the share of accepted drafts at depth 1, 2, ..., among drafts whose predecessor was accepted. *speed*:
+geometric mean over questions, over our target-only decoding with a 95 % interval, and over llama.cpp's
+target-only decoding with the lowest value. All contestants stay loaded. `auto` has a separate engine, because
+fixed strategies would teach its planner their costs. The categories take turns, so a run that ends early has
+seen all categories.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def main() -> None:
 def line_up(
     args: argparse.Namespace, stack: contextlib.ExitStack, drafters: dict[str, Path], plain: eaglecpp.Engine
 ) -> Iterator[Contestant]:
-    """Yields all contestants but the first, loaded; `stack` closes them."""
+    """Yields all contestants except the first, with their models loaded; `stack` closes them."""
     for name, draft in drafters.items():
         yield ours(opened(args, stack, draft), "auto", f"auto, {name}")
         if args.strategy:
@@ -110,8 +110,8 @@ def line_up(
 
 
 def their_drafting(args: argparse.Namespace, drafters: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """Returns llama.cpp's drafting methods; a block drafter also with as many tokens as its block has
-    positions.
+    """Returns arguments of llama-server by contestant's name, for each drafting method of llama.cpp. A block
+    drafter also drafts as many tokens as its block has positions.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, draft in drafters.items():
@@ -125,7 +125,7 @@ def their_drafting(args: argparse.Namespace, drafters: dict[str, Path]) -> dict[
 def opened(
     args: argparse.Namespace, stack: contextlib.ExitStack, draft: Path | str | None, **options: Any
 ) -> eaglecpp.Engine:
-    """Opens an engine at its defaults, but without a saved planner state."""
+    """Opens an engine with default options, but without saved costs of the planner."""
     sizes = {"n_ctx": args.n_ctx, "n_threads": args.threads, "planner_cache": False}
     return stack.enter_context(
         eaglecpp.Engine.open(args.target, draft=draft, **sizes, **options, **dict(args.option))
@@ -133,7 +133,9 @@ def opened(
 
 
 def shuffled(draft: Path, folder: Path) -> Path:
-    """Writes a copy whose output rows are in random order, so that it is confidently wrong."""
+    """Writes a copy of a drafter with its output rows in random order, so that its drafts are confident but
+    wrong.
+    """
     data = bytearray(draft.read_bytes())
     tensor = next(t for t in gguf.GGUFReader(draft).tensors if t.name == "output.weight")
     begin, size = int(tensor.data_offset), int(tensor.n_bytes)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Measures the time from process start to the first byte written of `eaglecpp run smollm2 "..."`.
 
-The lower bounds are measured in turns with it: `python -c "import llama_cpp"`, a Python that does nothing,
-and `eaglecpp --version`. Files are cached after the first round, which is not counted. With a large model the
-difference is mostly loading it.
+Three lower bounds are measured in turns with `run`: `python -c "import llama_cpp"`, a Python that does
+nothing, and `eaglecpp --version`. The first round fills the page cache and is not counted. With a large
+model, most of the time is loading the model.
 
     python benchmarks/startup.py [--target target.gguf] [--draft draft.gguf] --json startup.json
 """
@@ -23,8 +23,8 @@ EAGLECPP = str(Path(sys.executable).with_name("eaglecpp"))
 
 
 def to_first_byte(command: Sequence[str]) -> float:
-    """Returns milliseconds until the process writes its first byte to stdout. Raises `SystemExit` if it
-    fails.
+    """Returns milliseconds until the process writes its first byte to stdout. Raises `SystemExit` if the
+    process fails.
     """
     started = time.perf_counter()
     pipe = subprocess.PIPE
@@ -49,7 +49,7 @@ def to_end(command: Sequence[str]) -> float:
 
 
 def measure(run: Sequence[str], repeats: int) -> dict[str, list[float]]:
-    """Returns times of all four, measured in turns; the first round warms up caches."""
+    """Returns the times of all four commands, measured in turns; the first round warms up caches."""
     python = sys.executable
     times: dict[str, list[float]] = {"run": [], "import llama_cpp": [], "python": [], "--version": []}
     for repeat in range(repeats + 1):

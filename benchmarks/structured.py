@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Measures tokens per round and speed of records by a schema, with drafting over target-only:
+"""Measures tokens per round and speed-up by drafting for records whose form a JSON schema fixes.
 
     python benchmarks/structured.py TARGET [--draft DRAFT] [--law N]
 
-The bound: forced tokens cost nothing, the others as many rounds as with `text_drafts="off"`. `--law` compares
-answers of random schemas with target-only ones; `-n` is then its seed.
+The printed bound assumes that forced tokens cost nothing and other tokens as many rounds as with
+`text_drafts="off"`. `--law N` compares N answers by random schemas with target-only answers; `-n` is then the
+seed.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def schema_of(name: str) -> dict[str, Any]:
 
 
 def answers(session: Session, name: str, temperature: float, strategy: str, n: int) -> list[Completion]:
-    """Returns completions of n seeds, after one that is not counted."""
+    """Returns the completions of n seeds, after a warm-up answer."""
     messages = [{"role": "user", "content": ASK + json.dumps(RECORDS[name])}]
     options: dict[str, Any] = {
         "json_schema": schema_of(name), "temperature": temperature, "strategy": strategy, "max_tokens": 200,
@@ -67,8 +68,8 @@ def answers(session: Session, name: str, temperature: float, strategy: str, n: i
 
 
 def forced(engine: Engine, name: str, tokens: list[int]) -> list[bool]:
-    """Returns for each token of an answer whether the schema allows only that text. The end of an answer is
-    never forced: each round draws a last token.
+    """Returns for each token of an answer whether the schema allows only that token's text. The last token is
+    never forced, because each round draws one.
     """
     matcher = LLMatcher(LLTokenizer("byte"), str(resolve_grammar(json_schema=schema_of(name))))
     out = []
@@ -80,8 +81,8 @@ def forced(engine: Engine, name: str, tokens: list[int]) -> list[bool]:
 
 
 def n_drawn(engine: Engine, name: str, made: list[Completion]) -> tuple[int, int]:
-    """Returns the number of tokens that are not forced, and how many of these were not accepted drafts. The
-    first token comes with the prompt.
+    """Returns the number of tokens that are not forced, and how many of these tokens were not accepted
+    drafts. The first token comes with the prompt.
     """
     each = []
     for one in made:
@@ -91,7 +92,7 @@ def n_drawn(engine: Engine, name: str, made: list[Completion]) -> tuple[int, int
 
 
 def compare(name: str, temperature: float, drafts: Session, plain: Session, engine: Engine, n: int) -> str:
-    """Returns one line. plain: an engine that drafts no forced text."""
+    """Returns one row of the table. plain: an engine that drafts no forced text."""
     target_only = answers(drafts, name, temperature, "off", n)
     drafted, unforced = (answers(one, name, temperature, "auto", n) for one in (drafts, plain))
     assert [one.tokens for one in target_only] == [one.tokens for one in drafted]
