@@ -133,9 +133,8 @@ def llama_bench(bench: Bench, program: Path, n: int) -> list[float]:
 
 
 def finished(command: list[Any]) -> subprocess.CompletedProcess[str]:
-    with (
-        tempfile.TemporaryDirectory() as folder
-    ):  # ik_llama.cpp's program writes a log into the current folder
+    # ik_llama.cpp's program writes a log into the current folder
+    with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [str(part) for part in command], capture_output=True, text=True, check=False, cwd=folder
         )

@@ -205,9 +205,8 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
         ports = {name: stack.enter_context(kind) for name, kind in kinds.items()}
         for turn in range(args.turns + 1):  # the first turn is a warm-up
             for name, port in ports.items():
-                fresh = [
-                    [*ids[:1], 200 + turn, *ids[1:]] for ids in prompts
-                ]  # prompts that no cache holds yet
+                # prompts that no cache holds yet
+                fresh = [[*ids[:1], 200 + turn, *ids[1:]] for ids in prompts]
                 n_tokens = args.tokens if turn else min(args.tokens, N_WARM)
                 run = asyncio.run(ask_together(port, fresh, n_tokens, args.temperature, not args.no_cache))
                 if turn:
