@@ -62,7 +62,7 @@ BLOCK = replace(
 
 
 def draft_ids() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Returns a draft vocabulary: the first token ids that are not divisible by three."""
+    """Returns the draft id of each token. Drafted are the first token ids that are not divisible by three."""
     table = np.full(N_VOCAB, -1, np.int64)
     kept = [v for v in range(N_VOCAB) if v % 3][: SPEC.draft_vocab_size]
     table[kept] = np.arange(len(kept))

@@ -29,7 +29,7 @@ struct Registered {
     explicit Registered(void (*test)()) { tests().push_back(test); }
 };
 
-// Exit status for main().
+// Returns the exit status for main().
 inline int result() {
     if (n_failed > 0) std::fprintf(stderr, "%d checks failed\n", n_failed);
     return n_failed > 0 ? 1 : 0;
@@ -44,7 +44,7 @@ inline int result() {
 
 #define CHECK(condition) eaglecpp::test::report((condition), __FILE__, __LINE__, #condition)
 
-// With values in the message: CHECK_MSG(a < b, strf("a %d b %d", a, b)).
+// Same as CHECK, with values in the message: CHECK_MSG(a < b, strf("a %d b %d", a, b)).
 #define CHECK_MSG(condition, message) \
     eaglecpp::test::report((condition), __FILE__, __LINE__, std::string(#condition) + ": " + (message))
 

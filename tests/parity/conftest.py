@@ -20,13 +20,13 @@ from helpers.reference.drafter import Drafter as ReferenceDrafter
 from helpers.reference.gemma import GemmaDrafter
 from helpers.tiny import ConvertedPair, TargetSpec, TinyTarget, converted_pair, tiny_tokenizer, write_gguf
 
-# No half precision anywhere: otherwise near-ties flip now and then, among drafts and sampled tokens.
+# no half precision anywhere, because near-ties would flip now and then, among drafts and sampled tokens
 EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "draft_type_kv": "f32", "flash_attn": "off"}
 
 
 @dataclass(frozen=True)
 class Both:
-    """One checkpoint as the native drafter and as the reference."""
+    """A checkpoint as the native drafter and as the PyTorch reference."""
 
     shape: DraftShape
     checkpoint: Path
@@ -37,7 +37,7 @@ class Both:
     head: torch.Tensor | None
 
     def native_of(self, **changes: Any) -> Drafter:
-        """Returns the native drafter with other options."""
+        """Returns the native drafter of a checkpoint, opened with other options."""
         tables = [None if x is None else x.numpy() for x in (self.embedding, self.head)]
         return Drafter(str(self.draft), exact_options(**changes), *tables)
 
@@ -54,7 +54,7 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def both(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callable[[DraftShape], Both]:
-    """Writes, converts (F32) and loads a drafter; one per shape and session."""
+    """Writes, converts (F32) and loads a drafter, once per shape and session."""
     made: dict[DraftShape, Both] = {}
 
     def make(shape: DraftShape) -> Both:
@@ -82,7 +82,9 @@ def both(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callab
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], ConvertedPair]:
-    """`pairs(kind, arch)`: a target and a drafter that guesses right about half the time; one per session."""
+    """`pairs(kind, arch)`: a target and a drafter that is right about half the time, made once per
+    session.
+    """
     made: dict[tuple[str, str], ConvertedPair] = {}
 
     def make(kind: str = "eagle3", arch: str = "llama") -> ConvertedPair:
@@ -96,7 +98,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Conv
 
 @pytest.fixture(scope="session")
 def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ConvertedPair, str], Path]:
-    """`quantised(it, dtype)`: the pair's target in another type; one per session."""
+    """`quantised(it, dtype)`: the pair's target in another type, made once per session."""
     made: dict[tuple[Path, str], Path] = {}
 
     def make(it: ConvertedPair, dtype: str = "Q8_0") -> Path:
@@ -122,12 +124,14 @@ def q8(it: ConvertedPair, quantised: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="module", params=["auto", "off"])
 def kernels(request: pytest.FixtureRequest) -> str:
-    """Our kernels, and ggml's, whose attention reads long prompts in tiles."""
+    """Runs a test with eaglecpp's kernels and with ggml's, whose attention reads long prompts in tiles."""
     return str(request.param)
 
 
 def random_rows(shape: DraftShape | BlockShape, n_rows: int, seed: int = 5) -> tuple[np.ndarray, list[int]]:
-    """Returns features `[n_aux, n_rows, target_hidden]` of different sizes per layer, and their tokens."""
+    """Returns random features `[n_aux, n_rows, target_hidden]`, whose size differs by layer, and tokens for
+    them.
+    """
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(len(shape.layers), n_rows, shape.n_embd_target))
     features *= np.linspace(0.7, 3.0, len(shape.layers))[:, None, None]

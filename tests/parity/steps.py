@@ -11,7 +11,7 @@ import torch
 from eaglecpp.lowlevel import Drafter
 from helpers.reference.drafter import Drafter as ReferenceDrafter
 
-# fp32 on both sides: only the order of summation differs
+# both sides compute in fp32, so only the order of summation differs
 TOLERANCE = 1e-3
 CHUNKS = (1, 7, 20, 3, 17)
 N_STEPS = 8
@@ -19,7 +19,7 @@ N_STEPS = 8
 
 @dataclass(frozen=True)
 class Difference:
-    """Largest absolute differences of one step; step 0 is the last committed row."""
+    """Largest absolute differences of one step. Step 0 is the last committed row."""
 
     step: int
     logits: float
@@ -34,7 +34,7 @@ def gap(native: np.ndarray, reference: torch.Tensor) -> float:
 def commit_chunks(
     native: Drafter, reference: ReferenceDrafter, features: np.ndarray, tokens: list[int]
 ) -> list[tuple[np.ndarray, np.ndarray, torch.Tensor, torch.Tensor]]:
-    """Commits the same rows to both in uneven chunks; returns the outputs after each."""
+    """Commits the same rows to both drafters in uneven chunks. Returns the outputs after each chunk."""
     outputs, start = [], 0
     for n_rows in CHUNKS:
         rows = slice(start, start + n_rows)
@@ -49,10 +49,10 @@ def commit_chunks(
 def compare_steps(
     native: Drafter, reference: ReferenceDrafter, rows: tuple[np.ndarray, list[int]], teacher_forced: bool
 ) -> list[Difference]:
-    """Commits all rows, then drafts `N_STEPS - 1` more; returns one entry per step.
+    """Commits all rows, then drafts for `N_STEPS - 1` steps. Returns the differences of each step.
 
-    Teacher-forced: both get the reference's state and token at each step, so a difference cannot hide behind
-    an earlier one. Free-running: each gets its own state and the reference's tokens.
+    Teacher-forced: both drafters get the reference's state and token at each step, so a difference cannot
+    hide behind an earlier one. Free-running: each drafter gets its own state and the reference's tokens.
     """
     committed = commit_chunks(native, reference, *rows)
     logits, state, ref_logits, ref_state = committed[-1]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Free-running chains of the engine against the PyTorch loop: the same rounds, the same acceptance per depth.
+"""Compares free-running chains of the engine with the PyTorch loop: the same rounds, and the same acceptance
+per depth.
 
-This detects faults that teacher-forced parity cannot: the vocabulary map, the commit after a round, the
-position of every row.
+This comparison detects faults that teacher-forced parity cannot: the vocabulary map, the commit after a
+round, the position of every row.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Counts:
 
 
 def count(session: eaglecpp.Session, prompt: list[int]) -> Counts:
-    """Runs whole rounds until `N_TOKENS` tokens exist, counted like the reference; then leaves the stream."""
+    """Runs whole rounds until `N_TOKENS` tokens exist, counts them like the reference, and then leaves the
+    stream.
+    """
     tokens: list[int] = []
     accepted: list[int] = []
     options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "strategy": f"chain:{DEPTH}"}
@@ -104,7 +107,7 @@ def test_a_prefill_in_small_slices_changes_nothing(kind: str, pairs: Callable[..
 
 @pytest.mark.parametrize("kind", ["eagle1", "eagle31"])
 def test_a_second_turn_continues_from_true_features(kind: str, pairs: Callable[..., ConvertedPair]) -> None:
-    """After an abandoned stream, target and drafter reuse the same rows as after a fresh prefill."""
+    """After an abandoned stream, target and drafter reuse rows that equal those of a fresh prefill."""
     it, prompt = pairs(kind, "llama"), prompt_ids(40)
     with open_engine(it) as engine, engine.session() as session:
         first = count(session, prompt)

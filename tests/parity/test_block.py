@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Drafters of one pass, DFlash, DSpark, DFlash2 and P-EAGLE: rows and slots equal PyTorch's, and the texts do
-not change.
+"""Drafters that draft in one pass (DFlash, DSpark, DFlash2 and P-EAGLE): rows and slots equal PyTorch's, and
+drafting does not change texts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .steps import gap
 DFLASH = BlockShape(own_tables=True)
 DSPARK = BlockShape(kind="dspark")
 DFLASH2 = BlockShape(kind="dflash2", own_tables=True, block=6)
-# with weights whose drafts depend on the features
+# its weights are such that the drafts depend on the features
 TARGET_HEAD = replace(DSPARK, target_head=True, seed=12)
 SHAPES = {
     "dflash": DFLASH,
@@ -86,7 +86,7 @@ class Made:
         return isinstance(self.shape, DraftShape)
 
     def ahead(self, native: Drafter, part: Part) -> Any:
-        """Commits these rows; returns the output of the pass after them."""
+        """Commits these rows, and returns the output of the pass that follows."""
         return native.commit_ahead(*part, 5).tolist() if self.is_parallel else native.block(*part, [], 4)
 
 
@@ -99,7 +99,7 @@ def make(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Make:
     head = Target(target.directory, [2]).head
 
     def of(shape: BlockShape | DraftShape, **reading: Any) -> Made:
-        name = f"{shape} {reading}"  # with the whole config, which the hash leaves out
+        name = f"{shape} {reading}"  # the name has the whole config, which the hash leaves out
         if name not in made:
             file = shape.gguf(tmp_path_factory.mktemp("block"), target.gguf, **reading)
             made[name] = Made(shape, file, head)
@@ -109,9 +109,9 @@ def make(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Make:
 
 
 def differences(made: Made, kind: Any = None, **options: Any) -> list[float]:
-    """Returns the differences of each slot's log-probabilities, of its confidence, and last of keys and
-    values. The slots get the tokens of the walk for DFlash2, whose candidates are fixed, and random ones
-    otherwise.
+    """Returns the differences of each slot's log-probabilities, of its confidence, and last those of keys and
+    values. As previous tokens the slots get random tokens, or for DFlash2, whose candidates are fixed, the
+    tokens of the walk.
     """
     features, tokens = random_rows(made.shape, N_ROWS)
     reference = made.reference(kind)
@@ -150,7 +150,7 @@ def test_slots_and_rows_equal_the_reference(name: str, options: dict[str, str], 
 
 
 def test_a_confidence_head_may_have_any_type(make: Make) -> None:
-    """llama.cpp's converter stores it as other matrices; ours in F32."""
+    """llama.cpp's converter stores the confidence head in the type of other matrices, eaglecpp's in F32."""
     made = make(SHAPES["dspark"])
     other = made.gguf.with_name("other.gguf")
 
@@ -162,7 +162,7 @@ def test_a_confidence_head_may_have_any_type(make: Make) -> None:
 
 
 def test_a_gated_drafter_is_causal_if_its_file_does_not_say(make: Make) -> None:
-    """poolside's own GGUFs do not."""
+    """poolside's own GGUFs do not say whether the drafter is causal."""
     made = make(SHAPES["dflash-gated"])
     silent = made.gguf.with_name("silent.gguf")
     rewrite(made.gguf, silent, changed={"dflash_ex.attention.causal": None})
@@ -209,7 +209,7 @@ def fewer_rows(it: BlockDrafter, anchor: int) -> BlockPass:
 
 
 def changed_context(change: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a drafter whose commit reads other rows, or changed ones."""
+    """Returns a drafter whose commit reads other rows or changed rows."""
 
     def commit(it: BlockDrafter, features: torch.Tensor) -> None:
         g = it.fuse(features)
@@ -237,7 +237,7 @@ def with_the_anchors(it: BlockDrafter, anchor: int) -> BlockPass:
 
 
 def of_two_conversations(it: BlockDrafter, anchor: int) -> BlockPass:
-    """Adds another conversation's block to the same pass, without a mask between them."""
+    """A mistake: another conversation's block is in the same pass, without a mask between both."""
     both, n = copy(it), it.block
     vars(both).update(
         embedded=lambda token, n_rows: torch.cat([it.embedded(token, n), it.embedded(7, n)]),
@@ -344,7 +344,7 @@ def test_a_mistake_is_detected(name: str, method: str, mistake: Callable[..., An
 
 
 def parallel_differences(made: Made, kind: type[ParallelDrafter] = ParallelDrafter) -> list[float]:
-    """Returns the difference of each of the six distributions."""
+    """Returns the differences of the six drafted distributions."""
     features, tokens = random_rows(made.shape, N_ROWS)
     native = made.native()
     native.append(np.ascontiguousarray(features[:, :N_BEFORE]), tokens[:N_BEFORE])
@@ -359,13 +359,14 @@ def test_all_depths_of_one_pass_equal_the_reference(name: str, make: Make) -> No
 
 
 def alone(it: ParallelDrafter, n_known: int, n_ahead: int) -> torch.Tensor:
-    """Masked rows that see the text, but not the masked rows before them."""
+    """A mistake: masked rows see the text, but not the masked rows before them."""
     seen = ParallelDrafter.visible(it, n_known, n_ahead)
     seen[n_known:, n_known:] = torch.eye(n_ahead, dtype=torch.bool)
     return seen
 
 
-# zeros, as from a tensor that was never loaded; another token; all masked rows at the position of the first
+# mistakes: zeros, as from a tensor that was never loaded; another token; all masked rows at the position of
+# the first
 PARALLEL_MISTAKES: list[tuple[str, Callable[..., Any]]] = [
     ("mask_feature", lambda it, n: torch.zeros_like(ParallelDrafter.mask_feature(it, n))),
     ("mask_token", lambda it: ParallelDrafter.mask_token(it) + 1),
@@ -376,7 +377,9 @@ PARALLEL_MISTAKES: list[tuple[str, Callable[..., Any]]] = [
 
 @pytest.mark.parametrize(("method", "mistake"), PARALLEL_MISTAKES)
 def test_a_mistake_in_masked_rows_is_detected(method: str, mistake: Callable[..., Any], make: Make) -> None:
-    """No masked row precedes the first, so mistakes in positions and masks show from the second on."""
+    """Mistakes in positions and masks can be seen from the second masked row on, because no masked row
+    precedes the first.
+    """
     found = parallel_differences(make(PARALLEL), type("Mistaken", (ParallelDrafter,), {method: mistake}))
     assert found[0] < 10 * TOLERANCE
     assert min(found[2:]) > 100 * TOLERANCE
@@ -388,7 +391,9 @@ def test_a_mistake_in_masked_rows_is_detected(method: str, mistake: Callable[...
     ids=["dflash", "dspark", "dflash2", "parallel"],
 )
 def test_a_pass_leaves_no_trace(shape: Any, make: Make) -> None:
-    """Truncated rows leave none either, and a text committed in any parts gives the same rows."""
+    """Neither a pass nor truncated rows leave a trace, and a text that is committed in any parts gives the
+    same rows.
+    """
     made = make(shape)
     features, tokens = random_rows(made.shape, N_ROWS)
 
@@ -408,7 +413,9 @@ def test_a_pass_leaves_no_trace(shape: Any, make: Make) -> None:
 
 
 def test_nan_logits_change_no_text(make: Make, target: TinyTarget, tmp_path: Path) -> None:
-    """As from overflowing weights: the drafts may be anything or empty, but the text is the target's."""
+    """With NaN logits, as from overflowing weights, any draft or no draft may come, but the text is the
+    target's.
+    """
     made = make(DFLASH2)
     draft = rewrite(
         made.gguf, tmp_path / "none.gguf", lambda tensors: tensors["enc.output_norm.weight"].fill(np.nan)
@@ -429,7 +436,7 @@ def test_a_block_may_be_shorter_than_a_convolution(make: Make, target: TinyTarge
 
 @pytest.fixture(scope="module")
 def engine(make: Make, target: TinyTarget) -> Iterator[eaglecpp.Engine]:
-    """e2e/test_trained_pairs.py tests trained block drafters."""
+    """The engine with a random block drafter; e2e/test_trained_pairs.py tests trained block drafters."""
     sizes: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_leaves_max": 12, "planner_cache": False}
     with eaglecpp.Engine.open(target.gguf, draft=make(PARALLEL).gguf, **sizes, **EXACT) as opened:
         yield opened
@@ -455,7 +462,7 @@ def test_the_text_equals_target_only_decoding(
 
 
 def drafts(reference: Any, features: torch.Tensor, known: list[int], depth: int) -> list[int]:
-    """Returns the most likely drafts; the last known token has no features yet."""
+    """Returns the reference's most likely drafts after a text. The text's last token has no features yet."""
     if isinstance(reference, ParallelDrafter):
         return reference.drafts(features, known[1:], depth)
     reference.reset()
@@ -471,7 +478,7 @@ def drafts(reference: Any, features: torch.Tensor, known: list[int], depth: int)
 )
 def test_the_engine_drafts_like_the_reference(shape: Any, depth: int, make: Make, target: TinyTarget) -> None:
     """All drafts are accepted, so the text consists of drafts and one token of the target per round. Features
-    of the blocks before or after would give other drafts.
+    of neighbouring layers would give other drafts.
     """
     made, prompt = make(shape), prompt_ids(20)
     with (

@@ -57,8 +57,8 @@ def open_pair(pair: Models, **options: Any) -> eaglecpp.Engine:
 
 
 def test_closing_gaps_changes_no_text(tmp_path: Path) -> None:
-    """Two conversations with a common prefix fill a small cache with rejected nodes, and some gaps are closed
-    ten times. Then one conversation goes back beyond the window.
+    """Two conversations with a common prefix fill a small cache with rejected nodes, and some gaps in the
+    cache are closed ten times. Then one conversation goes back beyond the window.
     """
     pair, options = (
         make_windowed(tmp_path),
@@ -96,7 +96,9 @@ def test_same_seed_same_tokens(pair: Models, temperature: float) -> None:
 
 
 def test_a_prompt_that_leaves_the_text_is_answered_like_a_new_one(tmp_path: Path) -> None:
-    """llama.cpp rewinds to recurrent states that it has already overwritten, without an error."""
+    """A prompt that leaves the text needs care, because llama.cpp rewinds without an error to recurrent
+    states that it has already overwritten.
+    """
     target, options = make_with_head(tmp_path, "qwen35"), {"strategy": "off", "ignore_eos": True}
     with eaglecpp.Engine.open(target, draft="mtp", n_ctx=512, n_threads=1, **EXACT) as engine:
         for n_back in (2, 3, 12):
@@ -158,8 +160,8 @@ def test_tokens_lost_with_a_rejected_draft_are_run_again_in_their_own_round(forg
 
 
 def rounds_of(done: eaglecpp.Completion) -> list[int]:
-    """Returns the tokens of each round: accepted drafts belong to the token after them. The first is the
-    prompt's.
+    """Returns the tokens of each round. Accepted drafts belong to the round of the token after them. The
+    first round is the prompt.
     """
     counts, n = [], 0
     for accepted in done.accepted[1:]:
@@ -171,8 +173,9 @@ def rounds_of(done: eaglecpp.Completion) -> list[int]:
 
 
 def test_a_conversation_continues_where_rows_were_lost(pair: Models) -> None:
-    """Answers of every length, so that some end on a rejected draft. The drafter's rows must be right as
-    well: it drafts the same tokens as after a prompt.
+    """Tests answers of every length, so that some end on a rejected draft. The drafter's rows must be right
+    as
+    well: the drafter must draft the same tokens as after a prompt.
     """
     options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 30}
     with open_pair(pair) as engine:

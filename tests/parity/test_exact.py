@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The same text with and without a drafter in every case of reuse, and a report where that is impossible.
+"""Texts are the same with and without a drafter in every case of reuse, or the engine reports that this is
+impossible.
 
 The reference is an engine that was opened without a drafter. Prompts are long enough for the kernels that
-work in tiles. Conversations share beginnings, are edited, answered again and continued.
+work in tiles. Conversations share beginnings. They are edited, answered again, and continued.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def plain(q8: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
 
 
 def conversation(engine: eaglecpp.Engine, **options: Any) -> Iterator[tuple[str, eaglecpp.Completion]]:
-    """Yields one conversation with all its continuations; prompts are built from the answers."""
+    """Yields the steps of one conversation with all its continuations. Prompts are built from the answers."""
     system, more = prompt_ids(200, seed=3), prompt_ids(150, seed=4)
     seeds = itertools.count(1)
 
@@ -63,7 +64,7 @@ def conversation(engine: eaglecpp.Engine, **options: Any) -> Iterator[tuple[str,
 def check_conversation(
     drafted: eaglecpp.Engine, plain: eaglecpp.Engine, strategy: str, temperature: float
 ) -> eaglecpp.Timings:
-    """Compares both engines in each continuation; returns the summed timings of the drafted one."""
+    """Compares both engines in each continuation. Returns the summed timings of the engine with a drafter."""
     pairs = zip(
         conversation(drafted, strategy=strategy, temperature=temperature),
         conversation(plain, temperature=temperature),
@@ -92,7 +93,9 @@ def test_every_kind_of_reuse_gives_the_bits_of_target_only_decoding(
 def test_exact_means_exact_for_every_type(
     dtype: str, kernels: str, it: ConvertedPair, quantised: Quantised
 ) -> None:
-    """For any kernels of this machine: sizes reported as exact are exact, and `on` uses only these."""
+    """For any kernels of this machine, batch sizes that are reported as exact are exact, and with exact =
+    "on" only these sizes are used.
+    """
     path = quantised(it, dtype)
     for exact in ("on", "off", "auto"):
         sizes = {**SIZES, "kernels": kernels}
@@ -122,7 +125,7 @@ def test_exact_means_exact_for_every_type(
 
 def test_an_inexact_row_is_remembered_until_it_is_removed(it: ConvertedPair) -> None:
     with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, exact="off", **SIZES) as engine:
-        engine.native.set_exact_rows([])  # no size is known to be exact
+        engine.native.set_exact_rows([])  # no batch size is known to be exact
         options: dict[str, Any] = {"max_tokens": 20, "ignore_eos": True, "temperature": 0.0}
         prompt = prompt_ids(40)
         first = engine.generate(prompt, strategy="chain:4", **options)
@@ -147,7 +150,9 @@ def test_a_strategy_is_cut_and_the_report_says_so(it: ConvertedPair, q8: Path) -
 
 @pytest.mark.parametrize("strategy", ["tree:k=3,depth=4,nodes=12", "auto"])
 def test_trees_stay_exact_in_a_full_context(strategy: str, kernels: str, it: ConvertedPair, q8: Path) -> None:
-    """Rejected nodes leave cells behind, also in cancelled answers: over time more than the cache has."""
+    """Rejected nodes leave cells behind, also in cancelled answers. Over time there are more such cells than
+    the cache has.
+    """
     sizes: dict[str, Any] = {**SIZES, "n_ctx": 320, "kernels": kernels}
     with (
         eaglecpp.Engine.open(q8, draft=it.draft, exact="on", n_leaves_max=12, **sizes) as engine,
@@ -180,7 +185,7 @@ def test_rows_of_others_are_not_shared_where_bits_may_change(it: ConvertedPair, 
 
     def n_reused(exact: str) -> int:
         with eaglecpp.Engine.open(q8, draft=it.draft, exact=exact, n_sequences=2, **SIZES) as engine:
-            engine.native.set_exact_rows([])  # no size is known to be exact
+            engine.native.set_exact_rows([])  # no batch size is known to be exact
             _, second = engine.generate_many(prompts, max_tokens=8, temperature=0.0)
             return second.timings.reused_n
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A grammar in GBNF and llama.cpp's own matcher allow the same tokens at each position of many texts.
 
-Tokens that end within a character are left out: llama.cpp refuses some of them although a class that excludes
-characters allows them.
+Tokens that end within a character are left out, because llama.cpp refuses some of them although a character
+class allows them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Theirs:
 
 @contextmanager
 def both(path: Path) -> Iterator[tuple[Target, Any]]:
-    """Yields a model for us, and its vocabulary for llama.cpp."""
+    """Yields a model for eaglecpp, and the model's vocabulary for llama.cpp."""
     params = llama_cpp.llama_model_default_params()
     params.vocab_only = True
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
@@ -93,7 +93,9 @@ def tiny(models: Models) -> Iterator[tuple[Target, Any]]:
 
 
 def check(grammar: str, pair: tuple[Target, Any], seed: int, n_tokens: int) -> int:
-    """Follows random texts of the grammar; returns the total number of allowed tokens."""
+    """Follows random texts of the grammar and compares the allowed tokens. Returns the total number of
+    allowed tokens.
+    """
     target, vocab = pair
     ours, theirs = make_sampler(target, grammar=grammar), Theirs(vocab, grammar)
     rng, n_seen = random.Random(seed), 0
@@ -108,7 +110,7 @@ def check(grammar: str, pair: tuple[Target, Any], seed: int, n_tokens: int) -> i
         choices = np.flatnonzero(mine).tolist()
         if not choices:
             break
-        # mostly short tokens, which reach more positions; parts of characters are among them
+        # prefers short tokens, which reach more positions; some are parts of characters
         some = rng.sample(choices, min(len(choices), 8))
         token = min(some, key=lambda t: len(piece(vocab, t))) if rng.random() < 0.7 else some[0]
         text.append(token)

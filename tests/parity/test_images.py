@@ -40,7 +40,7 @@ from helpers.tiny_arch import make_hybrid, make_seeing, make_with_head
 from helpers.tiny_projector import N_ROWS, make_image, make_projector
 
 KINDS = tuple(N_ROWS)
-N_EMBD = 320  # of the demo target
+N_EMBD = 320  # width of the demo target's embeddings
 SECTIONS = {"qwen2vl": 64, "qwen3vl": 128, "qwen35": 64}
 """Targets that number an image's rows by line and column (M-RoPE), and the width of a row's values."""
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 48, "ignore_eos": True}
@@ -49,7 +49,7 @@ STRATEGIES = ("chain:4", "tree:k=3,depth=4,nodes=12", "auto")
 
 @dataclass(frozen=True)
 class Seeing:
-    """A target, its drafter, and a projector."""
+    """A target, its drafter, and a projector for images."""
 
     name: str
     target: Path
@@ -90,8 +90,8 @@ def ask(text: str, *images: bytes) -> dict[str, Any]:
 
 
 def said_by_llama_cpp(seeing: Seeing, text: str, images: Sequence[bytes], n: int) -> tuple[list[int], float]:
-    """Returns greedy tokens after mtmd's own evaluation of the prompt, and the log-probability of
-    the first.
+    """Lets llama.cpp's mtmd evaluate the prompt. Returns the greedy tokens after it, and the log-probability
+    of the first one.
     """
     import llama_cpp
     from llama_cpp import mtmd_cpp
@@ -156,7 +156,9 @@ def test_the_text_is_llama_cpps(seeing: Seeing, open_engine: Callable[..., eagle
 
 @contextmanager
 def counted_encodings() -> Iterator[list[str]]:
-    """Yields the images that readers encode meanwhile, and "" for each text that they read."""
+    """Yields a list that records the readers' work inside the block: each encoded image, and "" for each
+    text.
+    """
     found: list[str] = []
 
     def noted(stream: Any, message: dict[str, Any]) -> None:
@@ -242,7 +244,8 @@ def test_an_image_is_recognised_by_its_content(
         one = engine.chat([ask("What is len?", first)], **GREEDY)
         again = engine.chat([ask("What is len?", first)], **GREEDY)
         assert again.tokens == one.tokens
-        assert engine.chains_only or again.timings.prompt_n == 1  # a recurrent state cannot go back that far
+        # a recurrent state cannot go back by that many tokens
+        assert engine.chains_only or again.timings.prompt_n == 1
         other = engine.chat([ask("What is len?", second)], **GREEDY)
         assert other.timings.reused_n < other.timings.prompt_n
         engine.clear()
@@ -270,7 +273,8 @@ def test_prompts_with_images_survive_a_restart(
     for strategy in ("off", "chain:4"):
         copied = shutil.copytree(tmp_path / "prompts", tmp_path / strategy)
         with open_engine(prompt_cache=str(copied)) as engine:
-            engine.chat_prompt(others)  # in this process, the other image has the ids that the first one had
+            # in this process, another image has the ids that the first image had in the other process
+            engine.chat_prompt(others)
             again = engine.chat(messages, strategy=strategy, **GREEDY)
             assert again.tokens == expected[0] and again.timings.reused_n >= 512
             engine.clear()
@@ -280,7 +284,9 @@ def test_prompts_with_images_survive_a_restart(
 
 @every_target
 def test_conversations_share_rows_of_images(open_engine: Callable[..., eaglecpp.Engine]) -> None:
-    """Also while others generate, and from a cache that was swapped out."""
+    """Conversations share rows of images, also while other conversations generate, and from a cache that was
+    swapped out.
+    """
     image = make_image(1)
     with open_engine(n_sequences=3) as engine:
         with engine.session() as alone:
@@ -342,7 +348,7 @@ def test_images_are_encoded_with_every_core(open_engine: Callable[..., eaglecpp.
 
 
 def test_a_file_that_ends_llama_cpp_does_not_end_the_engine(tmp_path: Path) -> None:
-    """Patches into which the image cannot be cut: an assertion of ggml."""
+    """The file's patch size does not divide the image, which causes an assertion of ggml."""
     path = make_projector(tmp_path / "odd.gguf", N_EMBD, patch_size=5)
     with (
         pytest.raises((MismatchError, InvalidValueError)),
@@ -371,12 +377,12 @@ def test_ctrl_c_does_not_end_the_image_reader(
         assert not reader.is_running()
         assert engine.chat([ask("And max?", make_image(2))], **GREEDY).tokens
         reader = own_reader()
-        reader.send_signal(signal.SIGINT)  # as a terminal sends it to its whole foreground group
+        reader.send_signal(signal.SIGINT)  # a terminal sends the signal to its whole foreground group
         assert engine.chat([ask("And max?", make_image(3))], **GREEDY).tokens and own_reader() == reader
 
 
 def test_an_evicted_image_is_read_again(open_engine: Callable[..., eaglecpp.Engine]) -> None:
-    """The engine keeps 256 MB of rows: fabricated rows of other images evict them."""
+    """The engine keeps 256 MB of image rows; fabricated rows of other images evict the image."""
     with open_engine() as engine:
         chat = eaglecpp.ChatSession(engine)
         chat.ask("What is len?", images=[make_image(1)], **GREEDY)
@@ -444,7 +450,7 @@ def test_a_saved_chat_keeps_its_images(open_engine: Callable[..., eaglecpp.Engin
 def test_a_waiting_image_does_not_stop_other_rounds(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
-    """A long text before it is read a few rows per round, as without the image."""
+    """A long text before a waiting image is read a few rows per round, as without the image."""
     image = make_image(1)
     text = list(range(40, 100))
     with open_engine(n_sequences=4, n_batch=64, strategy="chain:4") as engine:
@@ -467,7 +473,9 @@ def test_a_waiting_image_does_not_stop_other_rounds(
 def test_rows_of_one_position_stay_together(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
-    """Read in several batches, interrupted in the middle, swapped out, and in a cache filled by trees."""
+    """Image rows of one position stay together if they are read in several batches, interrupted in the
+    middle, swapped out, or put into a cache filled by trees.
+    """
     options = GREEDY | {"max_tokens": 90}
     with open_engine(n_ctx=256, n_batch=8) as engine, engine.session() as session:
         prompts = [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Same seed, same tokens, with or without drafting, for every sampler.
 
-On a tiny F32 pair whose drafter is right about half the time, so that rounds accept none, some and all
-drafts. With F32 caches and explicit attention a batch of several rows gives the logits of single rows to
+The tests use a tiny F32 pair whose drafter is right about half the time, so that rounds accept no, some and
+all drafts. With F32 caches and explicit attention a batch of several rows gives the logits of single rows to
 about 1e-6, and all tokens must be equal. Quantised targets must give the same bits with the default caches.
 """
 
@@ -61,7 +61,7 @@ def engine(request: pytest.FixtureRequest, pairs: Callable[..., ConvertedPair]) 
 
 
 def run(engine: eaglecpp.Engine, prompt: list[int], **options: Any) -> eaglecpp.Completion:
-    # a new conversation: reusing a prefix would compare other batch shapes
+    # a new conversation, because reusing a prefix would compare other batch sizes
     with engine.session() as session:
         return session.generate(prompt, max_tokens=N_TOKENS, ignore_eos=True, seed=1, **options)
 
@@ -120,7 +120,9 @@ def test_a_text_depends_on_seed_and_position(strategy: str, name: str, several: 
 
 
 def test_llama_cpps_generator_keeps_its_order_of_draws(several: eaglecpp.Engine) -> None:
-    """Its guarantee is weaker: one draw per emitted token of a generation, so a continuation differs."""
+    """The guarantee of llama.cpp's generator is weaker: it draws once per emitted token of a generation, so a
+    continued text differs.
+    """
     prompt, hot = prompt_ids(40, seed=3), SAMPLERS["hot"] | {"rng": "llama"}
     plain = run(several, prompt, strategy="off", **hot).tokens
     assert run(several, prompt, strategy="chain:3", **hot).tokens == plain
@@ -131,9 +133,9 @@ def test_llama_cpps_generator_keeps_its_order_of_draws(several: eaglecpp.Engine)
 def test_quantised_targets_give_the_same_bits(
     dtype: str, pairs: Callable[..., ConvertedPair], quantised: Callable[..., Path]
 ) -> None:
-    """With the default options on the CPU, fused attention over F16 caches. The prompt is long enough for
-    llama.cpp's other code for a single row, trees leave cells out of order, and rounding activations to 8
-    bits turns a difference in the last bit into a hundredth of a logit.
+    """Uses the default options on the CPU, that is, fused attention over F16 caches. The prompt is long
+    enough for llama.cpp's other code for a single row, trees leave cells out of order, and rounding
+    activations to 8 bits turns a difference in the last bit into a hundredth of a logit.
     """
     it = pairs("eagle31")
     sizes: dict[str, Any] = {"n_ctx": 1024, "n_threads": 2, "n_leaves_max": 12}

@@ -25,8 +25,9 @@ GREEDY: dict[str, Any] = {"ignore_eos": True, "temperature": 0.0}
 
 @dataclass(frozen=True)
 class Family:
-    """accepted: minimum tokens per round. theirs: tokens drafted and accepted by llama.cpp's own draft-mtp
-    with three tokens; it runs all heads of a file with several, here the first one drafts.
+    """A family of models. accepted: minimum tokens per round. theirs: tokens drafted and accepted by
+    llama.cpp's own draft-mtp with three tokens. For a file with several heads, draft-mtp runs all heads, but
+    eaglecpp only the first one.
     """
 
     target: Path
@@ -37,7 +38,7 @@ class Family:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Family:
-    """A target, and the same in 8 bits as its small model."""
+    """A target, and the same model in 8 bits as its small model."""
     folder = tmp_path_factory.mktemp("family")
     return Family(make_target(folder).gguf, make_target(folder, dtype="Q8_0").gguf, 3.0)
 
@@ -81,7 +82,9 @@ def test_the_same_text(family: Family, sampling: dict[str, Any]) -> None:
 
 
 def test_its_drafts_equal_llama_cpps(family: Family) -> None:
-    """The same number of first drafts, and of later ones, which read a head's own states."""
+    """The same number of first drafts is accepted as with llama.cpp, and the same number of later drafts,
+    which read the head's own states.
+    """
     n_drafted = n_accepted = 0
     with eaglecpp.Engine.open(family.target, draft=family.draft, strategy=CHAIN, **OPTIONS) as engine:
         kind = "head" if family.accepted < 3.0 else "model"
@@ -98,7 +101,7 @@ def test_its_drafts_equal_llama_cpps(family: Family) -> None:
 
 
 def test_a_conversation_continues_and_goes_back(family: Family) -> None:
-    """Prompts that share a beginning with earlier text, as the first and as the second turn."""
+    """Tests prompts that share a beginning with an earlier text, as the first and as the second turn."""
     with (
         eaglecpp.Engine.open(family.target, **OPTIONS) as plain,
         eaglecpp.Engine.open(family.target, draft=family.draft, strategy=CHAIN, **OPTIONS) as engine,
@@ -108,14 +111,14 @@ def test_a_conversation_continues_and_goes_back(family: Family) -> None:
             tokens = first[:cut] + prompt_ids(12, seed=cut)
             texts = [one.generate(tokens, max_tokens=30, **GREEDY) for one in (plain, engine)]
             assert texts[0].tokens == texts[1].tokens, cut
-            # rows of another text would not be accepted
+            # drafts from rows of another text would not be accepted
             assert texts[1].timings.acceptance_length > family.accepted, cut
 
 
 @pytest.mark.parametrize("n_ctx", [512, 64], ids=["with room", "full"])
 def test_several_conversations(family: Family, n_ctx: int) -> None:
-    """More than there is room for, so that some are swapped out in between. An assistant's draft rows need
-    free cells of the target's cache.
+    """Runs more conversations than the engine has room for, so that some are swapped out in between. An
+    assistant's draft rows need free cells of the target's cache.
     """
     prompts = [prompt_ids(20 + i, seed=i) for i in range(5)]
     options: dict[str, Any] = {**GREEDY, **({"max_tokens": 40} if n_ctx == 512 else {})}
@@ -134,8 +137,8 @@ def test_several_conversations(family: Family, n_ctx: int) -> None:
 
 
 def test_drafts_of_a_small_model_are_accepted(small: Family) -> None:
-    """Eight bits change hardly any of the most likely tokens, and with shared noise few of the
-    sampled ones.
+    """Rounding to eight bits changes hardly any of the most likely tokens, and, with shared noise, few of the
+    sampled tokens.
     """
     with eaglecpp.Engine.open(small.target, draft=small.draft, strategy="chain:4", **OPTIONS) as engine:
         assert engine.draft_info is not None and engine.draft_info["kind"] == "model"
@@ -158,8 +161,8 @@ def test_sibling_drafts_are_accepted(small: Family) -> None:
 
 
 def test_rows_after_a_sibling_equal_those_of_a_prompt(small: Family) -> None:
-    """Rejected draft rows must not become committed rows: later drafts equal those after reading the same
-    text as a prompt.
+    """Rejected draft rows must not become committed rows. Later drafts must equal the drafts after reading
+    the same text as a prompt.
     """
     options: dict[str, Any] = {**GREEDY, "strategy": "tree:k=4,depth=4,nodes=30"}
     with eaglecpp.Engine.open(small.target, draft=small.draft, n_draft_max=64, **OPTIONS) as engine:
@@ -192,7 +195,7 @@ def test_a_target_without_heads_is_refused(small: Family, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("tensor", ["nextn.eh_proj.weight", "ffn_gate_inp.weight"])
 def test_an_incomplete_head_is_refused(tmp_path: Path, tensor: str) -> None:
-    """llama.cpp accepts such a file, and ends the process when the head runs."""
+    """llama.cpp accepts a file with an incomplete head, and ends the process when the head runs."""
     path = make_with_head(tmp_path, without=tensor)
     with pytest.raises(eaglecpp.EagleError) as raised:
         eaglecpp.Engine.open(path, draft="mtp", **OPTIONS)
@@ -220,7 +223,7 @@ def test_an_assistant_for_other_keys_is_refused(tmp_path: Path, sizes: dict[str,
 
 
 def test_a_head_of_a_vision_model_is_refused(tmp_path: Path) -> None:
-    """llama.cpp's graph for it ends the process on a worker thread."""
+    """llama.cpp's graph for the head of a vision model ends the process on a worker thread."""
     target = make_with_head(tmp_path, "glm4moe", sections=(4, 6, 6, 0))
     with pytest.raises(UnsupportedError, match="cannot rotate in several sections"):
         eaglecpp.Engine.open(target, draft="mtp", **{**OPTIONS, "n_threads": 2})

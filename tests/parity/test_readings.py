@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Checkpoint variants that trainers compute differently, against PyTorch: each trainer's own convention as a
-reference, and the native drafter converted as that variant.
+"""Checkpoint variants that trainers compute differently, against PyTorch: the reference has the trainer's
+convention, and the native drafter is converted as the same variant.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PLAIN = DraftShape()
 
 
 class NormedTwice(Reference):
-    """ModelOpt's first layer: input_layernorm, then hidden_norm, on the feature."""
+    """ModelOpt's first layer, which applies input_layernorm and then hidden_norm to the feature."""
 
     def layer(self, i: int, h: torch.Tensor, *rest: Any) -> torch.Tensor:
         if i > 0:
             return super().layer(i, h, *rest)
-        # rms(x; w2) of rms(x; w1): the parent norms once and adds the residual
+        # the result is rms(x; w2) of rms(x; w1): the parent class norms once and adds the residual
         self.inner = rms(h, self.w["layers.0.input_layernorm.weight"], self.eps)
         return super().layer(i, h, *rest)
 
@@ -41,7 +41,7 @@ class NormedTwice(Reference):
 
 
 class Headless(Reference):
-    """SpecForge 0.2.0 with norm_output false: the head reads the state that is fed."""
+    """SpecForge 0.2.0 with norm_output false: the head reads the same state that is fed to the next step."""
 
     def output(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
@@ -88,8 +88,8 @@ def test_a_head_without_a_norm_is_exact(differences: Callable[..., list[float]])
 def test_two_merged_norms_are_closer_than_either_alone(
     differences: Callable[..., list[float]],
 ) -> None:
-    """Not exact: the size of a row weighted by the first norm varies between rows, more so for narrow ones,
-    and these are 64 wide.
+    """The merged norm is not exact: the size of a row weighted by the first norm varies between rows, most
+    for narrow rows like these with 64 values.
     """
     twice, once = differences(
         NormedTwice, "modelopt", PLAIN, {}, {"feature_norm": "twice"}, {"feature_norm": "once"}

@@ -2,8 +2,8 @@
 """Parallel conversations: each gets the bits that it gets alone, whatever the others draft, read, copy or
 forget.
 
-Compares tokens, their log-probabilities bit for bit, and every round's plan, which depends on the drafter's
-numbers. The reference is an engine with room for one conversation.
+The tests compare tokens, their log-probabilities bit for bit, and the plan of every round, which depends on
+the drafter's numbers. The reference is an engine with room for one conversation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ LENGTHS = (3, 150, 40, 9, 70)
 
 @pytest.fixture(scope="module", params=["eagle3-auto", "eagle31-auto", "eagle31-off"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Drafters with our kernels, and one with ggml's, where prompts share no batch."""
+    """Runs a test with several drafters on eaglecpp's kernels, and with one on ggml's kernels, for which
+    prompts share no batch.
+    """
     return str(request.param)
 
 
@@ -63,15 +65,15 @@ def made(completion: eaglecpp.Completion) -> tuple[list[int], list[float]]:
 
 
 def check_same(found: eaglecpp.Completion, expected: eaglecpp.Completion, kernels: str) -> None:
-    """Compares two completions. With ggml's kernels, long prompts in shared rounds are not exact, and
-    reported so.
+    """Compares two completions. With ggml's kernels, long prompts in shared rounds are not exact, and must be
+    reported as not exact.
     """
     assert found.timings.exact or kernels == "off"
     assert made(found) == made(expected) or not found.timings.exact
 
 
 def drafts(completion: eaglecpp.Completion) -> list[list[str]]:
-    """Returns proposed and verified drafts round by round, without the planner's estimates."""
+    """Returns the proposed and verified drafts of each round, without the planner's estimates."""
     return [re.findall(r"(?:levels|nodes)=\S+", line) for line in completion.plan_log]
 
 
@@ -100,7 +102,7 @@ def test_shared_rounds_equal_separate_ones(
     for prompt, found in zip(prompts, together, strict=True):
         expected = alone(one, prompt, strategy)
         check_same(found, expected, kernels)
-        if kernels == "auto":  # fixed strategies are cut to the exact sizes
+        if kernels == "auto":  # fixed strategies are cut to the exact batch sizes
             assert drafts(found) == drafts(expected)
 
 
@@ -114,7 +116,7 @@ def test_a_prompt_is_read_during_the_others_rounds(
         next(answering)
         reading = b.stream(second, strategy=strategy, max_tokens=40, **SAMPLED)
         n_steps = read([reading, answering])
-        # a quarter of a slice in shared rounds, a whole slice in its own batch
+        # a shared round reads a quarter of a slice, a separate batch a whole slice
         assert n_steps == -(-300 // (several.native.n_shared_rows if kernels == "auto" else 64))
         rest = [list(reading), list(answering)]
         assert all(rest)
@@ -125,7 +127,9 @@ def test_a_prompt_is_read_during_the_others_rounds(
 
 
 def test_a_step_reads_a_limited_number_of_prompt_tokens(several: eaglecpp.Engine) -> None:
-    """Short prompts together, longer ones in order of arrival; none waits for all of them."""
+    """Short prompts are read together, and longer prompts in order of arrival. No prompt waits for all
+    others.
+    """
 
     def steps_until_read(n_tokens: int) -> list[int]:
         with several.session() as a, several.session() as b, several.session() as c, several.session() as d:
@@ -176,8 +180,8 @@ GOING_ON: dict[str, Any] = {
 
 
 def check_drafts(session: Session, one: eaglecpp.Engine, prompt: list[int], n_reused: int) -> None:
-    """Drafts after shared rows equal drafts after rows that were read. With ggml's kernels no rows are shared
-    between conversations, and a prompt in a shared round is not exact.
+    """Checks that drafts after shared rows equal drafts after rows that the conversation read itself. With
+    ggml's kernels, conversations share no rows, and a prompt in a shared round is not exact.
     """
     found = session.generate(prompt, **GOING_ON)
     assert found.timings.reused_n == n_reused
@@ -191,8 +195,10 @@ def check_drafts(session: Session, one: eaglecpp.Engine, prompt: list[int], n_re
 def test_a_shared_beginning_with_another_continuation_is_drafted_anew(
     several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str
 ) -> None:
-    """The drafter's last row there embeds the next token, and is computed again with the new one."""
-    short = COMMON[:17]  # few enough that each row counts
+    """The drafter's last row of a shared beginning embeds the next token, so this row is computed again for
+    another next token.
+    """
+    short = COMMON[:17]  # short enough that each row counts
     for token in range(40, 56):
         several.clear()
         with several.session() as a, several.session() as b:
@@ -204,7 +210,7 @@ def test_a_shared_beginning_with_another_continuation_is_drafted_anew(
 def test_rows_that_the_drafter_has_not_read_yet_are_shared(
     several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str
 ) -> None:
-    """After a round, the features of accepted tokens wait for the next one."""
+    """After a round, the features of accepted tokens are only read in the next round."""
     several.clear()
     for n_tokens in range(5, 9):
         with several.session() as a, several.session() as b, several.session() as c:
@@ -233,7 +239,8 @@ def two_sessions(
 
 def test_inexact_rows_are_not_shared(it: ConvertedPair, q8: Path) -> None:
     with two_sessions(it, q8, "auto") as (engine, a, b):
-        engine.native.set_exact_rows([(n, n != 11) for n in range(2, 18)])  # beyond the sizes of prompts
+        # sizes that are larger than the prompts
+        engine.native.set_exact_rows([(n, n != 11) for n in range(2, 18)])
         first = a.generate(COMMON, **GOING_ON | {"strategy": "chain:10", "max_tokens": 40})
         assert not first.timings.exact
         second = b.generate([*COMMON, *first.tokens, 3], **GOING_ON | {"strategy": "off"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Features and logits of the native target against PyTorch, for both ways of extracting layers."""
+"""Features and logits of the native target against PyTorch, for both ways of extracting hidden states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .conftest import exact_options
 
 LAYERS = [1, 4, 7]
 N_TOKENS = 90
-# fp32 through eight blocks; features are of size 1, logits of size 10
+# computed in fp32 through eight blocks; features are of size 1, logits of size 10
 TOLERANCE = 1e-4
 
 
@@ -30,8 +30,8 @@ def native_target(path: Path, options: EngineOptions, layers: list[int] = LAYERS
 
 
 def cut_target(path: Path, n_ubatch: int, layers: list[int]) -> Target:
-    """Returns a target that computes batches of up to 512 rows in graphs of n_ubatch, which rounds
-    fit into.
+    """Returns a target that computes batches of up to 512 rows in graphs of n_ubatch rows. A round fits into
+    one graph.
     """
     options = exact_options(n_batch=512, n_ubatch=n_ubatch, n_draft_max=15)
     it = native_target(path, options, layers)
@@ -50,7 +50,8 @@ def latent_reference(layers: list[int]) -> LatentTarget:
     return LatentTarget(LATENT_CONFIG, tensors, 2, layers)
 
 
-# libllama fills layer inputs for llama and qwen3; the others can only be read through cb_eval
+# libllama returns layer inputs of llama and qwen3; those of other architectures can only be read through
+# cb_eval
 @pytest.mark.parametrize(
     ("arch", "taps", "layers"),
     [
@@ -65,7 +66,9 @@ def latent_reference(layers: list[int]) -> LatentTarget:
 def test_features_and_logits_equal_the_reference(
     arch: str, taps: str, layers: list[int], n_ubatch: int, tmp_path: Path
 ) -> None:
-    """The tolerance distinguishes neighbouring layers, so an id off by one fails."""
+    """The tolerance is so small that the features of neighbouring layers differ by more, so a layer id that
+    is off by one fails.
+    """
     tokens = prompt_ids(N_TOKENS)
     others = [k - 1 for k in layers]
     if arch == "deepseek2":
@@ -91,7 +94,7 @@ def test_features_and_logits_equal_the_reference(
 
 @pytest.mark.parametrize("n_ubatch", [16, 512])
 def test_the_last_ids_are_the_states_around_the_final_norm(n_ubatch: int, target: TinyTarget) -> None:
-    """With logits, which come from one batch in which all rows have output."""
+    """Compares the states and the logits of one batch, in which all rows have output."""
     last = [target.spec.n_layers, target.spec.n_layers + 1]
     tokens = prompt_ids(N_TOKENS)
     features, logits = cut_target(target.gguf, n_ubatch, last).forward(tokens)
@@ -103,11 +106,13 @@ def test_the_last_ids_are_the_states_around_the_final_norm(n_ubatch: int, target
 
 
 def test_timed_rows_leave_no_trace(target: TinyTarget) -> None:
-    """Rows are removed after each repeat, and the prefix does not block later prompts."""
+    """Rows for measuring times are removed after each repeat, and their prefix does not block later
+    prompts.
+    """
     it = native_target(target.gguf, exact_options(n_ctx=64, n_draft_max=3))
     prefix = prompt_ids(40)
     before = it.forward([*prefix, 30, 31, 32])
-    for n_prefix in (40, 0, 40, 20):  # 40 rows of repeats would not fit the context
+    for n_prefix in (40, 0, 40, 20):  # the rows of 40 repeats would not fit into the context
         ms = it.time_rows(prefix[:n_prefix], [30, 31, 32, 33], 10)
         assert len(ms) == 10 and all(0 < one < 1e4 for one in ms)
     for one, other in zip(before, it.forward([*prefix, 30, 31, 32]), strict=True):

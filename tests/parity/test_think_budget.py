@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A limit on thinking ends the thought at that token for every draft, and an answer follows."""
+"""A limit on thinking ends the thought at the same token whatever is drafted, and an answer follows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_closed_thought_is_learnt_as_it_was_read(engine: Engine, monkeypatch: 
 
 @pytest.mark.parametrize("closing", ["<|end|>", ""])
 def test_a_thinking_mark_in_an_answer_is_text(closing: str) -> None:
-    """gpt-oss's marks; a model may leave out the end of a message."""
+    """Tests gpt-oss's marks. A model may leave out the end of a message."""
     text = (
         f"<|channel|>analysis<|message|>ab{closing}<|start|>assistant<|channel|>final<|message|>A thought "
         "begins with <|channel|>analysis<|message|> and ends with an end. That is all there is to say on it."
@@ -123,7 +123,9 @@ def test_an_answer_does_not_exceed_the_context(engine: Engine, strategy: str) ->
 
 @pytest.mark.parametrize("is_recurrent", [False, True])
 def test_a_prompt_is_read_once(tmp_path: Path, is_recurrent: bool) -> None:
-    """A recurrent state cannot go back over rounds without snapshots."""
+    """The prompt must be read only once, because a recurrent state cannot go back over rounds without
+    snapshots.
+    """
     turns = [{"role": "user", "content": " def f(): return 1" * 40}]
     target = make_hybrid(tmp_path).target if is_recurrent else TARGET
     read: list[list[int]] = []

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One round as the engine runs it, up to the verification.
+// One round of the planner as the engine runs it, up to the verification.
 #pragma once
 
 #include <vector>
@@ -14,8 +14,8 @@ struct Turn {
     RoundRequest request;
 };
 
-// Begins a round, drafts in all conversations together and chooses. propose(turn): candidates for each frontier node;
-// ms(is_first, n_rows): time of a drafter call. Returns the time of all calls.
+// Begins a round, drafts in all conversations together, and chooses the trees to verify. propose(turn): candidates for
+// each frontier node; ms(is_first, n_rows): time of a drafter call. Returns the time of all calls.
 template <class Propose, class Ms>
 double draft(Planner & planner, const std::vector<Turn> & turns, const Propose & propose, const Ms & ms) {
     std::vector<SequencePlan *> plans;

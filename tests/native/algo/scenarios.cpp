@@ -46,8 +46,8 @@ static std::vector<Machine> machines() {
     number(13).level = 0.35, number(13).per_commit = 0.01;
     number(14).n_leaves = 1;
     number(15).level = 0.012, number(15).host = 0.005;
-    // 128 experts in host memory, 8 of them per token; they take four fifths of a target-only step. Tokens that choose
-    // their experts independently read up to that many times more experts.
+    // 128 experts in host memory, 8 of them per token; the experts take four fifths of a target-only step. n tokens
+    // that choose their experts independently read up to n times as many experts as one token.
     for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64}) {
         const double n_experts = 128.0 * (1.0 - std::pow(1.0 - 8.0 / 128.0, n));
         number(16).curve.emplace_back(n, 8.0 + 32.0 * n_experts / 8.0);
@@ -56,7 +56,7 @@ static std::vector<Machine> machines() {
     number(17).curve = number(11).curve;
     number(17).level = 0.02;
     number(18).host = 0.02;
-    // a token takes as long as the drafter's block, and less than the first batch of another size
+    // a token of the target takes as long as a pass of the block drafter, and less than the first batch of another size
     number(21).block = 1.0, number(21).level = 0.02, number(21).n_levels = 7;
     number(19).curve = number(1).curve;
     number(20).curve = number(7).curve;
@@ -79,7 +79,7 @@ Text always(const char * name, Style style) {
 }
 
 Style published_eagle3() {
-    // unconditional rates by depth; 1.17 makes up for the spread of the slopes, which flattens the mean
+    // unconditional acceptance rates by depth; 1.17 makes up for the spread of the slopes, which flattens the mean
     const double rates[] = {1.0, .72, .50, .34, .22, .14, .09, .05, .03};
     Style s{0.0, 1.5, -0.2, 0.0};
     for (int d = 1; d <= 8; ++d) {
@@ -213,7 +213,7 @@ Criterion wakes_within(int median, int worst) {
     };
 }
 
-// Few rounds change the batch size.
+// The share of rounds that change the batch size stays below `most_rebuilt`.
 Criterion keeps_sizes(double most_rebuilt) {
     return [=](const Cell & c) {
         double n_rebuilt = 0.0, n_rounds = 0.0;
@@ -227,7 +227,7 @@ Criterion keeps_sizes(double most_rebuilt) {
 
 // --- scenarios -------------------------------------------------------------------------------------------------------
 
-// Returns a cost table with factor(n) times the machine's curve.
+// Returns a cost table in which n rows cost factor(n) times the machine's curve.
 template <typename Factor>
 LearnedState costs(const Machine & m, Factor factor) {
     CostTable table;
@@ -245,7 +245,7 @@ LearnedState exact(const Machine & m, int) {
     return costs(m, [](int) { return 1.0; });
 }
 
-// A cost table from a time when the machine was twice as fast.
+// Learned state with a cost table from a time when the machine was twice as fast.
 LearnedState half(const Machine & m, int) {
     return costs(m, [](int) { return 0.5; });
 }
@@ -330,30 +330,32 @@ std::vector<Scenario> disturbed() {
     s40.disturbance.first_use_ms = 30.0;
     Scenario s49 = scenario("S49", 1, 2), s50 = scenario("S50", 2, 1);
     s49.disturbance.rebuild = s50.disturbance.rebuild = 0.06;
-    // A known table does not hide the first-use time of each size in a new process.
+    // A known cost table must not hide the time that the first use of each size takes in a new process.
     Scenario s51 = scenario("S51", 1, 4);
     s51.disturbance.first_use_ms = 30.0;
     s51.costs = exact;
     s51.window = 0.965;
-    // Many narrow layers: attention makes rows more expensive within one answer, and a new size builds large graphs.
+    // Many narrow layers: attention makes rows more expensive during an answer, and a new batch size builds large
+    // graphs.
     Scenario s52 = scenario("S52", 15, 16, ratio_at_least(1.0));
     s52.disturbance.kv_per_1k_row = 2.0;
     s52.disturbance.rebuild = 0.07;
     // Every conversation is new, and the drafter is far better than the planner expects.
     Scenario s53 = scenario("S53", 9, 17, ratio_at_least(1.0));
-    // Experts in host memory: code, prose, a text with hardly any accepted draft, and a text that changes.
+    // Experts in host memory, with four texts: code, prose, a text with hardly any accepted draft, and a text that
+    // changes.
     Scenario s54 = scenario("S54", 16, 1), s55 = scenario("S55", 16, 2);
     Scenario s56 = scenario("S56", 16, 4), s57 = scenario("S57", 16, 6);
     Scenario s58 = scenario("S58", 17, 2), s59 = scenario("S59", 17, 4);
     Scenario s60 = scenario("S60", 1, 4), s61 = scenario("S61", 1, 1, speed_at_least(1.9));
     s60.costs = half;
     s61.costs = busy_at_some_sizes;
-    // For a tiny target another batch size costs more than a token. Drafting pays that cost, not the next target-only
-    // round.
+    // For a tiny target another batch size costs more than a token. The cost is charged to drafting, not to the next
+    // target-only round.
     Scenario s80 = scenario("S80", 21, 21), s81 = scenario("S81", 21, 2),
              s82 = scenario("S82", 21, 1, speed_at_least(1.38));
     s80.disturbance.rebuild = s81.disturbance.rebuild = s82.disturbance.rebuild = 1.2;
-    s82.is_stationary = false;  // the best strategy keeps one size
+    s82.is_stationary = false;  // the best strategy keeps one batch size
     return {s80, s81, s82, s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40,
             s49, s50, s51, s52, s53, s54, s55, s56, s57, s58, s59, s60,  s61};
 }
@@ -376,12 +378,12 @@ std::vector<Scenario> on_devices() {
     };
     for (double change : {6.0, 18.0}) {
         for (const auto & [text, least] : {std::pair{1, 1.6}, {2, 1.3}, {4, 0.97}, {18, 1.7}, {19, 1.3}, {20, 0.97}}) {
-            // the last token of a target-only answer keeps its size, too
+            // the last token of a target-only answer also keeps its batch size
             const Criterion criterion = text == 20 ? keeps_sizes(0.012) : speed_at_least(least);
             all.push_back(on_device(62 + (int)all.size(), 18, text, {change, 0.75 * change}, criterion));
         }
     }
-    // A drafter that was paused is resumed within the answer if the ledger covers both changes of size.
+    // A paused drafter is resumed within the answer if the ledger covers both changes of the batch size.
     for (int text : {8, 9}) {
         for (const auto & [change, least] : {std::pair{6.0, 1.25}, {18.0, text == 8 ? 0.99 : 1.2}}) {
             const int number = (text == 8 ? 62 : 66) + (int)all.size();

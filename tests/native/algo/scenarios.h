@@ -15,7 +15,7 @@ Machine machine(int number);
 Text text(int number);
 
 struct Cell;
-using Criterion = std::function<std::string(const Cell &)>;  // "" = reached, otherwise the reason
+using Criterion = std::function<std::string(const Cell &)>;  // Result of a check: "" = reached, otherwise the reason.
 
 struct Scenario {
     std::string name;
@@ -23,7 +23,7 @@ struct Scenario {
     Disturbance disturbance = {};
     bool is_stationary = true;  // the best fixed strategy is a fair baseline
     double window = 0.97;       // minimum speed of any 512-token window against target-only decoding
-    Criterion criterion = {};   // in addition to the limits common to all scenarios
+    Criterion criterion = {};   // checks in addition to those of all scenarios
     std::function<LearnedState(const Machine &, int seed)> costs = {};  // initial cost table
 };
 std::vector<Scenario> scenarios();
@@ -33,10 +33,10 @@ struct Change {
     double all, capture;
 
     void put_into(Disturbance & d, const Machine & m) const;
-    LearnedState costs(const Machine & m) const;  // with the costs that are measured when an engine opens
+    LearnedState costs(const Machine & m) const;  // costs as measured when an engine opens
 };
 
-// A scenario and its results, one entry per seed; speeds against target-only decoding.
+// A scenario and its results, with one entry per seed. Speeds are relative to target-only decoding.
 struct Cell {
     Scenario scenario;
     int n_tokens = 0;

@@ -19,7 +19,7 @@ double uniform(uint64_t h) {
     return (double)(h >> 11) * 0x1.0p-53;
 }
 
-// The sum of four uniform numbers: close enough, and the same on every platform.
+// Returns a roughly normal number: the sum of four uniform numbers, which is the same on every platform.
 double normal(uint64_t h) {
     double sum = 0.0;
     for (int i = 0; i < 4; ++i) sum += uniform(h = hash(h, i));
@@ -69,7 +69,7 @@ int World::n_left(int pos) const {
 }
 
 // Returns the rank (from 0) of the candidate that is the target's token, or -1. Each further candidate gets 0.45 of the
-// probability that is left, up to the drafter's coverage of the target.
+// remaining probability, up to the drafter's coverage of the target.
 int World::matched_rank(const Position & here, const Style & s, double x, int depth) const {
     const double logit =
         s.logits.empty() ? s.shift - s.fall * (depth - 1) : s.logits[std::min<size_t>(depth, s.logits.size()) - 1];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// A world to drive the planner in: machines with cost curves, texts with a drafter that agrees at given rates,
-// disturbances, a virtual clock. Deterministic.
+// A deterministic simulation for the planner: machines with cost curves, texts with a drafter that agrees at given
+// rates, disturbances, and a virtual clock.
 //
-// Coupling: one uniform number per output position decides which of the drafter's candidates there is the target's
-// token, for every strategy alike. So all strategies meet the same text, and a deep draft at a position fails where a
-// shallow one fails. Noise and stalls reach the planner's clock only; results are scored on noise-free time.
+// Coupling: one uniform number per output position decides for every strategy which of the drafter's candidates at this
+// position is the target's token. So all strategies see the same text, and a deep draft fails at a position if a
+// shallow draft fails at it. Noise and stalls reach the planner's clock only; results are scored on noise-free time.
 #pragma once
 
 #include <climits>
@@ -27,15 +27,16 @@ double normal(uint64_t h);   // about N(0, 1)
 
 struct Machine {
     std::string name;
-    std::vector<std::pair<int, double>> curve;  // (rows, ms) of the target; linear between, last slope beyond
-    double level = 0.06;                        // a draft step of one row, in target-only steps
-    double per_width = 0.05;                    // each further row of a draft step, in draft steps
-    double per_commit = 0.05;                   // each further committed row, in draft steps
-    double host = 0.035;                        // fixed work of a drafting round, in target-only steps
-    int n_leaves = 64;                          // 1: chains only
-    bool is_device = false;                     // each tree counts as another batch size
-    int n_levels = INT_MAX;                     // slots of a block drafter
-    double block = 0.0;  // pass of a block drafter, at the start of every draft, in target-only steps
+    // (rows, ms) of the target; linear between the points, with the last slope beyond them
+    std::vector<std::pair<int, double>> curve;
+    double level = 0.06;       // time of a draft step with one row, in target-only steps
+    double per_width = 0.05;   // time of each further row of a draft step, in draft steps
+    double per_commit = 0.05;  // time of each further committed row, in draft steps
+    double host = 0.035;       // fixed work of a drafting round, in target-only steps
+    int n_leaves = 64;         // 1: chains only
+    bool is_device = false;    // each tree counts as another batch size
+    int n_levels = INT_MAX;    // number of slots of a block drafter
+    double block = 0.0;        // pass of a block drafter, at the start of every draft, in target-only steps
 
     double verify_ms(int n_rows) const;
     double plain_ms() const { return curve[0].second; }
@@ -62,7 +63,7 @@ struct Style {
     double mu, sd, shift, fall;
     double slope = 0.65;
     double noise = 0.0;
-    std::vector<double> logits = {};  // [depth - 1]: replaces shift and fall
+    std::vector<double> logits = {};  // entry [depth - 1] replaces shift and fall
 };
 
 struct Text {
@@ -70,7 +71,7 @@ struct Text {
     std::function<Style(int pos)> style;
     int request = 0;  // tokens per request; 0 = the text is one request
     std::function<RequestKind(int request)> kind = {};
-    bool is_adversary = false;  // agrees only in rounds that verify nothing
+    bool is_adversary = false;  // the drafter agrees only in rounds that are not verified
 };
 
 // One text with its random choices.
@@ -81,7 +82,7 @@ class World {
     const Text & text() const { return text_; }
     int n_tokens() const { return n_tokens_; }
 
-    // tokens from `pos` to the end of its request
+    // tokens from `pos` to the end of the request
     int n_left(int pos) const;
 
     // cells in the target's cache: each request has a prompt of 64 and its own conversation
@@ -131,7 +132,7 @@ class RoundDrafter {
 // --- disturbances ----------------------------------------------------------------------------------------------------
 
 struct Disturbance {
-    double noise = 0.03;  // sd of the logarithm of every time that the planner sees
+    double noise = 0.03;  // standard deviation of the logarithm of every time that the planner sees
     double stall_share = 0.0, stall_factor = 1.0;
     double kv_per_1k = 0.0;                     // added share of target-only time per 1000 tokens of context
     double kv_per_1k_row = 0.0;                 // the same for every row: attention that is computed
@@ -157,7 +158,7 @@ class NoisyClock {
 
 // --- runs ------------------------------------------------------------------------------------------------------------
 
-// State of a run at the end of a round.
+// State of a simulated run at the end of a round.
 struct Mark {
     int n_tokens;
     double ms;
@@ -169,7 +170,7 @@ double worst_window(const std::vector<Mark> & marks, const std::vector<double> &
 
 struct Result {
     std::vector<Mark> marks;
-    double ms = 0.0;           // whole text
+    double ms = 0.0;           // time of the whole text
     double rejected_ms = 0.0;  // in drafts that were not verified
     int n_rebuilt = 0;         // rounds with another batch size than the previous one
     std::map<int, int> rows;   // rounds by batch size
@@ -189,7 +190,7 @@ class Scene {
     // target-only decoding up to each token: [n_tokens + 1]
     std::vector<double> plain_ms() const;
 
-    // time of the whole text, given the rounds of World::run_fixed()
+    // time of the whole text, from the rounds of World::run_fixed()
     double run_fixed(const Fixed & strategy, const std::vector<int> & rounds) const;
 
     Result run_planner(const RunOptions & options = {}) const;
@@ -199,7 +200,7 @@ class Scene {
     double drift(int pos) const { return disturbance_.drift ? disturbance_.drift(pos) : 1.0; }
     double verify_ms(int pos, int n_rows) const;
     bool begins_at(int pos) const;
-    // additional time of the first batches after a prompt, target-only ones included
+    // additional time of the first batches after a prompt, including target-only batches
     double begin_ms(int pos) const;
     double host_ms(int pos) const { return drift(pos) * machine_.plain_ms() * (machine_.host + disturbance_.hidden); }
 

@@ -56,7 +56,7 @@ static double first_chance(const AcceptanceModel & model, const TextState & text
     return a[0];
 }
 
-// The terms of a text follow every text and never settle; predictions must be right on average.
+// The model's terms for a text change with every text and never settle, so predictions need only be right on average.
 TEST(learns_a_drafter_and_is_calibrated) {
     AcceptanceModel model;
     TextState text;
@@ -80,8 +80,8 @@ TEST(learns_a_drafter_and_is_calibrated) {
     CHECK(model.n_labels() == 4000);
 }
 
-// Properties common to all texts are stored with the drafter. After a few short texts the next one starts with good
-// predictions, also at a rarely seen depth. One unusual text does not undo that.
+// Properties common to all texts are stored with the drafter. After a few short texts the next text starts with good
+// predictions, also at a rarely seen depth. One unusual text does not make them bad.
 TEST(properties_common_to_texts_are_kept) {
     AcceptanceModel model;
     TextState text;
@@ -105,7 +105,8 @@ TEST(a_grammar_teaches_nothing_lasting) {
     const auto children = siblings(0.8, 4);
     for (int i = 0; i < 300; ++i) model.learn(RequestKind::constrained, text, {1}, children.data(), 4, -1);
     CHECK(model.state() == fresh.state());
-    CHECK(first_chance(model, text, 0.8, RequestKind::constrained) < 0.2);  // the state of this text still learns it
+    // the state of the text still learns the request
+    CHECK(first_chance(model, text, 0.8, RequestKind::constrained) < 0.2);
 }
 
 TEST(kinds_of_request_are_kept_apart) {
@@ -142,7 +143,7 @@ TEST(hostile_numbers_leave_it_finite) {
             sum += v;
             CHECK(v >= 0.0);
         }
-        CHECK(sum <= 1.0 + 1e-9);  // siblings share one token
+        CHECK(sum <= 1.0 + 1e-9);  // the chances of siblings that share one token add up to at most 1
         model.learn(RequestKind::greedy, text, {depth}, c, 4, random.integer(-1, 3));
     }
     CHECK(std::isfinite(text.first.value) && std::isfinite(text.later.value));
@@ -198,7 +199,8 @@ TEST(starts_from_the_measured_acceptance) {
     CHECK_NEAR(first_chance(taught, fresh, 0.6), before, 1e-12);
 }
 
-// Additional signals of a block drafter: a confidence, and that an earlier token was not its first choice.
+// The model learns from two additional signals of a block drafter: its confidence, and an earlier token that was not
+// its first choice.
 TEST(learns_from_confidence_and_from_deviations) {
     AcceptanceModel model;
     TextState text;

@@ -23,7 +23,8 @@ TEST(between_two_measured_counts_both_must_be_exact) {
     CHECK(counts.allows_all(5) && !counts.allows_all(6));
     CHECK(counts.allows_any(1, 2) && counts.allows_any(5, 16) && !counts.allows_any(5, 15));
     CHECK(counts.to_string() == "1-5, 16" && counts.points().size() == 6);
-    for (bool is_exact : {false, true}) counts.set(4, is_exact);  // one batch with different bits is enough
+    // one batch with different bits makes the size inexact
+    for (bool is_exact : {false, true}) counts.set(4, is_exact);
     CHECK(!counts.allows(4) && counts.to_string() == "1-3, 5, 16");
 }
 
@@ -43,12 +44,13 @@ TEST(keeps_the_shape_of_the_curve) {
     CHECK_NEAR(costs.ms(6), 165.0, 1.5);
     CHECK_NEAR(costs.ms(8), 151.0, 1.0);
     CHECK(costs.ms(5) > 112.0 && costs.ms(5) < 165.0);
-    CHECK(costs.ms(16) > 151.0 && costs.ms(16) < 2.0 * 151.0);  // underestimated, so that the size is tried
+    // the cost is underestimated, so that the planner tries the size
+    CHECK(costs.ms(16) > 151.0 && costs.ms(16) < 2.0 * 151.0);
     CHECK(costs.n_samples(5) == 0 && costs.n_samples(6) > 2);
     CHECK(costs.n_rows_measured() == 8);
 }
 
-// A server takes 2^31 samples of one size in 83 days.
+// A server takes 2^31 samples of one batch size in 83 days.
 TEST(the_count_of_samples_is_bounded) {
     StepCosts costs(0.06);
     learn(costs, 4, 112.0, 10000);
@@ -65,15 +67,15 @@ TEST(first_samples_have_little_weight) {
     costs.learn(4, 13.0);
     CHECK_NEAR(costs.ms(4), 13.0, 0.5);
     CHECK(costs.is_tried(4) && !costs.is_tried(8));
-    costs.learn(4, 90.0);  // a stall right after it: two of three samples are bad
+    costs.learn(4, 90.0);  // a stall right after it, so that two of three samples are bad
     for (int i = 0; i < 12; ++i) costs.learn(4, 13.0);
     CHECK_NEAR(costs.ms(4), 13.0, 2.0);
     costs.learn(8, 40.0);
     costs.learn(8, 41.0);
-    CHECK(costs.ms(8) > 30.0);  // a size that is slow twice is expensive
+    CHECK(costs.ms(8) > 30.0);  // a batch size that is slow twice is expensive
 }
 
-// The rounds of other sizes decide whether the machine or only this size is slower.
+// Rounds of other batch sizes show whether the whole machine is slower, or only one size.
 TEST(a_slower_size_is_distinguished_from_a_slower_machine) {
     Random random(32);
     StepCosts size(0.06, true), machine(0.06, true);
@@ -92,7 +94,8 @@ TEST(a_slower_size_is_distinguished_from_a_slower_machine) {
     CHECK(machine.slowdown() > 1.1 && !machine.take_changed());
 }
 
-// A long stretch of one size with realistic outliers, on a machine that was slow at first.
+// Batch sizes that are not used for long keep their ratio to the size in use, on a machine that was slow at first and
+// has realistic outliers.
 TEST(sizes_that_wait_keep_their_ratio) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {
         Random random(seed);
@@ -117,7 +120,7 @@ TEST(the_first_batches_of_a_size_measure_the_cost_of_a_change) {
         for (int n : {1, 4}) {
             const double usual = n == 1 ? 3.0 : 4.0;
             table.learn_alike(2, 1, n, usual + 1.2);
-            table.learn_alike(2, 2, n, usual + (k == 0 ? 90.0 : 4.8));  // the first one loads kernels
+            table.learn_alike(2, 2, n, usual + (k == 0 ? 90.0 : 4.8));  // the first use loads kernels
             for (int i = 3; i < 6; ++i) table.learn_alike(2, i, n, usual);
         }
     }
@@ -176,7 +179,7 @@ TEST(survives_a_round_trip) {
     const CostTable table = example();
     CostTable loaded;
     CHECK(loaded.set_state(table.state()));
-    CHECK(loaded.take_changed());  // the entries must be compared with the machine today
+    CHECK(loaded.take_changed());  // the loaded entries must be compared with the machine as it is today
     for (int n = 1; n <= 8; ++n) CHECK_NEAR(loaded.verify(n), 10.0 + n, 0.3);
     CHECK_NEAR(loaded.step(4), table.step(4), 1e-6);
     CHECK_NEAR(loaded.host(), table.host(), 1e-6);

@@ -25,7 +25,7 @@ TEST(prints_one_line) {
     CHECK(tree_decision().to_line() ==
           "draft k=4 levels=0/1,2/5,6 nodes=1,2,5 depth=2 leaves=2 reason=pays tokens=2.913 cost=1.312 speed=2.2");
     Decision again;
-    again.reason = Decision::Reason::replay;  // the last name of the list
+    again.reason = Decision::Reason::replay;  // the last name in the list of reasons
     CHECK(again.to_line() == "plain reason=replay");
 }
 
@@ -45,7 +45,7 @@ TEST(sums_up_a_generation) {
     CHECK(
         on.explain() ==
         "tree 3 nodes, depth 2: expected 2.9 tokens in the time of 1.31 target-only steps; drafted in 8 of 10 rounds");
-    CHECK_NEAR(on.speedup(), (8 * 3 + 1) / (8 * 1.5 + 1), 1e-9);  // a round of unknown length does not count
+    CHECK_NEAR(on.speedup(), (8 * 3 + 1) / (8 * 1.5 + 1), 1e-9);  // a round of unknown duration does not count
     for (int i = 0; i < 7; ++i) off.add(over_budget, 1, 0.0);
     off.add(probe, 1, 0.0);
     off.add(tree_decision(), 3, 0.0);

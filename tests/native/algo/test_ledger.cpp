@@ -28,8 +28,8 @@ TEST(first_uses_are_free_up_to_a_point_and_once) {
     CHECK_NEAR(ledger.balance(), 1.036, 1e-9);
 }
 
-// The guarantee: spending all that is covered, with every draft rejected, stays within the bound in every window, from
-// any state.
+// The ledger's guarantee: if the planner spends all that the ledger covers and every draft is rejected, the loss stays
+// within the bound in every window, from any state.
 TEST(every_window_keeps_the_bound) {
     Random random(61);
     for (int run = 0; run < 20; ++run) {

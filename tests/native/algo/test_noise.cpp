@@ -47,7 +47,7 @@ TEST(choice_is_the_argmax) {
     }
 }
 
-// Choices over whole vocabularies from the first version. Optimisations must not change them.
+// Choices over whole vocabularies, as the first version made them. Optimisations must not change these choices.
 TEST(large_choices_stay) {
     Random random(11);
     uint64_t sum = 0;

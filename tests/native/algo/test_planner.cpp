@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The planner call by call: legal plans whatever happens, fixed strategies, determinism, time.
+// Tests the planner call by call: legal plans whatever happens, fixed strategies, determinism, time.
 #include "algo/planner.h"
 
 #include <limits>
@@ -67,7 +67,7 @@ struct Scene {
         for (SequencePlan & p : plans) planner.begin_request(p, RequestKind::greedy, false);
     }
 
-    // of the first n conversations, all with the same request
+    // a round of the first n conversations, all with the same request
     double draft(const RoundRequest & request, int n = 1) {
         std::vector<Turn> turns;
         for (int i = 0; i < n; ++i) turns.push_back({&plans[i], request});
@@ -90,7 +90,7 @@ struct Scene {
     SequencePlan & plan = plans[0];
 };
 
-// Rows that are run again are charged like any others, and their round does not count as target-only.
+// Rows that the target runs again are charged like all other rows, and their round does not count as target-only.
 TEST(a_round_that_runs_rows_again_drafts_nothing_and_is_charged) {
     const auto measured = [](bool is_again) {
         Scene s(0);
@@ -109,7 +109,7 @@ TEST(a_round_that_runs_rows_again_drafts_nothing_and_is_charged) {
     const auto [again, same_ms] = measured(true);
     CHECK_NEAR(plain, 1.0, 0.01);
     CHECK_NEAR(again, 1.6, 0.1);
-    CHECK_NEAR(same_ms, plain_ms, 0.1);  // not counted in the target-only reference
+    CHECK_NEAR(same_ms, plain_ms, 0.1);  // the round does not count for the target-only reference
 }
 
 TEST(plans_are_legal_whatever_happens) {
@@ -127,7 +127,7 @@ TEST(plans_are_legal_whatever_happens) {
             s.round({0, n_left, s.random.integer(0, 300), limits, seed % 2 ? &text : nullptr}, ms, ms + more_ms);
             size_t n_rows = 0;
             for (const auto & level : s.plan.decision().steps) n_rows += level.size();
-            CHECK((int)n_rows <= limits.n_draft_rows + 1);  // the root is no draft row
+            CHECK((int)n_rows <= limits.n_draft_rows + 1);  // the root is not a draft row
             CHECK(std::isfinite(s.planner.ledger().balance()) && std::isfinite(s.planner.costs().target_only()));
         }
     }
@@ -166,7 +166,7 @@ static void append_depth_first(const DraftTree & from, int node, int to, DraftTr
     }
 }
 
-// the planner verifies depth first
+// the planner verifies trees in depth-first order
 static DraftTree depth_first(const DraftTree & tree) {
     DraftTree out(tree.token[0]);
     append_depth_first(tree, 0, 0, out);
@@ -219,7 +219,8 @@ TEST(nothing_is_drafted_after_an_end) {
     }
 }
 
-// Runs a target-only round of 10 ms in which the drafter may commit its pending rows; returns the charge.
+// Runs a target-only round of 10 ms in which the drafter may commit its pending rows. Returns the time that the ledger
+// is charged.
 static double round_with_commit(Scene & s, int n_left, double commit_ms) {
     s.planner.begin_round(1);
     s.planner.decide(s.plan, {0, n_left, 128, PlanLimits{}});
@@ -232,7 +233,7 @@ static double round_with_commit(Scene & s, int n_left, double commit_ms) {
 
 TEST(catching_up_is_charged) {
     Scene s(0);
-    const auto round = [&](double ms) { return round_with_commit(s, 1, ms); };  // nothing is drafted
+    const auto round = [&](double ms) { return round_with_commit(s, 1, ms); };  // a round without drafts
     for (int i = 0; i < 2; ++i) CHECK(round(0.0) == 0.0);                       // the target-only time is not known yet
     for (int i = 0; i < 9; ++i) CHECK(round(0.0) == 1.0);
     const double plain_ms = s.planner.costs().target_only(), before = s.planner.ledger().balance();
@@ -242,7 +243,8 @@ TEST(catching_up_is_charged) {
     CHECK_NEAR(s.planner.costs().target_only(), plain_ms, 1e-6);  // the commit does not count as target-only time
 }
 
-// While the ledger saves for a trial, catching up does not spend the income of target-only rounds.
+// While the ledger saves for a trial, the time in which the drafter catches up does not reduce the income of
+// target-only rounds.
 TEST(catching_up_is_free_while_over_budget) {
     PlannerOptions options;
     options.ledger.start = 0.0;
@@ -256,7 +258,8 @@ TEST(catching_up_is_free_while_over_budget) {
     CHECK_NEAR(s.planner.ledger().balance() - before, 2 * 0.012, 1e-6);
 }
 
-// A round in which a fixed strategy drafts is not target-only, however long the other conversations wait for one.
+// A round in which a fixed strategy drafts never counts as target-only, however long the other conversations wait for a
+// target-only round.
 TEST(a_fixed_strategy_does_not_keep_others_from_drafting) {
     Scene s(310, 2);
     s.plans[1].use(Strategy::make("chain", 1, 3, 3));
@@ -291,8 +294,8 @@ TEST(rows_that_may_be_run_again_cost_twice) {
     CHECK_MSG(once > 20 && twice < once, strf("%d drafts, %d where they may be run again", once, twice));
 }
 
-// A block has many rows, a commit has few. Without the block's rows, two conversations with a row each would look like
-// one with two.
+// A block has many rows, a commit few. If the block's rows were not counted, commits of two conversations with one row
+// each would look like the commit of one conversation with two rows.
 TEST(a_blocks_rows_count_in_the_cost_of_a_commit) {
     Scene s(900, 2);
     PlanLimits limits{7, 1, 16};

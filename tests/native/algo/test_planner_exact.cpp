@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// If exact batches are requested or cost little, only batches whose rows have the bits of single rows are planned.
+// If exact batches are requested or cost little, the planner only plans batches whose rows have the bits of single
+// rows.
 #include "../check.h"
 #include "algo/planner.h"
 #include "algo/tree.h"
@@ -18,7 +19,7 @@ RowCounts counts_of(const std::vector<int> & exact) {
     return out;
 }
 
-// A drafter that is mostly right: candidate j is the target's with chance 0.8, 0.1, ...
+// A planner with a drafter that is mostly right: candidate j is the target's token with chance 0.8, 0.1, ...
 struct Scene {
     Planner planner;
     std::vector<SequencePlan> plans;
@@ -98,9 +99,9 @@ TEST(without_exact_sizes_rounds_are_target_only_and_give_the_reason) {
         Scene scene(counts_of({}), {s}, Exactness::on);
         for (int i = 0; i < 20; ++i) CHECK(scene.round() == 1);
         CHECK(scene.plans[0].decision().reason == Decision::Reason::inexact && scene.plans[0].cut() == 0);
-        CHECK(scene.plans[0].decision().steps.empty());  // the drafter is not run either
+        CHECK(scene.plans[0].decision().steps.empty());  // the drafter does not run either
     }
-    // chain:1 needs two rows, but only three are exact
+    // chain:1 needs two rows, but only batches of three rows are exact
     Scene scene(counts_of({3}), {Strategy::make("chain", 1, 1, 1)}, Exactness::on);
     CHECK(scene.round() == 1);
 }
@@ -126,7 +127,8 @@ TEST(exact_off_allows_any_count) {
     CHECK(scene.round() == 7 && !scene.plans[0].exact.is_exact);
 }
 
-// Costs decide: expensive rows are not wanted anyway, and cheap rows are worth more than identical bits.
+// Costs decide. If rows are expensive, large batches are not wanted anyway; if rows are cheap, large batches are worth
+// more than identical bits.
 TEST(automatic_is_exact_where_that_costs_little) {
     const auto is_exact = [](const std::vector<int> & exact, double ms_per_row) {
         Scene scene(counts_of(exact), {automatic}, Exactness::off);
@@ -148,13 +150,13 @@ TEST(automatic_is_exact_where_that_costs_little) {
     CHECK(scene.round() == 7 && !scene.plans[0].exact.is_exact);
 }
 
-// On a device each number of rows costs a graph, so an answer keeps one. The planner must decide whether it wants exact
-// sizes before it restricts the choice to them.
+// On a device each batch size needs a graph, so an answer keeps one size. The planner must decide whether it wants
+// exact sizes before it restricts the choice to exact sizes.
 TEST(a_device_without_exact_batches_drafts_in_the_first_round) {
     PlannerOptions options;
     options.pads_rows = true;
     Scene scene(counts_of({}), {automatic}, Exactness::automatic, options);
-    CostTable & costs = scene.planner.costs();  // as measured when an engine opens
+    CostTable & costs = scene.planner.costs();  // costs as measured when an engine opens
     for (int n : {1, 2, 3, 4, 5, 8, 16}) {
         for (int i = 0; i < 3; ++i) costs.learn_verify(n, 10.0 + 0.5 * (n - 1));
     }

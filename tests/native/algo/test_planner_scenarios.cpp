@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The planner against target-only decoding and the best fixed strategy in hindsight, over machines, texts and
-// disturbances. Prints the results of docs/research/planner.md. Arguments: names of scenarios (default: all), and a
+// Compares the planner with target-only decoding and with the best fixed strategy in hindsight, over machines, texts
+// and disturbances. Prints the results of docs/research/planner.md. Arguments: names of scenarios (default: all), and a
 // number of seeds (4); "runs" prints one line for each run, for tests/planner_ablation.py.
 #include <algorithm>
 #include <cstdio>
@@ -17,7 +17,7 @@ using namespace eaglecpp::sim;
 namespace {
 constexpr int n_tokens = 4096;
 
-// Texts and the results of fixed strategies on them do not depend on the machine.
+// Texts, and the rounds of fixed strategies on these texts. Neither depends on the machine.
 struct Known {
     std::shared_ptr<const World> world;
     std::vector<std::vector<int>> rounds;  // by fixed strategy

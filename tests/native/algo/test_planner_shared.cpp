@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Several conversations in one batch, some joining or leaving every 50 rounds, against target-only batching and the
-// best fixed chain: scenarios S44 to S46.
+// Scenarios S44 to S46: several conversations in one batch, of which some join or leave every 50 rounds. They are
+// compared with target-only batching and the best fixed chain.
 #include <algorithm>
 #include <cstdio>
 
@@ -46,9 +46,9 @@ class SharedRun {
         }
     }
 
-    // tokens per time against target-only batching of the same conversations
+    // tokens per time, relative to target-only batching of the same conversations
     double speed() const { return n_tokens_.back() / n_target_only_.back(); }
-    // the minimum over windows of n_window rounds
+    // Returns the minimum speed over windows of n_window rounds.
     double window() const {
         double worst = 1e9;
         for (size_t to = n_window; to < n_tokens_.size(); ++to) {
@@ -57,7 +57,7 @@ class SharedRun {
         }
         return worst;
     }
-    // the slowest conversation over its whole text
+    // Returns the speed of the slowest conversation over its whole text.
     double slowest() const {
         double worst = 1e9;
         for (const auto & p : places_) {
@@ -128,7 +128,7 @@ class SharedRun {
     NoisyClock clock_;
     std::vector<std::unique_ptr<Place>> places_;
     std::vector<Place *> in_;
-    std::vector<double> n_tokens_{0.0}, n_target_only_{0.0};  // by the end of each round
+    std::vector<double> n_tokens_{0.0}, n_target_only_{0.0};  // totals at the end of each round
 };
 
 void run(const Case & c) {

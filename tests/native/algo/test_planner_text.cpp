@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Drafts from the text in the planner: alone, in one tree with the drafter's nodes, off if they do not pay, legal for
-// any proposal, and repeated from a log.
+// Tests drafts from the text in the planner. They are used alone or in one tree with the drafter's nodes, switched off
+// if they do not pay, legal for any proposal, and repeatable from a log.
 #include <algorithm>
 #include <cstdio>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr double plain_ms = 10.0;
 
-// Time of a machine for n rows: the first few are nearly free.
+// Returns the time of a machine for n rows, of which the first few are nearly free.
 double verify_ms(int n_rows) {
     return plain_ms * (1.0 + 0.04 * (n_rows - 1));
 }
@@ -34,7 +34,7 @@ struct Scene {
     Planner planner;
     SequencePlan plan;
     PlanLimits limits{16, 8, 128};
-    int n_pending = 0;  // 0 = no drafter
+    int n_pending = 0;  // 0 = there is no drafter
     int n_levels = 0;   // draft steps that were requested
     double total_ms = 0.0;
     int n_tokens = 0;
@@ -81,7 +81,7 @@ Tokens run_of(int n, Token from = 100) {
 
 }  // namespace
 
-// Without a drafter: a copied passage soon yields ten tokens a round and more.
+// Without a drafter, a copied passage soon yields ten or more tokens per round.
 TEST(a_copied_passage_yields_many_tokens_a_round) {
     Scene scene(false);
     const TextDraft draft = text_chain(16, 12);
@@ -114,7 +114,7 @@ TEST(proposals_that_begin_to_match_are_verified) {
     CHECK_MSG(n_waited <= 12, strf("%d rounds", n_waited));
 }
 
-// With a drafter, a confident copy is verified alone: draft steps would only cost time.
+// With a drafter, a confident copy is verified without draft steps, which would only cost time.
 TEST(a_sure_copy_needs_no_drafter) {
     Scene scene(true);
     const TextDraft draft = text_chain(16, 20);
@@ -126,10 +126,11 @@ TEST(a_sure_copy_needs_no_drafter) {
     CHECK(n >= 40 * 9);
 }
 
-// Both sources in one tree: a token that both propose is one node, and the children of a node carry different tokens.
+// Drafter and text share one tree: a token that both propose is one node, and the children of a node have different
+// tokens.
 TEST(both_sources_share_one_tree) {
     Scene scene(true);
-    const TextDraft draft = text_chain(2, 4);  // 100, 101: too short to be verified alone
+    const TextDraft draft = text_chain(2, 4);  // tokens 100 and 101: too short to be verified alone
     int n_mixed = 0;
     for (int i = 0; i < 200; ++i) {
         const bool copies = i % 3 != 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Drafts from the text itself, compared with a search of the whole text: exact matches, their continuation, memory and
+// Compares drafts from the text itself with a search of the whole text: exact matches, their continuation, memory and
 // time.
 #include "algo/text.h"
 
@@ -14,7 +14,8 @@ using namespace eaglecpp::test;
 
 namespace {
 
-// Returns the length of the longest suffix that also ends before the last token, and its latest end.
+// Returns the length of the longest suffix of the text that also occurs earlier, and the end of its latest earlier
+// occurrence.
 std::pair<int, int> longest_by_search(const Tokens & text) {
     std::pair<int, int> best{0, -1};
     const int last = (int)text.size() - 1;
@@ -53,7 +54,7 @@ TEST(proposes_the_continuation_of_the_longest_suffix) {
             const int n = random.integer(0, 20);
             const auto [length, end] = longest_by_search(text);
             const TextDraft draft = index.propose(n);
-            if (length < 2) {  // single tokens occur everywhere
+            if (length < 2) {  // single tokens occur everywhere, so they do not count
                 CHECK(draft.empty());
                 continue;
             }
@@ -91,7 +92,7 @@ TEST(rows_of_images_are_not_proposed) {
     CHECK(index.propose(4).tokens == Tokens{9});
 }
 
-// The cost of a token does not depend on the length of the text; otherwise ctest's timeout ends this.
+// The cost of a token does not depend on the length of the text. If it did, ctest's timeout would end this test.
 TEST(a_token_costs_the_same_in_a_long_text) {
     for (int n_tokens : {2, 60, 30000}) {
         Random random(n_tokens);

@@ -80,7 +80,7 @@ TEST(instruction_sets_agree) {
 
 TEST(a_broken_logit_adds_nothing_to_a_sum) {
     std::vector<float> x(300, 10.0f);
-    x[3] = x[299] = std::numeric_limits<float>::quiet_NaN();  // one inside a block, one after the last block
+    x[3] = x[299] = std::numeric_limits<float>::quiet_NaN();  // one NaN inside a block, and one after the last block
     for (int way = 0; way < n_row_ways(); ++way) CHECK_NEAR(sum_exp(x.data(), (int)x.size(), 10.0f, way), 298.0, 1e-3);
 }
 

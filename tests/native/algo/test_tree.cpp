@@ -11,7 +11,7 @@
 using namespace eaglecpp;
 using namespace eaglecpp::test;
 
-// 0 has children 1 and 2, 1 has 3 and 4, 2 has 5
+// Tree in which node 0 has children 1 and 2, node 1 has children 3 and 4, and node 2 has child 5.
 static DraftTree example() {
     DraftTree t(10);
     t.add(11, 0, -1.0f);
@@ -42,7 +42,7 @@ TEST(takes_nodes_in_the_order_given) {
     CHECK(t.depth == (std::vector<int32_t>{0, 1, 2, 1}) && t.logp[2] == -3.0f);
 }
 
-// 0 -> 1 (token 1) -> 2 (token 2), and 0 -> 3 (token 3)
+// Tree with the paths 0 -> 1 (token 1) -> 2 (token 2), and 0 -> 3 (token 3).
 static DraftTree fork() {
     DraftTree t(0);
     t.add(1, 0, -0.1f);
@@ -64,7 +64,7 @@ TEST(the_walk_ends_where_no_child_carries_the_targets_token) {
     for (int round = 0; round < 300; ++round) {
         const DraftTree tree = random_tree(random, random.integer(0, 30));
         Tokens chosen(tree.size());
-        for (Token & token : chosen) token = 99;  // no node has this token
+        for (Token & token : chosen) token = 99;  // no node of the tree has this token
         for (int i = 1; i < tree.size(); ++i) {
             if (random.real() < 0.8) chosen[tree.parent[i]] = tree.token[i];
         }
@@ -85,7 +85,7 @@ TEST(nothing_follows_a_stop) {
     CHECK(at_bonus.tokens == (Tokens{1, 9}) && at_bonus.n_accepted() == 1 && at_bonus.stopped);
 }
 
-// chances that never rise along a path, with ties
+// Returns chances that never rise along a path, some of them equal.
 static std::vector<float> random_chances(Random & random, const DraftTree & tree) {
     std::vector<float> p(tree.size(), 1.0f);
     for (int i = 1; i < tree.size(); ++i) p[i] = p[tree.parent[i]] * 0.25f * (float)random.integer(0, 4);
@@ -125,9 +125,9 @@ TEST(prefixes_are_the_best_sets_of_their_size) {
     }
 }
 
-// A token that both the text and the drafter propose is one node, more likely than either predicts. A token that only
-// the text proposes keeps a fifth of its chance once the drafter has run, and the children's chances add up to at most
-// 1.
+// A token that both the text and the drafter propose is one node, which is more likely than either of the two predicts.
+// A token that only the text proposes keeps a fifth of its chance once the drafter has run, and the children's chances
+// add up to at most 1.
 TEST(text_and_drafter_share_a_pool) {
     const TextDraft text{{100, 101}, 5};
     const auto pool_with = [&](Token first, double of_first, double of_second) {

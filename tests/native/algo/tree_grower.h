@@ -10,18 +10,19 @@
 namespace eaglecpp {
 namespace test {
 
-// Grows a tree as EAGLE-2 does: every frontier node gets its k most likely children, all join the pool, and the best k
-// of the new ones by path log-probability form the next frontier (SafeAILab/EAGLE: eagle/model/cnets.py, topK_genrate).
+// Grows a tree as EAGLE-2 does: every frontier node gets its k most likely children, all children join the pool, and
+// the k children with the best path log-probability form the next frontier (SafeAILab/EAGLE: eagle/model/cnets.py,
+// topK_genrate).
 class TreeGrower {
   public:
     TreeGrower(Token root, int k) : k_(k), pool_(root), frontier_{0} {}
 
-    // frontier nodes that the drafter expands next; the root at first
+    // The frontier nodes that the drafter expands next; at first the root.
     const std::vector<int32_t> & frontier() const { return frontier_; }
 
     const DraftTree & pool() const { return pool_; }
 
-    // children[i]: candidates of frontier()[i], best first; moves the frontier one step deeper
+    // children[i]: candidates of frontier()[i], best first; Moves the frontier one step deeper.
     void grow(const std::vector<std::vector<Candidate>> & children) {
         std::vector<int32_t> added;
         for (size_t i = 0; i < frontier_.size(); ++i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The form of attention that a drafter on the CPU uses: fused if our kernel runs it, otherwise explicit, since ggml's
-// fused one takes several times as long for the few rows of a draft. Both give the same drafts, so no other test would
-// notice a wrong choice.
+// The form of attention that a drafter on the CPU uses: fused if our kernel runs it, otherwise explicit, because ggml's
+// fused attention takes several times as long for the few rows of a draft. Both forms give the same drafts, so no other
+// test would detect a wrong choice.
 #include "../check.h"
 #include "../gguf/draft_files.h"
 #include "draft/hidden_state_drafter.h"

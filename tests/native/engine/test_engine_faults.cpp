@@ -75,7 +75,7 @@ TEST(no_step_begins_after_an_engine_is_retired) {
     }
 }
 
-// Logits are in the memory of the last decode's graph (ggml_hook/hook.h).
+// Logits stay in the memory of the last decode's graph (ggml_hook/hook.h), so they are valid until the next decode.
 TEST(logits_stay_until_the_next_decode_and_no_longer) {
     EngineOptions o = test::tiny_options(target, "");
     Target it(o);
@@ -94,7 +94,7 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
         return all;
     };
     const std::vector<float> logits = read();
-    // between reads: cells that are saved, dropped and restored, and another context
+    // calls between two reads of logits: saving, dropping and restoring cells, and using another context
     std::vector<uint8_t> rows;
     it.cells().save_rows(range, rows);
     it.cells().truncate(range, 1);
@@ -103,7 +103,7 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
     other.open_context({});
     decode(other, 5, 0);
     CHECK(read() == logits);
-    // batches until the context is full, then one too many
+    // batches until the context is full, and one more
     bool is_full = false;
     for (Pos at = 3; at < 4096 && !is_full; at += 31) {
         try {
@@ -120,11 +120,11 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
 #ifndef _WIN32
 #include <dlfcn.h>
 
-// These replace the functions of libllama and ggml for all calls of ours.
+// These replace the functions of libllama and ggml for all calls by eaglecpp.
 static int n_calls = 0, fails_at = -1;
-static bool is_decoding = false;  // llama.cpp's own calls do not count
+static bool is_decoding = false;  // set during llama.cpp's own calls, which do not count
 static std::function<void()> fault;
-static int n_logits = -1;  // rows of logits that can be read before the fault
+static int n_logits = -1;  // number of rows of logits that can be read before the fault
 
 static void count_call() {
     if (!is_decoding && n_calls++ == fails_at) fault();
@@ -153,7 +153,7 @@ extern "C" float * llama_get_logits_ith(llama_context * ctx, int32_t i) {
     return real(ctx, i);
 }
 
-// All byte arrays, including ggml's work buffers.
+// All byte arrays that were allocated, including ggml's work buffers.
 static std::set<void *> & arrays() {
     static auto * all = new std::set<void *>;
     return *all;
@@ -232,7 +232,7 @@ static const Tokens & long_prompt() {
     return tokens;
 }
 
-// faults at every call of every kind
+// tests faults at every call of every kind
 TEST(running_out_of_memory_leaves_no_trace) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_ctx = 256, o.n_batch = 192;
@@ -262,7 +262,7 @@ TEST(running_out_of_memory_leaves_no_trace) {
     }
 }
 
-// ggml's CPU backend frees its work buffer and cannot allocate the larger one.
+// ggml's CPU backend frees its work buffer, and then cannot allocate a larger one.
 TEST(a_work_buffer_that_does_not_fit_is_not_used_again) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_ctx = 256, o.n_batch = 192;
@@ -272,7 +272,7 @@ TEST(a_work_buffer_that_does_not_fit_is_not_used_again) {
         const int id = engine.open_sequence();
         const Tokens fresh = test::generate(engine, id, prompt, test::greedy({}, 12));
         engine.clear(id);
-        n_bytes_failing = 4096;  // more than the work buffer of a single row
+        n_bytes_failing = 4096;  // larger than the work buffer of a single row
         try {
             test::generate(engine, id, long_prompt(), test::greedy({}, 12));
         } catch (const Error & e) {
@@ -287,7 +287,7 @@ TEST(a_work_buffer_that_does_not_fit_is_not_used_again) {
     CHECK_MSG(n_freed_twice == 0, strf("%d arrays were freed twice", n_freed_twice));
 }
 
-// The second conversation of a round fails after the first, so neither delivers tokens.
+// The second conversation of a round fails after the first has succeeded, so neither conversation delivers tokens.
 TEST(a_step_of_several_is_all_or_nothing) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_sequences = 2;
@@ -375,7 +375,7 @@ TEST(an_assertion_at_the_end_of_a_drafter_does_not_end_the_process) {
     sound = nullptr;
 }
 
-// a driver's exception, and types that should never be thrown
+// exceptions of a driver, and types that should never be thrown
 TEST(foreign_exceptions_break_the_engine) {
     const std::pair<const char *, std::function<void()>> kinds[] = {
         {"device lost", [] { throw std::runtime_error("device lost"); }},
@@ -384,7 +384,7 @@ TEST(foreign_exceptions_break_the_engine) {
         {"ran out of memory inside", [] { throw std::bad_alloc(); }},
     };
     for (const auto & [text, thrower] : kinds) {
-        for (int at : {0, 1, 4}) {  // prefill, its rows for the drafter, a round
+        for (int at : {0, 1, 4}) {  // faults in the prefill, in the prefill's rows for the drafter, and in a round
             Engine engine(test::tiny_options(target, draft));
             const int id = engine.open_sequence();
             fault = thrower;

@@ -42,7 +42,7 @@ static Token token_of(int conversation, int i) {
     return 1 + (i * 7 + i / 3 + conversation * (i >= 300)) % 18;
 }
 
-// The root, six rejected nodes and an accepted one.
+// Returns a tree with a root, six rejected nodes and an accepted node.
 static DraftTree tree_at(int conversation, int n_past) {
     DraftTree tree(token_of(conversation, n_past));
     for (int i = 0; i < 6; ++i) tree.add(1 + i, 0, -1.0f);
@@ -60,7 +60,7 @@ static void read(Target & target, const SeqRange & range, int conversation, int 
     }
 }
 
-// Returns the logits after row n - 1, which runs alone.
+// Runs row n - 1 alone, and returns its logits.
 static std::vector<float> logits_behind(Target & target, const SeqRange & range, int conversation, int n) {
     read(target, range, conversation, n - 1, 1);
     return {target.logits(0), target.logits(0) + target.vocab().size()};
@@ -114,12 +114,12 @@ TEST(conversations_keep_their_common_prefix_once) {
         CHECK(target.cells().keep_path(first, trees[0], 7, n));
         CHECK(target.cells().keep_path(second, trees[1], 7, n));
     }
-    // 300 + 2 * 700 of 4818 cells are used; with a second copy of the prefix fewer trees would fit
+    // 300 + 2 * 700 of 4818 cells are used; with a second copy of the prefix, fewer trees would fit
     CHECK(target.cells().n_order_lost() == 0 && target.cells().has_room_for_trees());
     CHECK(target.cells().n_rows(first) == n && target.cells().n_rows(second) == n);
     CHECK(logits_behind(target, first, 0, n + 1) == plain_logits(0, n + 1));
     CHECK(logits_behind(target, second, 1, n + 1) == plain_logits(1, n + 1));
-    // the first conversation ends, the second keeps the prefix
+    // the first conversation ends, and the second keeps the prefix
     target.cells().truncate(first, 0);
     read(target, first, 1, 0, 40);
     CHECK(logits_behind(target, second, 1, n + 2) == plain_logits(1, n + 2));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Rows that pad a batch must leave nothing in the target's cache, however many drafts were accepted: the rows of the
-// next round would see cells left at their positions.
+// Rows that pad a batch must leave no cells in the target's cache, however many drafts were accepted. The rows of the
+// next round would see cells that are left at their positions.
 #include <cmath>
 
 #include "../check.h"
@@ -34,7 +34,7 @@ static std::vector<float> logits_behind(const EngineOptions & options, int n_dra
     target.decode(batch);
     CHECK(target.cells().keep_path(range, tree, n_accepted, n_prompt));
     n_rows = target.cells().n_rows(range);
-    if (n_rows != n_prompt + n_accepted + 1) return {};  // llama.cpp refuses the next batch
+    if (n_rows != n_prompt + n_accepted + 1) return {};  // llama.cpp would refuse the next batch
     batch.clear();
     batch.add_tree(chain(1), n_prompt + n_accepted + 1, range);
     target.decode(batch);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Options for opening a target: everything that llama.cpp accepts opens, everything else is refused with a fitting
-// message.
+// Options for opening a target: values that llama.cpp accepts open, and all others are refused with a fitting message.
 #include <llama.h>
 
 #include <cstdint>
@@ -24,7 +23,8 @@ static_assert(!std::is_copy_constructible_v<Vocabulary>);
 
 #include <csignal>
 
-// The call and its effects stay in the child, and the child does not continue as a second copy of this program.
+// A trial runs a call in a child process. Its effects stay in the child, and the child does not continue as a second
+// copy of this program.
 TEST(a_trial_in_a_child_ends_with_the_child) {
     const pid_t self = getpid();
     sigset_t blocked;
@@ -40,7 +40,7 @@ TEST(a_trial_in_a_child_ends_with_the_child) {
     if (getpid() != self) std::abort();
 }
 
-// Replaces libllama's own for all calls of ours; fails once as if memory had run out.
+// The function below replaces libllama's for all calls by eaglecpp. It fails once as if memory had run out.
 static bool is_short_of_memory = false;
 
 extern "C" llama_context * llama_init_from_model(llama_model * model, llama_context_params params) {
@@ -112,7 +112,7 @@ TEST(impossible_sizes_are_refused_by_name) {
         CHECK_MSG(kind == ErrorKind::value && text.find(expected) != std::string::npos, text);
     };
     refused([](EngineOptions & o) { o.n_sequences = 64, o.n_ctx = 1 << 26; }, "n_sequences 64 times n_ctx 67108864");
-    // 2 * (2^31 - 1 + 9) is 16 in 32 bits
+    // 2 * (2^31 - 1 + 9) overflows to 16 in 32 bits
     refused([](EngineOptions & o) { o.n_sequences = 2, o.n_ctx = INT32_MAX; }, "n_ctx");
     refused([](EngineOptions & o) { o.n_sequences = 1 << 20; }, "n_sequences");
     refused([](EngineOptions & o) { o.n_sequences = 0; }, "n_sequences");
@@ -122,7 +122,7 @@ TEST(impossible_sizes_are_refused_by_name) {
     refused([](EngineOptions & o) { o.n_sequences = 200, o.n_leaves_max = 8; }, "llama.cpp allows");
 }
 
-// llama.cpp's own reasons are reported, and none counts as a lack of memory.
+// The reasons that llama.cpp logs are reported, and none of them counts as a lack of memory.
 TEST(refusals_of_llama_cpp_are_not_memory) {
     EngineOptions o = test::tiny_options(target, "");
     o.flash_attn = "off", o.type_v = "q8_0";

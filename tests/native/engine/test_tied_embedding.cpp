@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// llama.cpp may keep tied embeddings twice: unchanged for look-ups, and repacked or on a device for the product. Rows
-// must only be read from the first.
+// llama.cpp may keep tied embeddings twice: an unchanged copy for look-ups, and a copy that is repacked or on a device
+// for the product. Rows must only be read from the unchanged copy.
 
 #include <cstring>
 
@@ -39,7 +39,7 @@ TEST(packed_and_plain_copies_are_distinguished) {
     const std::string path = folder.file("tied.gguf");
     test::TinyTarget shape;
     shape.is_tied = true;
-    shape.n_vocab = 32;  // repacking accepts this size
+    shape.n_vocab = 32;  // llama.cpp repacks weights of this size
     shape.type = shape.type_embd = GGML_TYPE_Q4_0;
     test::write_target(path, shape);
     for (const char * repack : {"on", "off"}) {
@@ -57,7 +57,7 @@ TEST(packed_and_plain_copies_are_distinguished) {
                           !has_plain_rows(target.model().head()),
                       what);
         }
-        // a device can always be given the unpacked rows
+        // the unpacked rows can always be copied to a device
         CHECK_MSG(target.model().head_to_copy() == target.model().embedding(), what);
     }
 }

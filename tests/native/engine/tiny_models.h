@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A tiny target of the llama architecture with seeded weights that fits the drafters of gguf/draft_files.h, and
-// generations with it.
+// A tiny target of the llama architecture with seeded weights that fits the drafters of gguf/draft_files.h, and helpers
+// that run generations with it.
 #pragma once
 
 #include <ggml.h>
@@ -13,14 +13,14 @@
 namespace eaglecpp::test {
 
 struct TinyTarget {
-    bool is_tied = false;                 // no output.weight
-    ggml_type type = GGML_TYPE_F32;       // of matrices
-    ggml_type type_embd = GGML_TYPE_F32;  // of token_embd.weight
+    bool is_tied = false;                 // the file has no output.weight
+    ggml_type type = GGML_TYPE_F32;       // type of the matrices
+    ggml_type type_embd = GGML_TYPE_F32;  // type of token_embd.weight
     int n_vocab = 20;                     // vocabulary of the drafters
     std::string architecture = "llama";
 };
 
-// A folder that is removed with the object.
+// A temporary folder, which is removed with this object.
 class Folder {
   public:
     Folder();
@@ -33,18 +33,18 @@ class Folder {
 
 void write_target(const std::string & path, const TinyTarget & shape = {});
 
-// A target and an EAGLE 3.1 drafter for it.
+// Files of a tiny target and an EAGLE 3.1 drafter for it.
 struct TinyPair {
     TinyPair();
     const Folder folder;
     const std::string target = folder.file("target.gguf"), draft = folder.file("draft.gguf");
 };
 
-// Small and deterministic: one thread, greedy.
+// Returns options for a small and deterministic engine: one thread, greedy.
 EngineOptions tiny_options(const std::string & target, const std::string & draft);
 GenerateParams greedy(const Strategy & strategy, int max_tokens = 24);
 
-// Runs a generation on an open sequence to its end.
+// Runs a generation on an open sequence to its end, and returns the tokens.
 Tokens generate(Engine & engine, int id, const Tokens & prompt, const GenerateParams & params);
 
 }  // namespace eaglecpp::test

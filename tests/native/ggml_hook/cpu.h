@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// ggml's CPU backend, matrices and products on it.
+// ggml's CPU backend, with matrices and products that it computes.
 #pragma once
 
 #include <ggml-alloc.h>
@@ -33,7 +33,7 @@ inline ggml_backend_ptr make_cpu(int n_threads = 1) {
     return cpu;
 }
 
-// weights without values yet
+// A weight matrix without values yet.
 struct Matrix {
     Matrix(ggml_type type, int64_t n_in, int64_t n_out, int64_t n_experts, ggml_backend_buffer_type_t where)
         : ctx(ggml_init({ggml_tensor_overhead(), nullptr, true})),

@@ -25,7 +25,7 @@ using namespace eaglecpp::kernels;
     static_assert(offsetof(ours, field) == offsetof(theirs, field) &&                 \
                       std::is_same_v<decltype(ours::field), decltype(theirs::field)>, \
                   #theirs "::" #field)
-// SAME_FIELD of each field; EXPAND rescans the macro often enough for all of them
+// applies SAME_FIELD to each field; EXPAND rescans the macro often enough for all fields
 #define EXPAND(...) EXPAND2(EXPAND2(EXPAND2(EXPAND2(__VA_ARGS__))))
 #define EXPAND2(...) EXPAND1(EXPAND1(EXPAND1(EXPAND1(__VA_ARGS__))))
 #define EXPAND1(...) __VA_ARGS__
@@ -93,7 +93,7 @@ static_assert(std::is_same_v<decltype(&ggml::cpu::extra_buffer_type::get_tensor_
                              ggml::cpu::tensor_traits * (ggml::cpu::extra_buffer_type::*)(const ggml_tensor *)>);
 static_assert(sizeof(abi::ExtraBufferType) == sizeof(ggml::cpu::extra_buffer_type));
 
-// libllama's functions that llama_bridge.cpp calls by their mangled names
+// the functions of libllama that llama_bridge.cpp calls by their mangled names
 using Tensors = std::vector<std::pair<std::string, ggml_tensor *>>;
 using Memory = std::map<ggml_backend_buffer_type_t, llama_memory_breakdown_data>;
 static_assert(std::is_same_v<decltype(&llama_set_embeddings_layer_inp), void (*)(llama_context *, uint32_t, bool)>);

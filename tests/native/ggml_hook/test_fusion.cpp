@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Fused nodes in ggml's own CPU backend, on a layer that llama.cpp builds and allocates: compared with the same graph
-// node by node, and bit for bit over numbers of rows and threads, for new and known graphs. Then the parts of a fused
-// step, compared with ggml's own.
+// Fused nodes in ggml's own CPU backend, on a layer that llama.cpp builds and allocates. The results are compared with
+// the same graph node by node, and bit for bit over numbers of rows and threads, for new and known graphs. Then the
+// parts of a fused step are compared with ggml's own.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -26,7 +26,7 @@ constexpr int n_embd = n_head_dim * n_heads, n_kv = n_head_dim * n_kv_heads;
 struct Form {
     const char * name;
     int rope_mode = GGML_ROPE_TYPE_NORMAL;
-    ggml_type value_type = GGML_TYPE_Q8_0;  // of the values' projection; the other weights are Q8_0
+    ggml_type value_type = GGML_TYPE_Q8_0;  // type of the values' projection; the other weights are Q8_0
     bool has_factors = false, has_yarn = false, packs = true, adds_first = true;
     int n_rotated = n_head_dim;
     float freq_scale = 1.0f;
@@ -35,7 +35,7 @@ struct Form {
     int n_positions() const { return sections[0] ? GGML_MROPE_SECTIONS : 1; }
 };
 
-// Weights and inputs, the same for every run of a form.
+// Weights and inputs, which are the same for every run of a form.
 struct Scene {
     explicit Scene(const Form & form) : form(form) {
         for (int rows : {n_embd, n_kv, n_kv, n_embd, n_ff, n_ff}) {
@@ -65,7 +65,7 @@ struct Result {
     std::vector<std::vector<uint16_t>> cells;  // of keys and values
 };
 
-// Two norms and everything between them, for some rows of the scene, in separate cells.
+// Two norms and all nodes between them, for some rows of the scene, in separate cells.
 class Layer {
   public:
     Layer(const Scene & s, const std::vector<int> & rows, int n_threads, bool fuses)
@@ -127,7 +127,7 @@ class Layer {
     ggml_tensor * input(ggml_type type, int64_t n, int64_t m) {
         ggml_tensor * t = ggml_new_tensor_2d(ctx_.get(), type, n, m);
         ggml_set_input(t);
-        ggml_set_output(t);  // not overwritten, so that the graph can run again
+        ggml_set_output(t);  // keeps the tensor from being overwritten, so that the graph can run again
         return t;
     }
     ggml_tensor * output(ggml_tensor * t) {
@@ -194,7 +194,7 @@ std::vector<int> first_rows(int n) {
     return rows;
 }
 
-// compares the first a.size() numbers
+// Compares the first a.size() numbers.
 bool same(const std::vector<float> & a, const std::vector<float> & b) {
     return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
@@ -208,8 +208,8 @@ void check_near(const std::vector<float> & a, const std::vector<float> & b, cons
     CHECK_MSG(worst <= 0.01 * size, what + ": off by " + std::to_string(worst) + " of " + std::to_string(size));
 }
 
-// Node by node the norms and rotations are ggml's, which round differently: an input rounded to 8 bits may be one step
-// off.
+// Without fusion, ggml computes the norms and rotations and rounds differently, so an input rounded to 8 bits may be
+// one step off.
 void check_form(const Form & form) {
     const Scene scene(form);
     const std::vector<int> all = first_rows(n_all_rows);
@@ -224,7 +224,7 @@ void check_form(const Form & form) {
         ggml_fp16_to_fp32_row((const ggml_fp16_t *)expected.cells[i].data(), b.data(), (int64_t)b.size());
         check_near(a, b, std::string(form.name) + ", cache");
     }
-    // a numbered graph must give the same result, alone and next to others
+    // a graph with a number must give the same result, alone and next to other graphs
     name_graph(batch.graph);
     for (int i = 0; i < 2; ++i) {
         const Result again = batch.run();
@@ -251,7 +251,7 @@ bool is_product(const ggml_tensor * t) {
     return t->op == GGML_OP_MUL_MAT;
 }
 
-// Checks which nodes are left to compute: the results do not show whether all nodes of a layer are fused.
+// Checks which nodes are left to compute, because the results do not show whether all nodes of a layer are fused.
 void fuses_the_expected_nodes(const Form & form) {
     const Scene scene(form);
     Layer layer(scene, first_rows(4), 2, true);
@@ -265,12 +265,12 @@ void fuses_the_expected_nodes(const Form & form) {
             left += std::string(Step::is_step(t) ? "*" : "") + ggml_op_name(t->op) + " ";
         }
     }
-    // The product of the values can only move to that of the queries if it frees its memory at once for the rotated
-    // queries.
+    // The product of the values can only move to the product of the queries if its memory is freed at once for the
+    // rotated queries.
     CHECK_MSG(left == "*MUL_MAT *SET_ROWS SCALE MUL_MAT *MUL_MAT *MUL_MAT ", std::string(form.name) + ": " + left);
 }
 
-// A norm whose result is scaled row by row stays ggml's, also as the first node of a graph.
+// A norm whose result is scaled row by row is left to ggml, also as the first node of a graph.
 void leaves_other_norms_alone() {
     const ggml_context_ptr ctx(ggml_init({20 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
     std::vector<float> memory(8 * n_embd);
@@ -327,7 +327,7 @@ void leaves_other_graphs_alone() {
 
 // --- parts of a fused step -------------------------------------------------------------------------------------------
 
-// every kind of number that a half can represent, and others
+// every number that a half can represent, and numbers between them
 void halves_round_like_ggmls() {
     std::vector<float> x;
     for (uint32_t bits = 0; bits < 0xFFFFF000u; bits += 0x3FF7) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The use of our kernels is always reported. They run with a libggml that does not report its commit. With another
-// commit they are off, and one warning says so; another warning says that EAGLECPP_KERNELS names an unknown table. The
-// argument is the commit that ggml reports.
+// The use of our kernels is always reported. The kernels run with a libggml that does not report its commit. With
+// another commit they are off, with a warning. A second warning reports that EAGLECPP_KERNELS names an unknown table.
+// The program's argument is the commit that ggml reports.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -17,7 +17,7 @@ using namespace eaglecpp;
 
 static std::string commit;
 
-// replaces ggml's own for all calls of ours
+// replaces ggml's function for all calls by eaglecpp
 extern "C" const char * ggml_commit(void) {
     return commit.c_str();
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Products through ggml's own CPU backend: weights in our buffer type, F32, F16 and BF16 weights in their own memory,
-// and mixtures of experts. Compared with sums in double precision over the dequantised weights, and bit for bit over
-// numbers of threads and rows. Quantised weights are random bytes: ggml reads any byte pattern, and quantising takes
-// seconds for some types.
+// Tests products through ggml's own CPU backend: weights in our buffer type, F32, F16 and BF16 weights in their own
+// memory, and mixtures of experts. Results are compared with sums in double precision over the dequantised weights, and
+// bit for bit over numbers of threads and rows. Quantised weights are random bytes: ggml reads any byte pattern, and
+// quantising takes seconds for some types.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -28,7 +28,7 @@ struct Weights : Matrix {
             float * to = values.data();
             for (uint8_t * unit = bytes.data(); unit < bytes.data() + bytes.size(); unit += traits.type_size) {
                 float largest;
-                do {  // scales are random, too
+                do {  // the scales are random as well
                     for (size_t i = 0; i < traits.type_size; ++i) unit[i] = (uint8_t)rng();
                     traits.to_float(unit, to, traits.blck_size);
                     largest = 0;
@@ -50,13 +50,14 @@ std::vector<float> multiply(const Weights & m, const std::vector<float> & x, int
     const kernels::ComputeScope scope(in_scope);
     Product product(m.tensor, x, n_given, n_rows, ids);
     const std::vector<float> y = product.run(n_threads);
-    // a node counts the pieces that its threads took: the count must restart with any number of threads
+    // a node counts the pieces that its threads take, and the count must restart for any number of threads
     const std::vector<float> again = product.run(n_threads == 1 ? 3 : n_threads - 1);
     CHECK(std::memcmp(y.data(), again.data(), y.size() * sizeof(float)) == 0);
     return y;
 }
 
-// Root mean square error, relative to the typical size of such a sum: the terms may cancel, their errors do not.
+// Checks the root mean square error relative to the typical size of such a sum: the terms may cancel, but their errors
+// do not.
 void check_close(const char * what, const Weights & m, int64_t e, const float * x, const float * y, double bound) {
     const int64_t n_in = m.tensor->ne[0], n_out = m.tensor->ne[1];
     double error = 0, size = 0;
@@ -78,7 +79,7 @@ int main() {
     const kernels::Status & status = kernels::status();
     std::printf("%s %s\n", status.table.c_str(), status.why_not.c_str());
     if (!CHECK_MSG(status.is_active || status.table.empty(), status.why_not)) return test::result();
-    if (!status.is_active) return 0;  // no kernels for this processor
+    if (!status.is_active) return 0;  // no kernels exist for this processor
     ggml_backend_buffer_type_t packed = kernels::weights_buffer_type(), plain = ggml_backend_cpu_buffer_type();
 
     for (ggml_type type :
@@ -95,7 +96,7 @@ int main() {
             const std::vector<float> x = normal((size_t)n_in * n_rows);
             const std::vector<float> all = multiply(m, x, 1, n_rows, {}, 1);
             for (int r = 0; r < n_rows; ++r) {
-                // a single output may be four times as far off
+                // the error of a single output may be four times as large
                 check_close(name, m, 0, &x[(size_t)r * n_in], &all[(size_t)r * n_out], n_out == 1 ? 4 * bound : bound);
             }
             for (int n_threads : {2, 3, 7, 16}) {
@@ -108,7 +109,7 @@ int main() {
                 CHECK_MSG(std::memcmp(y.data(), &all[(size_t)r * n_out], n_out * sizeof(float)) == 0, name);
             }
         }
-        // experts: each used one has its own rows, or all see the same row; some are unused
+        // experts: each used expert has rows of its own, or all see the same row; some experts are unused
         const int n_experts = 6, n_used = 3, n_in = 256, n_out = 40;
         const Weights m(type, n_in, n_out, n_experts, is_dense ? plain : packed);
         for (int n_rows : {1, 2, 9}) {
@@ -127,7 +128,7 @@ int main() {
         }
     }
 
-    // outside a ComputeScope F16 weights are ggml's: it rounds the rows to half precision
+    // outside a ComputeScope, ggml computes with F16 weights and rounds the rows to half precision
     const Weights half(GGML_TYPE_F16, 512, 64, 1, plain);
     const std::vector<float> x = normal(512);
     const std::vector<float> ours = multiply(half, x, 1, 1, {}, 1), theirs = multiply(half, x, 1, 1, {}, 1, false);

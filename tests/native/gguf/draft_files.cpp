@@ -14,13 +14,13 @@
 
 namespace eaglecpp {
 
-// rows are multiples of 256 bytes, like those of real drafters
+// rows have a multiple of 256 bytes, like those of real drafters
 constexpr int n_embd = 64, n_ff = 64, n_head = 2, n_head_kv = 1, head_dim = 64, n_vocab = 20, n_draft_vocab = 8,
               n_aux = 3, n_layer_target = 6;
 constexpr int n_rank = 8, n_taps = 2, n_group = 8;
 constexpr int kv_rank = 128, q_rank = 64, nope_dim = 64, rope_dim = 64, value_dim = 128;
 
-// Keys and tensors of a file to be written.
+// Keys and tensors of a drafter file to be written.
 class DraftParts {
   public:
     explicit DraftParts(Kind kind)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A function compiled without unwind tables, as by a C compiler.
+// A function that is compiled without unwind tables, as a C compiler does.
 extern "C" void call_without_tables(void (*f)()) {
     f();
     // prevents a tail call

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Seeds of the fuzz target: `make_corpus FOLDER` writes one valid drafter of each kind and every malformed one.
+// `make_corpus FOLDER` writes the seeds of the fuzz target: one valid drafter of each kind, and all malformed drafters.
 #include <cstdio>
 #include <filesystem>
 

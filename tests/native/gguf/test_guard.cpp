@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Assertions of ggml become exceptions that pass through its C functions, or end the process with their text if they
-// cannot. A forked child can write to the log.
+// cannot. A forked child must still be able to write to the log.
 #include "gguf/guard.h"
 
 #include <ggml-backend.h>
@@ -33,7 +33,7 @@ static void reshape_wrongly() {
 }
 
 // Looks up a missing row in the middle of a graph on n_threads; the calling thread does the first half of the look-ups.
-// Only the call is guarded, so memory of the test outlives it.
+// Only the call is guarded, so the test's memory outlives the call.
 static void look_up(int bad, int n_threads) {
     constexpr int n_rows = 64;
     const auto ctx = context();
@@ -77,10 +77,10 @@ static Fate in_child(const std::function<void()> & f) {
 
 int main() {
     ggml_backend_load_all();
-    // In children first: a child forked later would lack OpenMP's threads.
+    // Children run first, because a child that is forked later would lack OpenMP's threads.
     Fate fate = in_child([] { reshape_wrongly(); });
     CHECK_MSG(fate.signal == SIGABRT && fate.text.find("GGML_ASSERT") != std::string::npos, fate.text);
-#ifdef __linux__  // where unwind tables can be left out
+#ifdef __linux__  // on systems where unwind tables can be left out
     fate = in_child([] { guarded([] { call_without_tables(reshape_wrongly); }); });
     CHECK_MSG(fate.signal == SIGABRT && fate.text.find("GGML_ASSERT") != std::string::npos &&
                   fate.text.find("unwind tables") != std::string::npos,
@@ -102,7 +102,7 @@ int main() {
     fate = in_child([] { reshape_wrongly(); });
     CHECK(fate.signal == SIGABRT);
 
-    // a log line in a child, while other threads are writing
+    // a child writes a log line while other threads are writing
     std::atomic<bool> is_done{false};
     std::thread writer([&] {
         while (!is_done) log_line(LogLevel::debug, "busy");

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A device for tests and counts: computes on the CPU but behaves like a GPU. Its memory is not host memory, async
-// copies arrive when the caller waits and not before, and every operation that costs time on a GPU is counted: waits,
-// bytes up and down, graphs, operations. Loaded as a backend by GGML_BACKEND_PATH=libcounting_device.so; the functions
-// at the end return the counters.
-// EAGLECPP_COUNTING_DEVICES=2 makes two devices with common counters.
+// A device for tests and counts: it computes on the CPU but behaves like a GPU. Its memory is not host memory, and
+// async copies arrive only when the caller waits. Every operation that costs time on a GPU is counted: waits, bytes up
+// and down, graphs, operations. Loaded as a backend by GGML_BACKEND_PATH=libcounting_device.so; the functions at the
+// end return the counters. EAGLECPP_COUNTING_DEVICES=2 makes two devices with common counters.
 #include <ggml-backend.h>
 #include <ggml-cpp.h>
 
@@ -24,7 +23,7 @@
 namespace abi = eaglecpp::kernels::abi;
 using abi::Backend, abi::Device;
 
-// exported by ggml, declared in a private header
+// ggml exports these functions, but declares them in a private header
 extern "C" ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t, abi::BufferInterface, void *,
                                                           size_t);
 
@@ -41,11 +40,13 @@ size_t number_of(const char * name, size_t otherwise) {
     return value ? (size_t)std::strtoull(value, nullptr, 10) : otherwise;
 }
 
-// Real and reported memory: other programs may take memory between the query and the allocation.
+// Sizes of the real and the reported memory. They may differ, because other programs may take memory between the query
+// and the allocation.
 const size_t n_memory = number_of("EAGLECPP_COUNTING_MEMORY", (size_t)8 << 30);
 
-// Counts without computing or copying. Models of any size then cost nothing, since untouched memory is not allocated.
-// Reads return the numbers 0, 1, 2 and so on: distinct ids, or ascending tiny floats.
+// In idle mode, the device counts without computing or copying. Models of any size then need no memory, because
+// untouched memory is not allocated. Reads return the numbers 0, 1, 2 and so on: distinct ids, or ascending tiny
+// floats.
 const bool is_idle = number_of("EAGLECPP_COUNTING_IDLE", 0) == 1;
 
 void copy_in(void * to, const void * from, size_t n) {
@@ -65,8 +66,8 @@ bool is_launched(ggml_op op) {
            op != GGML_OP_TRANSPOSE;
 }
 
-// Operations, types and sizes of a graph as one number. Views and copies have the length of the cache, which is left
-// out: with fused attention the rest depends on the rows alone.
+// Operations, types and sizes of a graph as one number. Views and copies have the length of the cache, so they are left
+// out. With fused attention, all other operations depend on the number of rows alone.
 uint64_t shape_of(ggml_cgraph * gf) {
     uint64_t hash = 14695981039346656037u;
     const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
@@ -93,8 +94,8 @@ struct Capture {
 std::map<const ggml_tensor *, Capture> captures;
 
 // Returns true if the graph runs from a capture. A graph is captured the second time it comes unchanged and runs from
-// the capture from the third time on; a change restarts that (ggml_backend_cuda_graph_compute). A graph with another
-// number counts as rebuilt, even if it is the same.
+// the capture from the third time on; a change restarts this count (ggml_backend_cuda_graph_compute). A graph with
+// another number counts as rebuilt, even if it is the same.
 bool count_capture(ggml_cgraph * gf) {
     const uint64_t uid = ((const abi::Graph *)gf)->uid;
     Capture & known = captures[ggml_graph_node(gf, 0)];
@@ -207,7 +208,7 @@ const abi::BufferType a_buffer_type = {
             if (counts.bytes_held + n > n_memory) return nullptr;
             void * memory = std::aligned_alloc(n_align, GGML_PAD(n ? n : 1, n_align));
             if (!memory) return nullptr;
-            // like a GPU's memory: old contents
+            // old contents, as in a GPU's memory
             if (!is_idle) std::memset(memory, 0xff, n);
             counts.bytes_held += n;
             ++counts.allocations;
@@ -235,7 +236,7 @@ ggml_backend_buffer_type_t buffer_type_of(ggml_backend_dev_t dev) {
 
 struct Stream {
     Stream() {
-        // several threads would wait for each other on a busy machine
+        // one thread, because several would wait for each other on a busy machine
         ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu.get()));
         const auto set =
             (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads");
@@ -312,7 +313,7 @@ const abi::BackendInterface backend_interface = {
         }
         if (!is_captured) counts.launches += counts.operations - n_before;
         stream(backend).flush(stream(backend).ups);
-        // results that an earlier copy has not fetched yet were computed before this
+        // results that an earlier copy has not fetched yet were computed before this copy
         stream(backend).flush(stream(backend).downs);
         return is_idle ? GGML_STATUS_SUCCESS : ggml_backend_graph_compute(stream(backend).cpu.get(), gf);
     },

@@ -9,16 +9,17 @@
 extern "C" {
 
 struct EaglecppCounts {
-    uint64_t waits;       // times the host waited for the device
-    uint64_t bytes_up;    // from the host
-    uint64_t bytes_down;  // to the host
-    uint64_t copies;      // copies without a wait
+    uint64_t waits;       // number of times that the host waited for the device
+    uint64_t bytes_up;    // bytes copied from the host
+    uint64_t bytes_down;  // bytes copied to the host
+    uint64_t copies;      // number of copies without a wait
     uint64_t graphs;
-    uint64_t operations;  // of these graphs, each at least one launch on a GPU
+    uint64_t operations;  // operations of these graphs, each at least one launch on a GPU
     uint64_t allocations, frees;
     uint64_t bytes_held;
-    uint64_t distinct_graphs;   // different operations or sizes, but the cache's length: a GPU prepares each anew
-    uint64_t distinct_targets;  // of these the graphs of more than 256 operations
+    // graphs with different operations or sizes, ignoring the cache's length: a GPU prepares each of them
+    uint64_t distinct_graphs;
+    uint64_t distinct_targets;  // distinct graphs of more than 256 operations
     uint64_t built;             // graphs built anew, even if identical
     uint64_t captured;          // graphs that ggml's CUDA backend would run from a capture
     uint64_t launches;          // operations of the other graphs

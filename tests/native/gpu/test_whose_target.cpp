@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Detects whether a target runs on the CPU. A llama.cpp with RPC support says that it can use GPUs even if no server
-// was named and there is no GPU. Treated as a GPU's, the target would lose its row order and its threads.
+// Tests whether eaglecpp detects that a target runs on the CPU. A llama.cpp with RPC support reports that it can use
+// GPUs even without an RPC server or a GPU. If a target on the CPU were treated as on a GPU, it would lose its row
+// order and its threads.
 #include <dlfcn.h>
 #include <llama.h>
 
@@ -46,7 +47,8 @@ static void a_small_model_drafts_where_it_was_told(const Folder & folder, const 
     CHECK_MSG(engine.drafter()->device_name() == "Counting0", engine.drafter()->device_name());
 }
 
-// Replaces libllama's own for all calls of ours; refuses samplers, as libllama does if tensors are split over devices.
+// The function below replaces libllama's for all calls by eaglecpp. It refuses samplers, as libllama does if tensors
+// are split over devices.
 static bool takes_samplers = true;
 
 extern "C" bool llama_set_sampler(llama_context * ctx, llama_seq_id id, llama_sampler * sampler) {
@@ -82,7 +84,7 @@ int main() {
     const std::string path = folder.file("target.gguf");
     write_target(path);
 
-    // like ggml's RPC backend before a server is named
+    // as in ggml's RPC backend before a server is named
     static kernels::abi::Registry rpc = {
         /*api_version=*/2,
         {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The kernels for AVX2 with VNNI on processors without that instruction, which is emulated; the rest is the shipped
-// code.
+// The shipped kernels for AVX2 with VNNI, for processors without this instruction, which is emulated.
 #include <immintrin.h>
 
 // Adds four products of unsigned and signed bytes to each 32-bit sum, without saturation.

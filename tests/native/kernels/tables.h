@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The kernel tables that this machine can run: the shipped ones and the portable version, their reference.
+// The kernel tables that this machine can run: the shipped tables, and the portable version as their reference.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace eaglecpp::kernels {
 
 extern const KernelTable table_portable;
 
-// best first, the portable version last
+// Returns the tables, best first; the portable version is the last one.
 inline std::vector<const KernelTable *> tested_tables() {
     std::vector<const KernelTable *> tables = usable_tables();
     tables.push_back(&table_portable);

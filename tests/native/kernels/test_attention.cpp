@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Attention compared with double precision, and the kernel's guarantee: the bits of a row depend neither on the other
-// rows, nor on the position of its cells, the number of threads or the instruction set.
+// Compares attention with double precision, and tests the kernel's guarantee: the bits of a row depend neither on the
+// other rows, nor on the position of its cells, the number of threads or the instruction set.
 #include <ggml.h>
 
 #include <cmath>
@@ -47,7 +47,7 @@ constexpr float hidden = -std::numeric_limits<float>::infinity();
 constexpr ggml_type cache_types[] = {GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_F32,  GGML_TYPE_Q8_0,  GGML_TYPE_Q4_0,
                                      GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_IQ4_NL};
 
-// Rows, cells and the mask. Cells are numbered in text order; a run decides where they are in the cache.
+// Rows, cells and the mask of a test. Cells are numbered in text order; a run decides where in the cache the cells are.
 struct Scene {
     std::string name;
     ggml_type type_k = GGML_TYPE_F16, type_v = GGML_TYPE_F16;
@@ -55,10 +55,11 @@ struct Scene {
     float scale = 0.125f, softcap = 0, max_bias = 0;
     bool has_sinks = false, has_mask = true;
     int n_mask_heads = 1;
-    // mask by row, cell and head; empty: causal, the last row sees all
+    // mask by row, cell and head; empty: causal, and the last row sees all cells
     std::function<float(int, int, int)> seen;
 
-    std::vector<float> q, k, v, sinks;  // [batch][row][head][dk], [batch][cell][kv_head][dk], [..][dv], [head]
+    // q: [batch][row][head][dk], k: [batch][cell][kv_head][dk], v: [..][dv], sinks: [head]
+    std::vector<float> q, k, v, sinks;
     std::vector<uint8_t> k_rows, v_rows;
 
     void fill(unsigned seed) {
@@ -76,7 +77,7 @@ struct Scene {
         round();
     }
 
-    // rounds k and v to the cache's type
+    // Rounds k and v to the cache's type.
     void round() {
         for (bool is_k : {true, false}) {
             const ggml_type type = is_k ? type_k : type_v;
@@ -104,7 +105,7 @@ struct Scene {
 struct Run {
     int first_row = 0, n_rows = -1;  // -1: all
     int n_threads = 1;
-    std::vector<int> positions;  // cells' positions in the cache; empty: one after another
+    std::vector<int> positions;  // positions of the cells in the cache; empty: one after another
     int n_cache = -1;            // -1: as many as needed
 };
 
@@ -128,7 +129,7 @@ std::vector<float> compute(const KernelTable & table, const Scene & s, const Run
     ggml_tensor * q = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, s.dk, s.n_heads, n_rows, s.n_batches);
     ggml_tensor * k = ggml_new_tensor_4d(ctx, s.type_k, s.dk, s.n_kv_heads, n_cache, s.n_batches);
     ggml_tensor * v = ggml_new_tensor_4d(ctx, s.type_v, s.dv, s.n_kv_heads, n_cache, s.n_batches);
-    // unwritten cells: all bits set is NaN in every type
+    // unwritten cells get the byte 0xFF, which is NaN in every type
     std::memset(k->data, 0xFF, ggml_nbytes(k));
     std::memset(v->data, 0xFF, ggml_nbytes(v));
     for (int b = 0; b < s.n_batches; ++b) {
@@ -232,7 +233,7 @@ bool same_bits(const std::vector<float> & a, const std::vector<float> & b) {
     return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
 }
 
-// a window of 20 cells, with some cells missing
+// mask of a window of 20 cells, with some cells missing
 float window(int row, int cell, int) {
     const int last = 70 + row;
     return cell <= last && cell > last - 20 && cell % 7 != 3 ? 0.0f : hidden;
@@ -345,7 +346,7 @@ void rows_do_not_depend_on_their_neighbours(const KernelTable & table, bool is_f
     for (ggml_type type : cache_types) {
         const int n_all = is_fast && type == GGML_TYPE_F16 ? 150 : 40;
         Scene s = tree(n_all, type, type == GGML_TYPE_BF16 ? 48 : 64);
-        if (type != GGML_TYPE_F16) s.scale = 4;  // the maximum changes often, and some weights are zero
+        if (type != GGML_TYPE_F16) s.scale = 4;  // with this scale the maximum changes often, and some weights are zero
         const size_t n_row = (size_t)s.n_heads * s.dv;
         std::vector<float> alone;
         for (int r = 0; r < n_all; ++r) {
@@ -363,7 +364,8 @@ void rows_do_not_depend_on_their_neighbours(const KernelTable & table, bool is_f
     }
 }
 
-// The result depends neither on the number of threads nor on the position of the cells or on the cells between them.
+// The result depends neither on the number of threads, nor on the positions of the cells, nor on other cells between
+// them.
 void threads_and_positions_change_nothing(const KernelTable & table) {
     std::vector<Scene> scenes = {tree(1, GGML_TYPE_F16, 64), tree(1, GGML_TYPE_F16, 64), tree(5, GGML_TYPE_BF16, 64),
                                  tree(6, GGML_TYPE_F16, 80), tree(130, GGML_TYPE_F16, 64)};
@@ -374,7 +376,7 @@ void threads_and_positions_change_nothing(const KernelTable & table) {
     for (ggml_type type : cache_types) {
         for (int n_rows : {1, 4, 20}) scenes.push_back(tree(n_rows, type, 64));
     }
-    // each row is another conversation: a thread may have none of a row's cells
+    // each row belongs to another conversation, so a thread may have no cell that a row sees
     scenes.push_back(tree(4, GGML_TYPE_F16, 64));
     scenes.back().n_cells = 700;
     scenes.back().seen = [](int row, int cell, int) { return cell / 175 == row ? 0 : hidden; };
@@ -397,7 +399,7 @@ void threads_and_positions_change_nothing(const KernelTable & table) {
     }
 }
 
-// A cell that only one row sees contains infinity or NaN: the other rows must not change.
+// If a cell that only one row sees contains infinity or NaN, the other rows must not change.
 void infinity_and_nan_stay_with_the_rows_that_see_them(const KernelTable & table) {
     for (ggml_type type : {GGML_TYPE_F16, GGML_TYPE_F32, GGML_TYPE_BF16}) {
         for (float poison : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
@@ -408,7 +410,7 @@ void infinity_and_nan_stay_with_the_rows_that_see_them(const KernelTable & table
                     const std::vector<float> one = compute(table, s, rows(r, 1));
                     wanted.insert(wanted.end(), one.begin(), one.end());
                 }
-                // node 1 is seen by itself and its descendants
+                // the cell of node 1 is seen by node 1 and its descendants
                 const size_t width = (size_t)s.n_kv_heads * s.dv;
                 for (size_t i = 0; i < width; ++i) s.v[84 * width + i] = poison;
                 s.round();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The guarantee of native/kernels/products.inc and small_ops.inc: the bits of a row's result depend neither on the
 // number of rows or its position among them, nor on the part of the outputs that a thread computes or the instruction
-// set. Weights are random bytes, since every bit pattern is a weight. Needs no library, so that a cross compiler and an
-// emulator can run it. Each argument names an instruction set that must be among the tested ones.
+// set. Weights are random bytes, because every bit pattern is a weight. The program needs no library, so that it can be
+// cross-compiled and run in an emulator. Each argument names an instruction set that must be among the tested ones.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -55,7 +55,7 @@ struct Type {
     const char * name;
     ggml_type type;
     int n_unit, n_source;
-    std::vector<int> halves;  // offsets of half-precision scales in a unit
+    std::vector<int> halves;  // offsets of the half-precision scales in a unit
 };
 
 const std::vector<Type> types = {
@@ -76,11 +76,12 @@ std::vector<uint8_t> random_weights(const Type & t, int64_t n_in, int64_t n_out)
     std::vector<uint8_t> w((size_t)(n_in / t.n_unit) * n_out * t.n_source);
     for (uint8_t & b : w) b = (uint8_t)rng();
     const size_t n_row = w.size() / n_out;
-    std::fill_n(w.begin(), n_row, 0xFF);  // the largest weights in the first output; for most types also the smallest
+    std::fill_n(w.begin(), n_row, 0xFF);  // the first output has the largest weights; for most types also the smallest
     if (n_out > 1) std::fill_n(w.begin() + n_row, n_row, 0);
     for (size_t unit = 0; unit < w.size(); unit += t.n_source) {
         for (int at : t.halves) {
-            const uint16_t half = (uint16_t)((rng() & 0x83ff) | ((8 + rng() % 8) << 10));  // 2^-7 to 2: no infinity
+            // from 2^-7 to 2, so never infinity
+            const uint16_t half = (uint16_t)((rng() & 0x83ff) | ((8 + rng() % 8) << 10));
             std::memcpy(&w[unit + at], &half, 2);
         }
         if (t.type == GGML_TYPE_MXFP4) w[unit] = (uint8_t)(rng() % 8 == 0 ? rng() % 2 : 110 + rng() % 20);
@@ -101,7 +102,7 @@ std::vector<float> random_rows(int64_t n_in, int n_rows) {
     return x;
 }
 
-// y[r][o]; rows `order`, groups computed in pieces like those of n_threads threads
+// Returns y[r][o]. Rows are in the order `order`; groups are computed in pieces, like those of n_threads threads.
 std::vector<float> multiply(const KernelTable & table, const Type & t, const std::vector<uint8_t> & weights,
                             int64_t n_in, int64_t n_out, const std::vector<float> & x, const std::vector<int> & order,
                             int n_threads) {
@@ -168,13 +169,13 @@ std::vector<uint8_t> random_dense(ggml_type type, int64_t n) {
     return w;
 }
 
-// every number and order of rows, number of threads, and instruction set
+// Tests every number and order of rows, number of threads, and instruction set.
 template <class Multiply>
 void check_rows(const char * what, const std::vector<const KernelTable *> & tables, int64_t n_in, int64_t n_out,
                 bool is_long, const Multiply & run) {
     std::vector<float> expected;
     for (const KernelTable * table : tables) {
-        // one row at a time
+        // results of one row at a time
         std::vector<float> single;
         for (int r = 0; r < n_all_rows; ++r) {
             const std::vector<float> y = run(*table, std::vector<int>{r}, 1);
@@ -200,8 +201,8 @@ void check_rows(const char * what, const std::vector<const KernelTable *> & tabl
     }
 }
 
-// Operations between the products: the first instruction set against double precision, the others against the first,
-// also in place.
+// Tests the operations between the products. The first instruction set is compared with double precision and all others
+// with the first, also in place.
 void check_small_ops(const std::vector<const KernelTable *> & tables) {
     for (int n : {1, 2, 15, 16, 17, 31, 63, 64, 65, 576, 1000}) {
         Guarded<float> a(n), b(n), w(n);
@@ -210,7 +211,7 @@ void check_small_ops(const std::vector<const KernelTable *> & tables) {
             std::copy(values.begin(), values.end(), x->data());
         }
         const int n_dims = n / 2 * 2;
-        // the results one after another; the last two are computed in place
+        // returns the results of all operations; the last two are computed in place
         const auto run = [&](const KernelTable & t) {
             Guarded<float> sum(n), normed(n), scaled(n), swish(n), gelu(n), near(n, a.data()), far(n, a.data()),
                 own(n, a.data());
