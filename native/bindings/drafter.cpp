@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A drafter without engine: teacher-forced forward passes on numpy arrays.
+// Binds a drafter without an engine, which runs teacher-forced forward passes on numpy arrays.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
@@ -64,7 +64,7 @@ class LowlevelDrafter {
     void truncate(int n_rows) { sequence_->truncate(n_rows); }
     int n_rows() { return sequence_->n_rows(); }
 
-    // For a parallel drafter: the distributions of the next n_ahead + 1 tokens.
+    // For a parallel drafter: returns the distributions of the next n_ahead + 1 tokens.
     ArrayOut commit_ahead(const ArrayIn<3> & hidden_states, const Tokens & tokens, int n_ahead) {
         if (n_ahead > 0 && drafter_->spec().block.is_conditional()) {
             fail(ErrorKind::value,
@@ -74,8 +74,8 @@ class LowlevelDrafter {
         return to_array(logits(1 + n_ahead), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
     }
 
-    // For a block drafter: the k likeliest tokens of each position after these rows, with their log-probabilities and
-    // the position's confidence, given the tokens `behind` the anchor if they matter.
+    // For a block drafter: returns the k likeliest tokens of each position after these rows, with their
+    // log-probabilities and the position's confidence. They may depend on `behind`, the tokens after the anchor.
     std::vector<std::vector<std::tuple<Token, float, float>>> block(const ArrayIn<3> & hidden_states,
                                                                     const Tokens & tokens, const Tokens & behind,
                                                                     int k) {
@@ -105,7 +105,8 @@ class LowlevelDrafter {
         sequence_->commit(rows, tokens.data());
     }
 
-    // states[i] replaces the state of the parent. Rows of one call may share a parent only if they share its state.
+    // Runs draft rows. states[i] replaces the state of row i's parent. Rows of one call may share a parent only if they
+    // share its state.
     std::pair<ArrayOut, ArrayOut> extend(const ArrayIn<2> & states, const Tokens & tokens,
                                          const std::vector<int32_t> & parents) {
         const DraftSpec & s = drafter_->spec();
@@ -185,7 +186,7 @@ class LowlevelDrafter {
         drafter_->share_head(t, t);
     }
 
-    // Logits of the first n output rows.
+    // Returns the logits of the first n output rows.
     std::vector<float> logits(int n) const {
         const size_t n_vocab = drafter_->spec().n_draft_vocab;
         std::vector<float> out(n * n_vocab);
@@ -200,7 +201,7 @@ class LowlevelDrafter {
         return out;
     }
 
-    ggml_context_ptr head_ctx_;  // before the drafter that borrows it
+    ggml_context_ptr head_ctx_;  // declared before the drafter that borrows it
     ggml_backend_buffer_ptr head_buffer_;
     std::unique_ptr<HiddenStateDrafter> drafter_;
     std::unique_ptr<HiddenStateSequence> sequence_;

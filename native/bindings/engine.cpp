@@ -56,7 +56,7 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     return d;
 }
 
-// Calls a Python function, which it does not own, from a thread without the GIL, every 50 ms or less often.
+// Calls a Python function from a thread without the GIL, at most every 50 ms. Does not own the function.
 struct Reporter {
     nb::handle function;
     std::chrono::steady_clock::time_point next{};
@@ -98,7 +98,7 @@ class EngineHandle {
     }
 
   private:
-    // A forked child cannot free the engine: a driver would wait for the parent's threads.
+    // A forked child cannot free the engine, because a driver would wait for the parent's threads.
     void free() {
         std::shared_ptr<Engine> last = std::move(engine_);
         if (!last) return;
@@ -114,7 +114,7 @@ class EngineHandle {
     std::shared_ptr<Engine> engine_;
 };
 
-// Runs a call that computes or waits.
+// Runs a call that computes or waits, without the GIL.
 template <typename F>
 auto released(const EngineHandle & e, F && f) {
     const auto engine = e.share();
@@ -141,7 +141,7 @@ std::string chat_template(const EngineHandle & e, const std::string & name) {
     return t ? t : "";
 }
 
-// Returns the ids of the infill tokens that the vocabulary has, by llama.cpp's names.
+// Returns the ids of the infill tokens in the vocabulary, by llama.cpp's names.
 nb::dict fim_tokens(const EngineHandle & e) {
     const llama_vocab * vocab = e.target().vocab().get();
     nb::dict d;
@@ -189,8 +189,8 @@ nb::dict device_info(const EngineHandle & e) {
     return d;
 }
 
-// Returns bytes by device: weights, caches and compute buffers of target and drafter, for all conversations. Host
-// memory counts as the CPU's, whatever device it serves.
+// Returns for each device the bytes of weights, caches and compute buffers of target and drafter, for all
+// conversations. Host memory counts as the CPU's, whatever device it serves.
 nb::list memory_plan(const EngineHandle & e) {
     constexpr const char * names[] = {"target_weights", "target_cache",  "target_compute", "draft_weights",
                                       "draft_cache",    "draft_compute", "free",           "total"};
@@ -204,13 +204,13 @@ nb::list memory_plan(const EngineHandle & e) {
     add(e.target().memory(), 0);
     if (const Drafter * d = e.get().drafter()) add(d->memory_use(), 3);
     {
-        // Devices on RPC servers are queried over the network.
+        // Querying devices on RPC servers uses the network.
         GilRelease release;
         for (auto & [device, bytes] : plan) ggml_backend_dev_memory(device, &bytes[6], &bytes[7]);
     }
     nb::list out;
     for (auto & [device, bytes] : plan) {
-        // llama.cpp reports all of the CPU's memory as free.
+        // llama.cpp reports all memory of the CPU as free.
         if (device == ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) bytes[6] = available_memory();
         nb::dict d;
         d["device"] = ggml_backend_dev_name(device);
@@ -315,7 +315,7 @@ nb::bytes detokenize(const EngineHandle & e, const Tokens & tokens, bool remove_
     }));
 }
 
-// Keeps the weights alive, not the engine.
+// An embedder. It keeps the target's weights alive, not the engine.
 class EmbedderHandle {
   public:
     std::atomic<bool> in_use{false};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Translates C++ errors: kind -> class of eaglecpp.errors.
+// Translates C++ errors: each ErrorKind becomes a class of eaglecpp.errors.
 #include <iterator>
 
 #include "base/error.h"
@@ -30,7 +30,7 @@ void bind_errors(nb::module_ &) {
                 const nb::object error = exception_of(e);
                 PyErr_SetObject((PyObject *)Py_TYPE(error.ptr()), error.ptr());
             } catch (const std::runtime_error & e) {
-                // From llama.cpp; nanobind would decode the text strictly as UTF-8.
+                // The error comes from llama.cpp. nanobind would decode its text strictly as UTF-8.
                 if (typeid(e) != typeid(std::runtime_error)) throw;
                 PyErr_SetObject(PyExc_RuntimeError, nb::cast(std::string(e.what())).ptr());
             }

@@ -6,7 +6,7 @@
 
 namespace eaglecpp {
 
-// Read and written only with the GIL.
+// Number of threads inside a GilRelease. Read and written only with the GIL.
 static int n_released = 0;
 static bool is_ending = false;
 static std::thread::id ending_thread;

@@ -6,11 +6,11 @@
 namespace nb = nanobind;
 
 NB_MODULE(_core, m) {
-    // Objects left at exit belong to daemon threads that the interpreter stopped. They can no longer be released, and
-    // the system frees them. Our own engines with a thread end earlier (async_engine).
+    // Objects left at exit belong to daemon threads that the interpreter stopped. They can no longer be released, so
+    // the system frees them. Engines with a thread of our own end earlier (async_engine).
     nb::set_leak_warnings(false);
     m.doc() = "Native engine of eaglecpp; see _core.pyi.";
-    // Registered first, so called last: after our threads were ended.
+    // This function is registered first, so atexit calls it last, after our threads have ended.
     nb::module_::import_("atexit").attr("register")(nb::cpp_function(&eaglecpp::wait_for_releases));
     const nb::module_ os = nb::module_::import_("os");
     if (nb::hasattr(os, "register_at_fork")) {

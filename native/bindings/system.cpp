@@ -36,7 +36,7 @@ static nb::dict system_info() {
     nb::list devices;
     std::vector<DeviceInfo> found;
     {
-        // Devices on RPC servers are queried over the network.
+        // Querying devices on RPC servers uses the network.
         GilRelease release;
         found = list_devices();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A target without engine, for research, tests and training data.
+// Binds a target without an engine, for research, tests and training data.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
@@ -37,7 +37,8 @@ class LowlevelTarget {
         Outputs out;
         {
             GilRelease release;
-            // Filling these with zeros takes time, and other threads may run other targets.
+            // The GIL is released, because filling the arrays with zeros takes time and other threads may run other
+            // targets.
             out = room_for(tokens.size(), want_logits);
             clear();
             run(tokens, &out);
@@ -48,8 +49,9 @@ class LowlevelTarget {
                 n_logits ? nb::cast(logits) : nb::none()};
     }
 
-    // Returns the milliseconds of each decode of `tokens`, all with logits, after the prefix. A prefix that is still in
-    // the cache is not run again. To compare two programs, alternate between them.
+    // Decodes `tokens` after the prefix as one batch, in which every row has logits, `repeats` times. Returns the
+    // milliseconds of each decode. A prefix that is still in the cache is not run again. To compare two programs,
+    // alternate between them.
     std::vector<double> time_rows(const Tokens & prefix, const Tokens & tokens, int repeats) {
         const size_t n_max = (size_t)target_.options().n_draft_max + 1;
         if (tokens.empty() || tokens.size() > n_max) {
@@ -93,7 +95,7 @@ class LowlevelTarget {
         in_cache_.clear();
     }
 
-    // Outputs of n rows: [n_layers][n][n_embd], and [n][n_vocab] if requested.
+    // Outputs of n rows: hidden states [n_layers][n][n_embd] and, if requested, logits [n][n_vocab].
     struct Outputs {
         std::vector<float> hidden_states, logits;
     };
@@ -101,7 +103,7 @@ class LowlevelTarget {
         return {std::vector<float>(n_layers_ * n * n_embd()), std::vector<float>(wants_logits ? n * n_vocab() : 0)};
     }
 
-    // out: null = only fill the cache.
+    // Runs the tokens. If `out` is null, only fills the cache.
     void run(const Tokens & tokens, Outputs * out) {
         const int n = (int)tokens.size();
         if (n > target_.n_ctx()) {
@@ -124,7 +126,7 @@ class LowlevelTarget {
         }
     }
 
-    // Copies rows of the last decode to their position among n rows.
+    // Copies rows of the last decode to their place in `out`, which has n rows.
     void copy(int at, int n_rows, int n, Outputs & out) {
         const HiddenStates rows = target_.hidden_states();
         for (size_t a = 0; a < n_layers_; ++a) {
@@ -142,10 +144,10 @@ class LowlevelTarget {
     Target & target_;
     size_t n_layers_;
     TargetBatch batch_;
-    Tokens in_cache_;  // tokens left there by time_rows
+    Tokens in_cache_;  // tokens that time_rows left in the cache
 };
 
-// A sampler without engine, on logits of the caller.
+// A sampler without an engine, for logits from the caller.
 class LowlevelSampler {
   public:
     std::atomic<bool> in_use{false};

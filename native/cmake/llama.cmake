@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Imported targets for the libraries inside the installed `llama_cpp` package. The same wheel puts a second copy into
-# `site-packages/lib`, which the package's own CMake files point at; linking that copy would load libllama twice into
+# `site-packages/lib`, which the package's own CMake files name. Linking that copy would load libllama twice into
 # one process, with two backend registries.
 set(EAGLECPP_LLAMA_CPP_PYTHON "0.3.36")
 
@@ -26,7 +26,7 @@ foreach(name ggml-base ggml ggml-cpu llama)
   add_library(llama_cpp::${name} SHARED IMPORTED GLOBAL)
   find_library(lib_${name} NAMES ${name} PATHS "${EAGLECPP_LLAMA_DIR}/llama_cpp/lib" NO_DEFAULT_PATH)
   if(NOT lib_${name})
-    # ggml-cpu is a plug-in, not a library to link, in builds with GGML_BACKEND_DL
+    # in builds with GGML_BACKEND_DL, ggml-cpu is a plug-in, not a library to link
     if(name STREQUAL "ggml-cpu")
       continue()
     endif()

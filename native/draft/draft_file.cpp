@@ -10,7 +10,8 @@
 
 namespace eaglecpp {
 
-// Limits that no real drafter reaches. They keep products of untrusted sizes within 64 bits and allocations reasonable.
+// Limits for untrusted sizes; no real drafter reaches them. They keep the products of sizes within 64 bits and
+// allocations reasonable.
 static constexpr int64_t n_layer_max = 64;
 static constexpr int64_t n_width_max = 1 << 18;
 static constexpr int64_t n_vocab_max = 1 << 24;
@@ -32,7 +33,7 @@ void DraftFile::refuse(const char * pattern, const std::string & what, ErrorKind
     fail(kind, "%s: key '%s': %s", path().c_str(), key(pattern).c_str(), what.c_str());
 }
 
-// Raises if the key is missing and there is no `otherwise`.
+// Reads a size. Raises if the key is missing and `otherwise` is not set.
 int DraftFile::size(const char * pattern, int64_t max, std::optional<int> otherwise) const {
     if (otherwise && !gguf_.has(key(pattern))) return *otherwise;
     const uint32_t value = gguf_.u32(key(pattern));
@@ -73,7 +74,7 @@ DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     read_switches();
     if (is_block_arch(spec_.arch)) read_block();
     read_arithmetic();
-    // Otherwise check_tensors() refuses the sketch's tensors as unknown.
+    // If the head cannot have a sketch, check_tensors() rejects the sketch's tensors as unknown.
     const bool is_plain = spec_.logit_scale == 1.0f && spec_.logit_softcap == 0.0f && !spec_.is_block();
     const TensorInfo * sketch = gguf_.find_tensor("output_a.weight");
     if (sketch && spec_.has_head && is_plain)
@@ -131,7 +132,8 @@ void DraftFile::read_heads() {
     }
 }
 
-// Keys and values have the names and sizes of llama.cpp's deepseek2, whose cache also holds the latent rows.
+// Reads the settings of latent attention. Keys and values have the names and sizes of llama.cpp's deepseek2, whose
+// cache also holds the latent rows.
 void DraftFile::read_latent() {
     DraftSpec & s = spec_;
     LatentSpec & l = s.latent;
@@ -182,7 +184,7 @@ void DraftFile::read_rope() {
 
 void DraftFile::read_switches() {
     DraftSpec & s = spec_;
-    // Without these keys the drafts would be silently wrong.
+    // Keys without which the drafts would be wrong although no error is raised.
     std::vector<const char *> required;
     if (s.arch == "dflash_ex") required = {"{arch}.block_size", "{arch}.sample_from_anchor", "{arch}.draft_vocab_size"};
     if (s.arch == "eagle" || s.arch == "eagle31")
@@ -243,7 +245,7 @@ void DraftFile::read_switches() {
     }
 }
 
-// Uses llama.cpp's keys, tensors and defaults (src/models/dflash.cpp).
+// Reads the settings of a block drafter, with llama.cpp's keys, tensors and defaults (src/models/dflash.cpp).
 void DraftFile::read_block() {
     DraftSpec & s = spec_;
     BlockSpec & b = s.block;
@@ -290,8 +292,8 @@ void DraftFile::read_block() {
     s.has_head = s.has_head || s.ties_head;
 }
 
-// Reads what only some drafters compute differently. The defaults are Llama's. llama.cpp reads none of these keys for
-// `eagle3`.
+// Reads the settings in which only some drafters differ from Llama. The defaults are Llama's. llama.cpp reads none of
+// these keys for `eagle3`.
 void DraftFile::read_arithmetic() {
     DraftSpec & s = spec_;
     s.attn_scale = 1.0f / std::sqrt((float)s.head_dim);
@@ -318,7 +320,7 @@ void DraftFile::read_arithmetic() {
     }
 }
 
-// Checks the settings that EAGLE-1 and 2 fix, and names the file's keys.
+// Checks the settings that are fixed for EAGLE-1 and 2. Errors name the file's keys.
 void DraftFile::check_fused_embedding() const {
     const DraftSpec & s = spec_;
     if (!s.fuses_embedding) return;

@@ -14,8 +14,8 @@ int DraftSequence::row_of(int node) const {
     return (int)(at - nodes_.begin());
 }
 
-// If there are too many rows for one graph, all but each conversation's last row are committed separately, like rows of
-// a prompt.
+// If there are too many rows for one graph, all rows except each conversation's last one are committed separately, like
+// rows of a prompt.
 void Drafter::commit_together(const std::vector<DraftRequest> & commits) {
     if (commits.empty()) return;
     std::vector<int> n_before;

@@ -9,12 +9,13 @@ namespace eaglecpp {
 
 namespace {
 
-// Kind of the rows of a graph, for an EAGLE drafter or a block drafter.
+// Kind of the rows of a graph; EAGLE drafters and block drafters have different kinds.
 enum class Rows { commit, extend, step, context, block, rescore };
 
 class Builder {
   public:
-    // declared: collects the tensors of the drafter's file, which then need not exist.
+    // declared: if not null, the builder adds the tensors that it needs to this list, and the drafter's file need not
+    // have them.
     Builder(const DraftSpec & spec, const DraftWeights & weights, Rows rows, const GraphShape & shape,
             const GraphForm & form, DraftGraph & out, ggml_context * ctx, DraftTensors * declared)
         : s_(spec),
@@ -28,7 +29,7 @@ class Builder {
           ctx_(ctx),
           declared_(declared) {}
 
-    // before: the graph whose only output row a step follows.
+    // before: the builder of the graph that a step follows; the step reads its only output row.
     void build(const Builder * before = nullptr) {
         if (rows_ == Rows::rescore) return rescore();
         inputs();
@@ -88,7 +89,8 @@ class Builder {
         }
         g_.pos = g_.pos_out = input(GGML_TYPE_I32, n_rows_, 0, "pos");
         if (rows_ != Rows::block && n_out_ > 0 && n_out_ < n_rows_) {
-            // Not a view of `pos`: its offset of 4 * (n - n_out) bytes is not aligned enough for a GPU's shaders.
+            // This tensor is not a view of `pos`, because the offset of 4 * (n - n_out) bytes is not aligned enough for
+            // a GPU's shaders.
             g_.pos_out = input(GGML_TYPE_I32, n_out_, 0, "pos_out");
             if (shape_.parts.size() > 1) g_.row_out = input(GGML_TYPE_I32, n_out_, 0, "row_out");
         }
@@ -108,13 +110,13 @@ class Builder {
         }
     }
 
-    // Columns [at, at + n) of a contiguous [d, n_all].
+    // Returns columns [at, at + n) of a contiguous [d, n_all].
     ggml_tensor * columns(ggml_tensor * x, int at, int n) {
         return n == x->ne[1] ? x : ggml_view_2d(ctx_, x, x->ne[0], n, x->nb[1], at * x->nb[1]);
     }
 
-    // Masks are created when a layer attends. A commit without output stops before the last layer attends, which may be
-    // the only one of its kind.
+    // Returns the mask of a layer. A mask is created when the first layer uses it. A commit without output stops before
+    // the last layer attends, which may be the only layer that uses its mask.
     ggml_tensor * mask(int il, size_t part) {
         DraftGraph::Part & in = g_.parts[part];
         const bool slides = s_.slides[il], is_causal = s_.is_block() && s_.block.causal[il];
@@ -135,7 +137,7 @@ class Builder {
         return t;
     }
 
-    // Returns a tensor of the file, of layer il if the name has an {i}; null if an optional one is missing.
+    // Returns a tensor of the file; {i} in the name stands for layer il. Returns null if an optional tensor is missing.
     ggml_tensor * weight(const char * pattern, int il, std::vector<int64_t> ne, Need need, bool is_f32) {
         const std::string name = fill(pattern, il);
         if (!declared_) return w_.find(name);
@@ -169,7 +171,7 @@ class Builder {
         return ggml_mul_mat(ctx_, weight(pattern, il, {x->ne[0], n_out}, Need::required, /*is_f32=*/false), x);
     }
 
-    // With a bias if the file has one.
+    // Multiplies x with a weight, and adds a bias if the file has one.
     ggml_tensor * linear(ggml_tensor * x, const std::string & pattern, int64_t n_out, int il = 0) {
         return biased(product(x, (pattern + ".weight").c_str(), n_out, il), (pattern + ".bias").c_str(), il);
     }
@@ -178,29 +180,29 @@ class Builder {
         return bias ? ggml_add(ctx_, y, bias) : y;
     }
 
-    // Norm of queries or keys, per head.
+    // Applies the norm of queries or keys, per head.
     ggml_tensor * head_norm(ggml_tensor * x, const char * pattern, int il) {
         return s_.fuses_embedding ? x : rms(x, pattern, il, Need::optional);
     }
 
     ggml_tensor * scaled(ggml_tensor * x, float factor) { return factor == 1.0f ? x : ggml_scale(ctx_, x, factor); }
 
-    // GELU with tanh, written out, because ggml's looks values up in half precision.
+    // Computes GELU with tanh, written out because ggml's GELU looks values up in half precision.
     ggml_tensor * gelu(ggml_tensor * x) {
         constexpr float c = 2.0f * 0.7978845608f;
         ggml_tensor * slope = ggml_scale_bias(ctx_, ggml_sqr(ctx_, x), 0.044715f * c, c);
         return ggml_mul(ctx_, x, ggml_sigmoid(ctx_, ggml_mul(ctx_, x, slope)));
     }
 
-    // The last n columns of a contiguous [d, n_rows].
+    // Returns the last n columns of a contiguous [d, n_rows].
     ggml_tensor * tail(ggml_tensor * x, int n) { return columns(x, (int)x->ne[1] - n, n); }
 
-    // The n rows of a contiguous [d, n_rows] that run fully.
+    // Returns the n rows of a contiguous [d, n_rows] that run fully.
     ggml_tensor * outputs(ggml_tensor * x, int n) {
         return n < x->ne[1] && g_.row_out ? ggml_get_rows(ctx_, x, g_.row_out) : tail(x, n);
     }
 
-    // Hidden states of the extracted layers -> [H, n_rows].
+    // Fuses the hidden states of the extracted layers to [H, n_rows].
     ggml_tensor * fuse() {
         ggml_tensor * x = g_.hidden_states;
         if (s_.block.is_gated) {
@@ -230,16 +232,16 @@ class Builder {
                              r.beta_slow);
     }
 
-    // [head_dim * n_heads, n] -> [head_dim, n_heads, n]
+    // Reshapes [head_dim * n_heads, n] to [head_dim, n_heads, n].
     ggml_tensor * heads(ggml_tensor * x, int n_heads) {
         return ggml_reshape_3d(ctx_, x, s_.head_dim, n_heads, x->ne[1]);
     }
 
-    // x [head_dim, n_head_kv, n_rows]: writes the rows of each conversation into its own cache of keys or values.
+    // Writes the rows x [head_dim, n_head_kv, n_rows] of each conversation into its own cache of keys or values.
     using Caches = const std::vector<ggml_tensor *> & (DraftKv::*)() const;
     void store(Caches caches, int il, ggml_tensor * x) {
         each_part([&](size_t i, int at, int n) {
-            // A view: devices fuse rotation, view and copy, but not rotation, reshape and copy.
+            // Uses a view: devices fuse rotation, view and copy, but not rotation, reshape and copy.
             ggml_tensor * rows = ggml_view_2d(ctx_, x, x->ne[0] * x->ne[1], n, x->nb[2], at * x->nb[2]);
             write((kv(i).*caches)()[il], rows, g_.parts[i].slot);
         });
@@ -260,7 +262,8 @@ class Builder {
         }
     }
 
-    // Concatenates f's results for all conversations. Joining in pairs copies each number only a few times.
+    // Concatenates the results of f for all conversations. They are joined in pairs, so each number is only copied a
+    // few times.
     template <typename F>
     ggml_tensor * joined(F && f, bool of_outputs = false) {
         std::vector<ggml_tensor *> all;
@@ -272,7 +275,7 @@ class Builder {
         return all[0];
     }
 
-    // One decoder layer. Returns [H, n_q] for the last n_q rows, or null if n_q is 0.
+    // Adds one decoder layer. Returns [H, n_q] for the last n_q rows, or null if n_q is 0.
     ggml_tensor * layer(int il, ggml_tensor * x, int n_q) {
         ggml_tensor * u;
         ggml_tensor * residual = x;
@@ -313,8 +316,8 @@ class Builder {
         return scale ? ggml_mul(ctx_, h, scale) : h;
     }
 
-    // DFlash2's convolution over the rows of a block (speculators models/dflash2). Taps combine fixed weights with
-    // weights computed from the sublayer's normed input, for the input of the sublayer (side 0) and its output (1).
+    // DFlash2's convolution over the rows of a block (speculators models/dflash2). A tap combines fixed weights with
+    // weights computed from the sublayer's normed input. Side 0 is the sublayer's input, side 1 its output.
     struct Mixing {
         ggml_tensor *base = nullptr, *computed = nullptr;
     };
@@ -343,7 +346,7 @@ class Builder {
         return sum;
     }
 
-    // Shifts the rows of each block by n, with zeros before them.
+    // Shifts the rows of each block by n, with zeros before the first row.
     ggml_tensor * shifted(ggml_tensor * y, int n) {
         return joined([&](size_t, int at, int n_rows) {
             ggml_tensor * none = ggml_scale(ctx_, columns(y, at, std::min(n, n_rows)), 0.0f);
@@ -351,7 +354,7 @@ class Builder {
         });
     }
 
-    // The positions of the last n rows.
+    // Returns the positions of the last n rows.
     ggml_tensor * positions(int64_t n) { return n == n_rows_ ? g_.pos : g_.pos_out; }
 
     // Swaps the dimensions of heads and rows.
@@ -360,7 +363,7 @@ class Builder {
     void store_full(int il, ggml_tensor * u) {
         const int64_t n_kv = (int64_t)s_.head_dim * s_.n_head_kv;
         ggml_tensor * k = heads(linear(u, "blk.{i}.attn_k", n_kv, il), s_.n_head_kv);
-        // Layers without values use their keys.
+        // A layer without values uses its keys as values.
         ggml_tensor * w = weight("blk.{i}.attn_v.weight", il, {u->ne[0], n_kv},
                                  s_.norms_values ? Need::optional : Need::required, false);
         ggml_tensor * v = w ? heads(biased(ggml_mul_mat(ctx_, w, u), "blk.{i}.attn_v.bias", il), s_.n_head_kv) : k;
@@ -369,7 +372,7 @@ class Builder {
         store(&DraftKv::v, il, v);
     }
 
-    // u [U, n_q] -> [head_dim * n_head, n_q]
+    // Attends with separate keys and values per head: u [U, n_q] -> [head_dim * n_head, n_q].
     ggml_tensor * attend_full(int il, ggml_tensor * u) {
         const int64_t n_q = (int64_t)s_.head_dim * s_.n_head;
         ggml_tensor * q = heads(linear(u, "blk.{i}.attn_q", n_q, il), s_.n_head);
@@ -395,8 +398,8 @@ class Builder {
         store(&DraftKv::k, il, ggml_concat(ctx_, latent, rotated, 0));
     }
 
-    // The absorbed form: a head's key and value matrices are applied to its query and its result instead of every row
-    // of the cache, so that all heads share the cache. u [U, n_q] -> [value_dim * n_head, n_q]
+    // Attends in the absorbed form: a head's key and value matrices multiply its query and its result instead of every
+    // row of the cache, so that all heads share the cache. u [U, n_q] -> [value_dim * n_head, n_q]
     ggml_tensor * attend_latent(int il, ggml_tensor * u) {
         const LatentSpec & a = s_.latent;
         const int64_t n_q = u->ne[1], n_all = (int64_t)s_.n_head * (a.nope_dim + a.rope_dim);
@@ -412,20 +415,20 @@ class Builder {
             return ggml_view_3d(ctx_, q, n, s_.n_head, n_q, q->nb[1], q->nb[2], skip * sizeof(float));
         };
         ggml_tensor * rotated = rope(part(a.rope_dim, a.nope_dim), positions(n_q));
-        // [kv_rank, n_q, n_head]
+        // shape: [kv_rank, n_q, n_head]
         ggml_tensor * absorbed = each_head(swapped(part(a.nope_dim, 0)), "blk.{i}.attn_k_b.weight", a.kv_rank, il);
         q = ggml_concat(ctx_, absorbed, swapped(rotated), 0);
-        // [value_dim, n_q, n_head]
+        // shape: [value_dim, n_q, n_head]
         ggml_tensor * y = each_head(swapped(attend(il, q)), "blk.{i}.attn_v_b.weight", a.value_dim, il);
         return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), (int64_t)a.value_dim * s_.n_head, n_q);
     }
 
-    // x [n, n_q, n_head] -> [n_out, n_q, n_head], with a matrix per head.
+    // Multiplies x [n, n_q, n_head] with a matrix per head: -> [n_out, n_q, n_head].
     ggml_tensor * each_head(ggml_tensor * x, const char * pattern, int64_t n_out, int il) {
         return ggml_mul_mat(ctx_, weight(pattern, il, {x->ne[0], n_out, s_.n_head}, Need::required, false), x);
     }
 
-    // q [key_dim, n_q, n_head] -> [value_dim, n_head, n_q], separately for each conversation.
+    // Attends with q [key_dim, n_q, n_head], separately for each conversation: -> [value_dim, n_head, n_q].
     ggml_tensor * attend(int il, ggml_tensor * q) {
         if (shape_.parts.size() == 1) return attend(il, 0, q);
         const int64_t n_q = q->ne[1], n_head = q->ne[2];
@@ -458,7 +461,8 @@ class Builder {
         return y;
     }
 
-    // Cache [n * n_head_kv, n_slots] -> [n, n_kv, n_head_kv]; with latent attention the first n of each row.
+    // Returns a view of the cache [n * n_head_kv, n_slots] as [n, n_kv, n_head_kv]. With latent attention it has only
+    // the first n numbers of each row.
     ggml_tensor * cache_view(size_t part, ggml_tensor * cache, int n) {
         const size_t n_head_bytes = ggml_row_size(cache->type, n);
         const int n_kv = shape_.parts[part].n_kv;
@@ -495,9 +499,9 @@ class Builder {
         return ggml_scale(ctx_, ggml_tanh(ctx_, logits), s_.logit_softcap);
     }
 
-    // The logits of the draft positions. With a Markov head, the first position's logits are complete, because its
-    // previous token is the anchor. The other positions are returned without the head if the graph picks from them,
-    // otherwise kept for rescore().
+    // Computes the logits of the draft positions. With a Markov head, the first position's logits are complete, because
+    // its previous token is the anchor. The other positions' logits do not contain the Markov head yet. They are
+    // returned if the graph picks from them, otherwise kept for rescore().
     void output_block(ggml_tensor * x) {
         const int first = s_.block.anchor_first ? 0 : 1;
         ggml_tensor * h = joined([&](size_t i, int at, int) { return columns(x, at + first, shape_.parts[i].n_out); });
@@ -529,7 +533,7 @@ class Builder {
         give(with_markov(firsts));
     }
 
-    // Logits of draft positions, given each previous token.
+    // Completes the logits of draft positions, given the previous token of each position.
     void rescore() {
         for (const GraphPart & p : shape_.parts) {
             g_.parts.emplace_back().state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
@@ -540,7 +544,7 @@ class Builder {
 
     ggml_tensor * with_markov(ggml_tensor * logits) {
         g_.previous = input(GGML_TYPE_F32, s_.block.markov_rank, logits->ne[1], "previous");
-        // Scaled like the logits, as in vLLM (models/qwen3_dspark.py).
+        // The rows are scaled like the logits, as in vLLM (models/qwen3_dspark.py).
         table(&DraftWeights::before, "markov_w1.weight", s_.block.markov_rank, s_.n_vocab);
         table(&DraftWeights::after, "markov_w2.weight", s_.block.markov_rank, s_.n_draft_vocab);
         ggml_tensor * bias = product(g_.previous, "markov_w2.weight", s_.n_draft_vocab);
@@ -555,8 +559,8 @@ class Builder {
         if (form_.n_top > 0) pick();
     }
 
-    // A log-probability is a logit minus one number per row. That number is the best token's logit minus the logarithm
-    // of its probability.
+    // Picks the likeliest tokens. A log-probability is a logit minus one number per row. This number is the best
+    // token's logit minus the logarithm of its probability.
     void pick() {
         const int64_t n = g_.logits->ne[0], n_out = g_.logits->ne[1];
         const auto pick_from = [&](ggml_tensor * rows) {
@@ -604,11 +608,12 @@ void DraftMemory::fail_without_room() {
          ggml_backend_buft_name(buft_));
 }
 
-// Allocates these tensors contiguously, and a byte tensor that covers them.
+// Allocates these tensors contiguously. Returns a byte tensor that covers them.
 ggml_tensor * DraftMemory::place(ggml_context * ctx, const std::vector<ggml_tensor *> & tensors,
                                  ggml_backend_buffer_ptr & buffer, const char * name) {
     if (tensors.empty()) return nullptr;
-    // Largest alignment of CPUs, CUDA and Vulkan, because a tensor inside the buffer must be bound separately.
+    // This is the largest alignment that CPUs, CUDA and Vulkan require. Each tensor inside the buffer must be aligned,
+    // because it must be bound separately.
     const size_t n_align = std::max<size_t>(256, ggml_backend_buft_get_alignment(buft_));
     std::vector<size_t> at;
     size_t n_bytes = 0;

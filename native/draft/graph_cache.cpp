@@ -7,7 +7,7 @@
 
 namespace eaglecpp {
 
-// A generation needs a handful of graphs, or several handfuls if chains are drafted in one graph.
+// A generation needs about five graphs, and several times as many if chains are drafted in one graph.
 static constexpr size_t n_graphs_max = 64;
 
 DraftGraph * GraphCache::find(const GraphShape & shape, int epoch) {

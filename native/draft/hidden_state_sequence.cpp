@@ -8,10 +8,10 @@
 
 namespace eaglecpp {
 
-// For graphs of few sizes: number of cache sizes between a length and its double.
+// Number of cache sizes between a length and its double, for graphs of few sizes.
 static constexpr int n_kv_steps = 4;
 
-// All conversations of a call belong to this drafter.
+// Returns the sequence as this class. All conversations of a call belong to the same drafter.
 static HiddenStateSequence * own(DraftSequence * seq) {
     return static_cast<HiddenStateSequence *>(seq);
 }
@@ -23,8 +23,8 @@ HiddenStateSequence::~HiddenStateSequence() {
     if (kv_) drafter_.give_kv(std::move(kv_));
 }
 
-// Devices prepare a new graph for each size, and rows cost them little, so sizes are padded to one of `sizes`, or to a
-// multiple of the last one by a power of two.
+// Devices prepare a new graph for each size, and additional rows cost them little. So the number of rows is padded to
+// one of `sizes`, or to the last of these sizes times a power of two.
 int HiddenStateSequence::n_padded(int n_rows, std::initializer_list<int> sizes) const {
     if (!drafter_.is_remote()) return n_rows;
     const auto found = std::lower_bound(sizes.begin(), sizes.end(), n_rows);
@@ -48,7 +48,7 @@ void HiddenStateSequence::commit(const HiddenStates & hidden_states, const Token
             run({commit_call(part, tokens + at, /*n_out=*/0)});
         }
     } catch (...) {
-        kv_->n_rows = n_before;  // the caller still has the hidden states of all rows
+        kv_->n_rows = n_before;  // the caller still has the hidden states of all rows, and can commit them again
         throw;
     }
 }
@@ -79,7 +79,7 @@ DraftCall HiddenStateSequence::commit_call(const DraftRequest & commit, std::vec
     check_room(n);
     truncate(kv_->n_rows);
     if (!s.is_block()) return commit_call(commit.hidden_states, commit.tokens, n_out);
-    // On a device, few sizes of graphs.
+    // A device always computes the whole block, so that few sizes of graphs occur.
     blocks.push_back(block_call(n, commit.tokens[n - 1], drafter_.is_remote() ? n_max + 1 : n_out));
     return commit_call(commit.hidden_states, commit.tokens, 0);
 }
@@ -157,7 +157,7 @@ DraftCall HiddenStateSequence::extend_call(const std::vector<DraftRow> & rows, s
         parents.push_back(parent);
         tokens.push_back(row.token);
         call.pos.push_back(parent < 0 ? kv_->n_rows : drafts_.positions[parent] + 1);
-        // For a block: the position after the row's own.
+        // For a block: the position after the row's own position.
         const int slot = call.pos.back() - kv_->n_rows + 1;
         if (s.is_block() && slot >= outputs_.n_slots()) {
             fail(ErrorKind::value, "this pass gave %d tokens, but a draft row asks for one more", outputs_.n_slots());
@@ -190,7 +190,7 @@ bool HiddenStateSequence::take_step(int i, const DraftRow & row) {
     return true;
 }
 
-// Writes the inputs of a commit's steps, whose rows are already counted.
+// Writes the inputs of the draft steps in a commit's graph. The graph's other rows are already counted.
 void HiddenStateSequence::add_steps(const DraftGraph & g) {
     for (int i = 0; i < (int)g.steps.size(); ++i) {
         std::vector<Token> none;
@@ -222,7 +222,7 @@ void HiddenStateSequence::run(const std::vector<DraftCall> & calls, const std::v
     first.add_steps(g);
     device.start(g);
     const std::vector<LandedPicks> landed = fetch_picks(device, g);
-    // The host does not wait for rows of a prompt.
+    // The host does not wait for graphs of prompt rows.
     if (shape.n_out() > 0 || !drafter.is_remote()) device.wait();
     int at_out = 0, at_slot = 0;
     const bool gives_first = !blocks.empty() && drafter.spec().block.markov_rank > 0 && !drafter.selects();

@@ -58,7 +58,8 @@ void GraphInputs::add_embeddings(const DraftCall & call) {
     }
 }
 
-// In a block only the first position's previous token is known; other positions with a row get zeros.
+// Writes the row of the previous token for each row with logits. In a block only the first position's previous token is
+// known; the other positions get zeros.
 void GraphInputs::add_previous(const DraftCall & call) {
     const size_t n_row = spec_.block.markov_rank;
     const bool is_block = call.anchor.has_value(), has_all = graph_.previous->ne[1] > (int64_t)graph_.parts.size();
@@ -96,8 +97,8 @@ void GraphInputs::add_slots(const DraftCall & call, const DraftGraph::Part & in)
 
 // A row sees the slots of positions up to its own: all committed rows, but only those draft rows that are its
 // ancestors. A row of a block sees the whole block unless the layer is causal. A window of size n hides positions that
-// are n or more back. A padding row sees one slot: without any its numbers would be NaN, and other rows might read them
-// under their masks.
+// are n or more back. A padding row sees one slot. If it saw none, its numbers would be NaN, and other rows might read
+// them under their masks.
 void GraphInputs::add_mask(const DraftCall & call, const DraftGraph::Part::Mask & mask, int n_mask_rows) {
     const size_t n_kv = mask.tensor->ne[0];
     const int own = mask.slides ? spec_.sliding_window : 0;

@@ -5,7 +5,7 @@
 
 namespace eaglecpp {
 
-// Values per state, and number of states.
+// Returns the number of values per state, and the number of states.
 static std::pair<int64_t, int64_t> state_sizes(const DraftSpec & spec, int n_draft_rows_max) {
     if (!spec.is_block()) return {spec.n_embd, 2 + (int64_t)n_draft_rows_max};
     return {spec.n_draft_vocab, spec.block.n_slots() + 1};
@@ -74,7 +74,7 @@ size_t DraftKv::n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_
 
 void DraftKv::clear() {
     n_rows = 0;
-    // Slots beyond the written rows are read under a -inf mask, so they must hold finite numbers.
+    // Graphs read slots beyond the written rows under a -inf mask, so these slots must hold finite numbers.
     ggml_backend_buffer_clear(buffer_.get(), 0);
 }
 

@@ -9,7 +9,7 @@
 
 namespace eaglecpp {
 
-// NaN (from broken weights or hidden states) ranks last.
+// Returns x, but -inf for NaN: NaN, from broken weights or hidden states, ranks last.
 static float number(float x) {
     return std::isnan(x) ? -INFINITY : x;
 }
@@ -97,7 +97,8 @@ void DraftOutputs::begin_block(const DraftGraph & g, const DraftCall & block, in
     select({0}, &*block.anchor);
 }
 
-// Arithmetic: deepseek-ai/DeepSpec deepspec/modeling/dspark, a logit of [state; row of W1].
+// Computes the confidence as a logit of [state; row of W1], with the arithmetic of deepseek-ai/DeepSpec
+// deepspec/modeling/dspark.
 void DraftOutputs::judge(const std::vector<int32_t> & slots, const Token * before) {
     const DraftWeights & w = drafter_.weights();
     if (hidden_.empty()) return;
@@ -119,7 +120,7 @@ void DraftOutputs::select(const std::vector<int32_t> & slots, const Token * befo
     if (drafter_.spec().block.selector_rank == 0) judge(slots, before);
 }
 
-// Uses separate sums that the compiler can vectorise.
+// Dot product with separate sums that the compiler can vectorise.
 static float dot(const float * x, const float * y, int n) {
     constexpr int n_lanes = 8;
     float sums[n_lanes] = {};
@@ -130,14 +131,15 @@ static float dot(const float * x, const float * y, int n) {
     return std::inner_product(x + i, x + n, y + i, std::accumulate(sums, sums + n_lanes, 0.0f));
 }
 
-// DFlash2's arithmetic: vllm-project/vllm qwen3_dflash2.py, a softmax over the kept tokens. DSpark's: qwen3_dspark.py
-// with dspark_draft_topk, where W2 W1[before] is added to the kept tokens' logits and all others stay unchanged.
+// Scores the picked tokens of a position given the previous token. DFlash2 takes a softmax over these tokens
+// (vllm-project/vllm qwen3_dflash2.py). DSpark adds W2 W1[before] to their logits and leaves the logits of all other
+// tokens unchanged (qwen3_dspark.py with dspark_draft_topk).
 DraftOutputs::Picked DraftOutputs::behind(int slot, Token before) const {
     const DraftWeights & w = drafter_.weights();
     const DraftSpec & s = drafter_.spec();
     const bool is_markov = s.block.markov_rank > 0;
     Picked p = slots_[slot];
-    if (is_markov && slot == 0) return p;  // the graph did it for all tokens
+    if (is_markov && slot == 0) return p;  // the graph added W2 W1 for all tokens of the first position
     const int n = is_markov ? s.block.markov_rank : s.block.selector_rank;
     std::vector<float> row(n), after(n), scores;
     w.before.row(before, row.data());
@@ -170,7 +172,7 @@ const float * DraftOutputs::logits(int i) {
     return logits_.data() + (size_t)i * n_logits_;
 }
 
-// Returns true if all requested tokens were picked: the k best, or all that can pass the sampler's cuts.
+// Returns true if all requested tokens were picked: the k best tokens, or all tokens that can pass the sampler's cuts.
 bool DraftOutputs::covers(const Picked & picked, int k, const std::optional<CoupledSampling> & sampling) const {
     const size_t n_there = picked.tokens.size();
     if (!sampling) return (size_t)k <= n_there;
@@ -188,7 +190,7 @@ std::vector<Candidate> DraftOutputs::likeliest(const Picked & picked, int k) con
 
 std::vector<Candidate> DraftOutputs::candidates(int i, int k, const std::optional<CoupledSampling> & sampling,
                                                 Pos pos) {
-    // A selector has only its selected tokens.
+    // With a selector, only its selected tokens are candidates.
     const Picked * picked = selected_.empty() ? nullptr : &selected_[i];
     if (!picked && !picked_.empty() && covers(picked_[i], k, sampling)) picked = &picked_[i];
     std::vector<Candidate> out;

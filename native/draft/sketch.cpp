@@ -11,7 +11,7 @@ namespace eaglecpp {
 
 using kernels::row_of;
 
-static constexpr int n_large_max = 4096;  // further ones stay as the sketch has them
+static constexpr int n_large_max = 4096;  // maximum number of large logits; the others keep the sketch's values
 
 ExactLogits::ExactLogits(const DraftWeights & weights, int64_t n_rows) : weights_(weights), rows_(n_rows) {
     const EmbeddingTable & head = weights.head_rows;
@@ -28,7 +28,8 @@ ggml_tensor * ExactLogits::in(ggml_context * ctx, ggml_tensor * sketch, ggml_ten
     return ggml_custom_inplace(ctx, sketch, args, 1, compute, GGML_N_TASKS_MAX, this);
 }
 
-// Large is what reaches the largest value of half of all blocks, of 256 at most: 1.5 % of SmolLM2's draft vocabulary.
+// Chooses the large logits: those that reach the n-th largest of the blocks' maxima, where n is half the number of
+// blocks, at most 256. These are 1.5 % of SmolLM2's draft vocabulary.
 void ExactLogits::choose(ggml_tensor * out, int ith, int nth, void * exact) {
     auto & self = *(ExactLogits *)exact;
     const int n = self.weights_.head_rows.n_rows();

@@ -77,7 +77,7 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
     for (ggml_context_ptr * ctx : {&w.ctx, &w.packed_ctx}) {
         ctx->reset(ggml_init({ggml_tensor_overhead() * (gguf.tensors().size() + 1), nullptr, /*no_alloc=*/true}));
     }
-    // not linked, because the CPU backend may be a plug-in
+    // This function is looked up, not linked, because the CPU backend may be a plug-in.
     using TraitsOf = const ggml_type_traits_cpu * (*)(ggml_type);
     void * const known = kernels::cpu_function("ggml_backend_set_n_threads");
     const auto traits_of = (TraitsOf)kernels::symbol_beside(known, "ggml_get_type_traits_cpu");
@@ -98,7 +98,7 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
         }
         if (!wanted.is_on_device) continue;
         on_device.push_back(info);
-        // Excludes latent attention's matrices per head, because our kernels take single matrices.
+        // Excludes the matrices per head of latent attention, because our kernels take single matrices.
         const bool is_matrix = info->ne[1] > 1 && info->ne[2] == 1 && !(s.has_latent() && s.n_head == 1);
         const bool is_packed = is_matrix && use_kernels && kernels::can_hold(info->type, info->ne[0]);
         ggml_context * ctx = (is_packed ? w.packed_ctx : w.ctx).get();

@@ -344,8 +344,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
                 });
             } catch (...) {
                 if (results.empty()) throw;
-                late_error_ = {ids,
-                               std::current_exception()};  // for the next call; this one returns the earlier rounds
+                late_error_ = {ids, std::current_exception()};  // the next step() throws it
                 break;
             }
         }

@@ -15,16 +15,15 @@ const char step_tag = 0;
 
 namespace {
 
-// --- memory
-// -----------------------------------------------------------------------------------------------------------
+// --- memory ---------------------------------------------------------------------------------------------------------
 
 bool overlap(const ggml_tensor * a, const ggml_tensor * b) {
     const char *x = (const char *)a->data, *y = (const char *)b->data;
     return x < y + ggml_nbytes(b) && y < x + ggml_nbytes(a);
 }
 
-// Returns true if row i of one is row i of the other, or if they share no memory. Then a thread may write rows of one
-// while others read their own rows of the other. Rows are counted along `dim`.
+// Returns true if row i of tensor a is row i of tensor b, or if a and b share no memory. Then a thread may write rows
+// of one tensor while other threads read their own rows of the other tensor. Rows are counted along `dim`.
 bool keep_apart(const ggml_tensor * a, int dim_a, const ggml_tensor * b, int dim_b) {
     if (!overlap(a, b)) return true;
     return a->data == b->data && a->nb[dim_a] == b->nb[dim_b] && ggml_nbytes(a) == ggml_nbytes(b);
@@ -38,8 +37,7 @@ bool is_written_or_read(const ggml_tensor * node, const ggml_tensor * memory) {
     return false;
 }
 
-// --- what fits
-// --------------------------------------------------------------------------------------------------------
+// --- what fits ------------------------------------------------------------------------------------------------------
 
 bool has_plain_rows(const ggml_tensor * t) {
     return t && t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float);
@@ -50,7 +48,7 @@ bool is_plain_sum(const ggml_tensor * t) {
            ggml_are_same_shape(t->src[0], t->src[1]);
 }
 
-// Returns true if `t` multiplies the norm's result by one row of weights.
+// Returns true if `t` multiplies the result of `norm` by one row of weights.
 bool is_scaling(const ggml_tensor * t, const ggml_tensor * norm) {
     if (t->op != GGML_OP_MUL || (t->src[0] != norm && t->src[1] != norm)) return false;
     const ggml_tensor * w = t->src[0] == norm ? t->src[1] : t->src[0];
@@ -99,7 +97,7 @@ bool is_ours_to_rotate(const ggml_tensor * t) {
     return !factors || (factors->type == GGML_TYPE_F32 && factors->ne[0] >= n_dims / 2);
 }
 
-// Returns true for a store of a row of keys or values per token into an F16 cache.
+// Returns true if `t` stores one row of keys or values per token in an F16 cache.
 bool is_plain_store(const ggml_tensor * t) {
     if (t->op != GGML_OP_SET_ROWS || t->type != GGML_TYPE_F16 || t->nb[0] != sizeof(uint16_t)) return false;
     const ggml_tensor *rows = t->src[0], *cells = t->src[1];
@@ -108,10 +106,9 @@ bool is_plain_store(const ggml_tensor * t) {
            cells->ne[0] == rows->ne[1];
 }
 
-// --- rows
-// --------------------------------------------------------------------------------------------------------------
+// --- rows -----------------------------------------------------------------------------------------------------------
 
-// Returns which of a token's positions rotates the i-th pair.
+// Returns which of a token's positions is used to rotate the i-th pair.
 int section_of(const int32_t * sections, bool is_interleaved, int i) {
     i %= std::accumulate(sections, sections + GGML_MROPE_SECTIONS, 0);
     if (is_interleaved) return i < 3 * sections[i % 3] ? i % 3 : 3;
@@ -120,7 +117,7 @@ int section_of(const int32_t * sections, bool is_interleaved, int i) {
     return k;
 }
 
-// ggml's angles (ggml-cpu/ops.cpp: ggml_rope_cache_init, ggml_mrope_cache_init), including YaRN.
+// Computes the angles as ggml does (ggml-cpu/ops.cpp: ggml_rope_cache_init, ggml_mrope_cache_init), including YaRN.
 void fill_angles(const ggml_tensor * rope, int64_t token, float * out) {
     const int n_dims = rope->op_params[1], n_ctx_orig = rope->op_params[4];
     const float base = rope_number(rope, 5), freq_scale = rope_number(rope, 6), ext_factor = rope_number(rope, 7);
@@ -183,14 +180,13 @@ void compute_norm(const KernelTable & table, const Step & step, int64_t row) {
 
 }  // namespace
 
-// --- a step
-// -----------------------------------------------------------------------------------------------------------
+// --- a step ---------------------------------------------------------------------------------------------------------
 
 bool Step::is_step(const ggml_tensor * node) {
     return node->extra && *(const void * const *)node->extra == &step_tag;
 }
 
-// Each type needs its own rounding, and memory for its rows.
+// Each type of weights needs its own rounding, and memory for its rounded rows.
 size_t Step::work_size(const KernelTable & table, int n_threads) const {
     return products.empty() ? 0 : products.size() * product_work_size(table, n_threads, products[0]);
 }
@@ -206,7 +202,7 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
         }
         return;
     }
-    // Products of one type are adjacent: begins[k] is the first of the k-th type.
+    // Products of one type are adjacent: begins[k] is the index of the first product of the k-th type.
     int begins[max_nodes + 1], n_types = 0;
     for (int k = 0; k < (int)products.size(); ++k) {
         if (k == 0 || products[k]->src[0]->type != products[k - 1]->src[0]->type) begins[n_types++] = k;
@@ -219,7 +215,7 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
             round_part(table, products[begins[k]], row, 0, products[0]->src[0]->ne[0], rounded + k * n_each);
     };
     if (gate) {
-        // Threads share parts of rows, because there may be only one row.
+        // Threads share the parts of a row, because there may be only one row.
         constexpr int64_t n_part = 32;
         const int64_t n_in = gate->ne[0], n_parts = (n_in + n_part - 1) / n_part;
         auto [at, end] = share(n_parts * ggml_nrows(gate), params.ith, params.nth);
@@ -249,8 +245,7 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
     }
 }
 
-// --- finding steps
-// ----------------------------------------------------------------------------------------------------
+// --- finding steps --------------------------------------------------------------------------------------------------
 
 void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
     *this = {};
@@ -291,7 +286,7 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (is_taken_[i]) taken_.push_back(nodes_[i]);
     }
-    // Many graphs are remembered, but most of them never run again.
+    // Frees the memory, because many graphs are remembered and most of them never run again.
     std::vector<ggml_tensor *>().swap(nodes_);
     std::vector<bool>().swap(is_taken_);
 }
@@ -308,8 +303,8 @@ Fusion::Marks::~Marks() {
     for (const auto & [node, step] : fusion_.leaders_) node->extra = nullptr;
 }
 
-// Groups a norm with the nodes before and after it. If ggml would scale its result differently, ggml computes both.
-// Returns the index to continue at.
+// Groups a norm with the nodes before and after it. If ggml would scale the norm's result differently, ggml computes
+// both nodes. Returns the index to continue at.
 size_t Fusion::find_norm(size_t i) {
     ggml_tensor * norm = nodes_[i];
     ggml_tensor * next = i + 1 < nodes_.size() ? nodes_[i + 1] : nullptr;
@@ -367,8 +362,8 @@ bool Fusion::can_move(size_t i, size_t j) const {
     return true;
 }
 
-// Frees the memory of node j, which product i uses until its result is rotated: the product is written directly to the
-// memory of its rotation.
+// Makes product i write directly to the memory of its rotation. This frees the memory of node j, which the product
+// would use until its result is rotated.
 bool Fusion::turn(size_t i, size_t j, const Step & step) {
     ggml_tensor *product = nodes_[i], *rope = nodes_[i + 1];
     if (i + 1 >= j || is_taken_[i + 1] || !is_ours_to_rotate(rope) || !overlap(product, nodes_[j])) return false;
@@ -399,7 +394,7 @@ void Fusion::turn_back() {
     }
 }
 
-// Moves products of the same operand that follow soon to the first one.
+// Adds products of the same operand that follow soon to the step of the first product.
 void Fusion::find_products(size_t i, Step & step) {
     constexpr size_t n_ahead = 8;
     ggml_tensor * first = nodes_[i];
@@ -433,7 +428,7 @@ size_t Fusion::find_ropes(size_t i) {
     step.ropes.push_back(nodes_[i]);
     const int64_t n_tokens = nodes_[i]->ne[2];
     size_t last_at = i;
-    // Returns true if the next node can join the step; `dim` counts its tokens.
+    // Returns true if the next node can join the step. `dim` is the dimension of its tokens.
     const auto is_apart = [&](const ggml_tensor * to, int dim) {
         const ggml_tensor * from = to->src[0];
         const auto is_apart_from = [&](const ggml_tensor * other, int other_dim) {

@@ -28,10 +28,10 @@ thread_local Scope scope;
 
 namespace {
 
-// ggml's version that ggml_abi.h was copied from.
+// The version of ggml that ggml_abi.h was copied from.
 constexpr const char * known_commit = "0c1e570";
 
-// A device's answer for our weights, at loading and for every operation on them.
+// The answer of a device for our weights, at loading and for every operation on them.
 bool takes_op(const ggml_tensor * op) {
     if (!op->src[0] || !is_ours(op->src[0]) || !can_multiply_packed(*ours.table, op)) return false;
     const bool is_placing = !op->src[0]->data;
@@ -94,7 +94,7 @@ bool supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) {
     return type == ours.weights || patches_.supports_buft.ggmls(dev, type);
 }
 
-// Returns the buffer type whose questions come to us from now on, or null.
+// Returns the buffer type whose questions the hook answers from now on, or null.
 ggml_backend_buffer_type_t find_answering_type(ggml_backend_dev_t cpu) {
     const auto get = (ggml_backend_dev_get_extra_bufts_t)cpu_function("ggml_backend_dev_get_extra_bufts");
     for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) placement_.push_back(*b);
@@ -106,8 +106,8 @@ ggml_backend_buffer_type_t find_answering_type(ggml_backend_dev_t cpu) {
     return nullptr;
 }
 
-// Multiplies known weights through the whole backend, with one and with two threads. If the interface differs from
-// ggml_abi.h, that shows here, before a model depends on it.
+// Multiplies known weights through the whole backend, with one and with two threads. A difference between the interface
+// and ggml_abi.h shows in this trial, before a model depends on the interface.
 bool trial_succeeds() {
     constexpr int n_in = 64, n_out = 40, n_rows = 6;
     std::vector<float> values(n_in * n_out), x(n_in * n_rows);
@@ -122,7 +122,7 @@ bool trial_succeeds() {
         if (own.n_threads != n_threads || !own.work_data || own.work_size == 0) return false;
         for (int r = 0; r < n_rows; ++r) {
             for (int o = 0; o < n_out; ++o) {
-                double exact = 0;  // integers with a maximum of 127, so rounding to 8 bits is exact
+                double exact = 0;  // the values are integers of at most 127, so rounding to 8 bits is exact
                 for (int i = 0; i < n_in; ++i) exact += (double)values[(size_t)o * n_in + i] * x[(size_t)r * n_in + i];
                 if (std::fabs(exact - tried.out[(size_t)r * n_out + o]) > 1e-3 * (1e5 + std::fabs(exact))) return false;
             }
@@ -138,7 +138,7 @@ Status install() {
         return s;
     };
 #ifdef _WIN32
-    s.is_possible = true;  // on most Windows processors; Microsoft's compiler builds no table to check
+    s.is_possible = true;  // most Windows processors support it, but Microsoft's compiler builds no table to check
     return without("not supported on Windows yet");
 #endif
     ours.table = chosen_table();
@@ -187,7 +187,7 @@ void * symbol_beside(void * known, const char * name) {
     Dl_info info;
     if (!known || !dladdr(known, &info)) return nullptr;
     void * library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-    return dlsym(library ? library : RTLD_DEFAULT, name);  // fails for executables
+    return dlsym(library ? library : RTLD_DEFAULT, name);  // dlopen fails for executables
 #endif
 }
 
@@ -199,7 +199,7 @@ bool is_known_ggml() {
     return is_pinned_ggml() || std::string(ggml_commit()) == "unknown";
 }
 
-// Warns about a misspelled name, or kernels that this processor cannot run.
+// Warns about an unknown name of a table, or a table that this processor cannot run.
 static void warn_of_unknown_choice() {
     const char * wanted = std::getenv("EAGLECPP_KERNELS");
     if (!ours.table || !wanted || !*wanted || std::strcmp(wanted, ours.table->name) == 0) return;

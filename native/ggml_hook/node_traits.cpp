@@ -11,7 +11,7 @@ namespace eaglecpp::kernels {
 
 namespace {
 
-// Kernel of a node, with its scratch memory.
+// The kernel of a node, with its scratch memory.
 class Traits : public abi::TensorTraits {
   public:
     using Size = size_t (*)(int n_threads, const ggml_tensor * op);
@@ -31,9 +31,9 @@ class Traits : public abi::TensorTraits {
     Compute compute_;
 };
 
-// Operations that ggml could also compute. The thread that starts a graph asks for the work sizes. If it is inside a
-// ComputeScope, that is recorded in the node's `extra` for the computing threads. The field is free, because the CPU
-// backend uses it only for weights.
+// The kernel of an operation that ggml could also compute. The thread that starts a graph asks for the work sizes. If
+// this thread is inside a ComputeScope, the node's `extra` records this for the computing threads. The field is free,
+// because the CPU backend uses it only for weights.
 class Tagged : public Traits {
   public:
     using Traits::Traits;
@@ -46,14 +46,14 @@ class Tagged : public Traits {
     }
 };
 
-// ggml's classes and the ones in ggml_abi.h have different names, which UBSan would report as an error.
+// ggml's classes and the classes in ggml_abi.h have different names, which UBSan would report as an error.
 #if defined(__GNUC__)
 #define FOREIGN_CLASS __attribute__((no_sanitize("vptr")))
 #else
 #define FOREIGN_CLASS
 #endif
 
-// Replaces one of ggml's types, which still answers for all other nodes.
+// Replaces one of ggml's extra buffer types, which still answers for all nodes that we do not compute.
 class Extra : public abi::ExtraBufferType {
   public:
     FOREIGN_CLASS bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) override {
@@ -96,7 +96,7 @@ class Extra : public abi::ExtraBufferType {
     // No other code can compute products of packed weights.
     Traits packed_{[](int n, const ggml_tensor * op) { return product_work_size(*ours.table, n, op); },
                    [](const ComputeParams & params, ggml_tensor * op) { multiply_packed(*ours.table, params, op); }};
-    // Several nodes at once, in place of one of them (fusion.h).
+    // Computes several nodes at once, in place of one of them (fusion.h).
     Traits steps_{[](int n, const ggml_tensor * op) { return Step::of(op).work_size(*ours.table, n); },
                   [](const ComputeParams & params, ggml_tensor * op) { Step::of(op).compute(*ours.table, params); }};
     Tagged dense_{dense_work_size,
@@ -111,8 +111,8 @@ bool is_packed_product(const ggml_tensor * node) {
     return (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) && is_ours(node->src[0]);
 }
 
-// ggml's CPU backend frees its work buffer before it allocates a larger one. If that fails, it would later write into
-// the freed buffer and free it again.
+// Runs ggml's graph_compute. ggml's CPU backend frees its work buffer before it allocates a larger one. If the
+// allocation fails, the backend would later write into the freed buffer and free it again.
 ggml_status compute_by_ggml(ggml_backend_t backend, ggml_cgraph * graph) {
     try {
         return compute_of_ggml_.load()(backend, graph);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A buffer type of ggml's CPU backend that stores weights in our packed layout. The hook answers for operations on
-// them.
+// Implements a buffer type of ggml's CPU backend that stores weights in our packed layout. The hook answers for
+// operations on them.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -69,7 +69,8 @@ void * base(ggml_backend_buffer_t b) {
     return packed(b).base;
 }
 
-// Packs large matrices with several threads, which get fresh memory and the file's pages faster than one.
+// Packs large matrices with several threads, because several threads get fresh memory and the file's pages faster than
+// one.
 void pack_matrix(const ggml_tensor * w, const void * data) {
     constexpr int64_t n_step = 16;  // groups that a thread takes at a time
     const int64_t n = packed_groups(w);
@@ -86,13 +87,13 @@ void pack_matrix(const ggml_tensor * w, const void * data) {
     try {
         while (helpers.size() < n_helpers) helpers.emplace_back(work);
     } catch (const std::exception &) {
-        // No more threads are available.
+        // The system gives no more threads; the existing ones pack the rest.
     }
     work();
     for (std::thread & t : helpers) t.join();
 }
 
-// Only whole matrices: packing spreads a row of the file over its group.
+// Writes a matrix, which must be whole, because packing spreads a row of the file over its group.
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_t offset, size_t size) {
     if (offset == 0 && size == ggml_nbytes(t) && can_pack(*ours.table, t)) {
         pack_matrix(t, data);
@@ -101,8 +102,7 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_
     }
 }
 
-// Packed weights are never read back, but without this ggml would call a null pointer. Weights are never cleared or
-// filled either.
+// Packed weights are never read back, cleared or filled. Without this function ggml would call a null pointer.
 void get_tensor(ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_t, size_t size) {
     std::memset(data, 0, size);
     log_line(LogLevel::error, std::string(ggml_get_name(t)) + ": packed weights cannot be read back");

@@ -43,7 +43,7 @@ bool can_unwind_to(const AbortGuard * guard) {
 }
 #endif
 
-// ggml calls abort() when this returns, so it must throw.
+// ggml calls abort() when this function returns, so it must throw.
 void on_abort(const char * message) {
     if (innermost) {
         if (can_unwind_to(innermost)) {

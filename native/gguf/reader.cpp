@@ -15,7 +15,8 @@ namespace eaglecpp {
 
 namespace fs = std::filesystem;
 
-// Ten times the count of the largest models. llama.cpp searches a list of all tensors for each tensor.
+// Maximum number of tensors, ten times that of the largest models. llama.cpp searches a list of all tensors for each
+// tensor.
 static constexpr uint64_t n_tensors_max = 1 << 14;
 
 bool is_weight_type(ggml_type type) {
@@ -69,7 +70,7 @@ void GgufReader::read_tensor_table() {
         t.n_bytes = gguf_get_tensor_size(g, i);
         const uint64_t start = gguf_get_tensor_offset(g, i);
         t.offset = data_offset + start;
-        // Written so that untrusted offsets cannot overflow.
+        // The comparisons are written so that untrusted offsets cannot overflow.
         if (data_offset > file_size_ || start > file_size_ - data_offset || t.n_bytes > file_size_ - t.offset) {
             fail(ErrorKind::gguf,
                  "%s: tensor '%s' ends at byte %llu, but the file has %llu bytes; it is truncated, download it again",
@@ -155,7 +156,7 @@ std::optional<std::vector<T>> GgufReader::find_array(const std::string & key, st
     return out;
 }
 
-// uint32 values above INT32_MAX become negative, and the callers' range checks refuse them.
+// uint32 values above INT32_MAX become negative, and the callers' range checks reject them.
 std::optional<std::vector<int32_t>> GgufReader::find_ints(const std::string & key) const {
     return find_array<int32_t>(key, {GGUF_TYPE_INT32, GGUF_TYPE_UINT32}, "an array of 32-bit integers");
 }

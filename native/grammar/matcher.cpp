@@ -15,15 +15,15 @@
 
 namespace eaglecpp {
 
-// First byte of the pieces of end tokens, which no text matches.
+// First byte of the pieces of end tokens. No text contains it.
 static constexpr char end_mark = '\xFF';
 
-// Limit of parser items. A schema has four for each optional property. In an ambiguous grammar the time per token grows
-// with their square, up to 0.1 s at this limit.
+// Maximum numbers of parser items, in general and for JSON. A schema has four items for each optional property. In an
+// ambiguous grammar the time per token grows with the square of the number of items, up to 0.1 s at the maximum.
 static constexpr size_t n_places = 1000, n_places_json = 10000;
 
-// After so many consecutive slow calls of the drafts' matcher, the next calls are skipped, so that they cost little per
-// round on average. A single slow call may have lost its core.
+// After several consecutive slow calls of the drafts' matcher, the next calls are skipped, so that on average the
+// matcher costs little per round. A single call may be slow only because another process took its core.
 static constexpr double slow_ms = 2.0, n_rest_per_ms = 8.0, n_rest_max = 1000.0;
 static constexpr int n_slow_max = 3;
 
@@ -32,7 +32,7 @@ static size_t call_tokenize(const void * user_data, const uint8_t * bytes, size_
     Tokens found;
     try {
         found = (*(const GrammarVocabulary::Tokenize *)user_data)(std::string((const char *)bytes, n_bytes));
-    } catch (...) {  // must not reach Rust
+    } catch (...) {  // no exception may reach Rust
     }
     for (size_t i = 0; i < std::min(n_max, found.size()); ++i) tokens[i] = (uint32_t)found[i];
     return found.size();
@@ -77,7 +77,7 @@ GrammarMatcher::GrammarMatcher(const std::string & text, std::shared_ptr<const G
       bits_(((size_t)vocabulary_->size() + 31) / 32),
       allowed_((size_t)vocabulary_->size()) {
     if (llg_.matcher_get_error(matcher_.get())) give_up();
-    allowed();  // the first mask takes longest
+    allowed();  // computes the first mask now, which takes longest
 }
 
 namespace {
@@ -95,7 +95,7 @@ void make_now(void * p) {
     call.matcher = Llguidance::get().new_matcher(&call.init, "lark", call.text.c_str());
 }
 
-// Runs the call on a stack that no schema overflows. Unused pages cost nothing.
+// Runs the call on a stack that no schema overflows. Unused pages of the stack cost nothing.
 bool run_on_stack(MakeCall & call) {
 #if defined(_WIN32)
     const auto run = [](void * p) -> DWORD { return make_now(p), 0; };
@@ -132,7 +132,7 @@ GrammarMatcher::Matcher GrammarMatcher::make(const std::string & text) const {
 void GrammarMatcher::give_up() const {
     const char * error = llg_.matcher_get_error(matcher_.get());
     std::string text = error ? error : "llguidance gives no reason";
-    text = text.substr(0, text.find("\n   1 |"));  // followed by the grammar as eaglecpp wrote it
+    text = text.substr(0, text.find("\n   1 |"));  // llguidance appends the grammar as eaglecpp wrote it
     fail(ErrorKind::grammar, "the grammar: %.600s", text.c_str());
 }
 
@@ -195,8 +195,8 @@ std::vector<bool> GrammarMatcher::allows_behind(const Tokens & path, const Token
     return out;
 }
 
-// Returns the longest token that is a prefix or an extension of all other allowed tokens, or -1. It ends a forced text,
-// and a longer token may replace it.
+// Returns the longest token that is a prefix or an extension of all other allowed tokens, or -1. This token is the last
+// one of a forced text; the target may choose a longer token instead.
 Token GrammarMatcher::open_end(LlgMatcher * m, bool & is_certain) {
     if (llg_.matcher_is_stopped(m)) return -1;
     if (llg_.matcher_compute_mask_into(m, bits_.data(), bits_.size() * sizeof(uint32_t)) != 0) return -1;

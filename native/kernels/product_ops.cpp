@@ -11,7 +11,8 @@ namespace eaglecpp::kernels {
 
 namespace {
 
-// With few inputs or a single row, every thread rounds for itself, which costs less than waiting for the others.
+// With few inputs or a single row, every thread rounds the rows for itself, which costs less than waiting for the other
+// threads.
 bool rounds_privately(const ggml_tensor * op) {
     constexpr int64_t n_private = 3072;
     const int64_t n_rows = ggml_nrows(op->src[1]);
@@ -24,19 +25,20 @@ int64_t n_groups(const ggml_tensor * w) {
 
 // Pieces of [0, n) for the threads of one operation, larger ones first: half of the work in one piece per thread, then
 // half of the rest, and so on. A free thread takes the next piece, so a thread that is slower for a while (shared core,
-// distant memory) does not delay the others for long. Every round has a piece of each thread's stretch of [0, n), after
-// the previous round's. So threads that keep pace continue where their weights were prefetched.
+// distant memory) does not delay the others for long. Each thread owns a stretch of [0, n), and every round has one
+// piece of each stretch, right after the piece of the previous round. So threads of equal speed continue where their
+// weights were prefetched.
 //
 // The number of taken pieces is stored in the last parameter of the node, which no product uses. It starts at 0 and
-// returns to 0 when every thread has asked once in vain. So no thread waits before it starts, and a graph can be
-// computed many times with any number of threads.
+// returns to 0 when every thread has once asked for a piece and got none. So no thread waits before it starts, and a
+// graph can be computed many times with any number of threads.
 class Pieces {
   public:
     Pieces(ggml_tensor * op, int nth, int64_t n, size_t n_bytes)
         : taken_(*(std::atomic<int32_t> *)&op->op_params[n_params - 1]), nth_(nth), n_(n) {
         for (size_t least = n_bytes_least * nth; nth > 1 && n_rounds_ < 5 && n_bytes > least; least *= 2) ++n_rounds_;
     }
-    // Returns false if none is left. Must be called until then.
+    // Returns false if no piece is left. Every thread must call it until it returns false.
     bool next(int64_t & first, int64_t & end) {
         do {
             const int32_t i = taken_.fetch_add(1, std::memory_order_relaxed);
@@ -55,7 +57,7 @@ class Pieces {
 
   private:
     static constexpr int n_params = GGML_MAX_OP_PARAMS / sizeof(int32_t);
-    static constexpr size_t n_bytes_least = 32 << 10;  // of weights per thread that make another round of pieces pay
+    static constexpr size_t n_bytes_least = 32 << 10;  // bytes of weights per thread that justify another round
     static_assert(sizeof(std::atomic<int32_t>) == sizeof(int32_t));
     std::atomic<int32_t> & taken_;
     int nth_, n_rounds_ = 1;
@@ -66,25 +68,25 @@ bool is_experts(const ggml_tensor * op) {
     return op->op == GGML_OP_MUL_MAT_ID;
 }
 
-// Matrices that a row is multiplied with.
+// Returns the number of matrices that a row is multiplied with.
 int64_t n_used(const ggml_tensor * op) {
     return is_experts(op) ? op->src[2]->ne[0] : 1;
 }
 
-// Rows of all matrices together.
+// Returns the number of rows of all matrices together.
 int64_t n_listed(const ggml_tensor * op) {
     return is_experts(op) ? op->src[2]->ne[0] * op->src[2]->ne[1] : ggml_nrows(op->src[1]);
 }
 
-// Size of a thread's lists at the end of the work buffer, where no thread can run out of memory: pointers to rows and
-// to their results, and for experts also the assignment of rows.
+// Returns the size of a thread's lists. They are pointers to rows and to their results, and for experts also the
+// assignment of rows. They lie at the end of the work buffer, so no thread has to allocate memory for them.
 size_t list_size(const ggml_tensor * op) {
     size_t n = 2 * sizeof(void *) * n_listed(op);
     if (is_experts(op)) n += 2 * sizeof(int32_t) * n_listed(op) + sizeof(int64_t) * (op->src[0]->ne[2] + 1);
     return (n + 63) / 64 * 64;
 }
 
-// Rows of activations for one matrix, and pointers to their results.
+// Rows of activations that are multiplied with one matrix, and pointers to their results.
 template <class Row>
 struct RowList {
     RowList(const ComputeParams & params, const ggml_tensor * op) {
@@ -101,8 +103,8 @@ struct RowList {
     int n = 0;
 };
 
-// Calls run(matrix index, list) for every matrix with rows: the only one, or each chosen expert. row_at(i) is row i of
-// src1.
+// Calls run(matrix index, list) for every matrix that has rows: the only matrix, or each chosen expert. row_at(i) is
+// row i of src1.
 template <class Row, class RowAt, class Run>
 void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at, const Run & run) {
     const ggml_tensor * x = op->src[1];
@@ -142,14 +144,14 @@ void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at
     }
 }
 
-// Returns true for a product whose operands suit the kernels, whatever its weights.
+// Returns true if the operands of a product suit the kernels, whatever its weights are.
 bool is_plain_product(const ggml_tensor * op) {
     if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) return false;
     const ggml_tensor * x = op->src[1];
     if (op->type != GGML_TYPE_F32 || op->nb[0] != sizeof(float)) return false;
     if (!x || x->type != GGML_TYPE_F32 || x->nb[0] != sizeof(float) || x->ne[0] != op->src[0]->ne[0]) return false;
     if (is_experts(op)) return op->src[2] && op->src[2]->type == GGML_TYPE_I32 && x->ne[3] == 1;
-    return op->src[0]->ne[2] == 1 && op->src[0]->ne[3] == 1 && op->op_params[1] == 0;  // [1]: a hint for other kernels
+    return op->src[0]->ne[2] == 1 && op->src[0]->ne[3] == 1 && op->op_params[1] == 0;  // [1]: hint for other kernels
 }
 
 }  // namespace
@@ -191,7 +193,8 @@ bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op) {
     const ggml_backend_buffer_t buffer = w->view_src ? w->view_src->buffer : w->buffer;
     if (!buffer) return false;
     const ggml_backend_buffer_usage usage = ggml_backend_buffer_get_usage(buffer);
-    // llama.cpp does not mark the buffers of LoRA factors as weights. Products with a cache read views.
+    // Returns true for weights. llama.cpp does not mark the buffers of LoRA factors as weights; products with a cache
+    // read views.
     return usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS || (usage == GGML_BACKEND_BUFFER_USAGE_ANY && !w->view_src);
 }
 
@@ -216,7 +219,7 @@ void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, 
     table.packed(w->type)->quantize(row_of<const float>(x, row) + first, n, to);
 }
 
-// Rounds all rows, including the barrier, or the thread's own copy if each thread rounds for itself.
+// Rounds all rows and waits for the other threads; or rounds the thread's own copy, if each thread rounds for itself.
 static uint8_t * round_rows(const KernelTable & table, const ComputeParams & params, const ggml_tensor * op) {
     const int64_t n_rows = ggml_nrows(op->src[1]);
     uint8_t * rounded = rounded_rows(params);
@@ -257,7 +260,7 @@ void multiply_packed(const KernelTable & table, const ComputeParams & params, gg
 void multiply_dense(const KernelTable & table, const ComputeParams & params, ggml_tensor * op) {
     const ggml_tensor *w = op->src[0], *x = op->src[1];
     const DenseProduct multiply = table.dense(w->type);
-    // Steps of eight, so that threads do not keep writing to each other's cache lines.
+    // Threads take eight outputs at a time, so that they do not keep writing to each other's cache lines.
     constexpr int64_t n_step = 8;
     RowList<float> list(params, op);
     Pieces pieces(op, params.nth, (w->ne[1] + n_step - 1) / n_step, w->nb[1] * w->ne[1] * n_used(op));

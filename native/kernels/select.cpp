@@ -12,7 +12,7 @@
 
 namespace eaglecpp::kernels {
 
-// Defined here, so that kernels can be tested without ggml's libraries.
+// The variable is defined in this file, so that kernels can be tested without ggml's libraries.
 Barrier barrier_of_ggml = nullptr;
 
 #if defined(EAGLECPP_KERNELS_X86)
@@ -26,7 +26,7 @@ const PackedProduct * products_neon_i8mm(ggml_type type);
 namespace {
 
 #if defined(EAGLECPP_KERNELS_X86)
-// cpuid leaf 7, sub-leaf 1; gcc 12's __builtin_cpu_supports has no name for it.
+// Reads cpuid leaf 7, sub-leaf 1, because __builtin_cpu_supports of gcc 12 has no name for AVX-VNNI.
 bool has_avx_vnni() {
     unsigned eax = 7, ebx = 0, ecx = 1, edx = 0;
     __asm__ volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
@@ -35,7 +35,7 @@ bool has_avx_vnni() {
 #elif defined(EAGLECPP_KERNELS_ARM)
 bool has_dot_products() {
 #if defined(__APPLE__)
-    return true;  // every 64-bit Mac
+    return true;  // every 64-bit Mac has dot products
 #elif defined(__linux__)
     constexpr unsigned long asimddp = 1UL << 20;
     return getauxval(AT_HWCAP) & asimddp;
@@ -45,7 +45,7 @@ bool has_dot_products() {
 }
 bool has_i8mm() {
 #if defined(__APPLE__)
-    int found = 0;  // from the M2 on
+    int found = 0;  // Macs have i8mm from the M2 on
     size_t n_bytes = sizeof found;
     return sysctlbyname("hw.optional.arm.FEAT_I8MM", &found, &n_bytes, nullptr, 0) == 0 && found;
 #elif defined(__linux__)

@@ -37,7 +37,7 @@ llama_context_params Context::params(const TargetOptions & options) {
                                                       : LLAMA_FLASH_ATTN_TYPE_AUTO;
     p.kv_unified = true;
     p.offload_kqv = options.offload_kqv;
-    // Otherwise a GPU without layers would still be sent every batch of 32 or more rows, including the weights.
+    // Otherwise ggml would send every batch of 32 or more rows, together with the weights, to a GPU that has no layers.
     p.op_offload = p.op_offload && options.n_gpu_layers != 0;
     p.rope_freq_base = options.rope_freq_base;
     p.rope_freq_scale = options.rope_freq_scale;
@@ -57,7 +57,7 @@ void Context::make(std::shared_ptr<const TargetModel> model, const llama_context
     }
     model_->check_servers();
     if (!ctx_) refuse(params, trail.text());
-    // Vectors are read within the graph, so their graphs are not fused.
+    // Embedders read vectors within the graph, so their graphs are not fused.
     const bool fuses = model_->uses_kernels() && !params.embeddings;
     for (ggml_backend_t backend : cpu_backends(get())) kernels::take_graphs_of(backend, fuses);
     if (!model_->is_cpu()) note_device();
@@ -108,7 +108,7 @@ void Context::decode(const llama_batch & rows, bool is_prompt) {
     fail(ErrorKind::broken, "llama_decode failed with code %d on %d rows%s", rc, rows.n_tokens, why.c_str());
 }
 
-// llama.cpp would still return the results of earlier decodes.
+// After a failed decode, llama.cpp would still return the results of earlier decodes.
 void Context::check_results() const {
     if (!has_results_) fail(ErrorKind::broken, "no logits or hidden states: the last decode failed, or none was run");
 }

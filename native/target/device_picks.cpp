@@ -11,7 +11,8 @@ namespace eaglecpp {
 
 namespace {
 
-// logits [n_vocab, n] -> ids and, if more than one is picked, logits, row by row.
+// Adds the picks to the graph: from logits [n_vocab, n] the ids and, if more than one token is picked, their logits,
+// row by row.
 void pick(ggml_context * ctx, ggml_tensor * logits, DevicePicks::Kind & kind) {
     const int64_t n_vocab = logits->ne[0], n = logits->ne[1];
     if (kind.n_top == 1) {
@@ -23,7 +24,7 @@ void pick(ggml_context * ctx, ggml_tensor * logits, DevicePicks::Kind & kind) {
 }
 
 // Returns the logits of all rows. libllama passes a view of one row of a tensor that it padded by one row. Returns null
-// if the graph looks different.
+// if the graph has another form.
 ggml_tensor * all_logits(const ggml_tensor * row) {
     ggml_tensor * padded = row->view_src;
     if (!padded || padded->op != GGML_OP_PAD) return nullptr;
@@ -51,14 +52,15 @@ void forget(llama_sampler * self) {
     kind = {kind.n_top};
 }
 
-// If a device lacked an operation, libllama would return neither tokens nor logits.
+// Returns true if the device has all operations of picks. If it lacked one, libllama would return neither tokens nor
+// logits.
 bool has_operations(ggml_backend_dev_t device, int n_top) {
     DevicePicks::Kind kind{n_top};
     constexpr int64_t n_vocab = 128 * 1024;
     const ggml_context_ptr ctx(ggml_init({16 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
     pick(ctx.get(), ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_vocab, 1), kind);
     for (const ggml_tensor * t : {kind.ids, kind.logits}) {
-        // The ids may come from more than one operation.
+        // The ids may be the result of more than one operation.
         for (; t && t->op != GGML_OP_NONE; t = t->src[0]) {
             if (!ggml_backend_dev_supports_op(device, t)) return false;
         }
@@ -98,7 +100,7 @@ bool DevicePicks::set(const SeqRange & range, int n_top) {
         const auto it = pickers_.find(id);
         if ((it == pickers_.end() ? 0 : it->second.n_top) == n_top) continue;
         llama_sampler_ptr picker = kind ? make_picker(*kind) : nullptr;
-        // Fails for tensors split over devices.
+        // llama_set_sampler fails for tensors split over devices.
         if (!guarded([&] { return llama_set_sampler(ctx_, id, picker.get()); }) && kind) return false;
         if (kind) {
             pickers_[id] = {std::move(picker), n_top};

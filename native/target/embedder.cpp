@@ -15,7 +15,8 @@ static constexpr std::array<const char *, 5> pooling_names = {"none", "mean", "c
 static constexpr int n_rows_usual = 512;
 static constexpr int n_texts_usual = 16;
 
-// llama.cpp computes the unused logits of every row: allow 64 MiB of them, but 32 or more rows.
+// Number of rows per batch. llama.cpp computes unused logits for every row: 64 MiB of logits are allowed, but at least
+// 32 rows.
 static int n_rows_with_logits(int n_vocab) {
     const int64_t n_fit = (64 << 20) / (int64_t)(sizeof(float) * std::max(1, n_vocab));
     return (int)std::clamp<int64_t>(n_fit, 32, n_rows_usual);
@@ -86,7 +87,7 @@ void Embedder::begin(std::vector<Tokens> texts) {
 }
 
 // Checks the memory for a text that is read in one batch. llama.cpp allocates unused logits of all rows, and a mask of
-// all rows for all rows; without fused attention also scores for every head.
+// n_tokens x n_tokens. Without fused attention it also allocates scores for every head.
 void Embedder::check_memory(size_t n_tokens) const {
     const uint64_t n_scores = options_.flash_attn == "off" ? (uint64_t)llama_model_n_head(model_->get()) : 1;
     const uint64_t n_needed = n_tokens * sizeof(float) * (vocab_.size() + n_values_ + n_tokens * n_scores);
@@ -98,11 +99,13 @@ void Embedder::check_memory(size_t n_tokens) const {
          n_tokens, n_needed / 1e9, n_free / 1e9);
 }
 
-// Sizes are powers of two, so that growing texts do not recreate the context each time.
+// Makes a context for n_tokens tokens. Its sizes are powers of two, so that growing texts do not recreate the context
+// each time.
 void Embedder::make_context(int n_tokens) {
     int n_room = n_rows_usual;
     while (n_room < n_tokens) n_room *= 2;
-    // llama.cpp pads the cells of a cache to that anyway, and positions beyond the table are never used.
+    // llama.cpp pads the cells of a cache to such a size anyway. Without a cache, positions beyond the model's table
+    // are never used.
     n_room_ = reads_at_once_ ? std::min(n_room, std::max(n_max_, n_tokens)) : n_room;
     llama_context_params p = Context::params(options_);
     p.n_ctx = (uint32_t)n_room_;
@@ -115,7 +118,7 @@ void Embedder::make_context(int n_tokens) {
     context_.make(model_, p);
 }
 
-// Fills the next batch: as many whole texts as fit, or a piece of one longer text alone.
+// Fills the next batch: as many whole texts as fit, or one piece of a longer text.
 void Embedder::fill() {
     batch_.clear();
     parts_.clear();
@@ -144,7 +147,7 @@ bool Embedder::step(int n_threads) {
         for (const Part & part : parts_) read(part);
         if (n_done_ == 0) llama_memory_clear(llama_get_memory(context_.get()), false);
     } catch (...) {
-        context_.free();  // its state is unknown
+        context_.free();  // the state of the context is unknown after an error
         throw;
     }
     return next_ < texts_.size();

@@ -64,7 +64,7 @@ bool ExtractedLayers::on_eval(ggml_tensor * t, bool ask, void * self) {
 }
 
 bool ExtractedLayers::copy(ggml_tensor * t, size_t layer) {
-    if (t->type != GGML_TYPE_F32 || t->ne[0] != n_embd_) return true;  // read() reports the missing rows
+    if (t->type != GGML_TYPE_F32 || t->ne[0] != n_embd_) return true;  // read() reports the rows as missing
     auto & rows = rows_[layer];
     const size_t at = rows.size();
     rows.resize(at + (size_t)ggml_nelements(t));

@@ -11,10 +11,10 @@
 
 namespace eaglecpp {
 
-// Opens the other files of a split model; only the file itself if its name does not follow llama.cpp's pattern.
+// Opens all files of a split model. If the file's name does not follow llama.cpp's pattern, opens only this file.
 ModelFiles::ModelFiles(const std::string & path) {
     parts_.emplace_back(path);
-    // llama.cpp reads it as a uint16.
+    // llama.cpp reads this number as a uint16.
     const int n = (int)std::min<uint32_t>(header().find_u32("split.count").value_or(1), UINT16_MAX);
     std::vector<char> prefix(path.size() + 1), part(path.size() + 16);
     if (n <= 1 || llama_split_prefix(prefix.data(), prefix.size(), path.c_str(), 0, n) <= 0) return;
@@ -39,7 +39,7 @@ static bool ends_with(const std::string & text, const std::string & end) {
     return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// ggml uses these numbers unchecked as indices into tables with one entry per expert.
+// Checks numbers that ggml uses without checks as indices into tables with one entry per expert.
 static void check_expert_numbers(const GgufReader & file, const TensorInfo & table, uint32_t n_experts) {
     std::vector<int32_t> numbers(table.n_bytes / sizeof(int32_t));
     file.read(table, 0, numbers.data(), numbers.size() * sizeof(int32_t));
@@ -50,12 +50,13 @@ static void check_expert_numbers(const GgufReader & file, const TensorInfo & tab
     }
 }
 
-// Tensors that llama.cpp's loader treats as optional but its graph needs in blocks with certain other tensors. Found by
-// `tests/architectures/run.py --mutations`, which removes each kind of tensor from a model of each architecture.
+// Tensors that llama.cpp's loader treats as optional but its graph needs in blocks with certain other tensors.
+// `tests/architectures/run.py --mutations` found them: it removes each kind of tensor from a model of each
+// architecture.
 struct Companion {
-    std::vector<const char *> archs;   // empty = all
-    std::vector<const char *> where;   // blocks with all of these
-    std::vector<const char *> needed;  // need one of these
+    std::vector<const char *> archs;   // architectures; empty = all
+    std::vector<const char *> where;   // applies to blocks with all of these tensors
+    std::vector<const char *> needed;  // such a block needs at least one of these tensors
 };
 
 static const std::vector<Companion> & companions() {
@@ -64,7 +65,7 @@ static const std::vector<Companion> & companions() {
         {{}, {"ffn_gate_inp.weight"}, {"ffn_down_exps.weight"}},
         {{"qwen35", "qwen35moe"}, {"ssm_out.weight"}, {"attn_qkv.weight"}},
         {{"qwen35", "qwen35moe"}, {"ssm_out.weight"}, {"attn_gate.weight"}},
-        {{"qwen3next"}, {"ssm_out.weight"}, {"attn_qkv.weight", "ssm_in.weight"}},  // the latter in old files
+        {{"qwen3next"}, {"ssm_out.weight"}, {"attn_qkv.weight", "ssm_in.weight"}},  // ssm_in.weight in old files
         {{"qwen3next"}, {"ssm_out.weight", "attn_qkv.weight"}, {"attn_gate.weight"}},
         {{"nemotron_h", "nemotron_h_moe", "granitehybrid", "falcon-h1"}, {"ssm_conv1d.weight"}, {"ssm_conv1d.bias"}},
         {{"glm-dsa"}, {"indexer.k_norm.weight"}, {"indexer.attn_q_b.weight"}},
@@ -89,7 +90,7 @@ static void check_companions(const ModelFiles & model, const std::string & arch,
     }
 }
 
-// For a matrix of a type that it only uses internally, ggml calls a missing function.
+// Checks the type of a tensor. ggml calls a missing function for a matrix of a type that it only uses internally.
 static void check_type(const GgufReader & file, const TensorInfo & tensor) {
     if (is_weight_type(tensor.type)) return;
     refuse(file, strf("tensor '%s' has type %s, which ggml cannot compute with; expected one like f16 or q8_0",
@@ -97,9 +98,9 @@ static void check_type(const GgufReader & file, const TensorInfo & tensor) {
 }
 
 // Returns true for tensors that llama.cpp adds, scales by, convolves or rotates with (see its table of tensors in
-// src/llama-arch.cpp). ggml's CPU backend does that only in F32.
+// src/llama-arch.cpp). ggml's CPU backend does these operations only in F32.
 static bool is_added(const std::string & arch, const std::string & name) {
-    // This architecture only looks up rows of it.
+    // glm5-next only looks up rows of this tensor.
     if (arch == "glm5-next" && ends_with(name, ".indexer_compressor_ape.weight")) return true;
     for (const char * part : {"norm", "sinks", "exp_probs", "lerp", "conv1d", "shortconv.conv.", "rope_f", "z_l_init",
                               "ffn.act", "time_mix_a0.", "time_mix_v0.", "time_mix_w0.", "time_mix_decay.",
@@ -185,7 +186,7 @@ void check_lora(const GgufReader & lora, const ModelFiles & target) {
     if (!std::isfinite(alpha))
         fail(ErrorKind::gguf, "%s: key 'adapter.lora.alpha' is %g, expected a number", path, alpha);
     for (const TensorInfo & t : lora.tensors()) {
-        if (ends_with(t.name, "_norm.weight")) continue;  // llama.cpp ignores them
+        if (ends_with(t.name, "_norm.weight")) continue;  // llama.cpp ignores factors of norms
         const size_t dot = t.name.rfind('.');
         const std::string name = t.name.substr(0, dot), side = dot == std::string::npos ? "" : t.name.substr(dot + 1);
         if (side != "lora_a" && side != "lora_b") {
@@ -202,13 +203,15 @@ void check_lora(const GgufReader & lora, const ModelFiles & target) {
     }
 }
 
-// For one kind of layer. head_size is 0 if layers without attention come first, so that no size is known.
+// Checks the rotated dimensions of one kind of layer. head_size is 0 if the size is unknown, because layers without
+// attention come first.
 static void check_rotated(const GgufReader & file, const std::string & key, uint32_t n, uint32_t head_size) {
     if (head_size == 0 || (n > 0 && n % 2 == 0 && n <= head_size)) return;
     refuse(file, strf("key '%s' is %u, expected an even number from 2 to the head's %u", key.c_str(), n, head_size));
 }
 
-// The sections split a position's angle between text, height, width and one more. ggml divides by their sum.
+// Checks the sections of a rotation. They split a position's angle between text, height, width and a fourth section.
+// ggml divides by their sum.
 static void check_sections(const GgufReader & file, const std::string & key) {
     const auto values = file.find_ints(key);
     const std::vector<int32_t> sections = values.value_or(std::vector<int32_t>(4, 0));
@@ -226,7 +229,7 @@ static void check_sections(const GgufReader & file, const std::string & key) {
     refuse(file, "key '" + key + "' is " + found + ", expected four sizes up to 65535, not all of the first three 0");
 }
 
-// Cached values of a layer's attention.
+// Sizes of the cached values of one layer's attention.
 struct LayerHeads {
     int64_t n_kv, key, value;
 };
@@ -256,7 +259,8 @@ CellSize cell_size(const GgufReader & header, const llama_model * model) {
     return out;
 }
 
-// llama.cpp allocates a cache of this size, however large, before it notices that the keys differ.
+// Checks the length of keys. llama.cpp allocates a cache of this size, however large, before it notices that the keys
+// have another length.
 static void check_key_length(const ModelFiles & files, const llama_model * model) {
     const GgufReader & header = files.header();
     const std::string key = header.str("general.architecture") + ".attention.key_length";
@@ -272,7 +276,8 @@ static void check_key_length(const ModelFiles & files, const llama_model * model
     }
 }
 
-// A SentencePiece vocabulary maps unknown text to byte tokens; without these llama.cpp throws.
+// Checks the tokens that the tokenizer needs. A SentencePiece vocabulary maps unknown text to byte tokens; without byte
+// tokens llama.cpp throws.
 static void check_tokenizer(const GgufReader & header, const llama_model * model) {
     const llama_vocab * vocab = llama_model_get_vocab(model);
     if (llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_SPM || !header.has("tokenizer.ggml.merges")) return;
@@ -301,7 +306,7 @@ void check_settings(const ModelFiles & files, const llama_model * model) {
     const uint32_t n_head = (uint32_t)llama_model_n_head(model);
     uint32_t head_size = n_head > 0 ? (uint32_t)llama_model_n_embd(model) / n_head : 0, n_rotated = 0;
     const std::string count = arch + ".rope.dimension_count", length = arch + ".attention.key_length";
-    // Layers with a window inherit missing values from the others.
+    // Layers with a window inherit missing values from the layers without one.
     for (const std::string window : {"", "_swa"}) {
         head_size = header.find_u32(length + window).value_or(head_size);
         n_rotated = header.find_u32(count + window).value_or(window.empty() ? head_size : n_rotated);

@@ -10,10 +10,10 @@ namespace eaglecpp {
 namespace {
 
 struct HeadRules {
-    bool has_several = false;                // llama.cpp runs several heads
+    bool has_several = false;                // llama.cpp can run several heads
     bool gives_outputs = false;              // the graph keeps only the states of output rows
     bool has_equal_sizes = false;            // llama.cpp asserts that the key length equals the head width
-    std::vector<const char *> tensors = {};  // tensors of a block that the graph needs but the loader does not
+    std::vector<const char *> tensors = {};  // tensors of a block: needed by the graph, not by the loader
 };
 
 // Tested architectures, with tiny random heads. The values are facts of llama.cpp's src/models/*.cpp.
@@ -77,7 +77,7 @@ void check_heads(const TargetModel & model) {
         refuse(strf("the file has %d heads for further tokens, but llama.cpp runs only one for '%s'", n_heads,
                     arch.c_str()));
     }
-    // For vision models; an assertion on llama.cpp's worker threads would end the process.
+    // For vision models, an assertion on llama.cpp's worker threads would end the process.
     if (arch == "glm4moe" && llama_model_rope_type(model.get()) == LLAMA_ROPE_TYPE_MROPE) {
         refuse("llama.cpp's heads of 'glm4moe' cannot rotate in several sections");
     }

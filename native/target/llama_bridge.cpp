@@ -23,7 +23,7 @@ namespace eaglecpp {
 
 namespace {
 
-// Address of an exported function; null if libllama does not export it. Converts to any function pointer.
+// Address of an exported function; null if libllama does not export it. Converts to a pointer to any type of function.
 struct Symbol {
     void * address;
     template <typename F>
@@ -32,7 +32,8 @@ struct Symbol {
     }
 };
 
-// Returns the first exported name: plain C name, Itanium mangling, Microsoft mangling.
+// Returns the address of the first of these names that is exported. The names are the plain C name, Itanium's mangled
+// name and Microsoft's.
 Symbol find(std::initializer_list<const char *> names) {
     for (const char * name : names) {
         if (void * p = kernels::symbol_beside((void *)&llama_decode, name)) return {p};
@@ -44,7 +45,8 @@ struct MemorySizes {
     size_t model, context, compute;
 };
 
-// A member function takes its object as the first argument in every ABI that llama.cpp is built for.
+// Functions that libllama exports. In every ABI that llama.cpp is built for, a member function takes its object as the
+// first argument.
 struct Functions {
     const ggml_tensor * (*get_tensor)(const llama_model *,
                                       const char *) = find({"_ZNK11llama_model10get_tensorEPKc",
@@ -52,8 +54,8 @@ struct Functions {
     ggml_backend_sched_t (*get_sched)(const llama_context *) =
         find({"_ZNK13llama_context9get_schedEv", "?get_sched@llama_context@@QEBAPEAUggml_backend_sched@@XZ"});
 
-    // Strings, vectors and maps are passed here, so libllama must use the same standard library. GNU's mangled name
-    // says which of its two string types a function returns; LLVM's name is plain.
+    // Strings, vectors and maps are passed to these functions, so libllama must use the same standard library. GNU's
+    // mangled name says which of its two string types a function returns; LLVM's name is plain.
 #if defined(_GLIBCXX_USE_CXX11_ABI) && _GLIBCXX_USE_CXX11_ABI && !defined(_GLIBCXX_DEBUG)
     static constexpr const char * tensor_map_name = "_Z29llama_internal_get_tensor_mapB5cxx11PK11llama_model";
 #elif defined(_LIBCPP_VERSION)
@@ -75,7 +77,7 @@ const Functions & llama() {
 
 }  // namespace
 
-// llama.cpp logs parts of lines; GGML_LOG_LEVEL_CONT continues the previous line.
+// llama.cpp logs parts of lines. GGML_LOG_LEVEL_CONT marks the continuation of the previous line.
 static void on_log(ggml_log_level level, const char * text, void *) {
     thread_local std::string line;
     thread_local LogLevel line_level = LogLevel::info;
@@ -102,8 +104,9 @@ void llama_start() {
     std::call_once(once, [] {
         ggml_backend_load_all();
         llama_backend_init();
-        // Before ggml decides where weights may go. Uses a separate thread, because this runs the kernels: a child
-        // forked from the calling thread would wait for OpenMP's threads (base/process.h).
+        // Installs the hook before ggml decides where weights may be stored. It runs in a separate thread, because it
+        // computes with the kernels: a child forked from the calling thread would wait for OpenMP's threads
+        // (base/process.h).
         std::thread([] { kernels::status(); }).join();
     });
 }
@@ -152,7 +155,7 @@ std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const 
 
 bool has_plain_rows(const ggml_tensor * tensor) {
     if (!tensor->buffer || !tensor->data) return false;
-    // Memory mapped from a file has a separate buffer type, which only a buffer reveals.
+    // Memory mapped from a file has a separate buffer type. Only a buffer reveals this type.
     static const ggml_backend_buffer_type_t mapped = [] {
         alignas(64) static uint8_t bytes[64];
         const ggml_backend_buffer_ptr buffer(ggml_backend_cpu_buffer_from_ptr(bytes, sizeof(bytes)));
@@ -216,7 +219,7 @@ std::vector<DeviceInfo> list_devices() {
 }
 
 bool is_on_server(ggml_backend_dev_t device) {
-    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(device);  // null of several devices as one
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(device);  // null for several devices combined into one
     return reg && std::strncmp(ggml_backend_reg_name(reg), "RPC", strlen("RPC")) == 0;
 }
 
@@ -230,11 +233,11 @@ std::vector<LostServer> lost_rpc_servers() {
 namespace {
 struct WatchedServers {
     std::mutex mutex;
-    std::vector<std::pair<LostServer, int>> all;  // with their pipes; lost once they have a reason
+    std::vector<std::pair<LostServer, int>> all;  // servers with their pipes; a server is lost once it has a reason
 };
 
 WatchedServers & watched_servers() {
-    static auto * out = new WatchedServers;  // never freed, because models of static storage may outlive it
+    static auto * out = new WatchedServers;  // never freed, because static models may outlive it
     return *out;
 }
 }  // namespace
@@ -278,7 +281,7 @@ ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {
 
 std::vector<MemoryUse> memory_use(const llama_context * ctx) {
     std::vector<MemoryUse> out;
-    // The mangled name of get_tensor_map shows libllama's standard library, the name of get_memory does not.
+    // The mangled name of get_tensor_map shows libllama's standard library. The name of get_memory does not.
     if (!llama().get_memory || !llama().get_tensor_map) return out;
     for (const auto & [buffer, sizes] : llama().get_memory(ctx)) {
         ggml_backend_dev_t device = ggml_backend_buft_is_host(buffer) ? nullptr : ggml_backend_buft_get_device(buffer);
@@ -322,7 +325,7 @@ std::vector<TensorPlace> tensor_places(int n_cpu_moe, const std::vector<std::str
             out.push_back({pattern, buffer_by_name(entry.substr(equals + 1))});
         }
     }
-    // llama.cpp: common/common.h, LLM_FFN_EXPS_REGEX
+    // From llama.cpp's common/common.h, LLM_FFN_EXPS_REGEX.
     const std::string experts = "\\.ffn_(up|down|gate|gate_up)_(ch|)exps";
     if (n_cpu_moe < 0) out.push_back({experts, ggml_backend_cpu_buffer_type()});
     for (int i = 0; i < n_cpu_moe; ++i) {

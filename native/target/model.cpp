@@ -42,7 +42,7 @@ void TargetModel::check_servers() const {
     }
 }
 
-// Sets the options for devices and memory, in the form that llama.cpp borrows.
+// Sets the parameters for devices and memory. llama.cpp borrows the memory that they point to.
 void TargetModel::set_params(const TargetOptions & options) {
     const std::string & mode = options.split_mode;
     if (mode != "layer" && mode != "row" && mode != "tensor" && mode != "none") {
@@ -56,7 +56,7 @@ void TargetModel::set_params(const TargetOptions & options) {
         split_ = options.tensor_split;
         split_.resize(llama_max_devices(), 0.0f);
     }
-    // Experts of missing layers would only be searched in vain.
+    // A larger number would only add patterns for layers that do not exist.
     const int n_cpu_moe = std::min(options.n_cpu_moe, (int)llama_max_tensor_buft_overrides());
     places_ = tensor_places(n_cpu_moe, options.override_tensor);
     for (const TensorPlace & place : places_) overrides_.push_back({place.pattern.c_str(), place.buffer});
@@ -177,7 +177,8 @@ void TargetModel::attach_lora(llama_context * ctx) const {
     }
 }
 
-// Returns the text that `call` writes into a buffer of a given size, or "" without one. `call` returns the length.
+// Returns the text that `call` writes into a buffer of a given size, or "" if there is no text. `call` returns the
+// text's length.
 template <typename Call>
 static std::string text_of_meta(Call && call) {
     const int n = call(nullptr, 0);
@@ -212,7 +213,7 @@ const ggml_tensor * TargetModel::embedding() const {
 const ggml_tensor * TargetModel::head() const {
     const auto own = model_tensors(model_.get(), "output.weight");
     if (!own.empty()) return own.front();
-    // If llama.cpp stores tied embeddings twice, the copy that is not used for look-ups serves as the head.
+    // If llama.cpp stores tied embeddings twice, the head is the copy that is not used for look-ups.
     const ggml_tensor * rows = embedding();
     for (const ggml_tensor * t : model_tensors(model_.get(), "token_embd.weight")) {
         if (t != rows) return t;

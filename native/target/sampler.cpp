@@ -40,7 +40,7 @@ void Sampler::add(llama_sampler * s) {
     llama_sampler_chain_add(chain_.get(), s);
 }
 
-// Order and omissions as in llama.cpp's common/sampling.cpp.
+// Builds the chain with the order and the omissions of llama.cpp's common/sampling.cpp.
 void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, int n_ctx) {
     chain_.reset(llama_sampler_chain_init(llama_sampler_chain_default_params()));
     std::vector<llama_logit_bias> biases;
@@ -94,8 +94,8 @@ void Sampler::add_infill(const llama_vocab * vocab) {
     add(llama_sampler_init_infill(vocab));
 }
 
-// XTC, temperature and the draw. In a coupled chain they stay outside llama.cpp's chain, because both XTC's random
-// decision and the draw use our noise.
+// Adds XTC, temperature and the draw. In a coupled chain these three are not part of llama.cpp's chain, because XTC's
+// random decision and the draw use our noise.
 void Sampler::add_draw(const SamplingParams & p) {
     const bool has_xtc = p.xtc_probability > 0.0f;
     const auto temperature = [&] {
@@ -121,11 +121,11 @@ void Sampler::accept_prompt(const Tokens & prompt) {
     }
 }
 
-// Runs the chain over all candidates, or only the allowed tokens of the grammar if is_bound is set.
+// Runs the chain over all candidates or, if is_bound is set, over only the tokens that the grammar allows.
 Token Sampler::apply(const float * logits, bool is_bound, const Noise & noise) {
     if (only_draws_ && !is_bound) return noise.choose(logits, n_vocab_, 1.0 / coupled_->temperature);
-    // Top-k keeps few tokens of the vocabulary. Finding these first avoids llama.cpp's copy of all logits. Ties are
-    // then in index order; llama.cpp's order of ties depends on its sort.
+    // Top-k keeps few tokens of the vocabulary. Finding these first avoids llama.cpp's copy of all logits. Equal logits
+    // are then in index order; llama.cpp's order of equal logits depends on its sort.
     const bool can_cut = n_first_ > 0 && n_first_ < n_vocab_ && !is_bound;
     data_.clear();
     if (can_cut) {
@@ -149,7 +149,7 @@ Token Sampler::apply(const float * logits, bool is_bound, const Noise & noise) {
     return choose(all, noise);
 }
 
-// Returns the token that the chain chooses from these candidates.
+// Returns the token that the chain chooses from the candidates `all`.
 Token Sampler::choose(llama_token_data_array & all, const Noise & noise) {
     llama_sampler_apply(chain_.get(), &all);
     if (coupled_) return draw(all, noise);
@@ -174,9 +174,9 @@ Token Sampler::sample(const float * logits, Pos pos) {
     const Noise noise(coupled_ ? coupled_->seed : 0, pos);
     const Token token = apply(logits, /*is_bound=*/false, noise);
     if (!grammar_) return token;
-    // Most sampled tokens match the grammar, and checking one costs far less than filtering all. So, like llama.cpp,
-    // reject and resample. The second draw must be independent of the first: otherwise tokens that only enter the top k
-    // through the grammar would be too frequent.
+    // Most sampled tokens match the grammar, and checking one token costs far less than filtering all. So, like
+    // llama.cpp, this code rejects a token that does not match and samples again. The second draw must be independent
+    // of the first: otherwise tokens that only enter the top k through the grammar would be too frequent.
     if (grammar_->allows(token)) return token;
     return apply(logits, /*is_bound=*/true, noise.second());
 }

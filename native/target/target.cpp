@@ -18,12 +18,13 @@
 
 namespace eaglecpp {
 
-// Number of rows from which ggml's CPU attention works in tiles, unless our kernel is used.
+// ggml's CPU attention works in tiles from this number of rows on, unless our kernel is used.
 static constexpr int n_rows_tiled = 64;
 // Maximum number of cells of all conversations. It exceeds any machine's memory, and values computed from it
 // (positions, padded sizes) fit into 32 bits.
 static constexpr int64_t n_cells_max = 1 << 30;
-// Prompt rows that share batches with generating conversations, relative to a slice.
+// Number of prompt rows that share batches with generating conversations: a slice divided by slice_share, within
+// n_shared_min and n_shared_max.
 static constexpr int slice_share = 4, n_shared_min = 16, n_shared_max = 128;
 
 int n_physical_cores() {
@@ -40,7 +41,7 @@ int n_physical_cores() {
     }
 #endif
     if (!cores.empty()) n_logical = (int)cores.size();
-    // Threads wait for each other, so a thread stopped by the quota stops all of them.
+    // Threads wait for each other, so a thread that the quota stops makes all of them wait.
     return std::max(1, (int)std::min((double)n_logical, cgroup_cpus()));
 }
 
@@ -51,7 +52,7 @@ static void check_range(const char * name, int64_t found, int64_t low, int64_t h
     }
 }
 
-// Checks the options before anything is loaded.
+// Checks the options before anything is loaded, and returns them.
 static TargetOptions checked(TargetOptions options) {
     check_not_forked("the target cannot be loaded");
     check_range("n_sequences", options.n_sequences, 1, (int64_t)llama_max_parallel_sequences());
@@ -73,8 +74,8 @@ Target::Target(TargetOptions options)
         const int n_max = std::max(0, options_.n_ubatch / options_.n_sequences - 2);
         options_.n_draft_max = model_->has_state() ? 0 : std::min(options_.n_draft_max, n_max);
     }
-    // With a recurrent state, every draft needs a copy of the state. With several conversations, every draft needs
-    // logits in each of them.
+    // n_draft_more is not used with a recurrent state, because every draft node needs a copy of the state. It is not
+    // used with several conversations, because every draft node needs logits in each of them.
     if (!model_->has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
         options_.n_draft_max += options_.n_draft_more;
     }
@@ -92,15 +93,15 @@ Target::Target(TargetOptions options)
     }
     options_.n_batch = std::max(1, std::min(options_.n_batch, options_.n_ctx));
     n_slice_ = options_.n_batch;
-    // A tree must fit into one ubatch, because llama.cpp shows a node only cells of earlier ubatches and its own.
-    // Shared prompts must fit as well, so that they are read alongside trees of any size.
+    // A tree must fit into one ubatch, because a node only sees cells of earlier ubatches and of its own ubatch in
+    // llama.cpp. Shared prompts must fit into the same ubatch, so that they can share a batch with trees of any size.
     const int n_rows_max = options_.n_sequences * (options_.n_draft_max + 1) + n_shared_rows();
     options_.n_batch = std::max(options_.n_batch, n_rows_max);
     const int n_ubatch = std::max(1, std::min(options_.n_ubatch, n_slice_));
     options_.n_ubatch = std::max(n_ubatch, n_rows_max);
     // A GPU queues the whole slice, unless a tree needs larger batches than prompts have.
     n_prompt_rows_ = model_->is_cpu() || options_.n_ubatch > n_ubatch ? n_ubatch : n_slice_;
-    // A tree of n nodes has up to n leaves; further ids would only cost memory.
+    // A tree of n nodes has up to n leaves; more ids would only cost memory.
     options_.n_leaves_max =
         model_->supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
     choose_attention();
@@ -122,10 +123,10 @@ void Target::set_cells() {
     }
 }
 
-// On the CPU a row must have the same bits in a batch of any size, or drafting would change the text. Our kernel
-// ensures that for the cache types it reads, and so does fused attention in ggml's reference version. Without both,
-// only plain attention over F32 caches does. Over F16 caches, its product of one row rounds the query while the product
-// of several rows does not; in an 8-bit target that changes a logit by about 0.01.
+// Chooses the attention. On the CPU a row must have the same bits in a batch of any size, or drafting would change the
+// text. Our kernel ensures this for the cache types that it reads. So does ggml's reference version of fused attention.
+// If neither can be used, only plain attention over F32 caches ensures it. Over F16 caches, the product of one row
+// rounds the query and the product of several rows does not, which changes a logit of an 8-bit target by about 0.01.
 void Target::choose_attention() {
     bool has_kernel = model_->is_cpu() && model_->uses_kernels();
     for (const std::string & type : {options_.type_k, options_.type_v}) {
@@ -161,7 +162,7 @@ llama_context_params Target::context_params() const {
                                                                         : LLAMA_FLASH_ATTN_TYPE_AUTO;
     p.type_k = type_by_name(options_.type_k);
     p.type_v = type_by_name(options_.type_v);
-    // Snapshots for rolling back recurrent states; other architectures ignore this.
+    // Number of snapshots for rolling back recurrent states; other architectures ignore it.
     if (model_->has_state()) p.n_rs_seq = (uint32_t)options_.n_draft_max;
     return p;
 }
@@ -177,7 +178,7 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
     make_context();
     if (!context_.generates()) {
         only_embeds_ = true;
-        // Positions are usually rows of a table.
+        // In most embedding models, a position is a row of a table, which limits the context.
         const int n_ctx_train = llama_model_n_ctx_train(model_->get());
         if (n_ctx_train > 0) options_.n_ctx = std::min(options_.n_ctx, n_ctx_train);
         context_.free();
@@ -188,7 +189,7 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
         fail(ErrorKind::value, "%s: n_ctx is %d, but this model's table has %lld positions; lower n_ctx",
              options_.path.c_str(), options_.n_ctx, (long long)table->ne[1]);
     }
-    // Only a context shows if llama.cpp keeps past states of this architecture.
+    // Only a context shows whether llama.cpp keeps past states of this architecture.
     if (model_->has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(context()) == 0) {
         if (options_.separate_caches) {
             fail(ErrorKind::unsupported,
@@ -202,13 +203,13 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
     }
     guarded([&] { extracted_layers_->attach(context()); });
     cells_.attach(context());
-    // Reading the very last layer requires the output of every prompt row.
+    // Devices cannot pick if the very last layer is read, because reading it requires the output of every prompt row.
     ggml_backend_dev_t device = extracted_layers_->needs_all_outputs() ? nullptr : model_->output_device();
-    // Over a network, each row's picks would need a round trip.
+    // On an RPC server, each row's picks would need a round trip over the network.
     picks_ = DevicePicks(device && is_on_server(device) ? nullptr : device, vocab_.size());
     picks_.attach(context());
     if (extracted_layers_->mode() == ExtractedLayers::Mode::cb_eval) {
-        // Finds out now, not in the middle of a text, if the graph names its layers.
+        // A trial run shows now, not in the middle of a text, whether the graph names its layers.
         TargetBatch probe;
         probe.add(0, 0, cells_.seqs(0), true);
         decode(probe);

@@ -19,7 +19,7 @@
 
 namespace eaglecpp {
 
-// Returns a lazily made value. Another thread may make the same value at the same time.
+// Returns a value that is made at the first call. Another thread may make the same value at the same time.
 template <typename T, typename Make>
 static std::shared_ptr<const T> made_once(std::shared_ptr<const T> & kept, Make && make) {
     std::shared_ptr<const T> found = std::atomic_load(&kept);
@@ -48,7 +48,7 @@ static std::string piece_of(const llama_vocab * vocab, Token token, bool special
         32, [&](char * to, int32_t n) { return llama_token_to_piece(vocab, token, to, n, 0, special); });
 }
 
-// A special token, or the text between two of them: text[begin, end). token: -1 for text.
+// Part of a text, text[begin, end): a special token, or the text between two special tokens (token = -1).
 struct TextPart {
     size_t begin, end;
     Token token;
@@ -59,7 +59,7 @@ class SpecialTokens {
   public:
     explicit SpecialTokens(const llama_vocab * vocab);
 
-    // Returns false if the tokenizer adds to each part something that depends on other parts.
+    // Returns false if the tokenizer adds something to each part that depends on other parts.
     bool knows_parts() const { return knows_parts_; }
 
     // Splits a text as llama.cpp's tokenizer_st_partition does. Text parts are tokenised independently, so the tokens
@@ -71,12 +71,12 @@ class SpecialTokens {
     struct Special {
         std::string text;
         Token token;
-        bool is_hidden;  // unless special tokens are parsed
+        bool is_hidden;  // not found in a text unless special tokens are parsed
         bool strips_left, strips_right;
     };
 
     const llama_vocab * vocab_;
-    std::vector<Special> specials_;  // in llama.cpp's order
+    std::vector<Special> specials_;  // the special tokens in llama.cpp's order
     bool knows_parts_ = true;
 };
 
@@ -101,7 +101,7 @@ std::optional<std::vector<TextPart>> SpecialTokens::parts(std::string_view text,
                                                           size_t n_max) const {
     std::vector<TextPart> parts, next;
     if (!text.empty()) parts.push_back({0, text.size(), -1});
-    // Most special tokens do not occur. One pass over the pairs of bytes in the text excludes them.
+    // Most special tokens do not occur in a text. One pass over the text's pairs of bytes excludes these tokens.
     std::bitset<1 << 16> pairs;
     const auto pair = [](std::string_view s, size_t i) {
         return (size_t)(unsigned char)s[i] << 8 | (unsigned char)s[i + 1];
@@ -144,7 +144,7 @@ std::optional<std::vector<TextPart>> SpecialTokens::parts(std::string_view text,
 #if defined(_WIN32)
 template <typename F>
 static void on_stack_for(const std::string &, F && f) {
-    f();  // Microsoft's std::regex throws at the end of the stack
+    f();  // Microsoft's std::regex throws an exception at the end of the stack
 }
 #else
 // The pre-tokenizers of many models (Mistral, DeepSeek, GPT-4o) use std::regex, which recurses at least once per
@@ -154,7 +154,8 @@ static constexpr size_t n_stack_per_char = 2048;
 static constexpr size_t n_stack_default = 1 << 22;
 static constexpr size_t n_stack_max = (size_t)1 << 32;
 
-// Longest run without a line break, or of white space. No pattern matches more than one of each.
+// Returns the length of the longest run without a line break, or of white space. No pattern matches more than one such
+// run.
 static size_t longest_run(const std::string & text) {
     size_t longest = 0, line = 0, blank = 0;
     for (const char c : text) {
@@ -192,7 +193,7 @@ static void on_stack_for(const std::string & text, F && f) {
     pthread_attr_t attributes;
     pthread_t thread;
     pthread_attr_init(&attributes);
-    constexpr size_t n_page = 64 << 10;  // macOS refuses parts of a page
+    constexpr size_t n_page = 64 << 10;  // macOS does not accept parts of a page
     int failed = pthread_attr_setstacksize(&attributes, (n_stack_default + n_stack + n_page - 1) / n_page * n_page);
     if (!failed) failed = pthread_create(&thread, &attributes, &run_and_catch<F>, &job);
     pthread_attr_destroy(&attributes);
@@ -222,21 +223,21 @@ static Tokens tokens_of(const llama_vocab * vocab, const std::string & text, boo
     });
 }
 
-// Returns true if a text certainly has more than n_max tokens, judged by its beginning: in most texts a token has fewer
-// than 16 bytes. The rest of the text may merge a few of the last tokens of the beginning, but hardly ever across a
+// Returns true if the beginning of a text shows that the text has more than n_max tokens: in most texts a token has
+// fewer than 16 bytes. The rest of the text may change a few of the beginning's last tokens, but hardly ever across a
 // line end.
 static bool exceeds(const llama_vocab * vocab, const std::string & text, bool parse_special, size_t n_max) {
     const size_t n_sure = n_max + 16;
     for (size_t n_bytes = 16 * n_sure; n_bytes < text.size(); n_bytes *= 4) {
         size_t end = text.rfind('\n', n_bytes - 1) + 1;
         if (end == 0) end = n_bytes;
-        while (end > 0 && ((unsigned char)text[end] & 0xc0) == 0x80) --end;  // inside a character
+        while (end > 0 && ((unsigned char)text[end] & 0xc0) == 0x80) --end;  // not inside a character
         if (tokens_of(vocab, text.substr(0, end), false, parse_special).size() > n_sure) return true;
     }
     return false;
 }
 
-// llama.cpp asserts that the tokens exist that its tokenizers add around a text.
+// Checks the tokens that tokenizers add around a text. llama.cpp asserts that they exist.
 static void check_borders(const llama_vocab * vocab) {
     const bool is_wpm = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_WPM;
     const auto check = [](bool is_needed, Token token, const char * key) {
@@ -307,7 +308,8 @@ std::string Vocabulary::piece(Token token, bool special) const {
 
 // Returns the tokens of a text that is part of a longer text.
 static Tokens tokens_within(const llama_vocab * vocab, const std::string & text) {
-    // Some tokenizers add a space before a text. This character merges with no other.
+    // Some tokenizers add a space before a text. This character is put before the text, because no other character
+    // merges with it.
     static const std::string before = "\x02";
     const Tokens skipped = tokens_of(vocab, before, false, true);
     Tokens out = tokens_of(vocab, before + text, false, true);
