@@ -67,8 +67,8 @@ constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
 constexpr double rate_slow = 0.06;   // learning rate of the slowdown
 constexpr double share_rate = 0.05;  // learning rate of each size's share of the runs
-constexpr double jump_min = 0.2;     // median residual that counts as a change of the machine...
-constexpr double jump_noise = 3.0;   // ... if it also exceeds this multiple of the mean residual
+constexpr double jump_min = 0.2;     // smallest median residual that counts as a change of the machine
+constexpr double jump_noise = 3.0;   // it must also exceed this multiple of the mean residual
 constexpr int n_settled = 3;         // samples in this process that settle a price
 constexpr int n_outliers_max = 3;    // more consecutive outliers mean a new price, not a stall
 constexpr double ms_least = 1e-6, ms_max = 1e7;

@@ -219,8 +219,8 @@ class CostTable {
     // Sets the time of a change of batch size until one is measured.
     void assume_change(double ms) { change_ = ms; }
 
-    // Number of slow batches after the batch size changed on a device. The device builds the graph in the first one and
-    // captures it in the second.
+    // Number of slow batches after the batch size changed on a device. The device builds the graph in the first batch
+    // and captures it in the second batch.
     static constexpr int n_slow = 2;
 
     // Learns from the i-th consecutive batch of n_rows rows, counted from 1. The first n_first batches measure the time

@@ -26,7 +26,8 @@ class Noise {
     // The noise g of `token`, between -3.8 and 45.1.
     double gumbel(Token token) const;
 
-    // An upper bound of gumbel(token) that is much cheaper to compute; less than 0.7 above it for noises from 1 to 10.
+    // An upper bound of gumbel(token), which is much cheaper to compute. It exceeds noises from 1 to 10 by less than
+    // 0.7.
     double bound(Token token) const;
 
     // A number in [0, 1) for other decisions at this position. It is independent of all gumbel() values.

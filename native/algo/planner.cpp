@@ -582,7 +582,8 @@ void Planner::end_round(double verify_ms, double round_ms) {
     settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
     learn_decode(n_alike_, n_rows_, verify_ms);
     costs_.learn_host(!is_target_only, round_ms - verify_ms - round_draft_ms_);
-    // A fixed strategy in the batch prevents target-only rounds, so the other conversations do not wait for one.
+    // A fixed strategy in the batch prevents target-only rounds, so the other conversations do not wait for such a
+    // round.
     const bool is_drafted = n_rows_ > n_roots_;
     if (is_drafted && !is_calibrating_) {
         ++n_since_target_only_;

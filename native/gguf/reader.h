@@ -29,7 +29,8 @@ struct TensorInfo {
 // dequantise. Returns false for integers and for the quantised types of activations.
 bool is_weight_type(ggml_type type);
 
-// Return true for block drafters, and for all drafters that read the target's hidden states (EAGLE and block drafters).
+// is_block_arch() returns true for block drafters. reads_hidden_states() returns true for all drafters that read the
+// target's hidden states: EAGLE and block drafters.
 inline bool is_block_arch(const std::string & architecture) {
     return architecture == "dflash" || architecture == "dflash_ex";
 }

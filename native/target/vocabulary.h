@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The target's tokens: text to ids and back. Thread-safe.
+// Converts texts to token ids and back, with the target's vocabulary. Thread-safe.
 #pragma once
 
 #include <llama.h>
@@ -15,7 +15,8 @@ namespace eaglecpp {
 
 class SpecialTokens;
 
-// Threads share it: lazily made members are exchanged atomically, which a copy would not do.
+// Not copyable, because threads share it: they exchange members that are made at their first use atomically, and a copy
+// would not.
 class Vocabulary : Pinned {
   public:
     explicit Vocabulary(const llama_model * model);
@@ -23,16 +24,16 @@ class Vocabulary : Pinned {
     const llama_vocab * get() const { return vocab_; }
     int size() const { return llama_vocab_n_tokens(vocab_); }
 
-    // Returns the ids that llama.cpp gives for the text, in time linear in its length, not quadratic. Returns nullopt
-    // if there are more than n_max ids, which is found before most of the work. Error(value | out_of_memory) for a text
-    // that cannot be tokenised.
+    // Returns the ids that llama.cpp gives for the text. The time is linear in the text's length, not quadratic.
+    // Returns nullopt if there are more than n_max ids; most of the work is then skipped. Error(value | out_of_memory)
+    // for a text that cannot be tokenised.
     std::optional<Tokens> tokenize(const std::string & text, bool add_special, bool parse_special, int n_max) const;
 
     std::string detokenize(const Tokens & tokens, bool remove_special, bool special) const;
     std::string piece(Token token, bool special) const;
-    // Vocabulary for grammars, made at the first call.
+    // Returns the vocabulary for grammars, which is made at the first call.
     std::shared_ptr<const GrammarVocabulary> for_grammars() const;
-    // Error(value) if any id is outside the vocabulary.
+    // Raises Error(value) if any id is outside the vocabulary.
     void check(const Tokens & tokens) const;
     bool is_eog(Token token) const { return llama_vocab_is_eog(vocab_, token); }
 
