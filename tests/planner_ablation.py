@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Measures each rule of the planner: runs the simulator of its tests with one rule off at a time.
+"""Measures each rule of the planner: runs the simulator of the planner's tests with one rule off at a time.
 
     python tests/planner_ablation.py [--seeds 16] [--rules REGEX] [--source FOLDER]
 
-The rules are listed in tests/planner_rules.toml. Prints for each the change of the mean speed over the scenes
-of test_planner_scenarios, over the published curves of benchmarks/planner_curves.cpp, and over both; the
-largest loss of a scene; and the number of runs in which a window of 512 tokens fell below its bound. --source
-adds a row for the unmodified planner of another checkout.
+The rules are listed in tests/planner_rules.toml. For each rule, the program prints the change of the mean
+speed over the scenes of test_planner_scenarios, over the published curves of benchmarks/planner_curves.cpp,
+and over both; the largest loss of a scene; and the number of runs in which a window of 512 tokens fell below
+its bound. --source adds a row for the unmodified planner of another checkout.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Runs = dict[str, list[tuple[float, bool]]]
 
 
 def build(source: Path, folder: Path, rules: list[dict[str, str]]) -> list[Path]:
-    """Copies a checkout, adds a switch for each rule, and builds both programs."""
+    """Copies a checkout, adds a switch for each planner rule, and builds both test programs."""
     for part in PARTS:
         to = folder / part
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,8 @@ def measure(programs: list[Path], n_seeds: int, rule: int = -1) -> Runs:
     running = [subprocess.Popen(c, stdout=subprocess.PIPE, text=True, env=environment) for c in commands]
     found: Runs = defaultdict(list)
     for i, process in enumerate(running):
-        for line in process.communicate()[0].splitlines()[i:]:  # the curves print a header
+        # the program prints the curves first, with a header
+        for line in process.communicate()[0].splitlines()[i:]:
             fields = line.split("\t")
             name, values = (", ".join(fields[:3]), fields[3:6]) if i else (fields[0], fields[1:])
             speed, window, bound = map(float, values)

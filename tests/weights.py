@@ -2,9 +2,9 @@
 """Counts the lines of code of each top folder against a budget: python tests/weights.py
 
 Blank lines, comments, docstrings and vendored files do not count. A folder over its budget fails
-`tests/run.py lint`. Packages are listed for information only: budgets for each made people save lines inside
-functions. Budgets should only go down: a new feature names what it removes. To raise one, write the reason
-next to it.
+`tests/run.py lint`. Packages are listed for information only, because a budget for each package made people
+save lines inside functions. Budgets should only go down: a new feature names what it removes. To raise one,
+write the reason next to it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
-    "native": 17_300,  # goal 15,800. llguidance took 500 lines; forced drafts and rare faults added as many
+    # Goal: 15,800 lines. llguidance took 500 lines, and forced drafts and rare faults as many.
+    "native": 17_300,
     "eaglecpp": 25_350,  # goal 22,000. Issues 69 to 74: families of calls, images, /api/create, launch
     "convert": 4_650,  # goal 4,500. Unknown keys are refused; ten more variants of checkpoints
-    "tests": 36_250,  # goal 30,000. Raised by 250: forced drafts, strict, cancelled loads
+    # Goal: 30,000 lines. Raised by 250 for forced drafts, strict schemas and cancelled loads.
+    "tests": 36_250,
     "benchmarks": 4_800,  # goal 4,800: one runner with contestants (speed.py)
 }
 PACKAGES = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Draft logits, states and K/V of the native drafter against PyTorch, for every switch."""
+"""Compares draft logits, states and K/V of the native drafter with PyTorch, for every switch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_known_mistake_is_detected(mistake: Callable[[Reference], None], both:
 @pytest.mark.parametrize("kernels", ["on", "off"])
 @pytest.mark.parametrize("name", [*LATENT, "latent-wide-values", "wide-heads"])
 def test_fused_attention_equals_the_reference(name: str, kernels: str, both: MakeBoth) -> None:
-    """With latent attention the fused form has no cache of values: they are a part of the keys."""
+    """With latent attention, the fused form has no cache of values, because values are a part of the keys."""
     it = both(CASES[name])
     native = it.native_of(flash_attn="on", kernels=kernels)
     assert native.info["flash_attn"]
@@ -113,7 +113,9 @@ def test_a_window_can_be_set_when_the_drafter_is_opened(name: str, both: MakeBot
 
 @pytest.mark.parametrize("name", CASES)
 def test_committed_rows_equal_the_reference(name: str, both: MakeBoth) -> None:
-    """Without output, as in a prompt, the last layer and everything that only it reads stop early."""
+    """For rows without output, as in a prompt, the last layer and all operations that only it needs stop
+    early.
+    """
     it = both(CASES[name])
     features, tokens = random_rows(it.shape, N_ROWS)
     start = 0
@@ -139,7 +141,9 @@ def test_committed_rows_equal_the_reference(name: str, both: MakeBoth) -> None:
 @pytest.mark.parametrize("n_accepted", range(6))
 @pytest.mark.parametrize("name", REPAIRED)
 def test_rows_after_a_round_equal_a_fresh_prefill(name: str, n_accepted: int, both: MakeBoth) -> None:
-    """Draft rows are made from the drafter's own guesses; none may survive the commit of true features."""
+    """Draft rows are computed from the drafter's own guesses. No draft row may survive the commit of true
+    features.
+    """
     it = both(CASES[name])
     features, tokens = random_rows(it.shape, N_ROWS)
     n_before = 30

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Properties of every Modelfile: reading undoes printing, unless printing is refused; reading accepts any
-text or points at the error.
+"""Properties of every Modelfile: a printed Modelfile reads back as the same value, unless printing is
+refused. Reading accepts a text, or the error names the position of the mistake.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ files = st.lists(st.sampled_from(LINES)).map("".join).map("FROM a\n{}".format)
 @settings(max_examples=500)
 @given(commands | pragmas)
 def test_reading_undoes_printing_or_it_is_refused(made: Command) -> None:
-    """One message at a time, since a single one that cannot be written would refuse all."""
+    """Tests one message at a time, because a single message that cannot be written would refuse all of
+    them.
+    """
     is_pragma = made.name in PRAGMAS
     written = [Command("model", "a")] if is_pragma else [Command("model", "a"), made]
     said = [made] if is_pragma else []
@@ -61,7 +63,7 @@ def test_reading_undoes_printing_or_it_is_refused(made: Command) -> None:
     )
 )
 def test_only_unprintable_modelfiles_are_refused(value: str) -> None:
-    """Only a line that ends in triple quotes, other than the last, cannot be written."""
+    """Only a line that ends in triple quotes cannot be written, unless it is the last line."""
     closes = any(line.rstrip(" \t").endswith('"""') for line in value.split("\n")[:-1])
     try:
         text = format([Command("model", "a"), Command("system", value)])

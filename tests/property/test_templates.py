@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Any text as a template is rendered within its bounds, or refused with a TemplateError."""
+"""For any text, rendering it as a template stays within the limits or raises TemplateError."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ JINJA = [
 
 
 def sources(parts: list[str]) -> st.SearchStrategy[str]:
-    """Strategy for one of these parts, or several, whole and cut, and any text."""
+    """Hypothesis strategy: one or several of these parts of templates, whole or cut, or any text."""
     cut = st.builds(lambda part, n: part[:n], st.sampled_from(parts), st.integers(0, 90))
     many = st.lists(st.sampled_from(parts) | cut | st.text(max_size=8), max_size=8).map("".join)
     return st.sampled_from(parts) | many
@@ -64,7 +64,7 @@ def sources(parts: list[str]) -> st.SearchStrategy[str]:
 
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets bounds that a template of a few words can reach."""
+    """Sets limits so low that a template of a few words can reach them."""
     for name, bound in (("MAX_SECONDS", 1.0), ("MAX_CHARS", 1 << 18), ("MAX_BYTES", 4 << 20)):
         monkeypatch.setattr(bounds, name, bound)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Models of several layers: for any names, kinds, digests and order, files appear only in the store's views,
-and nothing outside changes.
+and files outside the store do not change.
 """
 
 from __future__ import annotations

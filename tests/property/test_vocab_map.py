@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Every increasing choice of target tokens survives every form of storage; any other map is refused."""
+"""Every increasing list of target tokens is read back from every form of storage. Any other map is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from eaglecpp.convert.vocab_map import absolute_ids
 
 @st.composite
 def choices(draw: st.DrawFn) -> tuple[np.ndarray, int]:
-    """Draws increasing target ids and the size of the target vocabulary, smaller than it."""
+    """Draws increasing target ids, and a size of the target vocabulary that is larger than these ids."""
     n_target = draw(st.integers(2, 200))
     ids = draw(st.sets(st.integers(0, n_target - 1), min_size=1, max_size=n_target - 1))
     return np.array(sorted(ids), np.int64), n_target
@@ -39,7 +41,9 @@ def test_a_mask_with_offsets_with_ids_or_alone(
 
 @given(choices())
 def test_a_table_alone_is_read_correctly_or_refused(choice: tuple[np.ndarray, int]) -> None:
-    """Offsets repeat between neighbours; without a repeat two interpretations are possible."""
+    """In a table of offsets, neighbours can have equal values. Without equal neighbours, the table could
+    contain ids or offsets.
+    """
     ids, n_target = choice
     d2t, _ = stored(ids, n_target)
     ambiguous = ids.size == np.unique(d2t).size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""AsyncEngine: many tasks over one engine thread, each with the text that it gets alone."""
+"""AsyncEngine: many tasks share one engine thread, and each gets the text that it gets alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from helpers.models import Models
 from helpers.script import run_script
 
 PROMPTS = ("ab cd ef", "gh ij", "ab cd kl mn", "op", "ab")
-# two thousand ways to match each a, each followed by a rule that is too wide for the matcher
+# two thousand ways to match each a; after each way comes a rule that is too wide for the matcher
 WIDE = '\nwide ::= "(" wide ")" | ' + '"a"? ' * 1200
 TEXT = "ab cd ef gh ij"
 OPTIONS: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 3, "strategy": "chain:3"}
@@ -152,7 +152,9 @@ def test_an_open_engine_ends_quietly_with_the_process(what: str, models: Models)
 
 
 def test_a_stuck_engine_does_not_keep_the_process() -> None:
-    """Stuck in a call to another machine, for example."""
+    """An engine that is stuck, for example in a call to another machine, does not keep the process from
+    ending.
+    """
     assert run_script(LEFT_OPEN, "stuck", "").returncode == 0
 
 
@@ -206,7 +208,9 @@ def test_calls_of_an_engine_that_fails_to_open_end() -> None:
 
 @pytest.mark.parametrize("n_parallel", [3, 2])
 def test_a_common_beginning_of_prompts_is_read_once(n_parallel: int, models: Models) -> None:
-    """Also for simultaneous prompts, and if one of them has to wait for a slot."""
+    """The common beginning is read once, also for simultaneous prompts, and if one of them has to wait for a
+    slot.
+    """
     prompts = ["ab cd ef gh " * 6 + end for end in ("ij", "kl mn", "op")]
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
         n_shared = len(engine.tokenize(prompts[0][:-2]))
@@ -230,7 +234,9 @@ def test_a_common_beginning_of_prompts_is_read_once(n_parallel: int, models: Mod
 
 @pytest.mark.parametrize("draft", [True, False])
 def test_a_swapped_out_conversation_continues_unchanged(draft: bool, models: Models) -> None:
-    """Three conversations share one slot in turns; texts and drafts equal those in a slot of their own."""
+    """Three conversations share one slot in turns; each has the texts and drafts that it has in a slot of its
+    own.
+    """
     greedy = OPTIONS | {"temperature": 0.0} if draft else {"max_tokens": 24, "temperature": 0.0}
     chosen = models.draft if draft else None
     beginnings = ["ab cd ef gh " * 8 + end for end in ("ij", "kl mn", "op")]
@@ -293,7 +299,9 @@ def test_errors_in_a_request_are_raised_before_it_waits(models: Models) -> None:
 
 @pytest.mark.parametrize("strategy", ["off", "chain:3"])
 def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: Models) -> None:
-    """Its sampler fails in the middle of a round that it shares with another conversation."""
+    """Only the request whose sampler fails ends, although it fails in the middle of a round that is shared
+    with another conversation.
+    """
     options = OPTIONS | {"max_tokens": 200, "ignore_eos": True, "strategy": strategy}
 
     async def work() -> None:
@@ -314,7 +322,7 @@ def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: Models)
                 async for _ in victim:
                     pass
                 assert victim.completion().tokens == alone.tokens
-            # both slots are usable again
+            # both slots can be used again
             again = await asyncio.gather(*(engine.generate(PROMPTS[0], **options) for _ in range(2)))
             assert [one.tokens for one in again] == [alone.tokens] * 2
 
@@ -322,7 +330,9 @@ def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: Models)
 
 
 def test_text_before_the_failure_of_a_grammar_does_not_depend_on_drafts(models: Models) -> None:
-    """Nor on the number of tokens in the round that detected it."""
+    """The text before the failure of a grammar depends neither on drafts nor on the number of tokens in the
+    round that detected the failure.
+    """
 
     def said(strategy: str) -> str:
         with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
@@ -340,7 +350,7 @@ def test_text_before_the_failure_of_a_grammar_does_not_depend_on_drafts(models: 
 
 
 def test_exactness_can_be_chosen_for_each_generation(models: Models) -> None:
-    """An engine opened without exact batches still plans them for a request that wants them."""
+    """An engine that was opened without exact batches plans exact batches for a request that wants them."""
 
     async def work() -> None:
         async with await opened(models, exact="auto") as engine:

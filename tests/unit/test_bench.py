@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp bench`: choice of contestants, the plan report, and the output."""
+"""Tests `eaglecpp bench`: the choice of strategies, the plan report, and the output."""
 
 from __future__ import annotations
 

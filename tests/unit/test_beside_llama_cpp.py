@@ -27,7 +27,7 @@ with Engine.open(target, n_ctx=128, n_threads=1, lora={adapter: 1.0}) as engine:
 
 LORA_ALONE = LORA_AFTER_LLAMA_CPP.replace("\ntheirs =", "\n# theirs =")
 
-# The thread runs graphs of llama.cpp almost all the time. The hook is installed in the middle of one, and
+# The thread runs graphs of llama.cpp almost all the time. The hook is installed in the middle of a graph, and
 # both libraries load models meanwhile.
 GRAPHS_MEANWHILE = """
 import sys, threading
@@ -73,7 +73,7 @@ def run(script: str, *arguments: Path) -> str:
 
 
 def test_an_adapter_works_where_llama_cpp_loaded_a_model_first(tmp_path: Path) -> None:
-    """An adapter must not be placed in the weights' buffer, which only holds packed matrices."""
+    """An adapter must not be placed in the weights' buffer, which can only store packed matrices."""
     target, adapter = make_target(tmp_path, dtype="Q8_0").gguf, tmp_path / "adapter.gguf"
     write_lora(adapter, target, size=0.01)
     assert run(LORA_AFTER_LLAMA_CPP, target, adapter) == run(LORA_ALONE, target, adapter)

@@ -145,7 +145,9 @@ def test_a_requested_thought_comes_before_the_json(thinker: Path) -> None:
 
 
 def test_a_template_that_always_thinks_gets_an_empty_thought(thinker: Path) -> None:
-    """QwQ's, for example, has no option to leave the thought out."""
+    """A template that always thinks, like QwQ's, has no option to leave out the thought, so it gets an empty
+    one.
+    """
     always = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}<|channel>thought{{ '\n' }}"
     with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
         result = engine.chat(HELLO, template=always, response_format={"type": "json_object"}, **GREEDY)
@@ -197,7 +199,7 @@ def test_a_stop_string_that_is_a_control_token_stops(tmp_path: Path) -> None:
 
 
 def test_a_conversation_continues_from_its_tokens(tmp_path: Path) -> None:
-    """Not from tokens of its text."""
+    """A conversation continues from its own tokens, not from its text, which is not tokenized again."""
     path = make_sayer(tmp_path / "sayer.gguf", "\n", [" ", "t", "h"], ("<|a|>", "<|b|>"))
     end = "{{ '<|b|>\n' if m.role == 'user' else '<|a|>' }}"
     template = "{% for m in messages %}{{ m.content }}" + end + "{% endfor %}"
@@ -239,7 +241,7 @@ def test_the_modelfiles_messages_are_in_a_prompt_once(models: Models) -> None:
 
 
 def test_the_templates_text_determines_how_a_model_calls_tools(engine: Engine) -> None:
-    """A template of the request without tools keeps the model's own form."""
+    """If the request has a template without tools, the model's own form of calls is used."""
     chat: ChatModel = engine.shared.chat.with_template("<think>{{ messages[0].content }}<tool_call>")
     other = chat.with_template("{{ messages[0].content }}")
     assert other.tags == chat.tags and other.tags is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A conversation that remembers, undoes, and is saved."""
+"""Tests a conversation with a memory, undo and saving."""
 
 from __future__ import annotations
 

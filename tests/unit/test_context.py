@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The default context length: from the model and the free memory."""
+"""Tests the default context length, which depends on the model and the free memory."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def write_model(
     mla: bool = False,
     n_interval: int = 0,
 ) -> Path:
-    """Writes the header of an 8B Llama: 128 KiB of keys and values per token, 1 KiB of the mask, 64 KiB of
-    scores.
+    """Writes the header of an 8B Llama: a token needs 128 KiB of keys and values, 1 KiB of the mask, and 64
+    KiB of scores.
     """
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("big")
-    writer.add_tags(["text-generation"])  # an array of strings comes first in files of the Hub
+    writer.add_tags(["text-generation"])  # in files of the Hub, an array of strings comes first
     if n_train is not None:
         writer.add_context_length(n_train)
     writer.add_embedding_length(4096)
@@ -93,7 +93,7 @@ F32, Q8_0 = ({"type_k": kind, "type_v": kind} for kind in ("f32", "q8_0"))
         ({}, 8, {}, 8192),
         ({}, 1, {}, 4096),
         ({}, 24, F32, 16384),
-        ({}, 24, {"flash_attn": "off"}, 16384),  # scores need memory, and "auto" is F32
+        ({}, 24, {"flash_attn": "off"}, 16384),  # scores need memory; with "auto", they are F32
         ({}, 40, {}, 65536),
         ({}, 40, Q8_0, 131072),
         ({}, 66, {"n_ubatch": 4096}, 65536),
@@ -101,7 +101,8 @@ F32, Q8_0 = ({"type_k": kind, "type_v": kind} for kind in ("f32", "q8_0"))
         ({}, 20, {"n_weights": 10 * GIB}, 16384),
         ({"n_kv_heads": [8] * 16 + [0] * 16}, 40, {}, 131072),
         ({"mla": True}, 40, {}, 131072),  # keeps no values
-        ({"n_interval": 4}, 20, {}, 131072),  # three of four layers have a state instead
+        # three of four layers have a recurrent state instead of keys and values
+        ({"n_interval": 4}, 20, {}, 131072),
         *[({"n_train": n}, 100, {}, n) for n in (2048, 4096, 6000, 20000)],
         ({"n_train": None}, 100, {}, 4096),
     ],
@@ -133,7 +134,7 @@ print(system_info()["n_cores"], free_memory() <= 500_000_000)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
 def test_the_limits_of_a_container_hold() -> None:
-    """In a real control group with one CPU and 500 MB."""
+    """Runs in a real control group with one CPU and 500 MB, whose limits must hold."""
     top = Path("/sys/fs/cgroup")
     is_new = (top / "cgroup.controllers").exists()
     groups = {

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Checks our assumptions about one llama.cpp beyond its public headers (docs/internals.md lists them).
+"""Checks eaglecpp's assumptions about the pinned llama.cpp beyond its public headers (docs/internals.md lists
+them).
 
-The symbols are looked up in the installed library. The rest needs llama.cpp's sources in
+The symbols are looked up in the installed library. All other checks need llama.cpp's sources in
 EAGLECPP_LLAMA_SOURCE, which tests/newest.py sets. tests/native/ggml_hook/test_abi.cpp has the checks that a
 compiler can make.
 """
@@ -37,7 +38,7 @@ def test_functions_called_by_name_are_exported() -> None:
 
     library = ctypes.CDLL(str(next((Path(llama_cpp.__file__).parent / "lib").glob("libllama.so*"))))
     names = re.findall(r'"(_Z\w+)"', ours("target/llama_bridge.cpp"))
-    names.remove("_Z29llama_internal_get_tensor_mapPK11llama_model")  # libc++ mangles it differently
+    names.remove("_Z29llama_internal_get_tensor_mapPK11llama_model")  # libc++ mangles this name differently
     assert len(names) == 9
     assert [name for name in names if not hasattr(library, name)] == []
 
@@ -65,13 +66,14 @@ def test_architectures_that_record_layer_inputs() -> None:
 
 @needs_sources
 def test_a_head_needs_the_tensors_that_its_file_must_have() -> None:
-    """A new assertion in one of these graphs would end the process where we should refuse the file."""
+    """A new assertion in the graph of a head would end the process instead of refusing the file."""
     (table,) = re.findall(r"rules = \{\n(.*?)\n    \};", ours("target/heads.cpp"), re.S)
     rules = dict(re.findall(r'\{"([\w-]+)", \{(.*?)\}\},?$', table, re.M))
     files = {"glm4moe": "glm4-moe", "hy_v3": "hy-v3", "nemotron_h_moe": "nemotron-h-moe"}
     allowed = {"hparams.n_layer_nextn", "cparams.nextn_layer_offset", "head_norm_w", "head_w"}
     allowed |= {f"layer.nextn.{name}" for name in ("eh_proj", "enorm", "hnorm")}
-    # refused by the loader, or during the creation of the context, where assertions are caught
+    # the loader refuses files without these tensors, or the context's creation fails, in which assertions are
+    # caught
     allowed |= {"layer.ffn_gate_inp", "layer.nextn.shared_head_norm", "ext_factor", "hparams.is_mla"}
     allowed |= {"hparams.f_attn_temp_scale", "n_embd_head_qk_nope", "hparams.n_lora_q", "has_split_exps"}
     allowed |= {"layer.ffn_norm", "ubatch.token", "tok_embd_w", "hparams.n_embd_out"}
@@ -88,7 +90,7 @@ def test_a_head_needs_the_tensors_that_its_file_must_have() -> None:
         assert has_equal_sizes == ("n_embd_head == hparams.n_embd_head_k()" in graph), name
         assert has_several == ("n_layer_nextn == 1" not in graph and "nextn_layer_offset" in graph), name
         assert asked - {"n_embd_head"} <= allowed, name
-        # rows without output are always dropped before the states are named
+        # llama.cpp always drops rows without output before it names the states
         before = graph[: graph.rindex("res->t_h_nextn")]
         drops = re.search(r"ggml_get_rows\(ctx0, (cur|flat), +inp_out_ids\)", before)
         assert gives_outputs == (drops is not None and "embeddings_nextn_masked" not in graph), name

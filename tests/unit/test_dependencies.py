@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-# imported on demand, with a fallback
+# imported on demand, with an alternative if missing
 OPTIONAL = {"torch", "matplotlib", "openai", "IPython"}
 NAMES = {
     "llama_cpp": "llama-cpp-python",
@@ -22,7 +22,7 @@ NAMES = {
 
 
 def imported() -> dict[str, str]:
-    """Returns top-level modules by a file that imports them."""
+    """Returns the imported top-level modules, each with a file that imports it."""
     found = {}
     for path in [*(ROOT / "eaglecpp").rglob("*.py"), *(ROOT / "convert").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -51,7 +51,9 @@ def test_every_import_is_declared() -> None:
 
 
 def test_libraries_with_used_private_parts_have_an_upper_bound() -> None:
-    """The step `lowest` of tests/run.py tests the lower bounds."""
+    """Libraries whose private parts are used need an upper bound. The step `lowest` of tests/run.py tests the
+    lower bounds.
+    """
     bounds = {found.name: found.specifier for found in map(Requirement, dependencies())}
     for name in ("httpx", "httpcore", "h11", "uvicorn", "starlette", "jinja2"):
         assert any(bound.operator == "<" for bound in bounds[name]), name

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Drafter files of EAGLE-1 and 2: read like they were written, for one target. tests/native/gguf has the
-flaws.
+"""Drafter files of EAGLE-1 and 2: they are read as they were written, for one target. tests/native/gguf tests
+malformed files.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ def test_unused_keys_are_named_at_opening(
 def test_a_block_drafter_without_a_head_causes_a_warning_at_opening(
     target: TinyTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """llama.cpp's own file of DeepSpec's drafter for an untied target drafted noise without a warning."""
-    caplog.set_level("WARNING", "eaglecpp.native")  # a test of the command line may have changed it
+    """A file of llama.cpp's converter for DeepSpec's drafter has no head; with an untied target, it drafted
+    noise without a warning.
+    """
+    caplog.set_level("WARNING", "eaglecpp.native")  # a test of the command line may have changed the level
     path = convert_checkpoint(
         BlockShape("dspark").write(tmp_path / "in"), target.gguf, tmp_path / "whole.gguf", type="F32"
     ).out

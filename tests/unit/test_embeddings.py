@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Vectors equal llama_cpp's, for embedding models and generating ones, and do not change texts that are
-generated meanwhile.
+"""Embeddings equal llama_cpp's, for embedding models and generative models. Computing them does not change
+texts that are generated meanwhile.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def bert(encoders: dict[str, Path]) -> Iterator[Engine]:
 
 
 def theirs(path: Path, texts: list[str], pooling: str, n_ctx: int) -> list[Any]:
-    """Returns llama_cpp's vectors, one text at a time: without pooling it mixes up the texts of a batch."""
+    """Returns llama_cpp's vectors, computed for one text at a time, because llama_cpp without pooling mixes
+    up the texts of a batch.
+    """
     llama = llama_cpp.Llama(
         str(path), embedding=True, verbose=False, n_ctx=n_ctx, n_batch=n_ctx, n_ubatch=n_ctx, n_threads=1,
         pooling_type=NUMBERS[pooling],
@@ -78,7 +80,8 @@ def test_vectors_equal_llama_cpps(models: Models, encoders: dict[str, Path], nam
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_a_text_read_in_pieces_has_the_vector_of_the_whole(models: Models, pooling: str) -> None:
-    long = "over and over again, " * 100 + "def main(): return 1, 2, 3 " * 25  # more than a batch has rows
+    # longer than the rows of a batch
+    long = "over and over again, " * 100 + "def main(): return 1, 2, 3 " * 25
     with Engine.open(models.target, n_ctx=2048, n_threads=1) as engine:
         found = engine.embed(["short", long, "short"], pooling=pooling, normalize=False)
     assert found[1].n_tokens > 1100
@@ -106,7 +109,7 @@ def test_a_too_long_text_is_cut_before_its_end_token_or_refused(bert: Engine) ->
     with pytest.raises(ContextFullError, match=f"input 1 has {len(tokens)} tokens, but at most 128 fit"):
         bert.embed(["x", long], truncate=False)
     assert bert.embedder.embed([long], n_ctx=16)[0].n_tokens == 16
-    huge = bert.embed("fox " * 100_000)  # only the beginning is read
+    huge = bert.embed("fox " * 100_000)  # only the beginning of the text is read
     assert huge.n_tokens == 128
 
 
@@ -197,8 +200,8 @@ def test_conversations_do_not_notice(models: Models) -> None:
 
 
 def test_others_run_between_two_steps(bert: Engine) -> None:
-    """Counts uses of a lock: each decode acquires it anew, and a client that leaves ends the work at the next
-    one.
+    """Counts uses of the engine's lock: each decode acquires the lock anew, and if the client leaves, the
+    work ends at the next decode.
     """
 
     class Counted(contextlib.AbstractContextManager[None]):
@@ -207,7 +210,7 @@ def test_others_run_between_two_steps(bert: Engine) -> None:
         def __exit__(self, *exc: object) -> None:
             self.n += 1
 
-    texts = ["the fox " * 60] * 12  # 122 tokens each; a batch of this model holds one text
+    texts = ["the fox " * 60] * 12  # 122 tokens each; a batch of this model has room for one text
     lock = Counted()
     assert len(bert.embedder.embed(texts, lock=lock)) == 12
     assert lock.n == 12

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The engine on real tiny models: results and streams, and that no error leaves it unusable."""
+"""Tests the engine on real tiny models: results, streams, and that it stays usable after any error."""
 
 from __future__ import annotations
 
@@ -211,7 +211,9 @@ def test_the_beginning_of_the_last_prompt_is_reused(engine: Engine) -> None:
 
 
 def test_a_new_call_ends_an_open_stream_of_another_thread(engine: Engine, fresh: Completion) -> None:
-    """A web framework abandons a generator, and answers the next request in another thread."""
+    """A web framework may abandon a generator and answer the next request in another thread, which must end
+    the open stream.
+    """
     stream = engine.stream("xy zz", max_tokens=24, temperature=0.0)
     next(stream)
     made: list[Completion] = []

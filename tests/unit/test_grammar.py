@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Every form of a grammar becomes one for llguidance or a clear error; hostile ones cost little."""
+"""Every form of a grammar becomes a grammar for llguidance or a clear error. Hostile grammars cost little
+time and memory.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,7 @@ def chain(n: int) -> str:
 
 
 def endure(grammar: str, target: Target, n: int, seed: int = 5) -> str:
-    """Follows n random tokens that the grammar allows; returns why the text ended early, or ""."""
+    """Follows n random tokens that the grammar allows. Returns the reason if the text ended early, or ""."""
     rng = random.Random(seed)
     try:
         sampler = make_sampler(target, grammar=resolve_grammar(grammar) or "")
@@ -202,7 +204,9 @@ def test_text_that_a_grammar_forces_is_drafted_without_a_drafter(models: Models)
 
 
 def test_forced_drafts_wait_until_no_other_answer_runs(models: Models) -> None:
-    """The first forced drafts measure batch sizes, which other answers would wait for."""
+    """Forced drafts wait until no other answer runs, because the first ones measure batch sizes, which would
+    delay other answers.
+    """
     form: dict[str, Any] = {"json_schema": {"const": "a long constant text"}, "strategy": "chain:8"}
     options = {"n_ctx": 256, "n_threads": 1, "n_sequences": 2}
     with Engine.open(models.target, **options) as engine, engine.session() as other:

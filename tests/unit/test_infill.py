@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Infilling: prompts whose answer goes between two texts, with the file's special tokens, and with drafts."""
+"""Infilling: tests prompts whose answer goes between two texts, with the special tokens of the model's file,
+and with drafts.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +67,8 @@ def test_without_file_tokens_files_are_separated_by_text(tmp_path: Path) -> None
 
 
 def test_bos_stands_before_the_prefix(tmp_path: Path) -> None:
-    """As in llama.cpp, after the other files. This vocabulary adds BOS, and two of its words serve
-    as marks.
+    """BOS stands before the prefix and after the other files, as in llama.cpp. This vocabulary adds BOS, and
+    two of its words serve as marks.
     """
     with Engine.open(write_spm(tmp_path / "spm.gguf"), **FAST) as engine:
         vocabulary = engine.vocabulary

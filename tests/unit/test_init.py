@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Importing eaglecpp and asking the command for help load nothing heavy."""
+"""Importing eaglecpp, or asking the command for help, loads no large libraries."""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ FILES = {module.__file__ for module in (of_engine, native, session)}
 
 
 def interrupted(call: Callable[[], object], at: int) -> bool:
-    """Interrupts `call` before instruction number `at` in our files; returns False if it ends earlier."""
+    """Interrupts `call` before instruction number `at` in eaglecpp's files. Returns False if `call` ends
+    earlier.
+    """
     left = at
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
@@ -37,7 +39,8 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
                 raise KeyboardInterrupt
         return trace
 
-    gc.disable()  # or a leftover of another test could be closed here, by a __del__ that calls into our files
+    # without garbage collection, because a __del__ of another test's object could run code in our files
+    gc.disable()
     sys.settrace(trace)
     try:
         call()
@@ -103,7 +106,9 @@ def test_a_call_inside_another_leaves_the_engine_locked(models: Models) -> None:
 
 @pytest.mark.parametrize("phase", ["load", "measure_exact_rows"])
 def test_ctrl_c_ends_an_opening(models: Models, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
-    """It used to take effect after loading and measuring, minutes later for a large model."""
+    """Ctrl+C ends the opening of a model at once. It once took effect only after loading and measuring,
+    minutes later for a large model.
+    """
     begun = list[str](["load"])
     measure = loading.measure
     monkeypatch.setattr(loading, "measure", lambda *on: begun.append("measure_exact_rows") or measure(*on))

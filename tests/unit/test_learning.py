@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Records of `--learn` and their files, and the trained drafter: found, undone, deleted."""
+"""Tests the records of `--learn`, their files, and trained drafters, which are found, undone and deleted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_oldest_records_are_removed_and_all_can_be_deleted(tmp_path: Path) -
         keep(learning, seed)
         os.utime(learning.records()[-1], (seed, seed))
     oldest, *_ = learning.records()
-    keep(learning, 4, max_bytes=3 * 4096)  # a record takes a block of the disk
+    keep(learning, 4, max_bytes=3 * 4096)  # a record takes a whole block of the disk
     assert oldest not in learning.records() and 0 < len(learning.records()) < 4
     n_left = len(learning.records())
     learning.work.mkdir()
@@ -93,7 +93,7 @@ def test_records_are_counted_without_a_scan_for_each(tmp_path: Path, monkeypatch
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 def test_records_are_private_and_not_writable_for_others(home: Path) -> None:
-    """Also under the most permissive umask, and in folders of earlier versions."""
+    """Records are private, also under the most permissive umask and in folders of earlier versions."""
     before = os.umask(0)
     try:
         learning = Learning.of(TARGET)
@@ -136,7 +136,7 @@ def test_a_full_disk_is_reported_once_until_answers_are_recorded_again(
 
 
 def test_no_engine_waits_for_the_disk(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers of the records wait for the writer instead."""
+    """No engine waits for the disk; instead, readers of the records wait for the writer."""
     real, writers, may_write = Learning.keep, [], threading.Event()
 
     def keep_slowly(self: Learning, *args: Any) -> None:
@@ -165,7 +165,9 @@ def test_new_records_are_those_after_the_last_training(tmp_path: Path) -> None:
 
 
 def test_a_trained_drafter_is_used_until_it_is_undone(models: Models, tmp_path: Path) -> None:
-    """It replaces the drafter that comes with the model, not one that the user named."""
+    """A trained drafter replaces the drafter that comes with the model, but not a drafter that the user
+    named.
+    """
     learning = Learning.of(models.target)
     made = tmp_path / "made.gguf"
     shutil.copyfile(models.draft, made)
@@ -192,7 +194,7 @@ def test_a_trained_drafter_is_used_until_it_is_undone(models: Models, tmp_path: 
 
 
 class Replacing:
-    """A trained drafter "old" is in use, and "new" is to replace it."""
+    """State in which the trained drafter "old" is in use, and "new" is to replace it."""
 
     def __init__(self, folder: Path) -> None:
         self.learning, self.stock = Learning(folder / "one"), folder / "stock.gguf"
@@ -234,7 +236,9 @@ def test_a_kill_leaves_the_old_drafter_or_the_new_one(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="needs a limit on the size of files")
 @pytest.mark.parametrize("limit", [10, 1500])
 def test_a_full_disk_leaves_the_old_drafter_in_use(tmp_path: Path, limit: int) -> None:
-    """Full while the drafter is copied, or when the record is written."""
+    """The old drafter stays in use if the disk is full while the new drafter is copied, or when the file that
+    names it is written.
+    """
     import resource
 
     replacing = Replacing(tmp_path)
@@ -305,7 +309,9 @@ def test_a_training_ends_with_a_killed_server(state: str) -> None:
 
 
 def test_an_idle_server_learns_and_pauses_for_a_request(home: Path) -> None:
-    """In the middle of a round: the training process is stopped before the model answers."""
+    """An idle server trains. For a request, even during a training step, the training process is stopped
+    before the model answers.
+    """
     learning = Learning.of(TARGET)
     for seed in range(LEAST_TEXTS):
         keep(learning, seed)
@@ -314,7 +320,7 @@ def test_an_idle_server_learns_and_pauses_for_a_request(home: Path) -> None:
         learner = server.server._shared.learner
         assert wait_for(lambda: learner._training is not None)
         process = learner._training.process  # type: ignore[union-attr]
-        learner._idle_s = 1e9  # so that it does not resume before the check
+        learner._idle_s = 1e9  # keeps the training from resuming before the check
         assert list(server.events("/v1/chat/completions", body | {"max_tokens": 4}))[-1] == "[DONE]"
         assert wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
         learner._idle_s = 0.3
@@ -326,7 +332,9 @@ def test_an_idle_server_learns_and_pauses_for_a_request(home: Path) -> None:
 def test_a_failed_training_is_retried_after_enough_new_records(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The training imports this package, not a folder of that name where the server was started."""
+    """The training must import this package, not a folder with the same name in the server's working
+    directory.
+    """
     intruder = tmp_path / "eaglecpp" / "__init__.py"
     intruder.parent.mkdir()
     intruder.write_text(f"open({str(tmp_path / 'was here')!r}, 'w'); raise SystemExit(1)")
@@ -361,7 +369,7 @@ def test_a_training_gives_its_memory_to_a_model_that_needs_it(tmp_path: Path) ->
         shared = server.server._shared
         (size,) = (one["size"] for one in server.get("/api/ps").json()["models"])
         assert wait_for(lambda: shared.learner.n_bytes > 1 << 22)
-        shared.learner._idle_s = 1e9  # so that it does not restart before the check
+        shared.learner._idle_s = 1e9  # keeps the training from restarting before the check
         shared.n_bytes = 2 * size + (1 << 20)
         body = {"model": "second", "prompt": "What is", "stream": False, "options": {"num_predict": 2}}
         assert server.post("/api/generate", body).status_code == 200
@@ -370,7 +378,7 @@ def test_a_training_gives_its_memory_to_a_model_that_needs_it(tmp_path: Path) ->
 
 
 def wait_for(holds: Any) -> bool:
-    deadline = time.monotonic() + 300  # a process of the lowest priority
+    deadline = time.monotonic() + 300  # seconds for a process of the lowest priority
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)
     return bool(holds())

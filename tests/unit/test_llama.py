@@ -36,12 +36,12 @@ def theirs(models: Models) -> Iterator[llama_cpp.Llama]:
 
 
 def comparable(result: dict[str, Any]) -> dict[str, Any]:
-    """Returns the result without values that differ between calls, and without our own key."""
+    """Returns a result without the values that differ between calls, and without eaglecpp's own key."""
     return {name: value for name, value in result.items() if name not in (*VOLATILE, "timings")}
 
 
 def shape(value: Any) -> Any:
-    """Returns keys and types instead of values."""
+    """Returns the structure of a result: keys and types instead of values."""
     if isinstance(value, dict):
         return {name: shape(entry) for name, entry in value.items()}
     if isinstance(value, list):
@@ -87,7 +87,9 @@ def test_log_probabilities_are_the_same(ours: Llama, theirs: llama_cpp.Llama) ->
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_token_offsets_count_characters_of_prompt_and_text(ours: Llama, stream: bool) -> None:
-    """Also for a prompt in tokens, and for a character that several tokens share."""
+    """Token offsets count characters, also for a prompt given as tokens, and for a character that several
+    tokens share.
+    """
     tokens = ours.tokenize("ab é".encode())
     reply = ours(tokens, stream=stream, max_tokens=8, temperature=0.0, grammar='root ::= "漢x"', logprobs=1)
     chunks = [chunk["choices"][0] for chunk in reply] if stream else reply["choices"]
@@ -174,8 +176,8 @@ def test_a_prompt_that_does_not_fit_is_a_value_error(ours: Llama, theirs: llama_
 
 
 def test_no_argument_of_llama_cpp_is_unknown() -> None:
-    """Each argument of its constructor is accepted or refused with a reason; its defaults are always
-    accepted.
+    """Each argument of llama_cpp's constructor is accepted, or refused with a reason. Default values are
+    always accepted.
     """
     from eaglecpp.llama.limits import _ONLY, refuse_others
 
@@ -261,7 +263,7 @@ def test_it_is_a_llama_cpp_llama_with_its_attributes(ours: Llama, theirs: llama_
 
 @pytest.fixture(scope="module")
 def with_logits(models: Models) -> Iterator[tuple[Llama, llama_cpp.Llama]]:
-    """Yields both, newly opened, with every logit kept."""
+    """Yields `eaglecpp.Llama` and `llama_cpp.Llama`, newly opened with logits_all."""
     options: dict[str, Any] = {"n_ctx": 256, "logits_all": True, "verbose": False}
     mine = Llama(str(models.target), draft_model=models.draft, strategy="chain:3", **options)
     other = llama_cpp.Llama(str(models.target), **options)
@@ -271,9 +273,10 @@ def with_logits(models: Models) -> Iterator[tuple[Llama, llama_cpp.Llama]]:
 
 
 def test_no_attribute_of_llama_cpps_instances_is_missing(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:
-    """All attributes, not only those of the frameworks that were tried."""
+    """Compares all attributes, not only those that the tried frameworks use."""
     mine, other = with_logits
-    own = {"ctx", "model", "draft_model", "n_threads", "n_threads_batch", "_chat_handlers"}  # of each its own
+    # attributes that are different objects in each library
+    own = {"ctx", "model", "draft_model", "n_threads", "n_threads_batch", "_chat_handlers"}
     for name in dir(other):
         if name.startswith("__") or callable(value := getattr(other, name)):
             continue
@@ -286,7 +289,7 @@ def test_no_attribute_of_llama_cpps_instances_is_missing(with_logits: tuple[Llam
 
 
 def test_state_is_that_of_the_last_call_of_either(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:
-    """After a drafted call, the state that llama_cpp would have can still be read and continued."""
+    """After a drafted call, one can read and continue the state that llama_cpp would have."""
     for llm in with_logits:
         llm(PROMPT, max_tokens=12, temperature=0.0)
     mine, other = with_logits

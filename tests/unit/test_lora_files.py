@@ -66,7 +66,9 @@ def test_invalid_factors_are_refused(
 
 
 def transposed(factors: Factors) -> None:
-    """Transposes the factors as llama.cpp expects them for embeddings: a row per token, a row per value."""
+    """Transposes the factors as llama.cpp expects them for embeddings: the first has a row per token, the
+    second a row per value.
+    """
     a, b = factors.pop(f"{EMBEDDING}.lora_a"), factors.pop(f"{EMBEDDING}.lora_b")
     factors |= {f"{EMBEDDING}.lora_a": b, f"{EMBEDDING}.lora_b": np.ascontiguousarray(a.T)}
 
@@ -81,8 +83,8 @@ def test_embeddings_are_adapted_where_llama_cpp_can(models: Models, tmp_path: Pa
 
 
 def test_batches_with_an_adapter_are_as_exact_as_without(models: Models, tmp_path: Path) -> None:
-    """Also with F32 factors, which llama.cpp does not mark as weights: a row would depend on the others in
-    its batch.
+    """Batches with an adapter are as exact as without, also with F32 factors. llama.cpp does not mark these
+    as weights, so without care a row would depend on the other rows of its batch.
     """
     write_lora(lora := tmp_path / "lora.gguf", models.target)
     rows = []

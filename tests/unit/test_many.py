@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Several prompts or conversations at once: the same answers as one by one, in order."""
+"""Several prompts or conversations at once: the answers come in order, and are the same as one by one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The plan of opening a model names each part and its origin."""
+"""The plan for opening a model names each part and its origin."""
 
 from __future__ import annotations
 

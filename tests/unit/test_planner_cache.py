@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The planner's state is reused by the next engine, and no file on disk can do harm."""
+"""The next engine reuses the planner's state. Damaged or hostile files with such a state do no harm."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(models: Models) -> Run:
 
 @pytest.fixture
 def n_tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by one whenever an engine measures the cost of drafting at opening."""
+    """A count that grows by one whenever an engine measures the cost of drafting at opening."""
     tried: list[int] = []
     monkeypatch.setattr(
         "eaglecpp.engine.loading.rehearse", lambda *given: (tried.append(1), rehearse(*given))
@@ -60,7 +60,7 @@ def test_the_next_engine_knows_the_costs(run: Run, home: Path, n_tried: list[int
 
 
 def test_an_engine_that_decoded_nothing_changes_no_cost(models: Models) -> None:
-    """As opened by `doctor`, the first time with a few steps."""
+    """An engine that decoded nothing, like that of `doctor`, must not change stored costs."""
 
     def told() -> str:
         with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1, exact="off") as engine:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Processes and the system: forks, and lack of memory."""
+"""Tests the engine under forks and lack of memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ engine.clear()
 assert said(engine) == before
 """
 
-# forked while other threads are in native code, which the child does not have
+# forks while other threads are in native code; the child does not have these threads
 FORK_BESIDE = """
 import os, signal, sys, threading, time
 from eaglecpp import Engine

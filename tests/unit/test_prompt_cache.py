@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Prompts in files: used after a restart, with the same texts, and always verified."""
+"""Prompts stored in files are used after a restart, give the same texts, and are always verified."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kind(request: pytest.FixtureRequest) -> str:
-    """Of the caches of `pair`."""
+    """The kind of the caches of `pair`."""
     return str(request.node.callspec.params["pair"]) if hasattr(request.node, "callspec") else "plain"
 
 
@@ -103,7 +103,7 @@ def saved(blob: bytes, *, is_sealed: bool = True) -> core.SavedSequence:
 
 
 def state(tokens: list[int], n_bytes: int = 3000) -> core.SavedSequence:
-    """Returns the state of a possible conversation."""
+    """Builds the file contents for a conversation that could exist, with a valid MAC."""
     n = len(tokens)
     numbers = (0, 0x4C474145, 2, n, n, 2**31 - 1, 5, 2, 8, 3, 2, 0, 0, 1, 0, 40, n_bytes, n - 3, 24)
     header = HEADER.pack(*numbers, *[0] * 10)
@@ -177,7 +177,9 @@ def test_the_text_behind_a_kept_prompt_is_that_without_drafts(pair: Models, fold
 
 
 def test_states_go_back_to_a_checkpoint(tmp_path: Path) -> None:
-    """Without any file: a prompt that leaves the text is not read from its beginning."""
+    """Recurrent states go back to a checkpoint, also without files: a prompt that leaves the text is not read
+    from its beginning.
+    """
     for make in (make_hybrid, make_recurrent, make_forgetful_hybrid):
         with Engine.open(make(tmp_path).target, n_ctx=1024, n_threads=1) as engine:
             engine.generate(prompt(), **GREEDY)
@@ -210,7 +212,7 @@ def test_rows_are_used_only_if_their_dependencies_are_unchanged(
             assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0, options
     with opened(n_ctx=2048) as engine:
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == N_PROMPT - 1, "another length will do"
-    os.utime(models.target)  # like a rewritten file
+    os.utime(models.target)  # a rewritten file also gets a new time
     with opened() as engine:
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0
 
@@ -223,7 +225,7 @@ def test_a_continued_conversation_has_one_file(opened: Callable[..., Engine], fo
             prompt(),
             prompt(900),
             prompt(start=7),
-        ):  # the last leaves the others
+        ):  # the last prompt leaves the text of the others
             engine.generate(text, **GREEDY)
             engine.shared.prompts.flush()  # only one file is written at a time
     assert len(files(folder)) == 2, "short texts have none"
@@ -235,7 +237,9 @@ def test_a_continued_conversation_has_one_file(opened: Callable[..., Engine], fo
 
 @pytest.mark.parametrize("pair", ["plain", "windowed", "hybrid"], indirect=True)
 def test_slots_of_an_async_engine(kind: str, pair: Models, folder: Path) -> None:
-    """More conversations than slots: swapped-out ones are in files, and the others at the end."""
+    """Runs more conversations than slots. Swapped-out conversations are stored in files at once, and all
+    others at the end.
+    """
     options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "exact": "off", "n_parallel": 2}
     texts = [prompt(start=5 * i) for i in range(4)]
 
@@ -279,7 +283,9 @@ def test_a_generating_slot_is_not_saved(models: Models, folder: Path) -> None:
 
 
 def test_caches_of_their_own_are_kept(pair: Models, folder: Path) -> None:
-    """llama.cpp cannot copy between them, so windows are kept at the end only."""
+    """llama.cpp cannot copy cells between separate caches, so sliding windows are only kept at the end of a
+    text.
+    """
     options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "separate_caches": True, "n_sequences": 2}
     longer = [*prompt(), *prompt(60, start=3)]
     for target in (pair.target, make_windowed(folder.parent).target):
@@ -349,7 +355,7 @@ def test_a_file_without_the_key_is_refused(
 
 @every_kind
 def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., Engine]) -> None:
-    """Heads that say more than there is, or what no conversation holds."""
+    """Tests file heads with sizes that exceed the file, or with values that no conversation can have."""
     good = state(prompt())
     for at, value in [
         (1, 0),
@@ -374,10 +380,10 @@ def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., En
             saved(bytes(good.blob[:end]), is_sealed=False)
     with pytest.raises(ValueError, match="correct checksum"):
         saved(bytes(good.blob[:-1]) + b"\xff", is_sealed=False)
-    # an image's tokens, which may belong to another image in the other process
+    # tokens of an image, which may stand for another image in the other process
     with pytest.raises(ValueError, match="tokens of images"):
         saved(bytes(good.blob[: HEADER.size]) + b"\xfb\xff\xff\xff" + bytes(good.blob[HEADER.size + 4 :]))
-    # the engine that would load them
+    # the engine that would load these files
     with opened(prompt_cache="") as engine:
         engine.generate(prompt(), **GREEDY)
         sequence = engine.default_session.slot
@@ -387,19 +393,19 @@ def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., En
         unchecked.blob[:] = own.blob
         assert (unchecked.n_past, unchecked.tokens, core.SavedSequence(0).tokens) == (0, [], [])
         assert not sequence.restore(unchecked)
-        # n_past, n_draft_rows, first, n_replay; tokens outside the vocabulary
+        # n_past, n_draft_rows, first, n_replay, and tokens outside the vocabulary
         for at, value in [(4, 1), (4, 700), (6, 700), (6, 3), (9, 700), (11, -1), (11, 2000)]:
             with contextlib.suppress(ValueError):
                 assert not sequence.restore(saved(changed(own, at, value)))
         n_tokens = HEADER.size + 4 * len(own.tokens)
         ids = np.full(len(own.tokens), 2**30, np.int32).tobytes()
         assert not sequence.restore(saved(bytes(own.blob[: HEADER.size]) + ids + bytes(own.blob[n_tokens:])))
-        # bytes that llama.cpp refuses by itself
+        # bytes that llama.cpp itself refuses
         header = HEADER.unpack(own.blob[: HEADER.size])
         n_target, random = header[N_TARGET], np.random.default_rng(1)
         assert not sequence.restore(saved(bytes(own.blob[:-n_target]) + random.bytes(n_target)))
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0
-        # checkpoints with other bytes, or of another length
+        # checkpoints with other bytes or another length
         for at in range(header[N_ENDS]):
             n, n_end, *behind = header[FIRST_END + 2 * at :]
             n_behind = n_target + sum(behind[1::2])

@@ -43,8 +43,8 @@ def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-    """Returns the demo drafter as canonical config and tensors: trained with theta 10000 on R_2, R_7 and
-    R_11.
+    """Returns the demo drafter as canonical config and tensors: it was trained with theta 10000 on the
+    features R_2, R_7 and R_11.
     """
     draft = open_drafter(DRAFT, TARGET)
     spec = draft.spec
@@ -100,7 +100,9 @@ def test_the_theta_of_the_training_is_found(write: Write, tmp_path: Path) -> Non
 
 
 def test_the_command_finds_the_layers_of_the_training(write: Write, tmp_path: Path) -> None:
-    """Post-layer ids in a family that writes boundaries, as left by its converter."""
+    """The command finds the layers of the training: the config has post-layer ids, although its family writes
+    boundary ids.
+    """
     checkpoint, out = write("speculators", **{IDS: [1, 6, 10]}), tmp_path / "out.gguf"
     args = [str(checkpoint), "--target", str(TARGET), "-o", str(out), "--json"]
     result = CliRunner().invoke(command, args)
@@ -111,7 +113,7 @@ def test_the_command_finds_the_layers_of_the_training(write: Write, tmp_path: Pa
 
 
 def taken(out: Path, name: str) -> str:
-    """Returns the chosen reading of this name and the reason."""
+    """Returns the chosen value of a reading, and the reason."""
     (line,) = (line for line in reading(out) if line.startswith(f"{name}="))
     return line.partition(":")[0]
 
@@ -122,8 +124,8 @@ def test_the_fed_back_state_of_the_training_is_found(write: Write, tmp_path: Pat
 
 
 def test_a_single_norm_of_the_feature_is_found(trained: Any, write: Write, tmp_path: Path) -> None:
-    """Changes the norm weights a lot and undoes that after the norm, so that the drafter is the
-    trained one.
+    """Changes the norm weights a lot and undoes the change after the norm, so that the drafter computes the
+    same as the trained one.
     """
     _, weights = trained
     n = len(weights["layers.0.input_layernorm.weight"])
@@ -140,7 +142,9 @@ def test_a_single_norm_of_the_feature_is_found(trained: Any, write: Write, tmp_p
 def test_a_scaling_that_the_training_left_out_is_found(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SpecForge's default; its drafters with fc_norm were trained without it."""
+    """A rope scaling in the config is SpecForge's default, but SpecForge trained drafters with fc_norm
+    without scaling.
+    """
     choice = Choice("rope_scaling", ("config", "none"), "")
     monkeypatch.setattr("eaglecpp.convert.dialects.eagle.SpecForge.choices", lambda *_: (choice,))
     scaling = {"rope_type": "linear", "factor": 8.0}
@@ -149,7 +153,9 @@ def test_a_scaling_that_the_training_left_out_is_found(
 
 
 def test_whole_rotation_of_heads_is_found(tmp_path: Path) -> None:
-    """In DeepSpec's DSpark, whose slots depend on the tokens before them."""
+    """Tests the rotation of whole heads with DeepSpec's DSpark, whose slots depend on the tokens before
+    them.
+    """
     draft = open_drafter(FIXTURES / "demo-dspark.gguf", TARGET)
     spec = draft.spec
     assert spec.block is not None and spec.block.markov_rank
@@ -198,7 +204,7 @@ def test_the_head_that_llama_cpps_converter_left_out_is_found(tmp_path: Path) ->
 
 
 def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
-    """llama.cpp's converter writes DeepSpec's DFlash without a key that the anchor's slot drafts."""
+    """For DeepSpec's DFlash, llama.cpp's converter writes no key that says that the anchor's slot drafts."""
     silent, out = tmp_path / "silent.gguf", tmp_path / "out.gguf"
     rewrite(FIXTURES / "demo-dflash.gguf", silent, changed={"dflash_ex.sample_from_anchor": None})
     report = convert_checkpoint(silent, TARGET, out, type="Q4_1")
@@ -209,7 +215,7 @@ def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
 def test_a_block_drafters_file_without_a_window_is_reported(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """Of other converters: published files have lost their windows."""
+    """Other converters have published files without their sliding windows."""
     changed = {"eaglecpp.converter_version": None}
     lost = rewrite(FIXTURES / "demo-dflash2.gguf", tmp_path / "lost.gguf", changed=changed)
     for draft, window, warnings in ((FIXTURES / "demo-dflash2.gguf", 0, 0), (lost, 0, 1), (lost, 512, 0)):
@@ -229,7 +235,7 @@ def test_without_open_choices_nothing_is_measured(write: Write, tmp_path: Path) 
 
 def test_a_target_that_fails_leaves_the_default_and_the_reason(tmp_path: Path) -> None:
     target = make_target(tmp_path / "target").gguf
-    data = target.read_bytes().replace(b"llama.", b"lamma.")  # the keys, and the architecture
+    data = target.read_bytes().replace(b"llama.", b"lamma.")  # the keys of the file, and its architecture
     target.write_bytes(data.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0lamma"))
     said: list[str] = []
     checkpoint = write_checkpoint(tmp_path / "in", "eagle", edit={"rope_theta": 5e5})
@@ -239,7 +245,7 @@ def test_a_target_that_fails_leaves_the_default_and_the_reason(tmp_path: Path) -
 
 
 def test_an_undecided_choice_without_default_is_refused(tmp_path: Path) -> None:
-    """Random weights draft nothing under any reading."""
+    """The choice stays undecided, because no draft of random weights is accepted under any reading."""
     target = make_target(tmp_path / "target")
     checkpoint = write_checkpoint(tmp_path / "in", "vllm", DraftShape(layers=(2, 5, 7)))
     said: list[str] = []
@@ -255,7 +261,7 @@ def test_a_target_of_another_width_is_the_error_and_not_the_layer_ids(tmp_path: 
 
 
 def measured(mean: float, **readings: str) -> Measured:
-    rng = np.random.default_rng(1)  # the same positions for all
+    rng = np.random.default_rng(1)  # the same positions for all readings
     return Measured(dict(readings), rng.uniform(1, 3, 400) + mean)
 
 

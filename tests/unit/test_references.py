@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One grammar for every name of a model, a checkpoint or a data set."""
+"""All names of models, checkpoints and data sets have one grammar."""
 
 from __future__ import annotations
 

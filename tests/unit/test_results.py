@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The counters: names, definitions and sums."""
+"""Tests the counters of results: names, definitions and sums."""
 
 from __future__ import annotations
 

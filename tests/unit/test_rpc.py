@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""RPC servers: an invalid server is refused before ggml, which would end the process, connects to it."""
+"""RPC servers: an invalid server is refused before ggml connects to it, because ggml would end the
+process.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,9 @@ def test_a_modelfile_names_servers() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="there is no relay")
 def test_a_lost_server_is_reported_before_a_substitute_answers(serve: Serve) -> None:
-    """ggml would end the process if an answer did not arrive."""
+    """A lost server must be reported before another server takes its place, because ggml would end the
+    process if an answer did not arrive.
+    """
     endpoint, heard = serve(answer(7, 0))
     relay = rpc.start_relay(endpoint)
     assert heard == [bytes([14]) + (24).to_bytes(8, "little") + bytes(24)], "greeted as llama.cpp does"
@@ -125,7 +129,8 @@ def test_a_lost_server_is_reported_before_a_substitute_answers(serve: Serve) -> 
         ggml.sendall(numbers.pack(8, 24) + bytes(16) + (5).to_bytes(8, "little"))  # get_tensor: 5 bytes
         assert answers.read(13) == (5).to_bytes(8, "little") + bytes(5)
         assert len(lost()) == 1
-        ggml.sendall(numbers.pack(6, 0) + numbers.pack(15, 0))  # nothing is said to the first, device_count
+        # the first of the two commands, device_count, gets no answer
+        ggml.sendall(numbers.pack(6, 0) + numbers.pack(15, 0))
         assert answers.read(12) == (4).to_bytes(8, "little") + bytes(4)
     with socket.create_connection((host, int(port)), timeout=60) as ggml, ggml.makefile("rb") as answers:
         ggml.sendall(numbers.pack(14, 24) + bytes(24))

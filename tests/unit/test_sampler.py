@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The target's sampler alone: our draw has llama.cpp's frequencies after every combination of its samplers,
-and depends only on seed and position.
+"""The target's sampler alone: after every combination of llama.cpp's samplers, eaglecpp's draw has
+llama.cpp's frequencies, and depends only on seed and position.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def test_our_draw_has_the_frequencies_of_llama_cpp(name: str, target: Target) ->
 
 
 def test_a_draw_depends_on_seed_and_position_only(target: Target) -> None:
-    """Neither on earlier draws nor on their number: rows may be sampled again, in any order."""
+    """A draw does not depend on earlier draws or their number, because rows may be sampled again in any
+    order.
+    """
     logits = [some_logits(target.n_vocab, seed) for seed in range(40)]
     for options in (COMBINATIONS["defaults"], OFF, COMBINATIONS["xtc"], COMBINATIONS["grammar"]):
         options = {"temperature": 1.2} | options
@@ -156,7 +158,9 @@ def test_a_sampler_without_a_model_refuses_options_that_need_one() -> None:
 
 
 def test_the_infill_sampler_ends_at_any_likely_end_token(target: Target, models: Models) -> None:
-    """Among n tokens: from a third of an n-th of the others' probability."""
+    """The infill sampler ends if an end token has at least 1 / (3 n) of the probability of the n other
+    tokens.
+    """
     end = int(GGUFReader(models.target).fields["tokenizer.ggml.eos_token_id"].contents())
     logits = np.full(target.n_vocab, -20.0, dtype=np.float32)
     logits[[97, 98, 99, end]] = 2.0, 2.0, 2.0, 1.0
@@ -170,7 +174,9 @@ def test_the_infill_sampler_ends_at_any_likely_end_token(target: Target, models:
 
 
 def test_a_second_thread_is_refused() -> None:
-    """One thread draws without the GIL; a call of another thread meanwhile would change its state."""
+    """While one thread draws without the GIL, a call by a second thread would change the sampler's state, so
+    it is refused.
+    """
     sampler, logits = Sampler(sampling_params(), 1000), np.linspace(0, 1, 1000, dtype=np.float32)
     alone = sampler.count(logits, 0, N_DRAWS)
     with ThreadPoolExecutor(1) as pool:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Grammars of JSON schemas match exactly their values or are refused; the cost grows with their text."""
+"""The grammar of a JSON schema matches exactly the values of the schema, or the schema is refused. The cost
+of a grammar grows with the schema's text.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,7 @@ HALF = {"type": "string", "pattern": "^" + "a" * (PATTERN_CHARS // 2) + "$"}
         ({"type": "string", "pattern": r"^\p{L}$"}, ['"é"'], ['"1"']),
         ({"type": "string", "pattern": r"^(?<year>\d{2})$"}, ['"26"'], ['"2"']),
         ({"type": "string", "pattern": "^(?=a)$"}, ['"b"'], ["1"]),
-        ({"pattern": r"^a($|/)+$"}, ['"b"'], ["1"]),  # an automaton has no look-around
+        ({"pattern": r"^a($|/)+$"}, ['"b"'], ["1"]),  # an automaton has no look-around assertions
         ({"pattern": r"^a\bc$"}, ['"b"'], ["1"]),
         (
             {"properties": {"a": {"const": 1}}, "required": ["a", "b"]},
@@ -215,7 +217,8 @@ def test_a_range_has_exactly_its_integers(low: int, high: int, target: Target) -
             "at most 3000 schemas, found 3001",
         ),
         (
-            {"patternProperties": {f"^x{i}[a-z]*$": {} for i in range(1000)}},  # took more than 40 s
+            # this schema once took more than 40 s
+            {"patternProperties": {f"^x{i}[a-z]*$": {} for i in range(1000)}},
             "at most 80 patterns of properties, found 1000",
         ),
         ({"type": "integer", "multipleOf": 99.9983}, "multiple of all multipleOf, found 999983"),  # took 30 s
@@ -265,7 +268,7 @@ ALTERNATIVES = {"anyOf": [{"type": "string"}, {"pattern": "a"}, {"type": "object
     ],
 )
 def test_joined_and_chained_schemas_cost_little_or_are_refused(schema: Any, target: Target) -> None:
-    """On a small stack and in little time."""
+    """Joined and chained schemas need little stack and time, or are refused."""
 
     def make() -> None:
         with contextlib.suppress(GrammarError):

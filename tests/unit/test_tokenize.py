@@ -30,8 +30,9 @@ from helpers.vocabularies import SPECIALS, write_bpe, write_spaced_bpe, write_sp
 pytestmark = pytest.mark.alone  # measures time
 
 PRE = ("gpt-2", "default", "qwen2", "llama-bpe", "smollm", "tekken")
-STD_REGEX = ("tekken", "deepseek-v3", "gpt-4o")  # pre-tokenizers without code of their own in llama.cpp
-N_TEXTS = {"tekken": 25}  # it compiles its pattern for every text
+# pre-tokenizers for which llama.cpp has no code, only a regular expression
+STD_REGEX = ("tekken", "deepseek-v3", "gpt-4o")
+N_TEXTS = {"tekken": 25}  # fewer texts, because llama.cpp compiles the pattern for every text
 PARTS = (
     *(*SPECIALS, "<|im_", "|>", "<|", "</s>", "<s>", "<unk>", "<|endoftext|", "<|bos|>", "<b", "b>", "_"),
     *("\n", "\r\n", " ", "   ", "\t", "the", " and", "word", "Aa", "aaaa", "1", "1234567", "'s", "'", "!?"),
@@ -98,7 +99,9 @@ def test_the_ids_equal_llama_cpps_up_to_the_requested_number(
     ids=["special tokens", "spaces", "'s", "words", "lines"],
 )
 def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(text: str) -> None:
-    """The longest of these took llama.cpp 98 seconds."""
+    """A prompt that cannot fit is refused before it is tokenized; the longest of these took llama.cpp 98
+    seconds.
+    """
     with Engine.open(TARGET, n_ctx=1024, n_threads=1, exact="off") as engine:
         engine.generate("a", max_tokens=1)
         started = time.process_time()
@@ -112,12 +115,12 @@ def test_special_tokens_are_found_in_linear_time() -> None:
         (end,) = engine.tokenize("<|im_end|>", add_bos=False)
         started = time.process_time()
         assert engine.tokenize("<|im_end|>" * 200_000, add_bos=False) == [end] * 200_000
-        assert time.process_time() - started < 5.0  # llama.cpp's own search: minutes
+        assert time.process_time() - started < 5.0  # llama.cpp's own search takes minutes
 
 
 @pytest.mark.parametrize("pre", STD_REGEX)
 def test_a_long_word_does_not_overflow_the_stack(pre: str, tmp_path: Path) -> None:
-    """std::regex recurses for each character."""
+    """A long word must not overflow the stack, although std::regex recurses for each character."""
     path = write_bpe(tmp_path / "bpe.gguf", pre)
     program = (
         "import sys\n"
@@ -132,7 +135,8 @@ def test_a_long_word_does_not_overflow_the_stack(pre: str, tmp_path: Path) -> No
 
 def lets_others_run(work: Callable[[], object]) -> bool:
     """Returns True if another Python thread runs during `work`. Thread switching is disabled, so the other
-    one runs only if `work` releases the GIL. The system may need several tries to wake it in time.
+    thread runs only if `work` releases the GIL. Several tries may be needed until the system wakes it in
+    time.
     """
     old = sys.getswitchinterval()
     sys.setswitchinterval(1000.0)
@@ -173,7 +177,9 @@ def test_other_threads_run_while_a_model_opens_and_closes() -> None:
 
 
 def test_an_engine_may_be_closed_while_a_thread_tokenises() -> None:
-    """The thread gets its tokens, and its engine is not freed under it."""
+    """If an engine is closed while a thread tokenizes, the thread gets its tokens, and the engine is not
+    freed before.
+    """
     data = b"def join(paths): return 1\n" * 40_000
     engine = Engine.open(TARGET, n_ctx=64, n_threads=1, exact="off")
     native, found = engine.native, []

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The report on the benefit of drafting and kernels on this machine, and the answers that it is based on."""
+"""Tests the report on the benefit of drafting and kernels on this machine, and the recorded answers on which
+it is based.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ QUESTION = [{"role": "user", "content": "ab cd"}]
 
 
 def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1.0) -> dict[str, Any]:
-    """Returns a `plan_report` of chains: ms by number of rows, and tokens per round by number of nodes."""
+    """Returns a `plan_report` of chains: milliseconds by number of rows, and tokens per round by number of
+    nodes.
+    """
     chains = [
         {"nodes": n, "depth": n, "tokens": t, "ms": rows[n + 1] + draft_ms * n} for n, t in tokens.items()
     ]
@@ -48,7 +52,8 @@ def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1
             {"pays": False, "n_rows": 4, "most": 2.6 - 0.06},
             ("takes 3.0 times as long as one", "it pays below 2.5 times"),
         ),
-        # noise must not make a draft faster than its tokens: a batch of four in half the time of one row
+        # Noise must not make a draft faster than its tokens: here a batch of four takes half the time of one
+        # row.
         ({1: 10.0, 4: 5.0}, {3: 2.3}, 0.0, {"n_rows": 4, "speed": 2.3}, ("takes no longer than one on",)),
     ],
 )  # fmt: skip
@@ -69,7 +74,7 @@ def test_the_best_chain_is_named_with_its_cost_and_the_break_even_point(
 
 
 def answered(n: int, rounds: int, speedup: float | None, **plan: Any) -> Timings:
-    """Returns the counters of an answer of `auto`."""
+    """Returns the counters of an answer with the strategy `auto`."""
     return Timings(predicted_n=n, rounds=rounds, plan={"strategy": "auto", "speedup": speedup} | plan)
 
 
@@ -81,7 +86,7 @@ def test_the_speed_up_covers_the_last_answers_by_kind_up_to_the_tokens_per_round
     assert answers.gain(greedy=False) is None
     answers.add(answered(90, 45, 39.6), 0.8)
     assert answers.gain(greedy=False) == Gain(1, 2.0, 2.0)
-    answers.add(answered(10, 1, None), 0.8)  # no target-only step was measured yet
+    answers.add(answered(10, 1, None), 0.8)  # no target-only step has been measured yet
     answers.add(answered(10, 1, 9.0, strategy="chain:5"), 0.8)
     assert answers.gain(greedy=False) == Gain(1, 2.0, 2.0)
     for _ in range(64):
@@ -128,7 +133,7 @@ def test_doctor_run_and_bench_report_the_same(
         assert gain is not None and gain.n_answers == said["greedy"]["n_answers"] + 1
 
 
-# Measured on a busy machine
+# Measurements on a busy machine
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Definition of a line of code."""
+"""Tests which lines count as code."""
 
 from __future__ import annotations
 

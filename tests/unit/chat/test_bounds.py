@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""No template takes more time, memory or output than allowed, neither to compile nor to render."""
+"""No template takes more time, memory or output than allowed, whether it is compiled or rendered."""
 
 from __future__ import annotations
 
@@ -119,11 +119,12 @@ def test_too_long_templates_are_not_compiled(text: str) -> None:
 
 @pytest.mark.parametrize("text", COSTLY.values(), ids=COSTLY.keys())
 def test_compiling_takes_no_more_than_its_share(text: str) -> None:
-    """A quarter of the allowed size takes a quarter of about 4 s; slow machines take several times
-    as long.
+    """Compiling a template of a quarter of the allowed size takes a quarter of about 4 s. Slow machines take
+    several times as long.
     """
     started = time.thread_time()
-    with contextlib.suppress(TemplateError):  # Python may find it nested too deeply, at the end
+    # Python may refuse the template at the end, as nested too deeply
+    with contextlib.suppress(TemplateError):
         JinjaTemplate(text)
     assert time.thread_time() - started < 10
 

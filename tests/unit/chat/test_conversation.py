@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Messages in the next prompt, and messages left out when the context is full."""
+"""Tests which messages are in the next prompt, and which are left out when the context is full."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def talked(n_exchanges: int, words: int = 10, **options: object) -> Conversation
 
 
 def words(messages: Sequence[Message]) -> int:
-    """Counts a word as a token."""
+    """Counts the tokens of a text: each word is a token."""
     return sum(len(message.content.split()) for message in messages)
 
 

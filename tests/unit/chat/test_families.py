@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The statements of docs/templates.md about each family: its template's marks, and forced answers through its
-reader.
+"""Tests the statements of docs/templates.md about each family: the marks of its template, and forced answers
+that its reader reads.
 
 The templates are in tests/templates. A family's answers are written like its models write them, after the
 prompt of its template; their marks are control tokens, as in the models' files.
@@ -43,10 +43,10 @@ HERMES = '<tool_call>\n{"name": "lamp", "arguments": {"on": true}}\n</tool_call>
 
 @dataclass(frozen=True)
 class Family:
-    """A family's template, and an answer with a call in its form.
+    """A model family: its template, and an answer with a call in the family's form.
 
-    thinks: an answer that thinks "hm" and says "yes"; "" for models that do not think. late: the beginning of
-    such an answer before a form, if it is not `thinks` without "yes".
+    thinks: an answer that thinks "hm" and says "yes"; "" for models that do not think. late: text before a
+    formatted answer that thinks, if it is not `thinks` without "yes".
     """
 
     file: str
@@ -135,7 +135,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def target(engine: Engine) -> Target:
-    """The target's vocabulary, for a sampler alone."""
+    """The vocabulary of the target, for a sampler without an engine."""
     return open_target(engine.target_path)
 
 
@@ -155,7 +155,7 @@ def chat_of(engine: Engine, family: Family) -> ChatModel:
 
 
 def said(engine: Engine, text: str) -> Chunk:
-    """Returns an answer of these tokens; its text lacks control tokens."""
+    """Returns an answer that consists of these tokens. The text of the answer has no control tokens."""
     tokens = engine.tokenize(text, add_bos=False)
     shown = engine.detokenize(tokens)
     assert engine.detokenize(tokens, special=True) == text
@@ -198,7 +198,7 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
             engine, family, family.call.replace("</think>", ""), PromptOptions([LAMP], think=True)
         )
         assert (made.thinking, [call.name for call in made.tool_calls]) == ("hm", [ON.name])
-    # a token that ends answers in some families, and surrounds calls in their templates
+    # this token ends answers in some families, and surrounds calls in their templates
     ended = answered(engine, family, family.call + "<|im_end|>", PromptOptions([LAMP, BELL], think=True))
     assert "<|im_end|>" not in ended.content
     assert not answered(engine, family, family.call, PromptOptions(think=True)).tool_calls, (
@@ -221,7 +221,9 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
     ],
 )  # fmt: skip
 def test_text_before_a_call_is_kept(engine: Engine, family: str, text: str, content: str | None) -> None:
-    """For families with messages, the call is read in a separate message."""
+    """Text before a call is kept. In families whose answers are rows of messages, the call is in a separate
+    message.
+    """
     made = answered(engine, FAMILIES[family], text, PromptOptions([LAMP, BELL], think=True))
     assert [call.arguments for call in made.tool_calls] == ([] if content is None else [{"on": True}])
     if content is not None:
@@ -229,7 +231,9 @@ def test_text_before_a_call_is_kept(engine: Engine, family: str, text: str, cont
 
 
 def test_json_in_the_final_channel_is_not_a_call(engine: Engine) -> None:
-    """If the answer must be a call, a grammar makes it JSON, and it is one."""
+    """JSON in the final channel is text, unless the answer must be a call: then a grammar makes it JSON,
+    which is a call.
+    """
     text, options = '{"name": "bell", "arguments": {}}', PromptOptions([LAMP, BELL], think=True)
     shown = "<|channel|>final<|message|>" + text
     made = answered(engine, FAMILIES["gpt-oss"], shown, options)
@@ -239,7 +243,7 @@ def test_json_in_the_final_channel_is_not_a_call(engine: Engine) -> None:
 
 
 def allowed(engine: Engine, target: Target, grammar: str, text: str) -> bool:
-    """Returns True if a grammar allows a whole text, and its end there."""
+    """Returns True if a grammar allows a whole text, and an end after it."""
     sampler = make_sampler(target, grammar=Lark(grammar))
     for token in [*engine.tokenize(text, add_bos=False), engine.native.eos]:
         if not sampler.allowed()[token]:
@@ -249,7 +253,9 @@ def allowed(engine: Engine, target: Target, grammar: str, text: str) -> bool:
 
 
 def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) -> None:
-    """Without a thought, unless thinking was requested; then the thought comes before the form."""
+    """A formatted answer has no thought, unless thinking was requested. Then the thought precedes the
+    formatted text.
+    """
     chat = chat_of(engine, family)
     form = resolve_grammar(response_format={"type": "json_object"})
     assert form is not None
@@ -267,7 +273,8 @@ def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) ->
     grammar = chat.grammar(prompt, form, True)
     assert allowed(engine, target, grammar, late)
     close = chat.tags.close if chat.tags is not None else ""
-    begun = "".join(close[:n] for n in range(1, len(close))) + close  # each prefix of it before the next
+    # the closing text, after all of its shorter prefixes
+    begun = "".join(close[:n] for n in range(1, len(close))) + close
     assert allowed(engine, target, grammar, late.replace(close, begun)), (
         "the thought ends with all of its tag"
     )
@@ -323,7 +330,9 @@ def test_parallel_calls_and_results_come_back(engine: Engine, family: Family) ->
 
 
 def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_lost(engine: Engine) -> None:
-    """Nemo's template puts it into the last message if that is a question."""
+    """Nemo's template puts the system prompt into the last message, but only if that message is a
+    question.
+    """
     chat = chat_of(engine, FAMILIES["Mistral Nemo"])
     head = Message("system", "be brief")
     plain, taken = chat.render([head, *QUESTION])
@@ -344,7 +353,7 @@ def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_los
 )
 def test_all_messages_are_in_the_prompt(engine: Engine, family: Family, turns: list[tuple[str, str]]) -> None:
     if turns == [("system", "one")] and family.file == "Qwen3.5-4B":
-        turns = [*turns, ("user", "two")]  # its template refuses a conversation without a question
+        turns = [*turns, ("user", "two")]  # the template refuses a conversation without a question
     chat = chat_of(engine, family)
     messages = [Message(role, f"probe-{text}") for role, text in turns]
     text = chat.render(chat.conversation(messages).prompt())[0].text

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Go templates beyond Ollama's cases: tools, thinking, where older templates are cut, and all limits."""
+"""Go templates beyond Ollama's cases: tools, thinking, the position at which older templates are cut, and all
+limits.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Pieces of a stream: drafted characters, and thinking."""
+"""Tests the pieces of a streamed answer: drafted characters, and thinking."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The choice of the chat template and its reason, BOS, and started answers."""
+"""Tests the choice of the chat template and its reason, the BOS token, and answers that the client has
+started.
+"""
 
 from __future__ import annotations
 

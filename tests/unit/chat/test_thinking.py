@@ -17,7 +17,7 @@ TAGS = Layout("<think>", "</think>")
 
 
 def split(texts: list[str], tags: Layout | None = TAGS, begins: Begins = "any") -> dict[str, str]:
-    """Returns everything of each kind, joined."""
+    """Returns the text of each kind (thinking, answer), joined."""
     parts = parts_of(Reader(tags, begins, (HERMES,), {"f": {}}), texts)
     calls = ",".join(call.name for part in parts for call in part.calls)
     kinds = {
@@ -47,7 +47,7 @@ CASES = [
     ("<think>a <tool_call> is due</think>so", {"thinking": "a <tool_call> is due", "answer": "so"}),
     ("<think>ends in a tag </thi", {"thinking": "ends in a tag </thi"}),
     ("<thi", {"answer": "<thi"}),
-    ("</think>\n\nso", {"answer": "so"}),  # MiniMax M3 begins an answer without a thought like this
+    ("</think>\n\nso", {"answer": "so"}),  # MiniMax M3 begins an answer without a thought with this text
     ("", {}),
 ]
 
@@ -61,7 +61,7 @@ def test_a_text_in_any_pieces(text: str, expected: dict[str, str], cuts: list[in
 
 @pytest.mark.parametrize(("is_whole", "calls"), [(True, 1), (False, 0)])
 def test_a_call_inside_a_thought_counts_only_if_the_model_ended_there(is_whole: bool, calls: int) -> None:
-    """An answer that was cut may only have considered the call."""
+    """In an answer that was cut, the model may only have considered the call."""
     one = Reader(TAGS, "any", (HERMES,), {"f": {}})
     parts = one.feed("<think>why " + QUOTED) + one.finish(is_whole)
     assert len([call for part in parts for call in part.calls]) == calls
@@ -125,7 +125,7 @@ MESSAGES = {
 }
 
 
-CALLS = {  # as printed by templates
+CALLS = {  # calls as printed by templates
     GPT_OSS.open: 'to=functions.\0<|message|>{"probe_key": "\0"}<|call|>',
     "<|open|>think<|sep|>": '<|open|>tools<|sep|><|open|>call tool="\0" index="1"<|sep|><|open|>argument '
     'key="probe_key" type="string"<|sep|>\0<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
@@ -137,7 +137,7 @@ CALLS = {  # as printed by templates
 @pytest.mark.parametrize("sign", MESSAGES)
 @given(st.data())
 def test_messages_in_any_order_and_pieces(sign: str, data: st.DataObject) -> None:
-    """Even text that no model should write is split once, in order, and independently of the pieces."""
+    """Messages that no model should write are also split once, in order, and independently of the pieces."""
     call = formats_of("", CALLS[sign])[0].write([ToolCall("f", {})])
     parts = st.sampled_from([sign, *MESSAGES[sign], call, " x", "\n"])
     text = "".join(data.draw(st.lists(parts, max_size=8)))

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.alone  # measures time
 
 @dataclass(frozen=True)
 class Around:
-    """Text before a call in an answer, and the ends of the message to the tool."""
+    """Text around a call: text before it in an answer, and possible ends of the message to the tool."""
 
     layout: Layout | None = None
     said: str = "hm "
@@ -31,7 +31,7 @@ class Around:
     after: str = ""
 
 
-MESSAGES = {  # by the mark of the call
+MESSAGES = {  # messages by the mark of the call
     "to=functions.": Around(GPT_OSS, "<|channel|>final<|message|>hm <|end|>"),
     ">>>": Around(layout_of(">>>all\n"), "all\nhm "),
     "<|open|>tools<|sep|>": Around(
@@ -52,7 +52,7 @@ def reader(formats: Sequence[CallFormat], tools: Tools) -> Reader:
 
 
 def parts_of(one: Reader, text: str, size: int) -> tuple[str, list[ToolCall]]:
-    """Returns the text and the calls of an answer that is read in pieces."""
+    """Reads an answer in pieces. Returns its text and its calls."""
     parts = [part for at in range(0, len(text), size) for part in one.feed(text[at : at + size])]
     parts += one.finish()
     assert "".join(part.text for part in parts) == text, "each character comes out once, in order"
@@ -145,7 +145,8 @@ def test_calls_are_found_in_every_form(form: str, size: int) -> None:
     assert (said, calls) == ("", expected)
 
 
-LEARNED = {  # a call as a template prints it, with "\0" for its name and argument; two as a model writes them
+# (a call as a template prints it, with "\0" for its name and argument; two calls as a model writes them)
+LEARNED = {
     "Apertus": ('<|tools_prefix|>[{"\0": {"probe_key": "\0"}}]<|tools_suffix|>',
                 '<|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>'),
     "Command R+": ('Action:\n```json\n[{"tool_name": "\0", "parameters": {"probe_key": "\0"}}]```\n',
@@ -160,7 +161,7 @@ LEARNED = {  # a call as a template prints it, with "\0" for its name and argume
 @pytest.mark.parametrize("form", LEARNED)
 def test_marks_are_learned_from_the_printed_template(form: str) -> None:
     called, text = LEARNED[form]
-    # printed marks count more than mentioned ones, and text of every answer is not a mark
+    # printed marks take precedence over mentioned marks, and text that is in every answer is not a mark
     marks = formats_of("<tool_call>", "<|assistant|>" + called + "<|end|>", "<|assistant|>\0<|end|>")
     assert read("hm " + text, marks, 1) == ("hm", [F1, G])
     assert read("<|assistant|>", marks) == ("<|assistant|>", [])
@@ -296,7 +297,7 @@ def in_proportion(work: Callable[[str], object], piece: str) -> None:
             times.append(time.thread_time() - started)
         return min(times)
 
-    assert seconds(160_000) < 3 * 8 * max(seconds(20_000), 0.002)  # quadratic time would be 64
+    assert seconds(160_000) < 3 * 8 * max(seconds(20_000), 0.002)  # quadratic time would be 64 times as long
 
 
 def test_any_number_of_ends_without_a_call_is_left_out() -> None:
@@ -335,7 +336,7 @@ def test_any_printed_template_gives_a_form_or_none(printed: list[str]) -> None:
         form.calls("<x>a</x>", {})
 
 
-# ("\\1": the value, "\\2": the value as a text of JSON)
+# "\\1" stands for the value, "\\2" for the value as a text in JSON
 WRITTEN = {
     "Hermes": ("<tool_call>", '<tool_call>\n{"name": "save", "arguments": {"text": \2}}\n</tool_call>'),
     "Mistral": ("[TOOL_CALLS]", '[TOOL_CALLS]save[ARGS]{"text": \2}'),
@@ -374,7 +375,7 @@ def test_marks_of_every_family_in_a_value_are_its_text(family: str) -> None:
         value = f"a {mark} b"
         whole = written.replace("\1", value).replace("\2", json.dumps(value))
         assert read_typed(whole, printed, 7) == ("", [{"text": value}]), mark
-        for at in range(1, len(whole)):  # a cut answer is this call or no call
+        for at in range(1, len(whole)):  # a cut answer is either this call or no call
             assert read_typed(whole[:at], printed, 64)[1] in ([], [{"text": value}]), (mark, at)
 
 

@@ -112,7 +112,7 @@ def template(text: str) -> ChatTemplate:
 
 
 def test_a_template_that_refuses_the_simplest_message_gets_everything_unchanged() -> None:
-    """Its own error says more than ours."""
+    """The error of such a template says more than an error of eaglecpp would."""
     takes = template("{{ raise_exception('only for documents') if not documents }}").takes
     messages = [Message("system", "s"), Message("user", "q"), Message("user", "r")]
     assert accepted(messages, [F], takes).messages == messages

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A chat without a terminal: scripted input, a real tiny model."""
+"""Runs a chat without a terminal, with scripted input and a real tiny model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def folder(home: Path) -> ChatFolder:
 def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
     """`talk("hello", "/bye")`: types these lines into a chat, then Ctrl+D; returns the chat.
 
-    Exceptions among the lines are raised. A callable gets the beginning of the line and returns the line.
+    An exception among the lines is raised. A callable among the lines gets the beginning of the line and
+    returns the line.
     """
     opened: list[Chat] = []
 

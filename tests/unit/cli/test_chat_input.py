@@ -9,7 +9,7 @@ from eaglecpp.cli.chat.input import is_command, is_open, read_block
 
 
 def typed(*lines: str) -> str:
-    """Returns the result of `read_block` for lines typed one after the other; checks the prompts."""
+    """Types lines one after the other and checks the prompts. Returns the result of `read_block`."""
     rest = list(lines)
 
     def ask(prompt: str, default: str) -> str:

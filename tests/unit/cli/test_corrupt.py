@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A damaged GGUF gives one line that names it and exit code 1, in every command."""
+"""For a damaged GGUF, every command prints one line that names the file, and exits with code 1."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMANDS = ("run", "generate", "inspect", "create", "generate --draft")
 
 
 def refused_alone(args: list[str]) -> tuple[int, str]:
-    """Runs the command in a separate process: a server changes the allocator and logs."""
+    """Runs the command in a separate process, because a server changes the allocator and the logging."""
     command = [sys.executable, "-P", "-m", "eaglecpp", *args]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return ended.returncode, ended.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""All text of a model, a file or a server reaches a terminal as text only."""
+"""All text from a model, a file or a server reaches a terminal without control characters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_output_is_clean(is_terminal: bool, capsys: pytest.CaptureFixture[
 
 
 def test_only_one_module_writes_to_the_terminal() -> None:
-    """`terminal` cleans all output; a second module would bypass it."""
+    """The module `terminal` cleans all output. Output of a second module would not be cleaned."""
     writes = {"print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"}
     found = {
         path.name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Output for a new user who mistypes."""
+"""Tests the output for a new user who mistypes a command."""
 
 from __future__ import annotations
 

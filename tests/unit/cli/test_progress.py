@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Bars of downloads: one per file, with size, rate and time left; none without a terminal."""
+"""Progress bars of downloads: one per file, with size, rate and remaining time. Without a terminal there are
+no bars.
+"""
 
 from __future__ import annotations
 

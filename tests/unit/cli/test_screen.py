@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""An answer on the screen: styles, wrapping, thinking; and the same text unstyled in a pipe."""
+"""Tests an answer on the screen (styles, wrapping, thinking), and the same text without styles in a pipe."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The environment of a command: closed streams, missing homes, words that are too long for paths, full disks,
-Ctrl+C during the start.
+"""Tests commands in unusual environments: closed streams, missing home folders, words that are too long for
+paths, full disks, Ctrl+C during the start.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ KILL = "os.kill(os.getpid(), signal.SIGINT)"
     ("program", "code"),
     [
         (INTERRUPTED.format(KILL), 130),
-        (INTERRUPTED.format(f"exec({KILL!r})"), 130),  # as dataclasses and named tuples do
+        (INTERRUPTED.format(f"exec({KILL!r})"), 130),  # dataclasses and named tuples also call exec
         (ENDED, 0),
     ],
 )

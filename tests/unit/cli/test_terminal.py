@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The line of stats, and Ctrl+C as a request."""
+"""Tests the line with statistics, and Ctrl+C as a request to stop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_line_after_an_answer(
 
 
 def test_the_planners_reasons_are_known_by_name() -> None:
-    """The names were once searched in a sentence of the planner, where "waiting" was part of
+    """The names of reasons were once searched in a sentence of the planner, in which "waiting" was part of
     another reason.
     """
     assert list(core.plan_reasons) == list(PlanReason)
@@ -91,7 +91,8 @@ def test_withheld_text_is_shown_after_ctrl_c(models: Models) -> None:
         stream = engine.stream(
             "ab cd",
             max_tokens=8,
-            stop=whole.text[1:] + "\0 and more",  # from its second character on the text may become that
+            # from its second character on, the text may become this stop string
+            stop=whole.text[1:] + "\0 and more",
             stop_when=lambda tokens: setattr(watch, "requested", len(tokens) == 3),
         )
         watch.follow(stream, lambda chunk: shown.append(chunk.text))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp train`: refusals, before any file is written."""
+"""`eaglecpp train` refuses invalid options before it writes a file."""
 
 from __future__ import annotations
 

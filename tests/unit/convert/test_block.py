@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters: every layout of a drafter becomes the same file. Slots, layers and masks follow the
-conventions of its family. Files that llama.cpp runs correctly get its architecture name, and the rest is
-refused by name.
+"""Conversion of block drafters. Every layout of a drafter becomes the same file. Slots, layers and masks
+follow the conventions of its family. Files that llama.cpp runs correctly get llama.cpp's architecture name.
+Unsupported drafters are refused with the unsupported feature.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def early_specforge(config: Config, weights: Config) -> tuple[Config, Config]:
 
 
 def speculators(config: Config, weights: Config) -> tuple[Config, Config]:
-    """speculators, any kind: nested layer config, boundary ids."""
+    """Layout of speculators, for any kind of block drafter: nested layer config, boundary ids."""
     kind = "dflash2" if "candidate_selector.hidden_projection.weight" in weights else "dflash"
     kind = "dspark" if "markov_rank" in config else kind
     top = {"speculators_model_type": kind, "architectures": ["DSparkSpeculator"]}
@@ -85,7 +85,7 @@ def speculators(config: Config, weights: Config) -> tuple[Config, Config]:
 
 
 def liquid(config: Config, weights: Config) -> tuple[Config, Config]:
-    """Liquid: rotated values in neighbouring pairs."""
+    """Layout of Liquid: rotated values are in neighbouring pairs."""
 
     def paired(value: NDArray[F32]) -> NDArray[F32]:
         return value.reshape(-1, 2, 8, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
@@ -110,7 +110,7 @@ def nemotron(config: Config, weights: Config) -> tuple[Config, Config]:
 
 
 def model_optimizer(config: Config, weights: Config) -> tuple[Config, Config]:
-    """DSpark as exported by Model Optimizer."""
+    """Layout of a DSpark drafter that Model Optimizer exported."""
     nested = {key: config[key] for key in ("markov_rank", "markov_head_type", *_TOLD)}
     nested |= {"projector_type": "dspark", "shift_label": True, "use_confidence_head": True, "causal": False}
     weights = {
@@ -122,7 +122,7 @@ def model_optimizer(config: Config, weights: Config) -> tuple[Config, Config]:
 
 
 def torchspec(config: Config, weights: Config) -> tuple[Config, Config]:
-    """TorchSpec: num_target_layers is the number of features."""
+    """Layout of TorchSpec: num_target_layers is the number of features."""
     return config | {"num_target_layers": 3, "target_num_hidden_layers": 8}, weights
 
 
@@ -192,8 +192,8 @@ def test_slots_and_architecture(
     convert: Convert,
     tmp_path: Path,
 ) -> None:
-    """By class, unless the config says otherwise. A file that llama.cpp would run wrong does not get its
-    name.
+    """Slots follow the class, unless the config states them. A file that llama.cpp would run wrongly does not
+    get llama.cpp's architecture name.
     """
     report = convert(shape.write(tmp_path / "in"))
     block = report.spec.block
@@ -233,7 +233,9 @@ def test_visible_rows_of_a_block(
 
 
 def test_speculators_has_its_own_slots_and_sliding_layers(convert: Convert, tmp_path: Path) -> None:
-    """DSpark drafts from the anchor on, DFlash2's rows see their whole block, DFlash does neither."""
+    """In speculators, DSpark drafts from the anchor on, and DFlash2's rows see their whole block. DFlash does
+    neither.
+    """
     for i, (shape, anchor_first, causal) in enumerate(
         ((DFLASH, False, True), (DSPARK, True, True), (DFLASH2, False, False))
     ):
@@ -248,7 +250,9 @@ def test_speculators_has_its_own_slots_and_sliding_layers(convert: Convert, tmp_
 def test_speculative_tokens_decide_the_first_slot_of_speculators_dspark(
     convert: Convert, target: TinyTarget, tmp_path: Path
 ) -> None:
-    """Without a value it is a choice; the default is the unused anchor's slot of the first release."""
+    """Without speculative_tokens, the first slot is a choice. By default the anchor's slot is unused, as in
+    the first release.
+    """
     config, weights = speculators(DSPARK.config(), DSPARK.weights())
     size, both = config["block_size"], ("in-place", "anchor-first")
     for i, (tokens, values, anchor_first) in enumerate(
@@ -268,7 +272,7 @@ def test_speculative_tokens_decide_the_first_slot_of_speculators_dspark(
 
 
 def test_a_nested_window_wins(convert: Convert, tmp_path: Path) -> None:
-    """Same as in vLLM and llama.cpp, also without use_swa."""
+    """A nested window takes precedence, as in vLLM and llama.cpp, also without use_swa."""
     shape = replace(DFLASH, window=9, extra=dflash_config(swa_window_size=6))
     assert convert(shape.write(tmp_path / "in")).spec.sliding_window == 6
 
@@ -286,7 +290,9 @@ def test_a_missing_block_size_must_be_given(convert: Convert, target: TinyTarget
 
 
 def test_partly_rotated_heads_are_a_choice(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
-    """DeepSpec copies the key from Qwen3.5 and 3.6; its class rotates whole heads, vLLM a part."""
+    """DeepSpec copies the key from Qwen3.5 and 3.6. DeepSpec's class rotates whole heads, but vLLM only a
+    part.
+    """
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
             "mrope_section": [2, 1, 1], "mrope_interleaved": True}  # fmt: skip
     checkpoint = replace(DSPARK, extra={"rope_parameters": rope, "rope_theta": None}).write(tmp_path / "in")
@@ -324,7 +330,7 @@ def test_a_head_left_out_by_the_converter(convert: Convert, target: TinyTarget, 
     [
         ({}, (2, 4, 5), "post+1"),
         ({"target_layer_ids": [-1, 3, 4]}, (0, 4, 5), "post+1"),
-        ({"target_layer_ids": [2, 4, 5]}, (3, 5, 6), "post+1"),  # looks like EAGLE's default
+        ({"target_layer_ids": [2, 4, 5]}, (3, 5, 6), "post+1"),  # these ids look like EAGLE's default
         ({"target_layer_ids": [1, 3, 7]}, (2, 4, 8), "post+1"),
         ({"target_layer_ids": None, "num_hidden_layers": 3}, (2, 4, 6), "post+1"),
         (
@@ -410,7 +416,7 @@ PUBLISHED: dict[str, tuple[BlockShape, Config]] = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_keys_without_effect_change_nothing(name: str, convert: Convert, tmp_path: Path) -> None:
-    """Keys of published configs that engines ignore or that only repeat the shapes of tensors."""
+    """Published configs have keys that engines ignore or that only repeat the shapes of tensors."""
     shape, edit = PUBLISHED[name]
     report = convert(replace(shape, extra=edit).write(tmp_path / "in"))
     reference = convert(shape.write(tmp_path / "ref"), out=tmp_path / "ref.gguf")
@@ -431,8 +437,8 @@ def test_keys_without_effect_change_nothing(name: str, convert: Convert, tmp_pat
 def test_an_unknown_key_is_refused(
     layout: Layout | None, edit: Config, convert: Convert, tmp_path: Path
 ) -> None:
-    """At the top level, in dflash_config, transformer_layer_config and rope_parameters; null counts as
-    absent.
+    """Unknown keys are refused at the top level, in dflash_config, transformer_layer_config and
+    rope_parameters. A null value counts as absent.
     """
     config, weights = {**DFLASH.config(), **edit}, DFLASH.weights()
     key, value = list(edit.items())[-1]
@@ -533,7 +539,7 @@ def test_refused_by_name(
     convert: Convert,
     tmp_path: Path,
 ) -> None:
-    """change: tensors to add, or to remove if None."""
+    """Each case must be refused with its reason. change: tensors to add, or to remove if None."""
     weights = {name: value for name, value in {**shape.weights(), **change}.items() if value is not None}
     checkpoint = write_files(tmp_path / "in", {**shape.config(), **edit}, weights)
     with pytest.raises(error, match=message):

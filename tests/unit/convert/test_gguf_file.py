@@ -115,9 +115,7 @@ def test_absent_files_and_directories(tmp_path: Path) -> None:
 
 
 def test_random_damage_raises_only_gguf_error(target: TinyTarget, tmp_path: Path) -> None:
-    """Bytes flipped and cut at random in the header of a real file; the seed is fixed, so a failure
-    repeats.
-    """
+    """Flips and cuts random bytes in the header of a real file. The seed is fixed, so a failure repeats."""
     whole = target.gguf.read_bytes()
     end = min(info.offset for info in read_gguf(target.gguf).tensors.values())
     rng = random.Random(3)
@@ -138,7 +136,7 @@ def test_random_damage_raises_only_gguf_error(target: TinyTarget, tmp_path: Path
 
 
 def test_the_quick_reader_and_the_full_one_agree(tmp_path: Path) -> None:
-    """For lists inside one block of the file, across two, and skipped."""
+    """Tests lists that are inside one block of the file, lists that span two blocks, and skipped lists."""
     from eaglecpp.convert.gguf_head import read_keys
 
     path = tmp_path / "x.gguf"

@@ -20,7 +20,9 @@ Convert = Callable[..., ConvertReport]
 def with_head(
     tmp_path: Path, target: TinyTarget, rows: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> Path:
-    """Returns a drafter whose head is the target's at `rows(offsets, ids)`, with a little training noise."""
+    """Returns a drafter whose head is the target's at `rows(offsets, ids)`, plus a little noise, as after
+    training.
+    """
     shape = DraftShape()
     offsets = shape.weights()["d2t"]
     head = target.weights["lm_head.weight"][rows(offsets, offsets + np.arange(shape.n_draft_vocab))]

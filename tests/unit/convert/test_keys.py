@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`keys.py` is the reference: files, documentation and the table agree."""
+"""Files and documentation agree with the table in `keys.py`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_documentation_names_exactly_the_listed_keys_and_tensors_and_their_types
 EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
 GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
 PARALLEL = DraftShape(n_parallel=6)
-HEADLESS = DraftShape(qk_norm=True)  # of the norm before the head
+HEADLESS = DraftShape(qk_norm=True)  # a drafter whose head is read without the norm before it
 BLOCKS = {
     "dflash": BlockShape("dflash2", window=64),
     "dflash_ex": BlockShape("dspark", gemma="keys", extra={"output_multiplier": 0.5}),

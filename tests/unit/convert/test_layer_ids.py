@@ -25,9 +25,9 @@ BOUNDARY, POST = {"readings": {"layer_ids": "boundary"}}, {"readings": {"layer_i
         (None, {}, (2, 4, 5), "default"),
         ([], {}, (2, 4, 5), "default"),
         ([2, 4, 5], {}, (2, 4, 5), "boundary"),
-        ([1, 3, 4], {}, (2, 4, 5), "post+1"),  # the default in the other form
+        ([1, 3, 4], {}, (2, 4, 5), "post+1"),  # ids of the default in the other convention
         ([1, 3, 4], BOUNDARY, (1, 3, 4), "boundary"),
-        ([1, 3, 8], {}, (1, 3, 8), "boundary"),  # no block has this number
+        ([1, 3, 8], {}, (1, 3, 8), "boundary"),  # no block has the number 8
         ([9, 9, 9], {"aux_layers": [0, 3, 8]}, (0, 3, 8), "given"),
         (None, {"aux_layers": [1, 3, 4], **POST}, (2, 4, 5), "given"),
     ],
@@ -84,7 +84,7 @@ def test_ids_of_speculators_are_boundaries(ids: tuple[int, ...], convert: Conver
             "torchspec",
             (1, 3, 6),
             {IDS: [1, 3, 6]},
-        ),  # both keys agree: boundary ids under both conventions
+        ),  # both keys agree: they are boundary ids in either convention
         ("speculators", (1, 3, 5, 7), {"num_aux_hidden_states": 3}),  # counted from fc
     ],
 )
@@ -112,7 +112,9 @@ def test_families_without_a_convention_need_a_reading(family: str, convert: Conv
 def test_torchspecs_layer_0_of_kimi_is_recognised_by_its_ids_or_refused(
     ids: tuple[int, ...], expected: tuple[int, ...] | None, convert: Convert, tmp_path: Path
 ) -> None:
-    """Its export for vLLM writes boundaries there, and exports since June 2026 the blocks before them."""
+    """TorchSpec's export for vLLM writes boundary ids for kimi_k2, but exports since June 2026 write the ids
+    of the blocks before.
+    """
     checkpoint = write_checkpoint(
         tmp_path / "in",
         "kimi",

@@ -23,7 +23,8 @@ from helpers.random_drafter import DraftShape
 
 Convert = Callable[..., ConvertReport]
 
-# Relative RMS error of normal values, a third above that of ggml's quantiser today.
+# Limits of the relative RMS error for normally distributed values: a third above the error of ggml's
+# quantiser today.
 LIMITS = {
     "F32": 0.0, "F16": 3e-4, "BF16": 3e-3, "Q8_0": 8e-3, "Q6_K": 0.03, "Q5_K": 0.05,
     "Q5_1": 0.06, "Q5_0": 0.06,

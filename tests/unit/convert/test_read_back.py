@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A drafter's GGUF is read as a checkpoint: converting it again gives the same file, and unsupported files
-are refused by name.
+are refused with the unsupported feature.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_a_sketch_is_not_read_back(
 def test_a_file_without_the_first_drafting_slot_leaves_a_choice(
     make: Make, convert: Convert, target: TinyTarget, tmp_path: Path
 ) -> None:
-    """llama.cpp's converter writes no such key for a drafter without a Markov head."""
+    """llama.cpp's converter writes no key for the first drafting slot if the drafter has no Markov head."""
     first = make("rank 0")
     assert open_choices(first, target.gguf) == ()
     silent = tmp_path / "silent.gguf"
@@ -155,7 +155,7 @@ def with_tensor(name: str, change: Callable[[Any], Any]) -> Change:
 
 
 def retyped(name: str, dtype: Any) -> Change:
-    """ggml has no conversion for some types; calling it anyway would end the process."""
+    """ggml has no conversion function for some types, and calling it anyway would end the process."""
     return with_tensor(name, lambda values: values.astype(dtype))
 
 
@@ -202,7 +202,7 @@ NO_FLOATS = "cannot convert this type to floats"
 def test_a_files_own_values_are_checked(
     change: dict[str, Any] | Change, message: str, make: Make, convert: Convert, tmp_path: Path
 ) -> None:
-    """Raises one error that names the file."""
+    """A file with invalid values raises one error that names the file."""
     is_block = not callable(change) and any(key.startswith("dflash") for key in change)
     first, path, out = make("dflash" if is_block else "eagle31"), tmp_path / "bad.gguf", tmp_path / "again"
     rewrite(first, path, change) if callable(change) else rewrite(first, path, changed=change)

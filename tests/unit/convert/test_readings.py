@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Ambiguities of checkpoints by family: the possible readings, the default, the effect of a given reading on
-the file, and the recorded reasons. tests/parity compares the arithmetic of each with PyTorch.
+the file, and the recorded reasons. tests/parity compares the arithmetic of each reading with PyTorch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BOTH = ("500000", "10000")
         ("vllm", PLAIN, {"rope_theta": 1e4}, {}),
         ("specforge", PLAIN, THETA, {"rope_theta": BOTH}),
         ("specforge", PLAIN, LLAMA3, {"rope_theta": BOTH, "rope_scaling": ("config", "none")}),
-        ("specforge", PLAIN, {"fc_norm": False, **THETA}, {}),  # older than the fix
+        ("specforge", PLAIN, {"fc_norm": False, **THETA}, {}),  # a checkpoint that is older than the fix
         ("specforge", NEW, THETA, {"feed": ("post", "pre")}),
         ("specforge", PLAIN, {"norm_output": False}, {"head_norm": ("yes", "no")}),
         ("speculators", PLAIN, THETA, {}),
@@ -60,7 +60,8 @@ BOTH = ("500000", "10000")
         ("modelopt", PLAIN, {}, {"feature_norm": ("twice", "once")}),
         ("modelopt", DraftShape(norm_before_fc=True), {}, {"feature_norm": ("once", "twice")}),
         ("modelopt", PLAIN, UNSIGNED, {"feature_norm": ("once", "twice")}),
-        ("torchspec", PLAIN, {"eaglecpp": {}, "rope_scaling": YARN, **THETA}, {}),  # from our own trainer
+        # a checkpoint of eaglecpp's own trainer
+        ("torchspec", PLAIN, {"eaglecpp": {}, "rope_scaling": YARN, **THETA}, {}),
     ],
 )  # fmt: skip
 def test_the_choices_of_each_family(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rope settings of a draft config, and the values that make ggml's rope compute the same angles."""
+"""Tests the rope settings of draft configs: the values for ggml's rope must give the same angles."""
 
 from __future__ import annotations
 

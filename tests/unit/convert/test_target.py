@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Targets: the values that are read from their GGUF, and refused files."""
+"""Tests the values that the converter reads from a target's GGUF, and the files that it refuses."""
 
 from __future__ import annotations
 

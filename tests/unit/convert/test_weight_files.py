@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Weight files that are damaged, hostile or of another kind: one CheckpointError each, and none runs code."""
+"""A weight file that is damaged, hostile or of another kind gives one CheckpointError and runs no code."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_parameters_views_and_state_dict_metadata_are_understood(tmp_path: Path)
 
 
 class Attack:
-    """Creates a file if an unrestricted unpickler reads it."""
+    """Hostile object: an unrestricted unpickler that reads it creates a file."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -83,7 +83,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path) -> None:
 
 
 class Tensors(pickle.Pickler):
-    """Writes tensors like torch.save, so that single fields can be wrong."""
+    """Writes tensors like torch.save, but allows wrong values of single fields."""
 
     def persistent_id(self, obj: Any) -> Any:
         return obj.pid if isinstance(obj, Storage) else None
@@ -322,7 +322,7 @@ def test_an_entry_with_a_large_declared_size_is_not_read(tmp_path: Path) -> None
     [
         (b"\x80\x02" + b"}" * 3_000_000 + b".", "data.pkl is 3000003 bytes"),
         (b"\x80\x02" + b"}" * 1_000_000 + b"K\x01.", "found int"),
-        (b"\x80\x02}r\xff\xff\xff\x7f.", ""),  # a memo of 2^31 entries
+        (b"\x80\x02}r\xff\xff\xff\x7f.", ""),  # a memo with 2^31 entries
         (b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".", "data.pkl"),  # a bytearray of a terabyte
         (b"\x80\x05" + b"\x8f" * 10 + b".", "an instruction that"),
         (b"\x80\x02}(" + b")\x85" + b"2\x86" * 40 + b"K\x01u.", "an instruction that"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A Modelfile and a directory give files and references."""
+"""Resolves a Modelfile and a directory into files and references."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def refusal(directory: Path, text: str) -> str:
 
 @pytest.fixture
 def directory(models: Any, tmp_path: Path) -> Path:
-    """A real pair: target.gguf and head.gguf."""
+    """A folder with a real pair: target.gguf and head.gguf."""
     shutil.copy(models.target, tmp_path / "target.gguf")
     shutil.copy(models.draft, tmp_path / "head.gguf")
     return tmp_path

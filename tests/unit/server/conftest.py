@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One server, with its own store, for the tests that do not need a separate one."""
+"""A server with a store of its own, for all tests that do not need a separate server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def slow_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def thinker(server: TestServer) -> Iterator[str]:
-    """A stored model whose template supports thinking. Other modules find no model in the store."""
+    """A stored model whose template supports thinking. It is removed for the tests of other modules."""
     template = (
         "{{ range .Messages }}{{ .Role }}: {{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}"
         "{{ .Content }}{{ range .ToolCalls }} [{{ .Function.Name }}]{{ end }}\n{{ end }}assistant: "

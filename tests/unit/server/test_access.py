@@ -55,8 +55,8 @@ def test_pages_of_other_sites_are_refused(server: TestServer) -> None:
     ],
 )  # fmt: skip
 def test_foreign_host_names_of_this_machine_are_refused(named: TestServer, host: str, status: int) -> None:
-    """A page of evil.example that points its own name to this machine is not a page of this server. An IP
-    address cannot be redirected like that.
+    """A page of evil.example that points its own name to this machine is not a page of this server. A request
+    to an IP address cannot be redirected in this way.
     """
     headers = {"Host": host, "Origin": f"http://{host}"}
     assert named.get("/api/tags", headers={"Host": host}).status_code == status
@@ -65,8 +65,8 @@ def test_foreign_host_names_of_this_machine_are_refused(named: TestServer, host:
 
 @pytest.fixture(scope="module")
 def named(store_root: Path) -> Iterator[TestServer]:
-    """A server as on a network, where names are checked, too; only its listening address counts as this
-    machine's.
+    """A server as on a network, which also checks host names. Only the address on which it listens counts as
+    this machine's.
     """
     with TestServer(host="own.example", hosts=("eagle.lan",)) as running:
         yield running
@@ -84,8 +84,8 @@ def named(store_root: Path) -> Iterator[TestServer]:
 def test_requests_without_origin_from_other_pages_are_refused(
     server: TestServer, path: str, site: str, mode: str, status: int
 ) -> None:
-    """<img src="http://127.0.0.1:11434/props?model=large"> would load a model. A link to the page
-    is allowed.
+    """<img src="http://127.0.0.1:11434/props?model=large"> would load a model. A link to the server's page is
+    allowed.
     """
     assert server.get(path, headers={"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}).status_code == status
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Adapters chosen by a request: the text of an engine opened with them, without effect on other requests."""
+"""Adapters chosen by a request give the text of an engine opened with these adapters, without effect on other
+requests.
+"""
 
 from __future__ import annotations
 

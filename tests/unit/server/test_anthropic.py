@@ -96,7 +96,9 @@ def test_blocks_are_read_as_their_text(server: TestServer, thinker: str, place: 
 
 
 def same_prompt(server: TestServer, model: str, mine: list[Any], other: list[Any]) -> None:
-    """Checks that two conversations give one prompt: the second finds the whole first one in the cache."""
+    """Checks that two conversations give one prompt: the second conversation finds all of the first one's
+    prompt in the cache.
+    """
     answers = [whole(server, ask("", model=model, max_tokens=8, messages=one)) for one in (mine, other)]
     first, second = (one["usage"] for one in answers)
     n_prompt = first["input_tokens"] + first["cache_read_input_tokens"]
@@ -106,7 +108,9 @@ def same_prompt(server: TestServer, model: str, mine: list[Any], other: list[Any
 
 @pytest.mark.parametrize("before", ["", "They quote a header:\n"])
 def test_a_changing_client_header_keeps_the_prompt(server: TestServer, before: str) -> None:
-    """Claude Code's system prompt begins with such a header. At other positions it is ordinary text."""
+    """Claude Code's system prompt begins with a header that changes. At other positions, such a header is
+    ordinary text.
+    """
     text = "You help with code. " * 20
     usages = []
     for value in ("a1b2c", "d3e4f"):

@@ -20,7 +20,7 @@ from helpers.hub_server import HubServer
 from helpers.serve_process import QUICK, free_port, start_server
 
 REPO = "user/demo-GGUF"
-FILE = TARGET.read_bytes() + bytes(32)  # not stored by any other test
+FILE = TARGET.read_bytes() + bytes(32)  # a content that no other test stores
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_ctrl_c_in_an_answer_logs_no_traceback(store_root: Path, tmp_path: Path,
 def test_a_server_killed_during_an_answer_frees_its_port(store_root: Path) -> None:
     port = free_port()
     body = {"model": "demo-target", "prompt": "def", "options": {"ignore_eos": True}}
-    for _ in range(2):  # the second one starts at once, on the same port
+    for _ in range(2):  # the second server starts at once, on the same port
         process = start_server(TARGET, port, "--draft", str(DRAFT), *QUICK)
         try:
             url = f"http://127.0.0.1:{port}/api/generate"
@@ -81,7 +81,7 @@ def test_a_server_killed_during_an_answer_frees_its_port(store_root: Path) -> No
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows programs cannot handle SIGTERM")
 def test_a_server_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
-    """It also removes its announcement. Lines of its log have the time."""
+    """A server ended by SIGTERM also removes its announcement. The lines of its log have the time."""
     home, log = tmp_path / "home", tmp_path / "log"
     environment, port = {**os.environ, "EAGLECPP_HOME": str(home)}, free_port()
     with log.open("wb") as file:

@@ -119,7 +119,7 @@ HOSTILE: dict[str, Any] = {
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yields the path of every value inside, as keys and indices."""
+    """Yields the path of every value inside a JSON value, as keys and indices."""
     entries = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )
@@ -157,7 +157,9 @@ def message_of(answer: requests.Response, path: str) -> str:
 def test_no_body_causes_an_internal_error(
     server: TestServer, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: dict[str, Any]
 ) -> None:
-    """Each hostile value at each position of a body is answered, or refused in the form of the API."""
+    """The server answers each hostile value at each position of a body, or refuses it in the form of the
+    API.
+    """
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     session, faults = requests.Session(), []
     for place in places(body):
@@ -375,7 +377,7 @@ def test_an_unknown_ending_is_not_a_success(
 
 
 def test_every_api_knows_every_ending_of_a_complete_answer() -> None:
-    """The others are errors, raised by the one function from which all APIs read answers."""
+    """The other endings are errors, which a single function raises for all APIs."""
     for api in (anthropic, llama_server, ollama, openai, responses):
         assert set(api.ENDINGS) == {*get_args(FinishReason), "tool_calls"} - {"cancelled"}, api.__name__
 
@@ -436,7 +438,7 @@ def test_a_compressed_body_is_refused(server: TestServer) -> None:
     assert answer.status_code == 415 and "Content-Encoding" in answer.text
 
 
-_IN_OPEN, _IN_ATTRIB = 0x20, 0x04  # the latter also for a new link to the file
+_IN_OPEN, _IN_ATTRIB = 0x20, 0x04  # the latter also reports a new link to the file
 SECRET = "what only the operator may read"
 USUAL: dict[str, Any] = {
     "model": MODEL, "prompt": "x", "input": "x", "input_prefix": "", "input_suffix": "",
@@ -463,7 +465,9 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def openings(files: list[Path]) -> Iterator[bytes]:
-    """Watches files; yields the kernel's reports since the last item, b"" if no file was touched."""
+    """Watches files; yields the kernel's reports since the last item, b"" if no file was opened or
+    changed.
+    """
     libc = ctypes.CDLL(None)
     handle = libc.inotify_init1(os.O_NONBLOCK)
     try:
@@ -501,7 +505,9 @@ def url(server: TestServer, route: Route, value: str = "0") -> str:
 
 
 def forms(kind: type, sample: dict[str, Any], value: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yields the body with `value` in each text, and in each field that takes a text or a list of texts."""
+    """Yields copies of a body with `value` instead of each text, and in each field that takes a text or a
+    list of texts.
+    """
     for place in places(sample):
         if isinstance(functools.reduce(operator.getitem, place, sample), str):
             yield place, value
@@ -530,7 +536,7 @@ def test_a_path_in_any_text_of_any_body_opens_nothing(
         sample, is_large = samples.get(route.path, USUAL), len(msgspec.structs.fields(kind)) > 20
         for i, value in enumerate(values):
             for n, (place, form) in enumerate(forms(kind, sample, value)):
-                if is_large and n % len(values) != i:  # one path for each field of the large bodies
+                if is_large and n % len(values) != i:  # only one path for each field of the large bodies
                     continue
                 data = changed(sample, place, form)
                 answer = session.request(method, url(server, route), data=data, timeout=120)

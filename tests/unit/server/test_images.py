@@ -70,7 +70,7 @@ def test_three_apis_show_the_same_image(seeing: TestServer) -> None:
 
 
 def test_results_of_tools_have_images(seeing: TestServer) -> None:
-    """In Anthropic's form and in Ollama's."""
+    """Results of tools can have images in Anthropic's form and in Ollama's form."""
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": {}}}
     turns = [
         {"role": "user", "content": TEXT},
@@ -114,7 +114,7 @@ def test_a_projector_belongs_to_the_named_model(seeing: TestServer) -> None:
 def test_a_stored_model_includes_its_projector(
     projector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Like in Ollama: a second FROM."""
+    """The projector of a stored model is its second FROM, as in Ollama."""
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
     store("eyes", files=f"FROM {TARGET}\nFROM {projector}")
     with TestServer(engine=FAST) as own:
@@ -137,7 +137,7 @@ def test_a_slot_with_an_image_is_saved(
         reply = server.post("/v1/chat/completions", first).json()
         assert server.post("/slots/0?action=save", {"filename": "mine"}).status_code == 200
     with TestServer({MODEL: TARGET}, preload=MODEL, model=MODEL, engine=engine) as server:
-        # it has the ids that the first image had in the process before
+        # this image has the ids that the first image had in the process before
         server.post("/v1/chat/completions", other)
         for body, is_same in ((first, True), (other, False)):
             server.call("/slots/0?action=erase", {})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`/v1/responses` that continue a kept one: the same answer as for the whole conversation, with limits, and
-private to its key.
+"""Requests to `/v1/responses` that continue a kept response: the answer is the same as for the whole
+conversation. Kept responses are limited in number and private to their key.
 """
 
 from __future__ import annotations

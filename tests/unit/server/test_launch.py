@@ -25,7 +25,7 @@ from helpers.command import COMMAND
 from helpers.http_server import TARGET, TestServer, store
 
 BODY = {"max_tokens": 4, "messages": [{"role": "user", "content": "What is len?"}]}
-# First request of each agent, with the settings that it receives.
+# Programs that send the first request of each agent, with the settings that the agent receives.
 CLAUDE = """
 url, model = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", os.environ["ANTHROPIC_MODEL"]
 """
@@ -97,7 +97,7 @@ def test_an_agent_gets_one_key_of_its_server(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Two keys in the variable used to be sent as one."""
+    """Two keys in EAGLECPP_API_KEY were once sent as a single key."""
     monkeypatch.setenv("EAGLECPP_API_KEY", keys)
     with TestServer(keys=("one", "two")) as server:
         monkeypatch.setattr("eaglecpp.cli.launch.find_server", lambda: server.url)
@@ -107,7 +107,7 @@ def test_an_agent_gets_one_key_of_its_server(
     assert code == 3 if keys else "set EAGLECPP_API_KEY to one of the server's keys" in output.err, output
 
 
-# Reacts late to a signal, after a request to its server.
+# A program that reacts late to a signal, only after a request to its server.
 WAITS = (
     CODEX
     + """
@@ -134,7 +134,7 @@ def test_a_signal_goes_to_the_agent_and_leaves_no_server(
     assert done.stdout is not None
     url = done.stdout.readline().strip()
     if name == "SIGINT":
-        os.killpg(done.pid, signal.SIGINT)  # as a terminal sends it
+        os.killpg(done.pid, signal.SIGINT)  # a terminal sends the signal to the whole group
         assert done.communicate(timeout=60)[0] == "health 200\n" and done.returncode == 7
     else:
         done.send_signal(getattr(signal, name))

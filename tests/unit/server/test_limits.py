@@ -49,7 +49,7 @@ def is_served(server: TestServer) -> bool:
 
 
 def answer_of(connection: socket.socket) -> bytes:
-    """Returns all bytes until the server closes."""
+    """Returns all bytes that the server sends until it closes the connection."""
     data = b""
     try:
         while part := connection.recv(1 << 16):
@@ -92,7 +92,7 @@ def test_a_missing_body_times_out(strict: TestServer, path: str, line: str) -> N
 
 
 def test_a_body_has_time_for_each_megabyte(store_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole body may take longer."""
+    """Each megabyte of a body has a time limit; the whole body may take longer."""
     monkeypatch.setattr("eaglecpp.server.http._STEP", 1000)
     with TestServer(body_s=4.0) as own, own.connect(head("/api/show", "Content-Length: 4000")) as connection:
         for _ in range(4):
@@ -107,7 +107,7 @@ def test_the_rest_of_a_refused_body_is_read_for_a_limited_time(strict: TestServe
 
 
 def test_large_bodies_share_a_limit_that_small_ones_do_not_count_against(store_root: Path) -> None:
-    """Two of these three fit. The one whose bytes arrive last is refused."""
+    """Two of three large bodies fit into the limit. The body whose bytes arrive last is refused."""
     with TestServer(preload=MODEL, n_body=2 << 20, n_held=N_HELD) as own:
         with ExitStack() as stack:
             data = head("/api/show", "Content-Length: 2000000") + b"x" * 1_400_000
@@ -119,11 +119,12 @@ def test_large_bodies_share_a_limit_that_small_ones_do_not_count_against(store_r
             assert answer.status == 503 and b"large requests" in answer.read()
             assert is_served(own)
         large = {"model": "nobody", "x": "x" * 1_000_000}
-        until(lambda: own.post("/api/show", large).status_code != 503)  # the memory is released
+        # waits until the memory of the large bodies is released
+        until(lambda: own.post("/api/show", large).status_code != 503)
 
 
 def test_bodies_in_very_small_chunks_are_refused(server: TestServer) -> None:
-    """Each takes as long to read as a large chunk."""
+    """A very small chunk takes as long to read as a large chunk."""
     url, few = f"{server.url}/api/show", b'{"model": "nobody"}' + b" " * 5000
     assert requests.post(url, data=iter([b"%c" % b for b in few]), timeout=60).status_code == 404
     with server.connect(head("/api/show", "Transfer-Encoding: chunked")) as connection:
@@ -187,8 +188,10 @@ SLOW = "1" * 60_000 + "x"
 def test_a_long_value_is_refused_at_once_with_a_short_message(
     server: TestServer, path: str, body: dict[str, Any]
 ) -> None:
-    """For any content: no regular expression is slow on it, and the error does not repeat it."""
-    started = time.process_time()  # of this process, in which the server runs
+    """A long value is refused at once whatever its content: no regular expression is slow on it, and the
+    error does not repeat it.
+    """
+    started = time.process_time()  # time of this process, in which the server runs
     answer = server.post(path, body | {"stream": False})
     assert 400 <= answer.status_code < 500, answer.text
     assert time.process_time() - started < 3.0

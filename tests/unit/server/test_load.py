@@ -38,7 +38,7 @@ LONG = {"model": MODEL, "prompt": "What", "draft": False, "options": {"num_predi
 
 @contextmanager
 def asked(server: TestServer, n: int, path: str, body: Any) -> Iterator[list[http.client.HTTPConnection]]:
-    """Opens clients that have sent the same request and wait; they leave at the end."""
+    """Opens clients that send the same request and wait. They leave at the end of the `with` block."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     address = server.listener.getsockname()
     clients = [http.client.HTTPConnection(*address, timeout=120) for _ in range(n)]
@@ -58,7 +58,7 @@ def leave(client: http.client.HTTPConnection) -> None:
 
 
 def others_are_served(server: TestServer) -> None:
-    """Runs these three clients at a time."""
+    """Checks that the server serves other clients in the meantime: a stream, `/health` and a new chat."""
     lines = server.lines("/api/generate", LONG)
     assert not next(lines)["done"]
     assert server.get("/health").json()["status"] == "ok"
@@ -68,13 +68,13 @@ def others_are_served(server: TestServer) -> None:
 
 
 def test_silent_hosts_do_not_block_others(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the maximum number of downloads; one more is refused."""
+    """Runs the maximum number of downloads from silent hosts. One more download is refused."""
     goes_on, begun = threading.Event(), []
 
     def pull(name: Any, report: Any, **options: Any) -> None:
         begun.append(name)
         assert goes_on.wait(120)
-        while True:  # until it reports that no request waits
+        while True:  # repeats until the server reports that no request waits
             report(Status("pulling"))
             time.sleep(0.01)
 
@@ -93,7 +93,7 @@ def test_silent_hosts_do_not_block_others(server: TestServer, monkeypatch: pytes
 
 
 def test_long_bodies_wait_only_for_each_other(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are read outside the event loop."""
+    """Long bodies are read outside the event loop, so they wait only for each other."""
     goes_on, on_the_loop, n_begun = threading.Event(), [], 0
     real = Message.from_dict.__func__  # type: ignore[attr-defined]
 
@@ -120,7 +120,7 @@ def test_long_bodies_wait_only_for_each_other(server: TestServer, monkeypatch: p
 
 
 def test_many_prompts_leave_slots_to_others(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are prepared one by one. The last one is not prepared before the chat has its answer."""
+    """Prompts are prepared one by one. The last prompt is not prepared before the chat has its answer."""
     goes_on, real = threading.Event(), answer.resolve
 
     def resolve(model: Any, request: ServedRequest) -> Any:
@@ -168,7 +168,9 @@ def test_a_request_for_a_full_queue_is_not_prepared(store_root: Any, monkeypatch
 
 
 def test_embedding_requests_take_turns(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first turn of many texts lasts until the other request arrives, which gets the second."""
+    """The first turn of a request with many texts lasts until the other request arrives. The second turn
+    belongs to that request.
+    """
     model = next(one for one in server.server._shared.models.values() if one.name == MODEL)
     turns, real = list[int](), Embedder.embed
 

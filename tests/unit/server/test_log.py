@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The log of requests: one line each, with the fields that an operator needs."""
+"""The log has one line for each request, with the fields that an operator needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def line_of(caplog: pytest.LogCaptureFixture, answer: requests.Response) -> str:
-    """Returns the one line of a request."""
+    """Returns the log line of a request."""
 
     def found() -> list[str]:
         lines = [one.getMessage() for one in caplog.records]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Ollama's API: the structures that its clients read, and pitfalls that broke them with other servers."""
+"""Ollama's API: the structures that its clients read, and pitfalls with which other servers broke these
+clients.
+"""
 
 from __future__ import annotations
 

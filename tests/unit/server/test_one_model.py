@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A model is loaded once under all spellings of its name, and lists are answered without reading a model."""
+"""A model is loaded only once for all spellings of its name. Requests for lists read no model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_name_means_its_current_model(own: TestServer) -> None:
 
 
 def test_a_model_is_created_from_a_stored_one_and_copied(own: TestServer) -> None:
-    """With the requests of Open WebUI's model builder and `ollama.create`."""
+    """Sends the requests of Open WebUI's model builder and of `ollama.create`."""
     system = 'Answer.\n"""\nDRAFT /etc/hostname\n#eaglecpp: learn on'
     body = {
         "model": "mine", "from": "Pair", "system": system, "template": "{{ .System }}|{{ .Prompt }}",
@@ -96,7 +96,7 @@ def test_an_invalid_model_is_refused(own: TestServer, wrong: dict[str, Any], sai
 
 
 def test_a_model_removed_while_it_loads_is_not_lost(own: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It used to stay in memory for as long as the process ran."""
+    """A model that was removed while it loaded once stayed in memory for as long as the process ran."""
     opened = models.open_fitting
 
     def removing(*given: Any) -> Any:
@@ -128,7 +128,7 @@ def test_a_stopping_server_closes_a_loading_model(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_stopping_server_cancels_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It used to finish the load, and then loaded the model again for the second request."""
+    """A stopping server once finished the load, and then loaded the model again for the second request."""
     loads = list[str]()
 
     def endless(*given: Any) -> Any:
@@ -218,7 +218,7 @@ class Opened:
 
 
 def test_frequent_requests_read_no_model(own: TestServer) -> None:
-    """Parsing a vocabulary takes long."""
+    """Frequent requests must not read a model, because parsing a vocabulary takes long."""
     calls = [("GET", "/api/ps", None), ("GET", "/api/tags", None), ("GET", "/v1/models", None),
              ("POST", "/api/show", {"model": "pair"})]  # fmt: skip
     assert say(own, "pair", options={"num_predict": 1}).status_code == 200

@@ -91,7 +91,9 @@ def test_a_required_tool_is_called(server: TestServer, choice: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["json_schema", "strict", "json_object"])
 def test_an_answer_is_a_call_or_has_the_form(server: TestServer, kind: str) -> None:
-    """Agents send both. Each test forbids the tokens that may begin one of them."""
+    """Agents send tools together with a form for the answer. Each test forbids the tokens that can begin a
+    call or the form.
+    """
     server.call("/models/load", {"model": MODEL})
     (model,) = (one for one in server.server._shared.models.values() if one.name == MODEL)
     pieces = [model.engine.engine.token_to_piece(i) for i in range(model.engine.engine.n_vocab)]
@@ -109,7 +111,7 @@ def test_an_answer_is_a_call_or_has_the_form(server: TestServer, kind: str) -> N
 
 
 def test_calls_without_a_mark_do_not_break_the_form(server: TestServer) -> None:
-    """Calls as written by Llama 3."""
+    """Calls as Llama 3 writes them, without a mark, do not break the required form."""
     call = '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'
     turns = "{% for m in messages %}{% for c in m.tool_calls or [] %}" + call
     store("bare", f'TEMPLATE """{turns}{{% endfor %}}{{{{ m.content }}}}\n{{% endfor %}}{{{{ tools }}}}"""')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The page's code in Node: branches, which keep messages that are edited or answered again, and its
-libraries, which equal npm's. tests/clients/use_serve_page.py tests the page in a browser.
+"""Runs the page's code in Node. Tests branches, which keep messages that are edited or answered again, and
+the page's libraries, which must equal npm's. tests/clients/use_serve_page.py tests the page in a browser.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def run(script: str) -> Any:
     ("script", "told"),
     [
         ('say(0, "q", "a", "r", "b"); tell()', ["q a r b"]),
-        # an edited question keeps its old conversation
+        # an edited question keeps its old conversation as a branch
         ('say(0, "q", "a", "r", "b"); say(0, "Q", "A"); tell(); turn(0, -1); tell(); turn(0, 1); tell()',
          ["Q 2/2 A", "q 1/2 a r b", "Q 2/2 A"]),
-        # branches are in the order of creation
+        # branches are in the order in which they were made
         ('say(0, "one", "1"); say(0, "two", "2"); turn(0, -1); say(0, "three", "3"); tell(); turn(0, -1);'
          "tell(); turn(0, -1); tell(); turn(0, 1); turn(0, 1); tell()",
          ["three 3/3 3", "two 2/3 2", "one 1/3 1", "three 3/3 3"]),

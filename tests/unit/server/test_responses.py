@@ -119,7 +119,7 @@ TOLD = {"role": "tool", "content": "sun", "tool_call_id": "c1"}
 def test_items_of_one_turn_are_one_message(
     server: TestServer, thinker: str, items: list[Any], messages: list[Any]
 ) -> None:
-    """The prompt equals that of Ollama's API for the same conversation."""
+    """The items of one turn give the prompt that Ollama's API gives for the same conversation."""
     options = {"temperature": 0, "num_predict": 8}
     other = server.call(
         "/api/chat",
@@ -132,7 +132,7 @@ def test_items_of_one_turn_are_one_message(
 
 
 def test_a_tool_in_a_namespace_is_called_in_it(server: TestServer) -> None:
-    """Codex uses a namespace for every MCP server."""
+    """Codex puts the tools of each MCP server into a namespace."""
     space = {"type": "namespace", "name": "sky", "tools": [TOOL, {"type": "web_search"}]}
     body = ask("Hello", tools=[space], tool_choice="required", max_output_tokens=100)
     reply = whole(server, body)
@@ -144,7 +144,7 @@ def test_a_tool_in_a_namespace_is_called_in_it(server: TestServer) -> None:
 
 
 def test_a_custom_tool_is_called_with_a_text(server: TestServer) -> None:
-    """Codex patches files with such a tool."""
+    """Codex patches files with a custom tool, which is called with a text."""
     grammar = {"type": "grammar", "syntax": "lark", "definition": "start: PATCH"}
     tool = {"type": "custom", "name": "apply_patch", "description": "Patches.", "format": grammar}
     call = json.dumps({"name": "apply_patch", "arguments": {"input": "- a"}})
@@ -165,7 +165,9 @@ def test_a_custom_tool_is_called_with_a_text(server: TestServer) -> None:
 
 
 def test_background_requests_are_refused(server: TestServer) -> None:
-    """The client would fetch the answer later, but this server does not keep it."""
+    """The client would fetch the answer to a background request later, but this server does not keep such
+    answers.
+    """
     answer = server.post("/v1/responses", ask("Hello", background=True))
     assert answer.status_code == 400 and "background" in answer.json()["error"]["message"]
 

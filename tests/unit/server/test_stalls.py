@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""No request blocks the server for others: `/health` is asked meanwhile."""
+"""No request blocks the server for other clients: `/health` must answer meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from helpers.http_server import FAST, MODEL, TARGET, TestServer, until
 
 pytestmark = pytest.mark.alone  # measures time
 
-BOUND_S = 8.0  # for an answer to /health on a busy machine; these faults took minutes
+BOUND_S = 8.0  # maximum seconds for an answer to /health on a busy machine; these faults took minutes
 BURNS = "{% for a in range(300) %}{% for b in range(300) %}{% set x = a * b %}{% endfor %}{% endfor %}"
 QUESTION = {"role": "user", "content": "What is len?"}
 
@@ -87,8 +87,8 @@ def test_templates_are_rendered_outside_the_loop(
 
 
 def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropping messages renders a conversation many times, in addition to the probes of a template. The clock
-    here is the number of renderings.
+    """A conversation is rendered many times when messages are left out, in addition to the probes of a
+    template. In this test, the clock counts renderings.
     """
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     question, answer = Message("user", "word " * 40), Message("assistant", "word " * 40)
@@ -141,7 +141,7 @@ def test_a_body_of_too_many_values_is_not_read(server: TestServer) -> None:
 
 
 def ask_without_reading(server: TestServer, client: socket.socket, n_tokens: int = 450) -> None:
-    """Requests more than fits into the buffers of a connection."""
+    """Requests an answer that is larger than the buffers of a connection, and does not read it."""
     body = chat(
         stream=True, max_tokens=n_tokens, options={"ignore_eos": True}, logprobs=True, top_logprobs=20
     )
@@ -153,7 +153,7 @@ def ask_without_reading(server: TestServer, client: socket.socket, n_tokens: int
 
 
 def test_an_answer_ends_if_no_client_reads(store_root: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Its slot is freed, although the connection is still open."""
+    """The slot of an answer that no client reads is freed, although the connection is still open."""
     with TestServer(preload=MODEL, unread_s=0.5) as own, socket.socket() as client:
         (model,) = own.server._shared.models.values()
         ask_without_reading(own, client)
@@ -186,7 +186,7 @@ def test_a_generation_without_a_reader_ends() -> None:
             while engine.n_running and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
             reason = stuck.completion().finish_reason
-            read = await engine.generate("What", **options)  # a reader gets all of it
+            read = await engine.generate("What", **options)  # a client that reads gets the whole answer
             assert len(read.tokens) == 150
             return len([chunk async for chunk in stuck]), reason
 
@@ -205,7 +205,9 @@ def test_a_generation_without_a_reader_ends() -> None:
 def test_a_stream_says_that_it_lives(
     path: str, ping: str, server: TestServer, slow_rounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Claude Code leaves after 300 s of silence, in which no CPU reads its prompt of 20,000 tokens."""
+    """A stream must send signs of life: Claude Code leaves after 300 s of silence, but a CPU needs longer to
+    read its prompt of 20,000 tokens.
+    """
     monkeypatch.setattr("eaglecpp.server.http._PING_S", 0.01)
     text = server.post(path, chat(stream=True, draft=False)).text
     assert ping in text if ping else "ping" not in text

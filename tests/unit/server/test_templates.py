@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Untrusted templates and clients over HTTP: the resulting prompts, and isolation between requests."""
+"""Untrusted templates and clients over HTTP: the resulting prompts, and no effect of a request on others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Each API's own field limits thinking; an answer follows, and `usage` counts both."""
+"""Each API has a field that limits thinking. An answer follows the thought, and `usage` counts the tokens of
+both.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def running(server: TestServer) -> tuple[int, int]:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_slot(server: TestServer, slow_rounds: None, stream: bool) -> None:
-    """The rest of its answer is not generated."""
+    """The rest of an answer is not generated if its client leaves."""
     until(lambda: running(server) == (0, 0))
     before = server.metric("eaglecpp_predicted_tokens_total")
     client = http.client.HTTPConnection(*server.listener.getsockname())
@@ -52,7 +52,7 @@ def test_a_client_that_leaves_frees_its_slot(server: TestServer, slow_rounds: No
 
 
 def test_a_long_prompt_does_not_stall_others(store_root: Path, slow_rounds: None) -> None:
-    """A long prompt is read in slices; between two of them every other request gets a round."""
+    """A long prompt is read in slices; between two slices, every other request gets a round."""
     engine = FAST | {"n_ctx": 2048, "n_batch": 32}
     long = {"model": MODEL, "prompt": "len is " * 600, "stream": False, "options": {"num_predict": 1}}
     with TestServer(engine=engine, preload=MODEL) as own, ThreadPoolExecutor() as pool:
@@ -68,7 +68,7 @@ def test_a_long_prompt_does_not_stall_others(store_root: Path, slow_rounds: None
 def test_limits_of_body_and_time(store_root: Path, slow_rounds: None) -> None:
     with TestServer(n_body=2000, request_s=0.5, preload=MODEL) as own:
         assert own.post("/api/chat", ask("x" * 3000)).status_code == 413
-        parts = (b"x" * 500 for _ in range(10))  # no length is declared
+        parts = (b"x" * 500 for _ in range(10))  # sent in chunks, so the body has no declared length
         assert requests.post(f"{own.url}/api/chat", data=parts, timeout=30).status_code == 413
         slow = own.post("/api/chat", endless(stream=False, draft=False))
         assert slow.status_code == 504 and "longer than this server allows" in slow.json()["error"]

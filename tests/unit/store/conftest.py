@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Shared by the tests of stores: a separate home, a tiny pair, an Ollama store, a Hub."""
+"""Fixtures for tests of stores: a separate home folder, a tiny pair, an Ollama store, a Hub."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("LLAMA_CACHE", str(folder / "cache"))
-    nowhere = replace(packaged.SMOLLM2, requirement="not-a-package==1")  # even if this environment has it
+    # a package that is never installed, even if this environment has the real one
+    nowhere = replace(packaged.SMOLLM2, requirement="not-a-package==1")
     monkeypatch.setattr(packaged, "SMOLLM2", nowhere)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hf"))
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "token"))
@@ -44,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def root(home: Path) -> Path:
-    """The folder of our store."""
+    """The folder of eaglecpp's store."""
     return home / ".local" / "share" / "eaglecpp" / "models"
 
 
@@ -55,7 +56,7 @@ def stores(home: Path) -> Stores:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    """A Hub for huggingface_hub and for us."""
+    """A Hub for huggingface_hub and for eaglecpp."""
     with HubServer() as server:
         monkeypatch.setenv("MODEL_ENDPOINT", server.url)
         yield server

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A Modelfile becomes a model: Ollama's layout, shared blobs, checked drafter."""
+"""Tests models created from a Modelfile: Ollama's layout, shared blobs, and a checked drafter."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_file_that_is_changed_in_place_is_noticed(tiny: Tiny, stores: Stores, 
     data = tiny.target.read_bytes()
     target.write_bytes(data)
     make_model(stores, f"FROM {target}\n")
-    os.utime(target)  # touched, but the same content
+    os.utime(target)  # a new time stamp, but the same content
     assert find_target("m").target.read_bytes() == data
     with target.open("r+b") as stream:
         stream.write(b"GGUX")
@@ -88,7 +88,7 @@ def test_a_file_that_is_changed_in_place_is_noticed(tiny: Tiny, stores: Stores, 
     target.write_bytes(data[:-1] + b"!")
     with pytest.raises(DigestError):
         find_target("m")
-    make_model(stores, f"FROM {tiny.target}\n")  # intact content from another file repairs it
+    make_model(stores, f"FROM {tiny.target}\n")  # an intact copy in another file repairs the damaged blob
     assert find_target("m").target.read_bytes() == data
 
 
@@ -188,7 +188,7 @@ def test_a_full_disk_is_reported_before_the_copy(
     tiny: Tiny, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_links(monkeypatch)
-    free = tiny.target.stat().st_size + (1 << 20)  # the last bytes are reserved for the system
+    free = tiny.target.stat().st_size + (1 << 20)  # the last bytes of the disk are reserved for the system
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
     with pytest.raises(StoreError, match=r"not enough space for a copy of .*: needs [\d.]+ [KM]?B"):
         make_model(stores, f"FROM {tiny.target}\n")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A server that sends too much, compresses its answers, or redirects to an unencrypted address."""
+"""Tests downloads from a server that sends too much, compresses its answers, or redirects to an unencrypted
+address.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def remote_of(host: str, size: int = len(CONTENT)) -> Remote:
 def test_a_file_shorter_than_listed_ends_the_download(
     announced: bool, hub: HubServer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once if the server gives its length, otherwise after five tries, each of which is reported."""
+    """A file that is shorter than listed ends the download at once if the server states its length. Otherwise
+    the download ends after five tries, which are all reported.
+    """
     set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
     asked: list[str] = []
 
@@ -127,7 +131,9 @@ def test_a_server_cannot_make_it_wait_for_hours(
 def test_a_trickling_answer_is_given_up(
     begin: str, more: str, hub: HubServer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A manifest has one time limit; a file, which may take hours, only until its content begins."""
+    """A manifest has a time limit for the whole download. A file, which may take hours, has a limit only
+    until its content begins.
+    """
     monkeypatch.setattr("eaglecpp.store.remote.download._SMALL_S", 0.5)
     monkeypatch.setattr("eaglecpp.store.remote.reach._SILENT_S", 0.5)
     set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)

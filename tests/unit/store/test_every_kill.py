@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A process killed before any of its file operations leaves a valid store: the old model or the new."""
+"""A process killed before any of its file operations leaves a valid store, with either the old model or the
+new one.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
 def test_create_keeps_the_old_model_or_has_the_new_one(tiny: Tiny, stores: Stores, root: Path) -> None:
     text = f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM new\nPARAMETER top_k 5\n"
-    make_model(stores, text)  # imports modules once instead of in every child
+    make_model(stores, text)  # imports the modules once, instead of in every child
     remove_model(stores.own, ModelName.parse("m"))
     make_model(stores, f"FROM {tiny.target}\nSYSTEM old\n")
     states = set()
@@ -44,7 +46,7 @@ def test_rm_at_every_step(tiny: Tiny, stores: Stores, root: Path) -> None:
         make_model(stores, f"FROM {tiny.target}\nSYSTEM {name.model}\n", name.model)
 
     def remove() -> None:
-        with suppress(StoreError):  # an earlier child has removed it
+        with suppress(StoreError):  # fails if an earlier child has removed the model
             remove_model(stores.own, names[0])
 
     def check() -> None:
@@ -60,14 +62,14 @@ def test_pull_at_every_step(tiny: Tiny, stores: Stores, root: Path, hub: HubServ
     hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data, "system": b"s"})
     name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")
     blob = blob_path(root, digest_of(data))
-    pull(name)  # imports modules once instead of in every child
+    pull(name)  # imports the modules once, instead of in every child
     remove_model(stores.own, name)
 
     def check() -> None:
         assert store_problems(root) == []
         if (model := stores.find(name)) is not None:
             assert model.target_files()[0].read_bytes() == data
-            remove_model(stores.own, name)  # so that the next child has to pull, too
+            remove_model(stores.own, name)  # removed so that the next child has to pull the model again
 
     assert killed_everywhere(root, lambda: pull(name), check) > 30
     assert stores.get(name).texts("system") == ("s",)

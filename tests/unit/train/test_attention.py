@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Merged attention against the dense definition, outputs and every gradient."""
+"""Compares merged attention with the dense definition: outputs and every gradient."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_merged_equals_dense_in_output_and_gradients(lengths: tuple[int, ...], n
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_chosen_rows_see_the_same_as_among_all(dtype: torch.dtype) -> None:
-    """Rows of three samples, none of the second one."""
+    """Tests chosen rows of the first and the third of three samples."""
     n_later, lengths, rows = 2, (9, 3, 6), torch.tensor([0, 3, 4, 8, 13, 17])
     layout = Layout(lengths, (4, 0, 2), torch.tensor([0, 3, 4, 8, 1, 5]))
     q, k0, v0, *later = (x.detach() for x in step_inputs(18, n_later, dtype))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters in training: the rows that a block sees, its anchors, and that it learns."""
+"""Block drafters in training: the rows that a block sees, the anchors, and learning."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_model(rank: int = 8, *, causal: bool = False, **form: Any) -> BlockMode
 
 
 def test_a_block_sees_the_text_before_its_anchor_and_nothing_else() -> None:
-    """Neither later features, nor other blocks, nor the other sample."""
+    """A block must not see later features, other blocks, or the other sample."""
     model, samples = make_model(), [make_sample(12, 1), make_sample(9, 2)]
     batch = make_batch(samples, draft_ids(), SIZE, CPU, every=1, has_blocks=True)
     batch.features.requires_grad_()
@@ -105,7 +105,7 @@ def test_it_learns_texts_by_heart(rank: int, form: dict[str, Any]) -> None:
 
 
 def test_the_confidence_head_estimates_the_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a fixed drafter, from its states alone."""
+    """The confidence head learns to estimate the acceptance of a fixed drafter from the drafter's states."""
     model, batch = make_model(), make_batch([make_sample(40, 1)], draft_ids(), SIZE, CPU)
     assert model.confidence is not None
     loss_of, errors = model.further_loss, list[float]()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Conversations in which the target writes both sides; they do not depend on the other conversations of a
-run.
+"""Conversations in which the target writes both sides; a conversation does not depend on the other
+conversations of a run.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_every_conversation_is_written_or_left_out_for_a_reason(written: Path) -
 
 
 def test_answers_are_the_targets_continuation(engine: Engine, written: Path) -> None:
-    """Checked with greedy answers, which need no seed."""
+    """Checks that answers continue the conversation, with greedy answers, which need no seed."""
     out = written.with_name("greedy.jsonl")
     converse(engine, out, N, replace(SETTINGS, temperatures=((0.0, 1.0),), own_questions=0.0))
     n_compared = 0
@@ -96,7 +96,8 @@ def test_more_conversations_can_be_added_later(engine: Engine, written: Path, tm
     out.write_bytes(written.read_bytes())
     steps: list[tuple[int, int, int]] = []
     report = converse(engine, out, N + 3, SETTINGS, lambda *step: steps.append(step))
-    assert max(n_tokens for n_done, _, n_tokens in steps if n_done == N) > 0  # before one is finished
+    # the engine writes others before one conversation is finished
+    assert max(n_tokens for n_done, _, n_tokens in steps if n_done == N) > 0
     assert report.n_before == sum("tokens" in entry for entry in entries(written).values())
     assert out.read_bytes().startswith(written.read_bytes())
     assert sorted(entries(out)) == list(range(N + 3))

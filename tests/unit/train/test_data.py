@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Training data: the tokens of a chat that are learnt, texts, and errors of bad files."""
+"""Training data: the tokens of a chat that have loss, texts, and errors for invalid files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_lines(path: Path, *values: Any) -> Path:
 
 
 def texts_of_turns(engine: Engine, tokens: Sequence[int], turns: Sequence[int]) -> list[str]:
-    """Returns the text of each turn, without turn 0."""
+    """Returns the text of each assistant turn."""
     return [
         engine.detokenize([t for t, turn in zip(tokens, turns, strict=True) if turn == n], special=True)
         for n in range(1, max(turns) + 1)
@@ -67,7 +67,7 @@ def encoded(engine: Engine, template: str, *turns: tuple[str, str]) -> tuple[lis
     return tokens.tolist(), mask.tolist()
 
 
-# Tokens of a chat that are learnt
+# Tokens of a chat that have loss
 
 
 def test_turns_are_the_assistants_text_and_its_end_token(tmp_path: Path, engine: Engine) -> None:
@@ -104,7 +104,7 @@ OPEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        # as in Qwen3's: only the last answer gets an empty thought
+        # as in Qwen3's template: only the last answer gets an empty thought
         (
             "{% for m in messages %}" + BEGIN + "{% if m.role == 'assistant' and loop.last %}<think></think>"
             "{% endif %}{{ m.content }}" + END + OPEN,
@@ -118,13 +118,13 @@ OPEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}",
             ["one of the men<|im_end|>", " how old<|im_end|>"],
         ),
-        # without an end token a turn ends where the template ends it
+        # without an end token, a turn ends at the end that the template prints
         (
             "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}[assistant]{% endif %}",
             [" one of the men\n", " \n how old\n"],
         ),
-        # the question is hidden: no turn instead of a guess
+        # the template hides the question, so no turn is found instead of a guessed one
         ("{% for m in messages[-1:] %}{{ m.content }}" + END + OPEN, []),
     ],
     ids=["rewrites older answers", "opens a thought", "no end token", "hides the question"],
@@ -148,7 +148,9 @@ def test_a_template_with_the_date_gives_the_same_tokens_on_every_day(engine: Eng
 
 
 def test_the_end_of_a_prompt_is_known(tmp_path: Path, engine: Engine) -> None:
-    """Answers to one prompt must not be on both sides of the split."""
+    """The end of a prompt must be known, because answers to one prompt must not be on both sides of the
+    split.
+    """
     said = [chat(*TALK[:2], ("assistant", words)) for words in ("one of the men", "nobody")]
     prompt = engine.chat_prompt(messages(*TALK[:2]))
     recorded = {"prompt_tokens": prompt, "answer_tokens": [8, 9, 7]}
@@ -161,7 +163,7 @@ def test_the_end_of_a_prompt_is_known(tmp_path: Path, engine: Engine) -> None:
 
 
 def test_without_a_template_the_format_of_the_vocabulary_is_used(tmp_path: Path, base_model: Path) -> None:
-    with open_tokenizer(base_model) as engine:  # its vocabulary has ChatML's marks
+    with open_tokenizer(base_model) as engine:  # the base model's vocabulary has ChatML's tokens
         (one,) = data.load([write_lines(tmp_path / "a.jsonl", chat(*TALK))], engine, 512).conversations
         assert (
             texts_of_turns(engine, one.tokens.tolist(), one.turns.tolist())[0] == "one of the men<|im_end|>"
@@ -180,7 +182,7 @@ def test_chats_for_a_base_model_are_refused(tmp_path: Path) -> None:
         assert len(data.load([tmp_path / "a.txt"], engine, 512).conversations) == 1
 
 
-# Cutting and leaving out
+# Cutting conversations and leaving them out
 
 
 def test_a_long_chat_is_cut_and_counted(tmp_path: Path, engine: Engine) -> None:
@@ -288,7 +290,7 @@ def test_the_held_out_part_does_not_depend_on_order(rng: np.random.Generator) ->
     shuffled = [conversations[i] for i in rng.permutation(300)]
     parts = [data.split(order)[1] for order in (conversations, shuffled)]
     first, second = ([data.token_hash(one.tokens) for one in part] for part in parts)
-    assert first == second == sorted(first)  # the first ones contain a part of every file
+    assert first == second == sorted(first)  # the first conversations are a sample of every file
     assert len(first) == 6
 
 
@@ -314,7 +316,9 @@ def test_answers_to_one_prompt_are_all_held_out_or_none() -> None:
 
 @pytest.mark.parametrize("n_prompt", [4, 12])
 def test_texts_that_begin_alike_can_still_be_held_out(n_prompt: int) -> None:
-    """Beginnings too short to be a prompt, and a single prompt for everything."""
+    """Texts with a common beginning can be held out if the beginning is too short for a prompt, or if all
+    texts have the same prompt.
+    """
     train, held_out = data.split(answers([list(range(n_prompt))], 100), 0.1)
     assert (len(train), len(held_out)) == (90, 10)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The acceptance that an evaluation reports, counted by hand."""
+"""Compares the acceptance that an evaluation reports with counts by hand."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from helpers.training import N_VOCAB, SPEC, Samples, draft_ids, make_sample
 
 
 class Scripted(DraftModel):
-    """A model with scripted hits: `script[row]` is the number of depths that hit in that anchor's chain.
-    Every depth after a miss is a hit again, which must not count.
+    """A model with scripted hits: `script[row]` is the number of hits in the chain from anchor `row`. Every
+    depth after a miss is a hit again, which must not count.
     """
 
     script: dict[int, int]
@@ -29,24 +29,26 @@ class Scripted(DraftModel):
 
 def test_a_round_starts_after_the_accepted_tokens_of_the_previous_one() -> None:
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
-    # the entries of rows where no round starts must not matter; the last two are too near the end for a chain
-    # of three, the last for a chain of two
+    # Entries of rows at which no round starts must not matter. The last two rows are too near the end for a
+    # chain of three, and the last row for a chain of two.
     model.script = {0: 1, 1: 3, 2: 0, 3: 3, 4: 3, 5: 0, 6: 0, 7: 1}
     source = Samples([make_sample(10, seed=1)])
     found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=3, n_tokens=64)
-    # rounds start at 0 (one accepted), 2 (none), 3 (all three), and 7, where only one draft is possible
+    # Rounds start at row 0 (one draft accepted), 2 (none), 3 (all three), and 7, at which only one draft is
+    # possible.
     assert found.n_rounds == 4
     assert found.rates == pytest.approx((3 / 4, 1 / 2, 1 / 1))
     assert found.length == pytest.approx(1 + 5 / 4)
 
 
 def test_an_unreached_depth_gets_the_rate_of_the_previous_one() -> None:
-    """The planner starts from these rates, and an untried slot must not look useless."""
+    """The planner starts from the reported rates, and an untried depth must not look useless."""
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     model.script = {0: 1, 1: 0, 2: 1, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0}
     source = Samples([make_sample(10, seed=1)])
     found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=4, n_tokens=64)
-    # rounds start at 0 and 2, one accepted each, then at 4, 5, 6 and 7, nothing accepted
+    # Rounds start at rows 0 and 2, with one accepted draft each, and then at rows 4, 5, 6 and 7, without
+    # accepted drafts.
     assert found.rates == pytest.approx((2 / 6, 0.0, 0.0, 0.0))
     model.script = dict.fromkeys(range(8), 9)
     source = Samples([make_sample(5, seed=1)])
@@ -72,7 +74,8 @@ def test_each_answer_is_evaluated_separately() -> None:
     model.script = {row + 12 * b: n for b in (0, 1) for row, n in script.items()}
     source = Samples([make_sample(12, seed=seed, turns=turns) for seed in (1, 2)])
     found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0, 1], depth=2, n_tokens=64)
-    assert found.n_rounds == 2 * 4  # at 1, 7, 8, 9: the first covers its whole answer
+    # rounds start at rows 1, 7, 8 and 9; the first round covers its whole answer
+    assert found.n_rounds == 2 * 4
     assert found.length == pytest.approx(1 + 3 / 4)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A trained drafter as files: the checkpoint has the names that others read, and the engine computes the same
-as the trainer.
+"""Tests the files of a trained drafter: the checkpoint has the names that other programs read, and the engine
+computes the same values as the trainer.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(
     expected = replace(model.spec, family=draft.spec.family, layer_ids_rule=draft.spec.layer_ids_rule)
     assert replace(draft.spec, sliding_layers=()) == expected
     nested = json.loads((tmp_path / "config.json").read_text()).get("dflash_config", {})
-    assert (family == "dflash2") == ("selector_top_k" in nested)  # where vLLM and SGLang look
+    assert (family == "dflash2") == ("selector_top_k" in nested)  # vLLM and SGLang look for the key here
     state = from_checkpoint(draft)
     for name, p in model.named_parameters():
         torch.testing.assert_close(state[name], p.detach().to(torch.bfloat16).float(), rtol=0, atol=0)
@@ -208,7 +208,9 @@ def test_a_new_drafter_starts_with_the_targets_head_and_norm(target: TinyTarget)
 
 
 def test_the_layer_starts_as_the_targets_last_block(arch: str, tmp_path: Path) -> None:
-    """In checkpoint form, so with the rotation order of the GGUF's rows undone."""
+    """The first layer starts as the target's last block in the form of checkpoints, without the RoPE order of
+    GGUF rows.
+    """
     target = make_target(tmp_path, TargetSpec.of(arch, n_layers=7))
     file = read_gguf(target.gguf)
     spec = new_spec(file, target.n_vocab, 7, (2, 3, 4))
@@ -235,7 +237,7 @@ def test_new_layers_change_nothing_until_they_are_trained(target: TinyTarget, sa
         for found, expected in zip(three.logits(batch), one.logits(batch), strict=True):
             assert torch.equal(found, expected)
     three(batch).loss.backward()
-    for layer in three.layers[1:]:  # they can learn from the first step
+    for layer in three.layers[1:]:  # the new layers can learn from the first step on
         assert layer.o.grad is not None and layer.o.grad.any() and layer.down.grad.any()
     block = torch.from_numpy(target.weights["model.layers.7.mlp.gate_proj.weight"])
     assert torch.equal(added["layers.2.gate_up"][: len(block)], block)
@@ -261,7 +263,7 @@ def test_another_target_gives_a_random_layer(target: TinyTarget, monkeypatch: py
     start = from_target(file, spec, np.arange(target.n_vocab), seed=1)
     assert start.state["layers.0.down"].shape == (64, 96)
     assert any("random" in note for note in start.notes)
-    # Gemma's norm caused logits of +-50, and the model learnt nothing
+    # Gemma's norm gave logits of +-50, from which the model learnt nothing
     states = torch.randn(500, spec.hidden_size, generator=torch.Generator().manual_seed(1))
     logits = states * start.state["norm"] @ start.state["head"].T
     assert 1 < logits.std() < 6
@@ -286,7 +288,9 @@ def test_rope_scaling_survives(tmp_path: Path, target: TinyTarget) -> None:
 def test_a_coarse_type_is_distinguished_from_wrong_arithmetic(
     tmp_path: Path, target: TinyTarget, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the type's rounding does not explain the difference, an F16 file decides."""
+    """If the rounding of the type does not explain the difference, a file in F16 shows whether the arithmetic
+    is wrong.
+    """
     model, vocab = make_model(target)
     report = export(tmp_path, target, model, vocab, "Q8_0")
     monkeypatch.setattr(export_module, "_QUANTISED", 0.0)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Samples from the running target: labels against a full softmax, features against the target's own."""
+"""Tests samples from the running target: compares labels with a full softmax, and features with the target's
+own.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from eaglecpp.train.samples import TrainText
 from helpers.models import Models
 from helpers.tiny import TargetSpec, make_target, prompt_ids
 
-# caches without rounding: samples and whole prompts are split into different batches
+# caches are not rounded, because samples and whole prompts are split into different batches
 MODEL = ModelOptions(n_threads=1, type_k="f32", type_v="f32", flash_attn="off")
 
 
@@ -97,7 +99,8 @@ def test_a_sample_equals_the_targets_output(models: Models, source: TargetSource
 
 def test_a_missing_layer_is_refused(models: Models) -> None:
     with pytest.raises(MismatchError, match="layer id 10"):
-        TargetSource(models.target, [conversation(8)], layers=[1, 10], model=MODEL)  # 9: after the final norm
+        # id 9 is the state after the final norm
+        TargetSource(models.target, [conversation(8)], layers=[1, 10], model=MODEL)
 
 
 def broken_target(directory: Path, tensor: str, value: float) -> Path:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Answers written by the target: stored unchanged, and the same after an interruption."""
+"""Answers by the target are stored unchanged, and they are the same after an interruption."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROMPTS = ["how old are you", "who let the man in", "and now", "how old are you"
 
 @pytest.fixture(scope="module")
 def engine(models: Models) -> Iterator[Engine]:
-    # one for `engine.chat`, one for the answers, which then come in the order of the prompts
+    # one sequence for `engine.chat` and one for answers, which then come in the order of the prompts
     with Engine.open(models.target, n_ctx=256, n_threads=1, n_sequences=2) as engine:
         yield engine
 
@@ -76,7 +76,7 @@ def test_a_drafter_changes_nothing(models: Models, engine: Engine, prompts: Path
 def test_a_run_continues_after_a_partial_line(
     engine: Engine, prompts: Path, tmp_path: Path, n_cut: int, half: bytes
 ) -> None:
-    """The partial line may be longer than its replacement."""
+    """A run continues after the partial line of a killed run, which may be longer than its replacement."""
     out = tmp_path / "a.jsonl"
     generate([prompts], engine, out, SAMPLING)
     whole = out.read_bytes()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The loop: budgets, exact resumption, Ctrl+C, patience; the optimiser; the order of the data."""
+"""Tests the training loop (budgets, exact resumption, Ctrl+C, patience), the optimiser, and the order of the
+data.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ def test_a_run_can_be_resumed_from_before_its_first_step(tmp_path: Path) -> None
 
 def test_an_interrupted_step_is_not_made(tmp_path: Path) -> None:
     class Impatient(Recorder):
-        """Asks to stop after the third step has begun."""
+        """A reporter that asks to stop after the third step has begun."""
 
         n_asked = 0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Training-time test against separate chains: the reference drafts each anchor alone."""
+"""Compares training-time test with separate chains, in which the reference drafts from each anchor alone."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_shared_head_is_not_trained() -> None:
 
 @pytest.mark.parametrize("kind", ["eagle31", "eagle3", "eagle1", "both norms", "three layers, eagle3"])
 def test_left_out_rows_are_those_that_thinned_steps_leave_out(kind: str) -> None:
-    """The same rows in a run over all of them, and in a run that computes only these."""
+    """A run over all rows and a run that computes only the counted rows leave out the same rows."""
     model = random_model(KINDS[kind])
     n_aux = KINDS[kind].n_aux
     samples = [make_sample(26, 1, [0] * 5 + [1] * 21, n_aux=n_aux), make_sample(17, 2, n_aux=n_aux)]
@@ -120,7 +120,7 @@ def test_left_out_rows_are_those_that_thinned_steps_leave_out(kind: str) -> None
         same = replace(whole, counted=thin.counted, places=thin.counted, weights=thin.weights)
         results = [outcome(model, batch) for batch in (thin, same)]
         for found, expected in zip(*results, strict=True):
-            # EAGLE-1 has no norms in its chain: gradients of hundreds
+            # EAGLE-1's chain has no norms, so its gradients are of the order of hundreds
             atol = 1e-3 if kind == "eagle1" else 1e-5
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=atol)
         assert float(results[0][1]) == pytest.approx(float(model(whole).weight), rel=1e-5)
@@ -133,7 +133,9 @@ def test_left_out_rows_are_those_that_thinned_steps_leave_out(kind: str) -> None
 @pytest.mark.parametrize("chains", ["some", "none"])
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_rows_without_loss_are_not_run_and_change_nothing(n_steps: int, chains: str) -> None:
-    """Answers in the middle, at the end, none at all, and one too short for a chain."""
+    """Tests answers in the middle and at the end, texts without an answer, and an answer that is too short
+    for a chain.
+    """
     model = random_model(KINDS["eagle31"])
     turns = ([0, 0, 1, 1, 1, 1, 1, 0, 0, 2, 2, 2], [0] * 7, [0, 0, 0, 1, 1], [0, 1, 1, 1, 1])
     if chains == "none":

@@ -29,7 +29,7 @@ COARSE = "Q4_0"
 
 
 def make_model(spec: DraftSpec = SPEC) -> DraftModel:
-    """Returns a model with rows of a whole number of blocks."""
+    """Returns a model whose rows divide into the blocks of the type."""
     torch.manual_seed(1)
     spec = replace(spec, intermediate_size=64)
     return DraftModel(spec, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)

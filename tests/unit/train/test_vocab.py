@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The draft vocabulary: the chosen tokens, their order, and the maps."""
+"""Tests the draft vocabulary: the chosen tokens, their order, and the maps."""
 
 from __future__ import annotations
 
