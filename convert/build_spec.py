@@ -230,8 +230,8 @@ def _vocabulary(config: Mapping[str, Any], target: TargetInfo) -> tuple[int, str
 
 
 def _check_target(target: TargetInfo, target_hidden: int, vocab: int, n_blocks: int | None) -> None:
-    """Raises TargetError if the target does not fit the drafter. n_blocks: the drafter's layer count, None =
-    unknown.
+    """Raises TargetError if the target does not fit the drafter. n_blocks: number of the drafter's layers,
+    None = unknown.
     """
     if target.hidden_size != target_hidden:
         raise TargetError(

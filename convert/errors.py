@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Exceptions of the converter, and the base class of all exceptions in eaglecpp. It is defined here because
-`convert` imports nothing else from eaglecpp; `eaglecpp.errors` has the others.
+"""Exceptions of the converter, and the base class of all exceptions in eaglecpp. The base class is defined
+here because `convert` imports no other part of eaglecpp. All other exceptions are in `eaglecpp.errors`.
 
-Every message is one line (lists of tensors may span several). It states what was expected, what was found,
-where (file, key or tensor) and what to do. The command line prints only the message.
+Every message is one line (a list of tensors may span several lines). It states what was expected, what was
+found, where (file, key or tensor) and what to do. The command line prints only the message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class UnsupportedError(EagleError):
 
 
 class ConvertError(EagleError):
-    """Any other error of a conversion; base class of the more specific ones."""
+    """An error of a conversion; base class of the more specific errors."""
 
 
 class SourceError(ConvertError):

@@ -158,7 +158,9 @@ def _latent(file: GgufFile) -> dict[str, Any] | None:
 
 
 def block_of(file: GgufFile) -> dict[str, Any] | None:
-    """Returns a block drafter's kind (DFlash, DSpark, DFlash2) and settings, JSON-ready; None for others."""
+    """Returns a block drafter's kind (DFlash, DSpark, DFlash2) and settings, as JSON-ready data; None if the
+    file is not a block drafter.
+    """
     if file.architecture not in BLOCKS:
         return None
     markov = file.tensors.get("markov_w1.weight")

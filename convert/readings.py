@@ -56,8 +56,8 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 class Choice:
     """An ambiguity of the checkpoint.
 
-    values: the default first. why: reason for the other values, as the second half of a sentence. is_open: no
-    default; a value must be given.
+    values: the possible values, the default first. why: reason for the other values, as the second half of a
+    sentence. is_open: there is no default, so the caller must set a value.
     """
 
     name: str

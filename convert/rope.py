@@ -230,7 +230,7 @@ def _yarn(theta: float, block: Mapping[str, Any], where: str, deepseek: bool) ->
     if block.get("truncate") is False:
         raise UnsupportedError(f"{where}.truncate is false: ggml always truncates yarn's correction range")
     # ggml itself multiplies cos and sin by 1 + 0.1 ln(factor), so attn_factor is the checkpoint's factor
-    # divided by that
+    # divided by this value
     multiplier = (_deepseek_multiplier if deepseek else _cos_sin_multiplier)(block, where, factor)
     attn_factor = multiplier / (1.0 + 0.1 * math.log(factor))
     return RopeSpec(

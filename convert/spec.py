@@ -16,8 +16,8 @@ from .keys import DFLASH, DFLASH_EX, EAGLE, EAGLE3, EAGLE31
 class RopeSpec:
     """Rotary embedding in the terms of ggml_rope_ext.
 
-    scaling: none, linear, yarn, llama3 or proportional; the last two become `rope_freqs.weight`, and
-    proportional only rotates the first `factor` of a head
+    scaling: none, linear, yarn, llama3 or proportional; llama3 and proportional become `rope_freqs.weight`,
+    and proportional only rotates the first `factor` of a head
     attn_factor: factor on cos and sin; ggml also multiplies them by (1 + 0.1 ln factor), and the product of
     both is the checkpoint's factor
     part: the first part of a head is rotated, with the frequencies of a head of that width

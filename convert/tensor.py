@@ -80,7 +80,7 @@ class TensorSource:
         return values.reshape(stop - start, *self.shape[1:])
 
     def read(self) -> npt.NDArray[Any]:
-        """Reads the whole tensor; meant for small ones (vocabulary maps)."""
+        """Reads the whole tensor; meant for small tensors such as vocabulary maps."""
         return self.read_rows(0, self.n_rows).reshape(self.shape)
 
 

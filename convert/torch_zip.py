@@ -97,7 +97,7 @@ def _index_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, TensorSour
             state: Any = _StateDict(data, file, path, entries, prefix).load()
     except CheckpointError:
         raise
-    except Exception as error:  # a hostile pickle may raise anything
+    except Exception as error:  # a hostile pickle may raise any exception
         raise CheckpointError(f"data.pkl cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"expected a state dict, found {type(state).__name__}")

@@ -146,9 +146,9 @@ def gemma_name(name: str) -> str:
 
 
 class EagleRepo(Dialect):
-    """SafeAILab/EAGLE, the reference implementation: `midlayer.*`, everything at the top level of the config.
+    """SafeAILab/EAGLE, the reference implementation: `midlayer.*`, and all config keys at the top level.
 
-    Its own trainer writes no layer ids, so the default applies. Ids at the top level were added by another
+    This trainer writes no layer ids, so the default applies. Ids at the top level were added by another
     tool and may use either convention. The trainer (eagle/traineagle3/cnets.py) ignores the config's theta in
     its rope, but its inference code (eagle/model/cnets.py) uses theta for unscaled rope.
     """

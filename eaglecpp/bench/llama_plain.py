@@ -30,7 +30,7 @@ class LlamaPlain:
 def llama_plain(target: Path, n_threads: int, *, repack: bool, seconds: float) -> LlamaPlain | None:
     """Measures llama.cpp's speed with its default options on the CPU. Returns None if that fails.
 
-    repack: False where llama.cpp's repacked weights crash (a CPU that claims AMX, which does not work).
+    repack: False if llama.cpp's repacked weights crash, as on a CPU that claims AMX without supporting it.
     """
     setup = {"target": str(target), "n_threads": n_threads, "repack": repack, "seconds": seconds}
     try:

@@ -92,7 +92,7 @@ def measure(
     """Measures strategies by decoding for `seconds`, but at least one prompt with every strategy and
     temperature.
 
-    Returns all temperatures of the first strategy, then all of the next.
+    Returns the measurements of the first strategy at all temperatures, then those of the next strategy.
 
     strategies: the first one must be "off"
     prompts: None = `QUESTIONS` as chats, or as text if the model has no chat template
@@ -136,8 +136,9 @@ def measure(
 
 
 def plan_report(engine: Engine) -> dict[str, Any] | None:
-    """Returns the extension's report plus `chains`, a list of {nodes, depth, tokens, ms, speed} for every
-    draft size: expected tokens and time of a round, and its speed against plain decoding.
+    """Returns the planner's report from the extension, and adds `chains`, a list of {nodes, depth, tokens,
+    ms, speed} for every draft size: expected tokens and time of a round, and its speed against plain
+    decoding.
 
     None without a drafter, or before the first measured step. Raises `ValueError` before the engine's first
     use.

@@ -122,8 +122,8 @@ def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
     """Predicts the verdict from the result of `plan_report`, for the chain with the best speed. report: None
     = no drafter, or no data.
 
-    A batch costs at least as much as one token, so a round cannot be faster than its tokens; a measurement
-    that says otherwise is noise.
+    A batch costs at least as much as one token, so a round cannot be faster than its tokens; a smaller
+    measured cost is noise.
     """
     if report is None:
         return Verdict()

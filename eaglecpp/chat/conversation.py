@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`Conversation` keeps the messages and selects the ones for the next prompt.
+"""`Conversation` keeps the messages of a conversation, and selects the messages for the next prompt.
 
 If the messages outgrow the context, whole exchanges are left out, oldest first. The system prompt and the
 model's examples stay. `fit` returns the messages left out, so that the caller can report them. It needs no

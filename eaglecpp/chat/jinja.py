@@ -97,9 +97,9 @@ _WIDE = re.compile(r"[0-9]{4}|%[^a-zA-Z%]*\*|\{[^{}]*\{")
 def _ask(name: str, value: Any, *others: Any, **named: Any) -> None:
     """Checks the possible size of a result before a method, filter or operator runs.
 
-    Its steps and its result never exceed the product of the first value's size and the other values' sizes,
-    except for the columns in a format. A text that is split may become a list with an entry for each
-    character.
+    The number of steps and the size of the result never exceed the product of the first value's size and the
+    other values' sizes, except for the columns in a format. A text that is split may become a list with an
+    entry for each character.
     """
     arguments = (*others, *named.values())
     if name == "format" and _WIDE.search(as_text(value).replace("{{", "")):

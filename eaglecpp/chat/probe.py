@@ -177,7 +177,7 @@ class _Probe:
         )
 
     def _prints(self, messages: list[Message], *others: str) -> bool:
-        """Returns True if the prompt contains the contents of all messages and the other texts."""
+        """Returns True if the prompt contains the contents of all messages and all other given texts."""
         text = self._text(messages)
         return all(one in text for one in (*(message.content for message in messages), *others))
 

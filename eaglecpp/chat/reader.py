@@ -93,7 +93,9 @@ class Reader:
         return self._advance(final=False)
 
     def finish(self, is_whole: bool = True) -> list[Segment]:
-        """Returns the held-back parts. is_whole: the model ended the answer itself."""
+        """Ends the answer, and returns the parts that were held back. is_whole: the model ended the answer
+        itself.
+        """
         return self._advance(final=True, is_whole=is_whole)
 
     def _advance(self, final: bool, is_whole: bool = True) -> list[Segment]:
@@ -281,7 +283,7 @@ class Reader:
         rest = self._held[first + n_read :].strip()
         if not found or block.needs_close or (block.close and rest):
             self._is_broken = True
-            self._take("answer", n_open)  # the rest of the message is read as text
+            self._take("answer", n_open)  # the text after the mark is read as ordinary text
         else:
             self._take("tag", first + n_read, found)
             self._is_broken = bool(rest)

@@ -164,7 +164,7 @@ def _report(error: Exception, debug: bool) -> int:
 
 
 def message(error: Exception) -> tuple[str, int]:
-    """Returns the one-line text of an error and the exit code."""
+    """Returns an error's text in one line, and the exit code."""
     if isinstance(error, click.UsageError):
         where = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
         if isinstance(error, click.NoSuchOption):

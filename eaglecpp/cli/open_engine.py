@@ -86,6 +86,6 @@ def plan_text(engine: Engine) -> str:
 
 
 def needs_draft(strategy: Strategy | None, can_draft: bool) -> None:
-    """Raises click.UsageError for a fixed strategy if nothing can draft."""
+    """Raises click.UsageError for a fixed strategy if the model cannot draft."""
     if strategy is not None and strategy.kind not in ("auto", "off") and not can_draft:
         raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`learn`: trains a drafter on its user's conversations, and uses the result only if it is better.
+"""`learn`: trains a drafter on its user's conversations, and uses the new drafter only if it is better.
 
 The training texts come from `eaglecpp.learn.records`, mixed with conversations that the target writes itself,
 so that the drafter does not forget other topics. A fifth of the user's texts and a part of the target's are

@@ -154,7 +154,7 @@ class _Resolver:
         return self._only_file(command, reference)
 
     def _adapters(self) -> tuple[Path, ...]:
-        """Resolves the LoRA of the last ADAPTER, which replaces earlier ones, as in Ollama."""
+        """Resolves the LoRA of the last ADAPTER, which replaces all earlier adapters, as in Ollama."""
         command = self._last(self.modelfile.adapters)
         if command is None:
             return ()
@@ -200,7 +200,7 @@ def _word(command: Command) -> str:
 
 
 def _weights(path: Path) -> list[Path]:
-    """Returns the GGUF files of a directory, following symlinks, or the path itself if it is a file.
+    """Returns the GGUF files of a directory, following symlinks, or only the path if it is a file.
 
     Raises FileNotFoundError for a missing path, InvalidValueError for a folder without usable files.
     """

@@ -25,7 +25,8 @@ class ModelfileError(EagleError, ValueError):
     """An invalid Modelfile.
 
     message:      the cause
-    line, column: 1-based position of the offending word or quote; None for the whole file (as without FROM)
+    line, column: 1-based position of the offending word or quote; None if the error concerns the whole file
+    (such as a missing FROM)
     file:         name of the Modelfile; None if the text came from elsewhere
     hint:         how to fix it
     """

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Option:
-    """One declared option.
+    """Declaration of an option.
 
     kind:      Python type of a scalar; "strings", "pairs" or "numbers" for the three list shapes, "bytes" or
                "seconds"; the command line adds kinds of its own
@@ -89,7 +89,7 @@ def declare(
 ) -> T:
     """Declares an option, and returns its dataclass field. kind: None = type of the default; low, high: the
     range; flags: separated by spaces, None = the field's name; parameter: True = the field's name. See
-    `Option` for the others.
+    `Option` for the other arguments.
     """
     of_default: dict[type, type | str] = {type(None): str, tuple: "strings"}
     kind = kind or of_default.get(type(default), type(default))

@@ -68,7 +68,7 @@ class Listener(Reporter, Protocol):
 
 @dataclass(frozen=True)
 class Corpus:
-    """The training data: conversations to train on, then held-out ones."""
+    """The training data: conversations to train on, then held-out conversations."""
 
     conversations: list[TrainText]
     n_train: int

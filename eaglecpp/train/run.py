@@ -2,7 +2,7 @@
 """`train`: turns a target and text files into a drafter.
 
 The steps are: data, draft vocabulary, initial weights, hidden states, training loop, checkpoint and GGUF.
-Everything is checked before the first step. A checkpoint is written only once there is something to save.
+All options and data are checked before the first step. A checkpoint is written only after the first step.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = Non
 
 def _check_folder(options: TrainOptions, listener: Listener) -> bool:
     """Checks the output folder, and returns True if it has a training to resume. A new run never overwrites
-    existing files. A run that was killed before it saved anything starts again.
+    existing files. A run that was killed before its first save starts again.
     """
     state = options.out / "state" / "last.pt"
     resume = options.resume and state.exists()
@@ -235,7 +235,7 @@ class _Run:
         return Result(options.out, report.out, outcome, error)
 
     def _add_sketch(self, source: TargetSource | CachedSource, method: TrainingTimeTest, gguf: Path) -> None:
-        """From states of the last conversations."""
+        """Adds a sketch of the head to the GGUF, fitted to states of the last conversations."""
         states: list[NDArray[np.float32]] = []
         for index in reversed(range(len(self.corpus.conversations))):
             states.append(method.head_states(source.sample(index)))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Tests every architecture of llama.cpp's own fixture with tiny random models: loads it, drafts for it, finds
-the exact batch sizes, and compares drafted texts with target-only ones.
+the exact batch sizes, and compares drafted texts with target-only texts.
 
     python tests/architectures/run.py --source DIR --libraries DIR [--models DIR] [--types F32 Q8_0 Q4_0]
 
@@ -60,7 +60,7 @@ REFUSED, CHAINS, TREES = "refused", "chains", "trees"
 class Found:
     """Results for one model. loads: "" or the error. drafting: TREES, CHAINS or the refusal. rows: exact row
     counts with the drafter. parted: number of the `n_texts` drafted texts that differ from the target-only
-    ones.
+    texts.
     """
 
     name: str

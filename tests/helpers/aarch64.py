@@ -2,9 +2,9 @@
 """A 64-bit ARM machine from Debian's packages, run by QEMU's user emulation, with the pinned llama.cpp.
 
 `prepare` builds it once, in the folder of helpers/backends.py: a root directory of unpacked Debian packages
-(nothing is installed in it), Python packages from PyPI's wheels for ARM, and llama-cpp-python with libraries
-from the cross-compiler, which takes minutes instead of the hours that a compiler inside the emulator would
-take.
+(their install scripts are not run), Python packages from PyPI's wheels for ARM, and llama-cpp-python with
+libraries from the cross-compiler, which takes minutes instead of the hours that a compiler inside the
+emulator would take.
 """
 
 from __future__ import annotations

@@ -306,5 +306,7 @@ def vector(rng: np.random.Generator, n: int, mean: float, std: float) -> Array:
 
 
 def norm(rng: np.random.Generator, n: int) -> Array:
-    """Returns norm weights that differ enough from one to show a missing norm or two swapped ones."""
+    """Returns norm weights that differ enough from one that tests detect a missing norm or two swapped
+    norms.
+    """
     return vector(rng, n, 1.0, 0.25)

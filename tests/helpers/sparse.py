@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Models of real sizes, whose files consist of a header and a hole. They are for the counting device in its
-idle mode, which does not compute. Such a model costs the same waits and bytes as a real one.
+idle mode, which does not compute. Such a model causes the same waits and copies as a real model.
 """
 
 from __future__ import annotations

@@ -130,7 +130,8 @@ def test_committed_rows_equal_the_reference(name: str, both: MakeBoth) -> None:
     for layer in range(it.shape.n_layers):
         k, v = it.native.kv(layer)
         ref_k, ref_v = it.reference.kv(layer)
-        if it.native.info["rope_type"] == "norm" and it.shape.latent is None:  # rows permuted to pairs
+        # rows of q and k were permuted to pairs
+        if it.native.info["rope_type"] == "norm" and it.shape.latent is None:
             ref_k = torch.stack(ref_k.chunk(2, dim=-1), dim=-1).flatten(-2)
         assert k.shape == ref_k.shape == (N_ROWS, *it.shape.kv_shapes[0])
         assert v.shape == ref_v.shape == (N_ROWS, *it.shape.kv_shapes[1])

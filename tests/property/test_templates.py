@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""For any text, rendering it as a template stays within the limits or raises TemplateError."""
+"""Rendering any text as a template stays within the limits, or raises TemplateError."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`Engine.open("name")` opens the model with everything that it was created with."""
+"""`Engine.open("name")` opens a model with all settings of its Modelfile."""
 
 from __future__ import annotations
 

@@ -146,7 +146,9 @@ HOSTILE = {
 @pytest.mark.alone  # measures time
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_grammars_cost_little_or_are_refused(name: str, target: Target) -> None:
-    """With llama.cpp's parser and sampler many of them killed the process or blocked it for minutes."""
+    """Hostile grammars cost little or are refused. With llama.cpp's parser and sampler, many of them killed
+    the process or blocked it for minutes.
+    """
     grammar, n = HOSTILE[name]
     start = time.process_time()
     endure(grammar, target, n)
@@ -219,7 +221,9 @@ def test_forced_drafts_wait_until_no_other_answer_runs(models: Models) -> None:
 
 
 def test_tokens_that_a_grammar_forbids_are_not_drafted(models: Models) -> None:
-    """Without the grammar this drafter proposes words."""
+    """Tokens that a grammar forbids are not drafted, although this drafter proposes words without the
+    grammar.
+    """
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, strategy="chain:1") as engine:
         digits = engine.generate("ab cd", grammar="root ::= [0-9]+", max_tokens=30, temperature=0.0)
         anything = engine.generate("ab cd", max_tokens=30, temperature=0.0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The layer rules of docs/architecture.md for native/, checked against its includes. pyproject.toml has those
-of Python: import-linter checks the order of imports and cycles, ruff checks which files print and load the
-extension.
+"""The layer rules of docs/architecture.md for native/, checked against its includes. pyproject.toml has the
+layer rules for Python: import-linter checks the order of imports and cycles, ruff checks which files print
+and load the extension.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "native"
 
-# folders that each folder may include, besides itself
+# folders whose headers each folder may include, in addition to its own
 ALLOWED = {
     "base": set(),
     "algo": {"base"},

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Several prompts or conversations at once: the answers come in order, and are the same as one by one."""
+"""Several prompts or conversations at once: the answers come in order, and are the same as for one prompt at
+a time.
+"""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_a_continued_conversation_has_one_file(opened: Callable[..., Engine], fo
             prompt(start=7),
         ):  # the last prompt leaves the text of the others
             engine.generate(text, **GREEDY)
-            engine.shared.prompts.flush()  # only one file is written at a time
+            engine.shared.prompts.flush()  # because only one file is written at a time
     assert len(files(folder)) == 2, "short texts have none"
     with opened() as engine:
         assert engine.generate(prompt(), cache_prompt=False, **GREEDY).timings.reused_n == 0
@@ -322,7 +322,7 @@ def written(cache: PromptCache, tokens: list[int], **options: Any) -> Path:
 
 
 def test_no_damaged_file_is_used(cache: PromptCache) -> None:
-    """Changes every byte of the head and many of the rest, and cuts the file in every kind of position."""
+    """Changes every byte of the file's head and many other bytes, and cuts the file at many positions."""
     file = written(cache, prompt(LEAST), n_bytes=300)
     whole = file.read_bytes()
     look = [*prompt(LEAST), 1]

@@ -204,7 +204,9 @@ def test_the_head_that_llama_cpps_converter_left_out_is_found(tmp_path: Path) ->
 
 
 def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
-    """For DeepSpec's DFlash, llama.cpp's converter writes no key that says that the anchor's slot drafts."""
+    """For DeepSpec's DFlash, llama.cpp's converter writes no key for the first drafting slot, which is the
+    anchor's slot.
+    """
     silent, out = tmp_path / "silent.gguf", tmp_path / "out.gguf"
     rewrite(FIXTURES / "demo-dflash.gguf", silent, changed={"dflash_ex.sample_from_anchor": None})
     report = convert_checkpoint(silent, TARGET, out, type="Q4_1")

@@ -61,7 +61,8 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "spaced bpe": lambda folder: write_spaced_bpe(folder / "spaced.gguf"),
     "spm": lambda folder: write_spm(folder / "spm.gguf"),
     "spm, stripping": lambda folder: write_spm(folder / "phi.gguf", "phi-3"),
-    # of equal length, one beginning as the other ends: llama.cpp does not guarantee their order
+    # special tokens of equal length, of which one begins as the other ends; llama.cpp does not guarantee
+    # their order
     "overlapping": lambda folder: write_bpe(folder / "overlap.gguf", "gpt-2", ("aab", "baa")),
 }
 

@@ -53,7 +53,7 @@ class ChatSettings:
 
 @dataclass(eq=False)
 class Chat:
-    """One chat with one model at a time; `/load` changes the model.
+    """A chat with one model at a time; `/load` changes the model.
 
     folder: folder of saved conversations; None = do not save. saved: the conversation to continue
     server: server that answers until the model is opened in this process
@@ -235,7 +235,7 @@ class Chat:
         self._noted.update(notices)
 
     def save(self) -> None:
-        """Saves the conversation, unless history is off; deletes the file of an empty one."""
+        """Saves the conversation, unless history is off; deletes the file of an empty conversation."""
         session, source = self.session, self.model.source
         if self.folder is None or not self.settings.history:
             return

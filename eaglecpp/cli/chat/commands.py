@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The slash commands of the chat, in one table.
 
-Names and replies are Ollama's where Ollama has the command (ollama/ollama: cmd/interactive.go); `/regen`,
-`/edit`, `/read`, `/chats` and `/strategy` are ours. Commands raise errors, and `run_chat` prints them.
+Names and replies are Ollama's if Ollama has the command (ollama/ollama: cmd/interactive.go). Only eaglecpp
+has `/regen`, `/edit`, `/read`, `/chats` and `/strategy`. Commands raise errors, and `run_chat` prints them.
 """
 
 from __future__ import annotations

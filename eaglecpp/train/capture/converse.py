@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Conversations written by the target itself: training data that need nothing but the model.
+"""Conversations written by the target itself: training data for which only the model is needed.
 
 A chat model that is shown a chat up to the user's turn continues as the user (Magpie, arXiv 2406.08464). So
 both sides are sampled from the target: the question, the answer, the next question. System prompts, first
@@ -179,8 +179,9 @@ _ANSWER_SHARES = (0.25, 0.5, 0.75, 1.0)
 class ConverseSettings:
     """Settings that, with the target, determine the content of the n-th conversation.
 
-    own_questions: share of conversations whose first question the target asks; named_systems: share with a
-    system prompt from the list, the others use the template's own
+    own_questions: share of conversations whose first question the target asks; named_systems: share of
+    conversations with a system prompt from the list; all other conversations use the template's own system
+    prompt
     turns:         weights of one, two, ... turns; temperatures: (temperature, weight) of answers
     question_tokens, answer_tokens: maximum tokens of a question and of an answer
     """

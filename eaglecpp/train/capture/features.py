@@ -206,7 +206,8 @@ def _top_ids(block: NDArray[np.float32], n_top: int) -> NDArray[np.intp]:
     if counts.min() < n_top:  # true for rows with NaN, because comparisons with NaN are false
         return np.argsort(-block, axis=1, kind="stable")[:, :n_top]
     columns = np.arange(counts.max())
-    places = np.minimum(starts[:-1, None] + columns, len(flat) - 1)  # indices into `flat`, padded
+    # indices into `flat`, padded to equal lengths
+    places = np.minimum(starts[:-1, None] + columns, len(flat) - 1)
     values = block.reshape(-1)[flat][places]
     values[columns >= counts[:, None]] = -np.inf
     order = np.argsort(-values, axis=1, kind="stable")[:, :n_top]

@@ -82,7 +82,7 @@ def generate(
 def _tokenized(
     paths: Iterable[str | os.PathLike[str]], engine: Engine
 ) -> tuple[list[list[int]], Counter[str]]:
-    """Tokenizes the prompts, and counts the skipped ones by reason."""
+    """Tokenizes the prompts, and counts skipped prompts by reason."""
     template = template_of(engine)
     encoder = ChatEncoder(engine, template) if template else None
     prompts: list[list[int]] = []

@@ -128,10 +128,10 @@ def read_records(paths: Iterable[str | os.PathLike[str]], report: DataReport) ->
 
 
 def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Question]:
-    """Yields prompts: chats of a JSON file up to their last question, its `prompt`s, or the lines of a plain
-    text file.
+    """Yields prompts: for a JSON file, its `prompt`s and its chats up to their last question; for a plain
+    text file, its lines.
 
-    Raises DataError for anything else.
+    Raises DataError for any other content.
     """
     for path in map(Path, paths):
         if not path.is_file():

@@ -205,7 +205,7 @@ class _Loader:
         if trained.size < MIN_TRAINED:
             self._drop("fewer than two tokens to learn within the context")
             return
-        end = int(trained[-1]) + 1  # nothing trains on tokens after the last turn or attends to them
+        end = int(trained[-1]) + 1  # training neither learns tokens after the last turn nor attends to them
         tokens, turns = tokens[:end].copy(), turns[:end].copy()
         digest = token_hash(tokens)
         if digest in self._seen:

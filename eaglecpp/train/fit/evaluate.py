@@ -94,7 +94,8 @@ def evaluate(
 
 def _walk(batch: Batch, hits: Sequence[Tensor]) -> NDArray[np.float32]:
     """Walks through the answers of a batch; returns accepted and reached drafts per depth, [2, depth]. Rows
-    counted at a step are also counted at all earlier ones; near the end of an answer, chains are shorter.
+    that are counted at a step are also counted at all earlier steps. Near the end of an answer, chains are
+    shorter.
     """
     n_rows, depth = batch.tokens.numel(), len(hits)
     n_possible, n_accepted = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)

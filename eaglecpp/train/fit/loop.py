@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`Trainer`: runs steps until the budget is spent, with evaluations, saved states and exact resuming.
 
-A step depends only on the seed, the data and its number, so a stopped and resumed run gives the same curve as
-an uninterrupted one. With `minutes` the learning rate follows the clock, so the curves are only nearly the
+A step depends only on the seed, the data and the number of the step, so a resumed run gives the same curve as
+an uninterrupted run. With `minutes` the learning rate follows the clock, so the curves are only nearly the
 same. Prints nothing; reports to a `Reporter`.
 """
 
@@ -53,8 +53,8 @@ def lr_factor(progress: float, warmup: float) -> float:
 
 class Optimizer:
     """AdamW on fp32 weights, without decay of norm weights. `step(scale, lr)` applies accumulated gradients.
-    A step with a non-finite gradient changes nothing and is counted; the data of this step are used again in
-    the next epoch.
+    A step with a non-finite gradient does not change the weights, and is counted; the data of this step are
+    used again in the next epoch.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:

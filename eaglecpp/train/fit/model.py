@@ -228,7 +228,7 @@ class DraftModel(nn.Module):
         spec, w, run = self.spec, self._copies(), batch.run
         n_embd, n_tokens, n_steps = spec.hidden_size, len(batch.features), batch.n_steps
         attention = attention_for(batch.tokens.device, self.dtype)
-        # for a sample's last rows these are tokens of the next sample; such rows are invalid, as above
+        # for the last rows of a sample, these are tokens of the next sample; such rows are invalid, as above
         from_tokens = self._from_tokens(F.pad(batch.tokens, (0, n_steps)), w)
         state = self._fuse(batch.features, w)
         # RoPE positions count within the batch instead of the sample, because only differences matter
@@ -319,7 +319,7 @@ class DraftModel(nn.Module):
         self, qkv: Tensor, cos: Tensor, sin: Tensor, w: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns queries, keys and values with the full number of heads, `[n_heads, n_rows, head_dim]`; the
-        queries are empty if qkv has none.
+        queries are empty if qkv contains no queries.
         """
         spec = self.spec
         n_heads = qkv.shape[1] // spec.head_dim - 2 * spec.n_kv_heads

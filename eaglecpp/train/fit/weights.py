@@ -76,8 +76,8 @@ class Start:
 
 
 def target_embedding(target: GgufFile) -> Tensor:
-    """Returns the target's embedding, f32 [n_vocab, n_embd]. Raises UnsupportedError for a file without
-    one.
+    """Returns the target's embedding, f32 [n_vocab, n_embd]. Raises UnsupportedError for a file without an
+    embedding.
     """
     if "token_embd.weight" not in target.tensors:
         raise UnsupportedError(f"{target.path}: expected a tensor token_embd.weight, found none")

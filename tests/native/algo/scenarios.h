@@ -10,12 +10,13 @@
 namespace eaglecpp::sim {
 
 // The curves of 1 to 3, 5, 6, 8, 10 and 11 are published measurements (docs/research/planner.md names the sources),
-// relative times scaled to a plausible step. The others are stand-ins.
+// relative times scaled to a plausible step. All other curves are invented.
 Machine machine(int number);
 Text text(int number);
 
 struct Cell;
-using Criterion = std::function<std::string(const Cell &)>;  // Result of a check: "" = reached, otherwise the reason.
+// Returns "" if the criterion is met, otherwise the reason.
+using Criterion = std::function<std::string(const Cell &)>;
 
 struct Scenario {
     std::string name;

@@ -25,7 +25,8 @@ static std::vector<Candidate> siblings(double q, int n, double r = 0.45) {
     return out;
 }
 
-// A target that takes the first child with chance a(q) and each later one with chance c of the rest.
+// A target that takes the first child with chance a(q). It takes each later child with chance c of the remaining
+// probability.
 struct Target {
     double slope, shift, c;
 

@@ -67,7 +67,7 @@ class SharedRun {
     }
 
   private:
-    // Chooses the active conversations: three of four on average, at least one.
+    // Chooses the active conversations: on average three of four, but at least one.
     void seat(uint64_t key) {
         in_.clear();
         for (size_t i = 0; i < places_.size(); ++i) {

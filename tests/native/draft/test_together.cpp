@@ -156,7 +156,7 @@ class Pair {
         }
     }
 
-    // A failing conversation must not change the others.
+    // A conversation that fails must not change the other conversations.
     void an_error_moves_no_conversation() {
         const Rows few = make_rows(spec(), 2), many = make_rows(spec(), n_ctx + 1);
         const int n = a_[0]->n_rows();
@@ -196,7 +196,7 @@ class Pair {
         round({0}, {2}, {{1}}, what + ", after a prompt");
     }
 
-    // A conversation must not read the rows of the previous one; device memory is reused.
+    // Device memory is reused, but a conversation must not read the rows of the previous conversation.
     void caches_serve_again(const std::string & what) {
         every_number_of_rows(what);
         const EaglecppCounts before = eaglecpp_counts();

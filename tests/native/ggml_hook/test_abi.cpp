@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// native/ggml_hook/ggml_abi.h, compute.h and the signatures in native/target/llama_bridge.cpp against the sources they
-// repeat: compiled, so the same. Built where those are at hand:
+// Compares native/ggml_hook/ggml_abi.h, compute.h and the signatures in native/target/llama_bridge.cpp with the sources
+// that they repeat. If this file compiles, they are the same. It is only built if the sources are available:
 //   cmake ... -DEAGLECPP_LLAMA_SOURCE=<vendor/llama.cpp of the llama-cpp-python sdist>
 #include "ggml-backend-impl.h"
 #include "ggml-cpu/traits.h"

@@ -61,8 +61,8 @@ struct Scene {
 };
 
 struct Result {
-    std::vector<std::vector<float>> rows;      // of residual, queries, gate, up and down
-    std::vector<std::vector<uint16_t>> cells;  // of keys and values
+    std::vector<std::vector<float>> rows;      // rows of residual, queries, gate, up and down
+    std::vector<std::vector<uint16_t>> cells;  // rows of keys and values
 };
 
 // Two norms and all nodes between them, for some rows of the scene, in separate cells.

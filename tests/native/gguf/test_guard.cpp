@@ -80,7 +80,7 @@ int main() {
     // Children run first, because a child that is forked later would lack OpenMP's threads.
     Fate fate = in_child([] { reshape_wrongly(); });
     CHECK_MSG(fate.signal == SIGABRT && fate.text.find("GGML_ASSERT") != std::string::npos, fate.text);
-#ifdef __linux__  // on systems where unwind tables can be left out
+#ifdef __linux__  // only on systems where unwind tables can be left out
     fate = in_child([] { guarded([] { call_without_tables(reshape_wrongly); }); });
     CHECK_MSG(fate.signal == SIGABRT && fate.text.find("GGML_ASSERT") != std::string::npos &&
                   fate.text.find("unwind tables") != std::string::npos,

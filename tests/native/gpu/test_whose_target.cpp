@@ -84,7 +84,7 @@ int main() {
     const std::string path = folder.file("target.gguf");
     write_target(path);
 
-    // as in ggml's RPC backend before a server is named
+    // a registry like that of ggml's RPC backend before a server is named
     static kernels::abi::Registry rpc = {
         /*api_version=*/2,
         {

@@ -28,7 +28,9 @@ SOURCE = ("general.name", *(f"eaglecpp.{name}" for name in ORIGIN))
 
 
 def contents(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Returns the keys, without those of the origin, and the tensors in their stored form."""
+    """Returns the contents of a GGUF: its keys, without those about its origin, and its tensors in their
+    stored form.
+    """
     file, data = read_gguf(path), path.read_bytes()
     keys = {name: field.value for name, field in file.fields.items() if name not in SOURCE}
     return keys, {name: data[t.offset : t.offset + t.n_bytes] for name, t in file.tensors.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A conversion either replaces the output completely or leaves everything unchanged."""
+"""A conversion either replaces the output completely or leaves all files unchanged."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ NAME = ModelName.parse("m")
 
 
 def make(stores: Stores, tiny: Tiny, system: str) -> None:
-    """Writes another target and drafter each time, so that nothing of the old model remains."""
+    """Writes another target and drafter each time, so that no file of the old model remains."""
     for file in (tiny.target, tiny.draft):
         copy = stores.own.root.parent / file.name
         copy.unlink(missing_ok=True)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Changes of the store are all or nothing, keep every needed file, and may run in parallel."""
+"""A change of the store succeeds completely or not at all, keeps every needed file, and may run in parallel
+with others.
+"""
 
 from __future__ import annotations
 

@@ -110,9 +110,9 @@ OPEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
             "{% endif %}{{ m.content }}" + END + OPEN,
             ["one of the men<|im_end|>", "<think></think>\n how old<|im_end|>"],
         ),
-        # as in DeepSeek-R1's, whose prompt ends in an opened thought that finished turns do not have. "\n" of
-        # the template and of the answer are the same text; only the tokens distinguish them, and they agree
-        # up to there
+        # as in DeepSeek-R1's template, whose prompt ends in an opened thought, which finished turns lack.
+        # "\n" of the template and of the answer are the same text; only the tokens distinguish them, and the
+        # tokens agree up to this point
         (
             "{% for m in messages %}" + BEGIN + "{{ m.content }}<|im_end|>{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}",
