@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "llama-cpp-python"
 # number of times each file names the pinned version
 PINS = {"pyproject.toml": 2, "native/cmake/llama.cmake": 1}
-# the same for the commit of the release's ggml, which only the built library reports
+# number of times each file names the commit of the release's ggml, which only the built library reports
 COMMITS = {"eaglecpp/_extension.py": 1, "native/ggml_hook/hook.cpp": 1, "tests/unit/test_extension.py": 4}
 LIBRARIES = "import importlib.util as u, os; print(os.path.dirname(u.find_spec('llama_cpp').origin) + '/lib')"
 COMMIT = (

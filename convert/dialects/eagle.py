@@ -329,7 +329,7 @@ class SpecForge(Dialect):
                 "and in its sources from 2026-07-19 to 2026-09-15"
             )
             return (Choice("head_norm", ("yes", "no"), why),)
-        # checkpoints with these keys are newer than both fixes
+        # checkpoints with latent attention or fc_norm are newer than both fixes
         if seen.is_latent_class or config.get("fc_norm") is not None:
             return ()
         theta = ignored_theta(config, "SpecForge before 2025-10-30 trains", ("default", "linear", "llama3"))

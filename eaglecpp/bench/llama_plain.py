@@ -60,12 +60,13 @@ def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> tuple
     n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
 
     def decode(*tokens: int) -> float:
-        array = (llama_cpp.llama_token * len(tokens))(*tokens)  # the batch points into this array
+        # a variable keeps the array alive, because the batch points into it
+        array = (llama_cpp.llama_token * len(tokens))(*tokens)
         batch = llama_cpp.llama_batch_get_one(array, len(tokens))
         started = time.perf_counter()
         if llama_cpp.llama_decode(context, batch) != 0:
             raise SystemExit(1)
-        llama_cpp.llama_get_logits_ith(context, -1)  # this call waits for the computation
+        llama_cpp.llama_get_logits_ith(context, -1)  # reading the logits waits for the computation
         return 1000 * (time.perf_counter() - started)
 
     decode(*(16 + i * 7919 % (n_vocab - 16) for i in range(_N_PROMPT)))

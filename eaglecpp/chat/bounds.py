@@ -200,7 +200,7 @@ def measure(value: Any, level: int = 0) -> tuple[int, int]:
 
 def made(value: Any) -> Any:
     """Charges a new value to the budget, and returns it. An iterator is charged while it runs."""
-    budget.get().check_time()  # comparing two large values may have taken long
+    budget.get().check_time()  # an earlier comparison of two large values may have taken long
     if isinstance(value, str):
         return as_text(value)
     if isinstance(value, Iterator):

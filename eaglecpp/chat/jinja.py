@@ -251,7 +251,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         method = getattr(function, "__wrapped__", function)
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         args = _whole(args)
-        budget.get().spend(NODE * (4 + len(args) + len(kwargs)))  # a namespace stores these values
+        budget.get().spend(NODE * (4 + len(args) + len(kwargs)))  # a namespace stores its arguments
         is_own = isinstance(function, Macro | BlockReference | LoopContext | Undefined)
         if not is_own and not isinstance(owner, LoopContext) and function not in _GLOBALS:
             if not isinstance(owner, _OWNERS) or name not in _METHODS.split():

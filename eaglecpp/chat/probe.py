@@ -118,7 +118,7 @@ class _Probe:
     def __init__(self, render: Render) -> None:
         self._render = render
         self._form = Form()
-        # templates that print calls only together with tools get these
+        # tools for templates that print calls only if the prompt has tools
         self._tools: Sequence[Mapping[str, Any]] = ()
         self._renders = False
 

@@ -35,7 +35,7 @@ AUTOMATIC_CONTEXT = {
     "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the model's own"
 }
 """Help of -c for commands in which `eaglecpp.opening.context` chooses the length."""
-MAX_INPUT = 64_000_000  # bytes of an input file; longer than any context
+MAX_INPUT = 64_000_000  # maximum bytes of an input file; a text of this size is longer than any context
 
 
 _FLAGS = {"draft": "--draft", "strategy": "--strategy"} | {

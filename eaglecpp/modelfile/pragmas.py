@@ -162,5 +162,5 @@ def _set_option(options: dict[str, Any], option: Option, text: str) -> None:
         value = (*options.get(option.key, ()), text)
     elif option.kind not in (str, "numbers"):
         value = parse_number(option.kind_name, text)
-    GROUPS[option.key.partition(".")[0]](**{option.name: value})  # raises an error if the value is invalid
+    GROUPS[option.key.partition(".")[0]](**{option.name: value})  # raises for an invalid value
     options[option.key] = value

@@ -103,7 +103,7 @@ def _check_folder(options: TrainOptions, listener: Listener) -> bool:
     resume = options.resume and state.exists()
     if options.resume and not resume:
         if not options.out.is_dir() or (options.out / "config.json").exists():
-            load_state(state)  # raises an error that names the missing file
+            load_state(state)  # load_state raises an error that names the missing file
         listener.note(f"{options.out}: nothing was saved yet, so the training starts at its first step")
     if not options.resume:
         taken = next((p for p in (state, options.out / "config.json") if p.exists()), None)

@@ -59,7 +59,7 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
         tensors |= {f"v.blk.0.{name}.weight": normal(wide, wide), f"v.blk.0.{name}.bias": normal(wide)}
     up, down = (
         ("ffn_down", "ffn_up") if kind == "gemma3" else ("ffn_up", "ffn_down")
-    )  # llama.cpp swaps these two tensors
+    )  # llama.cpp swaps the two tensors of the feed-forward part
     tensors |= {f"v.blk.0.{up}.weight": normal(inner, wide), f"v.blk.0.{up}.bias": normal(inner)}
     tensors |= {f"v.blk.0.{down}.weight": normal(wide, inner), f"v.blk.0.{down}.bias": normal(wide)}
     if kind == "gemma3":

@@ -60,7 +60,7 @@ def test_a_block_drafter_without_a_head_causes_a_warning_at_opening(
     """A file of llama.cpp's converter for DeepSpec's drafter has no head; with an untied target, it drafted
     noise without a warning.
     """
-    caplog.set_level("WARNING", "eaglecpp.native")  # a test of the command line may have changed the level
+    caplog.set_level("WARNING", "eaglecpp.native")  # another test may have changed the log level
     path = convert_checkpoint(
         BlockShape("dspark").write(tmp_path / "in"), target.gguf, tmp_path / "whole.gguf", type="F32"
     ).out

@@ -383,7 +383,7 @@ def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., En
     # tokens of an image, which may stand for another image in the other process
     with pytest.raises(ValueError, match="tokens of images"):
         saved(bytes(good.blob[: HEADER.size]) + b"\xfb\xff\xff\xff" + bytes(good.blob[HEADER.size + 4 :]))
-    # the engine that would load these files
+    # the engine that loads the damaged files
     with opened(prompt_cache="") as engine:
         engine.generate(prompt(), **GREEDY)
         sequence = engine.default_session.slot

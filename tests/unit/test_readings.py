@@ -263,7 +263,7 @@ def test_a_target_of_another_width_is_the_error_and_not_the_layer_ids(tmp_path: 
 
 
 def measured(mean: float, **readings: str) -> Measured:
-    rng = np.random.default_rng(1)  # the same positions for all readings
+    rng = np.random.default_rng(1)  # all readings are measured at the same positions
     return Measured(dict(readings), rng.uniform(1, 3, 400) + mean)
 
 

@@ -129,7 +129,7 @@ def test_a_lost_server_is_reported_before_a_substitute_answers(serve: Serve) -> 
         ggml.sendall(numbers.pack(8, 24) + bytes(16) + (5).to_bytes(8, "little"))  # get_tensor: 5 bytes
         assert answers.read(13) == (5).to_bytes(8, "little") + bytes(5)
         assert len(lost()) == 1
-        # the first of the two commands, device_count, gets no answer
+        # two commands are sent, and the first one, device_count, gets no answer
         ggml.sendall(numbers.pack(6, 0) + numbers.pack(15, 0))
         assert answers.read(12) == (4).to_bytes(8, "little") + bytes(4)
     with socket.create_connection((host, int(port)), timeout=60) as ggml, ggml.makefile("rb") as answers:

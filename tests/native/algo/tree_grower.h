@@ -22,7 +22,7 @@ class TreeGrower {
 
     const DraftTree & pool() const { return pool_; }
 
-    // children[i]: candidates of frontier()[i], best first; Moves the frontier one step deeper.
+    // children[i]: candidates of frontier()[i], best first. Moves the frontier one step deeper.
     void grow(const std::vector<std::vector<Candidate>> & children) {
         std::vector<int32_t> added;
         for (size_t i = 0; i < frontier_.size(); ++i) {

@@ -100,7 +100,7 @@ TEST(falls_when_decodes_miss_cores_that_other_programs_took) {
     const auto decode = [&](double cpu_ms, double now) { policy.learn({Kind::decode, 1, 10.0, cpu_ms}, now); };
     double now = 0.0;
     for (int i = 0; i < 20; ++i) decode(20.0, now += 10.0);
-    policy.hear_free(1.0, now);  // another program ran until this answer began
+    policy.hear_free(1.0, now);  // another program was running until the answer began
     CHECK(policy.n_threads(Kind::decode) == 2);
     for (int i = 0; i < 8; ++i) decode(14.0, now += 10.0);
     policy.hear_free(1.0, now);

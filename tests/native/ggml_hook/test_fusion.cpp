@@ -308,9 +308,9 @@ void leaves_shared_memory_alone() {
         return !(second->flags & GGML_TENSOR_FLAG_COMPUTE);
     };
     CHECK(n_moved(&memory[3 * n_ff]));
-    CHECK(!n_moved(&memory[n_ff]));          // read by `used`
-    CHECK(!n_moved(&memory[2 * n_ff + 8]));  // written by it
-    CHECK(!n_moved(&memory[8]));             // read by both products
+    CHECK(!n_moved(&memory[n_ff]));          // memory that `used` reads
+    CHECK(!n_moved(&memory[2 * n_ff + 8]));  // memory that `used` writes
+    CHECK(!n_moved(&memory[8]));             // memory that both products read
 }
 
 // Graphs outside a scope are computed without fusion.

@@ -47,7 +47,7 @@ CASES = [
     ("<think>a <tool_call> is due</think>so", {"thinking": "a <tool_call> is due", "answer": "so"}),
     ("<think>ends in a tag </thi", {"thinking": "ends in a tag </thi"}),
     ("<thi", {"answer": "<thi"}),
-    ("</think>\n\nso", {"answer": "so"}),  # MiniMax M3 begins an answer without a thought with this text
+    ("</think>\n\nso", {"answer": "so"}),  # MiniMax M3 without a thought
     ("", {}),
 ]
 

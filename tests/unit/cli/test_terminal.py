@@ -91,7 +91,7 @@ def test_withheld_text_is_shown_after_ctrl_c(models: Models) -> None:
         stream = engine.stream(
             "ab cd",
             max_tokens=8,
-            # from its second character on, the text may become this stop string
+            # from its second character on, the answer may become the stop string
             stop=whole.text[1:] + "\0 and more",
             stop_when=lambda tokens: setattr(watch, "requested", len(tokens) == 3),
         )

@@ -330,7 +330,7 @@ def test_a_head_left_out_by_the_converter(convert: Convert, target: TinyTarget, 
     [
         ({}, (2, 4, 5), "post+1"),
         ({"target_layer_ids": [-1, 3, 4]}, (0, 4, 5), "post+1"),
-        ({"target_layer_ids": [2, 4, 5]}, (3, 5, 6), "post+1"),  # these ids look like EAGLE's default
+        ({"target_layer_ids": [2, 4, 5]}, (3, 5, 6), "post+1"),  # layer ids that look like EAGLE's default
         ({"target_layer_ids": [1, 3, 7]}, (2, 4, 8), "post+1"),
         ({"target_layer_ids": None, "num_hidden_layers": 3}, (2, 4, 6), "post+1"),
         (

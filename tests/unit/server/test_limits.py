@@ -191,7 +191,7 @@ def test_a_long_value_is_refused_at_once_with_a_short_message(
     """A long value is refused at once whatever its content: no regular expression is slow on it, and the
     error does not repeat it.
     """
-    started = time.process_time()  # time of this process, in which the server runs
+    started = time.process_time()  # CPU time of the test's process, in which the server runs
     answer = server.post(path, body | {"stream": False})
     assert 400 <= answer.status_code < 500, answer.text
     assert time.process_time() - started < 3.0

@@ -92,7 +92,7 @@ def test_a_completion_has_the_fields_that_editors_read(coder: TestServer) -> Non
     assert sum(len(part["tokens"]) for part in parts) == 8 == parts[-1]["tokens_predicted"]
     assert not any(part["stop"] for part in parts)
     assert (last["stop"], last["content"], last["tokens"]) == (True, "", [])
-    # editors warm the cache with such a request
+    # editors warm the prompt cache with a request for 0 tokens
     asked = {"prompt": "def main():", "n_predict": 0, "samplers": []}
     assert whole(coder, "/completion", asked)["tokens_cached"] == reply["tokens_evaluated"]
 

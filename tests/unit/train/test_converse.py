@@ -96,7 +96,7 @@ def test_more_conversations_can_be_added_later(engine: Engine, written: Path, tm
     out.write_bytes(written.read_bytes())
     steps: list[tuple[int, int, int]] = []
     report = converse(engine, out, N + 3, SETTINGS, lambda *step: steps.append(step))
-    # the engine writes others before one conversation is finished
+    # several conversations are in progress before the first one is finished
     assert max(n_tokens for n_done, _, n_tokens in steps if n_done == N) > 0
     assert report.n_before == sum("tokens" in entry for entry in entries(written).values())
     assert out.read_bytes().startswith(written.read_bytes())
