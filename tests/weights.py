@@ -2,9 +2,9 @@
 """Counts the lines of code of each top folder against a budget: python tests/weights.py
 
 Blank lines, comments, docstrings and vendored files do not count. A folder over its budget fails
-`tests/run.py lint`. Packages are listed for information only, because a budget for each package made people
-save lines inside functions. Budgets should only go down: a new feature names what it removes. To raise one,
-write the reason next to it.
+`tests/run.py lint`. Packages are listed for information only: budgets for each made people save lines inside
+functions. Budgets should only go down: a new feature names what it removes. To raise one, write the reason
+next to it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
-    # Goal: 15,800 lines. llguidance took 500 lines, and forced drafts and rare faults as many.
-    "native": 17_300,
-    "eaglecpp": 25_350,  # goal 22,000. Issues 69 to 74: families of calls, images, /api/create, launch
-    "convert": 4_650,  # goal 4,500. Unknown keys are refused; ten more variants of checkpoints
-    # Goal: 30,000 lines. Raised by 250 for forced drafts, strict schemas and cancelled loads.
-    "tests": 36_250,
+    # goal 15,800. Raised by 350: prompts of every architecture are kept (190), the sketch of the draft head (110),
+    # gated attention and the padded sizes of drafters' graphs (40)
+    "native": 17_650,
+    "eaglecpp": 25_450,  # goal 22,000. Raised by 100: agents' streams and timeouts, Ctrl+C, the sketch in train
+    "convert": 4_780,  # goal 4,500. Raised by 130: Laguna's drafters (54), the sketch (72)
+    # goal 30,000. Raised by 550: real agents (330), kept prompts (130), two cards (190), an empty Debian (110)
+    "tests": 36_800,
     "benchmarks": 4_800,  # goal 4,800: one runner with contestants (speed.py)
 }
 PACKAGES = (
