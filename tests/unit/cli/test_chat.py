@@ -124,7 +124,7 @@ def test_a_damaged_chat_is_left_out_and_the_others_continue(
     talk("/chats", "/load damaged", saved=good)
     out, err = capsys.readouterr()
     assert "of whales" in out.rpartition("BEGINS WITH")[2]
-    assert "damaged.json: not a saved conversation" in err and "damaged.json" in caplog.text
+    assert "damaged.json is not a saved conversation" in err and "damaged.json" in caplog.text
 
 
 @pytest.mark.parametrize("line", ["/?", "/? shortcuts", "/? set"])
