@@ -136,7 +136,7 @@ SavedSequence Engine::save(int id) {
 void Engine::check_saved(const Sequence & s, const SavedSequence & saved) const {
     const SavedSequence::Header h = saved.header();
     bool fits = can_save() && h.n_tokens <= target().n_ctx() && h.n_past > 0 && h.n_past <= h.n_tokens;
-    fits = fits && h.n_draft_rows <= h.n_past && h.first + h.n_rows <= h.n_past;
+    fits = fits && h.n_draft_rows <= h.n_past && h.first <= h.n_past - h.n_rows;
     fits = fits && h.n_replay >= 0 && h.n_replay < h.n_past;
     for (const ImageRows & image : saved.images()) {
         fits = fits && image.first >= 0 && image.n_pos > 0 && image.n_pos <= image.n_rows && image.n_rows <= h.n_past &&

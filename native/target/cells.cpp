@@ -170,6 +170,7 @@ void Cells::save_end(const SeqRange & range, int n, std::vector<uint8_t> & out) 
     if (!borrows() || !can_end_at(range, n)) return;
     llama_memory_t mem = llama_get_memory(ctx_);
     const llama_seq_id borrowed = n_seqs() - 1;
+    llama_memory_seq_rm(mem, borrowed, -1, -1);  // an earlier save may have run out of memory
     llama_memory_seq_cp(mem, range.first, borrowed, 0, pos(range, n));
     save(borrowed, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, out);
     llama_memory_seq_rm(mem, borrowed, -1, -1);
@@ -180,14 +181,13 @@ bool Cells::load_end(const SeqRange & range, int n, const std::vector<uint8_t> &
     llama_memory_t mem = llama_get_memory(ctx_);
     if (range.copy >= 0) llama_memory_seq_rm(mem, range.copy, -1, -1);
     n_run_[of(range.first)] = 0;
+    // The old cells must be free, or later rows would fill them, before the cells of the loaded rows.
+    for (int i = 1; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, -1, -1);
     const size_t n_taken =
         llama_state_seq_set_data_ext(ctx_, bytes.data(), bytes.size(), range.first, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
     if (n_taken != bytes.size() || n_rows(range) != n) return false;
     const bool ok = llama_memory_seq_rm(mem, range.first, pos(range, n), -1);
-    for (int i = 1; i < range.count; ++i) {
-        llama_memory_seq_rm(mem, range.first + i, -1, -1);
-        llama_memory_seq_cp(mem, range.first, range.first + i, -1, -1);
-    }
+    for (int i = 1; i < range.count; ++i) llama_memory_seq_cp(mem, range.first, range.first + i, -1, -1);
     return ok;
 }
 

@@ -114,9 +114,13 @@ Target::Target(TargetOptions options)
 }
 
 void Target::set_cells() {
-    cells_ = Cells({options_.n_sequences, options_.n_ctx, options_.n_draft_max, options_.n_leaves_max, shares_batches(),
-                    adds_in_order_, model_->has_state(), copies_states_,
-                    model_->has_state() ? 0 : llama_model_n_swa(model_->get())});
+    const int n_window = model_->has_state() ? 0 : llama_model_n_swa(model_->get());
+    // llama.cpp reuses cells with one id that a window has passed, so rows would lose their order.
+    const bool keeps_passed = n_window > 0 && options_.n_sequences > 1 && shares_batches() &&
+                              4 * (size_t)options_.n_sequences <= llama_max_parallel_sequences();
+    cells_ = Cells({options_.n_sequences, options_.n_ctx, options_.n_draft_max,
+                    std::max(options_.n_leaves_max, keeps_passed ? 2 : 1), shares_batches(), adds_in_order_,
+                    model_->has_state(), copies_states_, n_window});
     if ((size_t)cells_.n_seqs() > llama_max_parallel_sequences()) {
         fail(ErrorKind::value, "n_sequences %d needs %d sequence ids each, but llama.cpp allows %zu; lower n_sequences",
              options_.n_sequences, cells_.n_ids(), llama_max_parallel_sequences());

@@ -78,6 +78,21 @@ def test_closing_gaps_changes_no_text(tmp_path: Path) -> None:
         assert engine.generate(back, **options).tokens == plain.generate(back, **options).tokens
 
 
+def test_conversations_side_by_side_keep_the_bits_of_windows(tmp_path: Path) -> None:
+    """llama.cpp may reuse cells that a window has passed, and attention adds in the order of cells."""
+    target, texts = make_windowed(tmp_path).target, ([*range(5, 195)] * 5, [*range(195, 5, -1)] * 5)
+    options: dict[str, Any] = {"temperature": 0.9, "seed": 5, "max_tokens": 20, "n_probs": 1}
+    sizes: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "planner_cache": False}
+    with (
+        eaglecpp.Engine.open(target, n_sequences=2, **sizes) as engine,
+        eaglecpp.Engine.open(target, **sizes) as alone,
+    ):
+        first, second = engine.session(), engine.session()
+        for session, prompt in ((second, texts[0]), (first, texts[0][:820]), (first, texts[1])):
+            found = session.generate(prompt[:820], **options).logprobs
+            assert found == alone.generate(prompt[:820], **options, cache_prompt=False).logprobs
+
+
 def run(engine: eaglecpp.Engine, **options: Any) -> eaglecpp.Completion:
     engine.clear()
     return engine.generate(prompt_ids(40), max_tokens=N_TOKENS, ignore_eos=True, seed=1, **options)

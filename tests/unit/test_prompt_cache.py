@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eaglecpp import Engine
+from eaglecpp import Completion, Engine
 from eaglecpp._extension import core
 from eaglecpp.engine import prompt_cache
 from eaglecpp.engine.async_engine import AsyncEngine
@@ -174,6 +174,25 @@ def test_the_text_behind_a_kept_prompt_is_that_without_drafts(pair: Models, fold
                 engine.clear()
                 found = engine.generate(end, **sampling, strategy=strategy)
                 assert found.tokens == text and found.timings.reused_n >= N_BATCH, strategy
+
+
+@every_kind
+def test_rows_behind_a_checkpoint_have_the_bits_of_plain_decoding(pair: Models, folder: Path) -> None:
+    """The cells of a loaded window must keep their order, because attention adds in it."""
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "planner_cache": False}
+    sampling = SAMPLED | {"ignore_eos": True, "max_tokens": 40, "n_probs": 1}
+    ends = [prompt(), [*prompt(560), 41, 42, 43]]
+
+    def bits(found: Completion) -> list[float]:
+        return [entry.logprob for entry in found.logprobs or []]
+
+    with Engine.open(pair.target, **options) as engine:
+        expected = [bits(engine.generate(end, **sampling, cache_prompt=False)) for end in ends]
+    options |= {"prompt_cache": str(folder)}
+    with Engine.open(pair.target, pair.draft, **options) as engine:
+        engine.generate(prompt(), **sampling)
+    with Engine.open(pair.target, pair.draft, **options) as engine:
+        assert [bits(engine.generate(end, **sampling)) for end in ends] == expected
 
 
 def test_states_go_back_to_a_checkpoint(tmp_path: Path) -> None:
