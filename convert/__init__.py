@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from .report import report_text as report_text
     from .rope import rope_divisors as rope_divisors
     from .rope import unpair_rows as unpair_rows
-    from .sketch import add_sketch as add_sketch
     from .spec import BlockSpec as BlockSpec
     from .spec import DraftSpec as DraftSpec
     from .spec import RopeSpec as RopeSpec
@@ -62,11 +61,10 @@ _HOMES = {
     "readings": ("Choice", "Reading", "checked_readings"),
     "report": ("facts_text", "report_text"),
     "rope": ("rope_divisors", "unpair_rows"),
-    "sketch": ("add_sketch",),
     "spec": ("BlockSpec", "DraftSpec", "RopeSpec"),
 }
 _PUBLIC = {name: home for home, names in _HOMES.items() for name in names}
-_SUBMODULES = ("errors", "files", "inspection", "keys", "sketch")
+_SUBMODULES = ("errors", "files", "inspection", "keys")
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ from gguf import GGMLQuantizationType
 from .errors import CheckpointError, GgufError, UnsupportedError
 from .gguf_file import GgufFile, TensorInfo, read_gguf, read_rows, type_name
 from .gguf_head import Field
-from .keys import BLOCKS, EAGLE3, EAGLE31, SKETCH, TENSORS
+from .keys import BLOCKS, EAGLE3, EAGLE31, TENSORS
 from .rope import unpair_rows
 from .tensor import TensorSource
 
@@ -219,7 +219,7 @@ def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[
         for i in range(n_layers if "{i}" in row.name else 1)
         for a in range(n_aux if "{a}" in row.name else 1)
     }
-    unknown = sorted(set(file.tensors) - set(names) - set(SKETCH))
+    unknown = sorted(set(file.tensors) - set(names))
     if unknown:
         shown = ", ".join(f"{name!r:.60}" for name in unknown[:8])
         kind = "block" if arch in BLOCKS else "EAGLE-3"
@@ -232,8 +232,6 @@ def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[
         )
     tensors: dict[str, TensorSource] = {}
     for name, info in file.tensors.items():
-        if name in SKETCH:  # made for this head as it is stored
-            continue
         source = names[name].replace("layers.0.", "midlayer.")
         if name == "d2t":
             if info.type != GGMLQuantizationType.I64 or len(info.shape) != 1:

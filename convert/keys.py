@@ -29,7 +29,6 @@ Presence = Literal["required", "always", "optional"]
 When = Literal[
     "always", "optional", "fc_norm", "norm_before_fc", "qk_norm", "reduced_vocab", "rope_freqs", "q_rank",
     "no_q_rank", "own_values", "gemma", "parallel", "markov", "confidence", "selector", "conv", "gated",
-    "sketch",
 ]  # fmt: skip
 Attention = Literal["", "full", "latent"]
 Role = Literal["fc", "head", "embedding", "matrix", "norm", "bias", "freqs", "map"]
@@ -159,8 +158,6 @@ KEYS: tuple[KeySpec, ...] = (
 
 
 _t, _L = TensorSpec, "layers.{i}."
-SKETCH = ("output_a.weight", "output_b.weight")
-"""Tensors that `sketch.py` adds to a file; they belong to no checkpoint."""
 TENSORS: tuple[TensorSpec, ...] = (
     _t("fc.weight", "fc.weight", ("H", "F"), "fc", "always"),
     _t("fc.bias", "fc.bias", ("H",), "bias", "optional", _OURS),
@@ -173,8 +170,6 @@ TENSORS: tuple[TensorSpec, ...] = (
     _t("token_embd.weight", "embed_tokens.weight", ("V", "H"), "embedding", "optional"),
     _t("output_norm.weight", "norm.weight", ("H",), "norm", "always"),
     _t("output.weight", "lm_head.weight", ("Vd", "H"), "head", "optional"),
-    *(_t(name, "", shape, "head", "sketch", _OURS)
-      for name, shape in zip(SKETCH, (("k", "H"), ("Vd", "k")), strict=True)),
     _t("markov_w1.weight", "markov_head.markov_w1.weight", ("V", "R"), "embedding", "markov", BLOCKS),
     _t("markov_w2.weight", "markov_head.markov_w2.weight", ("Vd", "R"), "head", "markov", BLOCKS),
     _t("conf_proj.weight", "confidence_head.proj.weight", ("1", "H+R"), "norm", "confidence", BLOCKS),

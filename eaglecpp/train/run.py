@@ -16,11 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from eaglecpp.convert import add_sketch, parse_type, read_gguf
+from eaglecpp.convert import parse_type, read_gguf
 from eaglecpp.errors import TrainError, UnsupportedError
 from eaglecpp.files import make_folder, replace_bytes
 from eaglecpp.human import counted, human_bytes
@@ -40,8 +38,6 @@ from eaglecpp.train.prepare import Corpus, Listener, TrainPlan, make_plan, read_
 _EPOCHS = 2.0
 _FINETUNE_LR = 0.25
 """Share of the usual learning rate for an already trained drafter."""
-_SKETCH_STATES = 8192
-"""States of the head that its sketch is made from, at least."""
 _USELESS = 1.1
 """Tokens per round below which drafting costs more than it gains, even where it is cheap."""
 _BLOCK_EVERY = 8
@@ -226,22 +222,11 @@ class _Run:
             f"{report.out}: {human_bytes(report.size)}; its logits differ from the trained ones by "
             f"{100 * error:.2g} % of their spread"
         )
-        if plan.spec.block is None and not plan.share_head:
-            self._add_sketch(source, trainer.method, report.out)
         record |= {"losses": outcome.progress.losses, "evaluations": outcome.progress.evaluations}
         replace_bytes(options.out / "training.json", (json.dumps(record) + "\n").encode())
         if outcome.best is not None:
             listener.note(_verdict(outcome.best.length))
         return Result(options.out, report.out, outcome, error)
-
-    def _add_sketch(self, source: TargetSource | CachedSource, method: TrainingTimeTest, gguf: Path) -> None:
-        """Adds a sketch of the head to the GGUF, fitted to states of the last conversations."""
-        states: list[NDArray[np.float32]] = []
-        for index in reversed(range(len(self.corpus.conversations))):
-            states.append(method.head_states(source.sample(index)))
-            if sum(map(len, states)) >= _SKETCH_STATES:
-                break
-        add_sketch(gguf, np.concatenate(states))
 
 
 def _verdict(length: float) -> str:

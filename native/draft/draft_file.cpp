@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "draft/draft_file.h"
 
-#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -74,11 +73,6 @@ DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     read_switches();
     if (is_block_arch(spec_.arch)) read_block();
     read_arithmetic();
-    // If the head cannot have a sketch, check_tensors() rejects the sketch's tensors as unknown.
-    const bool is_plain = spec_.logit_scale == 1.0f && spec_.logit_softcap == 0.0f && !spec_.is_block();
-    const TensorInfo * sketch = gguf_.find_tensor("output_a.weight");
-    if (sketch && spec_.has_head && is_plain)
-        spec_.sketch_rank = (int)std::clamp<int64_t>(sketch->ne[1], 1, n_width_max);
     read_d2t();
     tensors_ = guarded([&] { return draft_tensors(spec_); });
     check_tensors();

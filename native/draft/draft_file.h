@@ -78,7 +78,6 @@ struct DraftSpec {
     float attn_scale = 0.0f;     // factor on attention's scores
     float embd_scale = 1.0f;     // factor on token embeddings
     float logit_softcap = 0.0f;  // 0 = off
-    int sketch_rank = 0;         // rank of the head's sketch (sketch.h); 0 = no sketch
     float value_scale = 1.0f;    // factor on attention's output
     bool uses_gelu = false;      // gate by GELU, otherwise SiLU
     bool norms_values = false;   // norm without weights; a layer without values uses its keys before their norm

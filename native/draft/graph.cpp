@@ -484,15 +484,6 @@ class Builder {
         if (!w)
             w = weight(s_.ties_head ? "token_embd.weight" : "output.weight", 0, {s_.n_embd, s_.n_draft_vocab}, need,
                        false);
-        if (s_.sketch_rank > 0) {
-            ggml_tensor * a = weight("output_a.weight", 0, {s_.n_embd, s_.sketch_rank}, Need::required, false);
-            ggml_tensor * b = weight("output_b.weight", 0, {s_.sketch_rank, s_.n_draft_vocab}, Need::required, false);
-            table(&DraftWeights::head_rows, "output.weight", s_.n_embd, s_.n_draft_vocab);
-            if (!w_.head_rows.empty()) {
-                g_.exact = std::make_unique<ExactLogits>(w_, post->ne[1]);
-                return g_.exact->in(ctx_, ggml_mul_mat(ctx_, b, ggml_mul_mat(ctx_, a, post)), post);
-            }
-        }
         ggml_tensor * logits = scaled(ggml_mul_mat(ctx_, w, post), s_.logit_scale);
         if (s_.logit_softcap == 0.0f) return logits;
         logits = ggml_scale(ctx_, logits, 1.0f / s_.logit_softcap);

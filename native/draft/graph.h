@@ -36,7 +36,6 @@
 #include <vector>
 
 #include "draft/kv.h"
-#include "draft/sketch.h"
 #include "draft/weights.h"
 
 namespace eaglecpp {
@@ -146,8 +145,6 @@ struct DraftGraph {
 
     std::vector<std::unique_ptr<DraftGraph>> steps;  // inputs and outputs of the GraphShape::n_steps draft rows
     std::unique_ptr<DraftGraph> context;             // for a block: inputs of the rows before it
-
-    std::unique_ptr<ExactLogits> exact;  // for a head with a sketch
 
     int epoch = 0;  // epoch of the graph's memory
 

@@ -160,8 +160,7 @@ std::vector<MemoryUse> HiddenStateDrafter::memory_use() const {
     MemoryUse own{device_.get(), 0, options_.n_sequences * n_cache, memory_.n_bytes()};
     own.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_buffer_) +
                   n_bytes_of(embedding_buffer_);
-    const size_t n_host = weights_.embedding.n_bytes() + weights_.before.n_bytes() + weights_.after.n_bytes() +
-                          weights_.head_rows.n_bytes();
+    const size_t n_host = weights_.embedding.n_bytes() + weights_.before.n_bytes() + weights_.after.n_bytes();
     if (device_.is_cpu()) {
         own.weights += n_host;
         return {own};

@@ -77,23 +77,11 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
     for (ggml_context_ptr * ctx : {&w.ctx, &w.packed_ctx}) {
         ctx->reset(ggml_init({ggml_tensor_overhead() * (gguf.tensors().size() + 1), nullptr, /*no_alloc=*/true}));
     }
-    // This function is looked up, not linked, because the CPU backend may be a plug-in.
-    using TraitsOf = const ggml_type_traits_cpu * (*)(ggml_type);
-    void * const known = kernels::cpu_function("ggml_backend_set_n_threads");
-    const auto traits_of = (TraitsOf)kernels::symbol_beside(known, "ggml_get_type_traits_cpu");
     std::vector<const TensorInfo *> on_device;
     for (const auto & [name, wanted] : file.tensors()) {
         const TensorInfo * info = gguf.find_tensor(name);
         if (!info) continue;
-        const bool is_head = wanted.table == &DraftWeights::head_rows;
-        if (is_head && !is_remote && traits_of && traits_of(info->type)->vec_dot) {
-            w.head_rows = read_table(gguf, *info);
-            w.head_product = traits_of(info->type);
-            w.head_input = traits_of(w.head_product->vec_dot_type);
-            continue;
-        }
-        const bool is_on_host = is_remote || wanted.table != &DraftWeights::after || !wanted.is_on_device;
-        if (wanted.table && !is_head && is_on_host) {
+        if (wanted.table && (is_remote || wanted.table != &DraftWeights::after || !wanted.is_on_device)) {
             w.*wanted.table = read_table(gguf, *info);
         }
         if (!wanted.is_on_device) continue;

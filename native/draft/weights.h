@@ -5,7 +5,6 @@
 
 #include <ggml-backend.h>
 #include <ggml-cpp.h>
-#include <ggml-cpu.h>
 #include <ggml.h>
 
 #include <string>
@@ -61,10 +60,6 @@ struct DraftWeights {
     // The factor for the token at the position: W2 [Vd, R] by draft id if the host multiplies with W2, or the
     // selector's table [V, R].
     EmbeddingTable after;
-    // For a head with a sketch on the CPU: the head's rows [Vd, H], and how ggml multiplies with them and rounds
-    // inputs.
-    EmbeddingTable head_rows;
-    const ggml_type_traits_cpu *head_product = nullptr, *head_input = nullptr;
     EmbeddingTable confidence;  // confidence head: [1, H + R], for the state of a position and a row of W1
     // On a device with enough memory: the embeddings of the draft vocabulary [H, Vd], by draft id; otherwise null.
     ggml_tensor * draft_embedding = nullptr;

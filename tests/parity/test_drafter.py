@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from eaglecpp.convert import sketch
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter as Reference
 
@@ -83,24 +80,6 @@ def test_fused_attention_equals_the_reference(name: str, kernels: str, both: Mak
         v, ref_v = native.kv(layer)[1], it.reference.kv(layer)[1]
         assert v.shape == ref_v.shape
         assert gap(v, ref_v) < TOLERANCE
-
-
-def test_the_largest_logits_of_a_sketched_head_are_exact(
-    both: MakeBoth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sketch, "_SHARE", 2)
-    monkeypatch.setattr(sketch, "_LEAST_ROWS", 1)
-    it = both(CASES["eagle31"])
-    features, tokens = random_rows(it.shape, N_ROWS)
-    expected = it.reference.commit(torch.from_numpy(features), tokens)[0]
-    _, state = it.native.commit(features, tokens)
-    draft = Path(shutil.copy(it.draft, tmp_path))
-    assert sketch.add_sketch(draft, state[None] + np.eye(len(state), dtype=np.float32))
-    logits, sketched_state = replace(it, draft=draft).native_of().commit(features, tokens)
-    assert np.array_equal(sketched_state, state)
-    is_exact = np.abs(logits - expected.numpy()) < TOLERANCE
-    assert is_exact[logits.argmax()]
-    assert 0 < is_exact.sum() < len(logits) / 2
 
 
 @pytest.mark.parametrize("name", ["eagle31", "full-then-sliding", "latent-31-yarn"])

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -62,13 +61,6 @@ class TrainingTimeTest:
         n_slots = depth if block is None else min(depth, block.n_drafts)
         batch = self._joined(samples, n_slots, 1, 0)
         return np.pad(_walk(batch, self.model.drafts(batch)), ((0, 0), (0, depth - n_slots)))
-
-    @torch.no_grad()
-    def head_states(self, sample: Sample) -> NDArray[np.float32]:
-        """What the head reads at the counted rows of every step, [n, n_embd]."""
-        batch = self._joined([sample], self.n_steps, 1, 0)
-        steps = zip(self.model.steps(batch), batch.places, strict=True)
-        return torch.cat([states.index_select(0, rows) for states, rows in steps]).float().cpu().numpy()
 
     def _joined(self, samples: Sequence[Sample], depth: int, every: int, offset: int) -> Batch:
         model, ids = self.model, self.draft_ids

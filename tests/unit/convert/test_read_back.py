@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertReport, open_choices, open_drafter, read_gguf, sketch
+from eaglecpp.convert import ConvertReport, open_choices, open_drafter, read_gguf
 from eaglecpp.convert.errors import EagleError
 from helpers.checkpoints import rewrite_config, write_checkpoint
 from helpers.random_block import BlockShape
@@ -70,19 +70,6 @@ def test_converting_it_again_gives_the_same_file(
 ) -> None:
     first = make(name, type)
     assert contents(convert(first, out=tmp_path / "again.gguf", type=type).out) == contents(first)
-
-
-def test_a_sketch_is_not_read_back(
-    make: Make, convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sketch, "_SHARE", 2)
-    monkeypatch.setattr(sketch, "_LEAST_ROWS", 1)
-    first = make("eagle31", "Q8_0")
-    without = contents(first)
-    assert sketch.add_sketch(first, np.eye(64, dtype=np.float32))
-    assert contents(first)[0] == without[0]
-    assert contents(first)[1].items() > without[1].items()
-    assert contents(convert(first, out=tmp_path / "again.gguf", type="Q8_0").out) == without
 
 
 def test_a_file_without_the_first_drafting_slot_leaves_a_choice(

@@ -56,16 +56,6 @@ def test_an_unreached_depth_gets_the_rate_of_the_previous_one() -> None:
     assert found.rates == (1.0,) * 4
 
 
-def test_the_states_of_the_head_give_its_logits() -> None:
-    model = DraftModel(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
-    method, sample = TrainingTimeTest(model, draft_ids(), 2), make_sample(10, seed=1)
-    batch = method.batch([sample], 0)
-    steps = zip(model.logits(batch), batch.places, strict=True)
-    expected = torch.cat([logits.index_select(0, rows) for logits, rows in steps]).detach().numpy()
-    head = model.head.detach().numpy()
-    assert method.head_states(sample) @ head.T == pytest.approx(expected, abs=1e-4)
-
-
 def test_each_answer_is_evaluated_separately() -> None:
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     # two samples of one batch, each with two answers: tokens 2..5 and 8..11; rows 1..3 and 7..9 count
