@@ -58,7 +58,7 @@ def test_a_long_prompt_does_not_stall_others(store_root: Path, slow_rounds: None
     with TestServer(engine=engine, preload=MODEL) as own, ThreadPoolExecutor() as pool:
         lines = own.lines("/api/chat", endless(draft=False))
         next(lines)
-        future = pool.submit(own.told, "/api/generate", long)
+        future = pool.submit(own.call, "/api/generate", long)
         n_between = sum(1 for _ in takewhile(lambda line: not future.done(), lines))
         assert future.result()["done"]
         lines.close()
