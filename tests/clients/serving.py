@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from common import MODEL as TARGET
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from helpers.serve_process import free_port, start_server
+from helpers.serve_process import running_server
 
 MODEL = f"{Path(TARGET).stem}:latest"
 QUESTION = "What is len?"
@@ -34,7 +33,6 @@ def serving(*options: str, model: str = MODEL) -> Iterator[str]:
     """Yields the address of a server with its own store, which holds `MODEL`. The server ends with the `with`
     block.
     """
-    port = free_port()
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "EAGLECPP_MODELS": str(Path(home, "models"))}
         modelfile = Path(home, "Modelfile")
@@ -43,13 +41,8 @@ def serving(*options: str, model: str = MODEL) -> Iterator[str]:
         )
         create = [sys.executable, "-P", "-m", "eaglecpp", "create", MODEL, "-f", modelfile]
         subprocess.run(create, env=environment, check=True, stdout=sys.stderr)
-        process = start_server(model, port, "-c", "1024", *options, output=None, environment=environment)
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.send_signal(signal.SIGINT)
-            code = process.wait(60)
-    assert code == 0, f"the server ended with {code}"
+        with running_server(model, "-c", "1024", *options, output=None, environment=environment) as url:
+            yield url
 
 
 def node(script: Path) -> int:

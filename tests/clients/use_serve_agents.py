@@ -11,11 +11,9 @@ import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from common import done
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from eaglecpp.cli.launch import AGENTS, N_CTX
-from helpers.serve_process import free_port, start_server
+from helpers.serve_process import running_server
 
 SECRET, FILE = "marmalade-4711", "note.txt"
 N_TASKS = 3
@@ -100,23 +98,13 @@ class Work:
         calls = calls if with_calls else {}
         return {"calls": calls, "mark": TASK, "secret": SECRET, "log": str(self.folder / "log")}
 
-    @contextlib.contextmanager
-    def served(self, n_ctx: int, *, with_calls: bool = True) -> Iterator[str]:
-        """Yields the address of a server that ends with the `with` block. Empties the log."""
+    def served(self, n_ctx: int, *, with_calls: bool = True) -> contextlib.AbstractContextManager[str]:
+        """Empties the log. Returns the context of a server, with its address as the value."""
         (self.folder / "log").write_text("")
-        port = free_port()
         environment = {**os.environ, "EAGLECPP_SCRIPT": json.dumps(self.script(with_calls))}
         program = (str(Path(__file__).with_name("scripted_serve.py")),)
-        process = start_server(
-            model(), port, "-c", str(n_ctx), "--prompt-cache", str(self.folder / "prompts"), output=None,
-            environment=environment, program=program,
-        )  # fmt: skip
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.send_signal(signal.SIGINT)
-            code = process.wait(60)
-        assert code == 0, f"the server ended with {code}"
+        options = ("-c", str(n_ctx), "--prompt-cache", str(self.folder / "prompts"))
+        return running_server(model(), *options, output=None, environment=environment, program=program)
 
     def answers(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]

@@ -5,15 +5,17 @@ server has one thread, because two threads would wait for each other on a busy m
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 import requests
 
@@ -53,6 +55,21 @@ def start_server(
             time.sleep(0.05)
     process.kill()
     raise RuntimeError(f"the server did not start; its status is {process.wait()}")
+
+
+@contextlib.contextmanager
+def running_server(model: str | Path, *options: str, **settings: Any) -> Iterator[str]:
+    """Yields the address of a server, which ends by Ctrl+C with the `with` block, without an error. settings:
+    keyword arguments of `start_server`.
+    """
+    port = free_port()
+    process = start_server(model, port, *options, **settings)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGINT)
+        code = process.wait(60)
+    assert code == 0, f"the server ended with {code}"
 
 
 class Bystanders:
