@@ -79,17 +79,6 @@ def test_merged_questions_keep_attachments_before_typed_text() -> None:
     assert not Conversation().edit("none")
 
 
-def test_undo() -> None:
-    conversation = talked(2, words=1)
-    assert conversation.drop_answer()
-    assert texts(conversation.messages) == ["q0", "a0", "q1"]
-    assert conversation.drop_question() == "q1"
-    assert texts(conversation.messages) == ["q0", "a0"]
-    assert conversation.drop_question() == "q0"
-    assert conversation.drop_question() == ""
-    assert not conversation.drop_answer()
-
-
 def test_no_more_is_removed_than_needed_if_half_of_the_context_cannot_become_free() -> None:
     conversation = Conversation()
     for size in (10, 4):

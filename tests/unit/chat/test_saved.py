@@ -91,7 +91,7 @@ def test_an_invalid_file_is_named_and_left_out(
         content = json.dumps(json.loads(path.read_text(encoding="utf-8")) | content)
     path.write_text(content, encoding="utf-8")
     with pytest.raises(SavedChatError, match=rf"{path.name} is not a saved conversation"):
-        read_chat(path)
+        folder.find(path.stem)
     assert folder.latest() is None and f"{path.name} is not a saved conversation" in caplog.text
 
 

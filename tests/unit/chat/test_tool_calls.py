@@ -108,17 +108,12 @@ FORMS = {
                '<tool_call>[{"name":"f","arguments":{"a":1}},{"name":"g"}]</tool_call>', [F1, G]),
     "several": ("<tool_call>", '<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>\n'
                 '<tool_call>{"name":"g","arguments":{}}</tool_call>', [F1, G]),
-    "GLM": (GLM, "<tool_call>f\n"
-            "<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", [F1]),
-    "Mistral, newer": ("[TOOL_CALLS]", '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}', [F1, G]),
     "Llama, several": ("<|python_tag|>", '{"name": "f", "parameters": {"a": 1}}; {"name": "g"}', [F1, G]),
     "Llama, marked": ("<|python_tag|>", '<|python_tag|>{"name": "f", "parameters": {"a": 1}}', [F1]),
     "Llama 3.2": ("<|python_tag|>", "[f(a=1), g()]", [F1, G]),
     "DeepSeek": ("<｜tool▁calls▁begin｜>",
                  "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
                  '```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>', [F1]),
-    "Gemma 4": ("<|tool_call>",
-                "<|tool_call>call:f{a:1}<tool_call|><|tool_call>call:g{}<tool_call|>", [F1, G]),
     "Qwen coder without the opening mark":
         (QWEN, "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\n"
          "<tool_call>\n<function=g>\n</function>\n</tool_call>", [F1, G]),
@@ -206,36 +201,6 @@ def test_values_without_quotes_have_the_schemas_type(write: Callable[..., str], 
         assert read_typed(write(**values), printed) == ("", [meant])
 
 
-@pytest.mark.parametrize(
-    ("template", "text"),
-    [
-        (QWEN, "<tool_call>\n<function=save>\n<parameter=text>\nrm -rf /"),
-        (GLM, "<tool_call>save<arg_key>text</arg_key><arg_value>rm -rf /"),
-        (GLM, "<tool_call>save<arg_key>text</arg_key><arg_value>rm</arg_value>"),
-        ("<|tool_call>", '<|tool_call>call:save{text:<|"|>rm -rf /'),
-        ("<tool_call>", '<tool_call>{"name": "save", "arguments": {"text": "rm -rf /'),
-    ],
-)
-def test_a_call_that_was_cut_off_is_ignored(template: str, text: str) -> None:
-    said, calls = read_typed(text, template)
-    assert calls == [] and said.split() == text.split()
-
-
-@pytest.mark.parametrize(
-    ("template", "text"),
-    [
-        ("<tool_call>", '<tool_call>{"name": "save", "arguments": {"text": "a </tool_call> b"}}</tool_call>'),
-        (QWEN, qwen(text="a </tool_call> b")),
-        (GLM, glm(text="a </tool_call> b")),
-        ("<|tool_call>", '<|tool_call>call:save{text:<|"|>a </tool_call> b<|"|>}<tool_call|>'),
-        ('<function name="', '<function name="save"><param name="text"><![CDATA[a </tool_call> b]]></param>'
-         "</function>"),
-    ],
-)  # fmt: skip
-def test_marks_in_a_value_are_its_text(template: str, text: str) -> None:
-    assert read_typed(text, template) == ("", [{"text": "a </tool_call> b"}])
-
-
 def test_values_of_gemma_are_read_to_any_depth() -> None:
     text = '<|tool_call>call:save{a key:[{b:<|"|>x,y} "q"<|"|>},[1,-0.5],null],on:false}<tool_call|>'
     meant = {"a key": [{"b": 'x,y} "q"'}, [1, -0.5], None], "on": False}
@@ -246,15 +211,11 @@ def test_values_of_gemma_are_read_to_any_depth() -> None:
 @pytest.mark.parametrize(
     "text",
     ["a < b, <tool is fine", '{"name": "other", "arguments": {}}', "<tool_call>no call", '{"a": 1}',
-     "see [f(x)", "[1, 2]", "<tool_call><function=f>a: 1</function></tool_call>",
+     "see [f(x)", "[1, 2]", "[f(a=__import__('os').getcwd())]",
+     "<tool_call><function=f>a: 1</function></tool_call>",
      '<tool_call>{"name": 7}</tool_call>', '{"name": "f"', "```json\n[]\n```"],
 )  # fmt: skip
 def test_text_that_is_not_a_call_comes_out_unchanged(text: str) -> None:
-    assert read(text) == (text, [])
-
-
-def test_python_is_never_run() -> None:
-    text = "[f(a=__import__('os').getcwd())]"
     assert read(text) == (text, [])
 
 
@@ -350,6 +311,8 @@ WRITTEN = {
     "LFM2": ("<|tool_call_start|>", "<|tool_call_start|>[save(text=\2)]<|tool_call_end|>"),
     "Qwen Coder": (QWEN, qwen(text="\1")),
     "GLM": (GLM, glm(text="\1")),
+    "MiniCPM5": ('<function name="',
+                 '<function name="save"><param name="text"><![CDATA[\1]]></param></function>'),
     "GigaChat 3": (GIGACHAT, 'function call<|role_sep|>\n{"name": "save", "arguments": {"text": \2}}'),
     "Functionary 3.2": (FUNCTIONARY, '>>>save\n{"text": \2}'),
     **{name: (printed, printed.replace("probe_key", "text").replace("\0", "save", 1).replace("\0", "\1"))
