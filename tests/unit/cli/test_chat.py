@@ -16,7 +16,6 @@ from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Role
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.commands import COMMANDS
-from eaglecpp.cli.chat.model import RunModel
 from eaglecpp.cli.open_engine import look_up
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.modelfile import Modelfile
@@ -110,21 +109,6 @@ def test_a_saved_chat_is_opened_in_a_chat(
     assert ">>> of whales" in capsys.readouterr().out
     saved = folder.find(whales.id)
     assert saved is not None and len(saved.messages) == 4
-
-
-def test_a_damaged_chat_is_left_out_and_the_others_continue(
-    talk: Talk, folder: ChatFolder, capsys: Capture, caplog: pytest.LogCaptureFixture
-) -> None:
-    talk("of whales")
-    good = folder.latest()
-    assert good is not None
-    damaged = folder.directory / "damaged.json"
-    damaged.write_text(folder.path(good).read_text(encoding="utf-8")[:100], encoding="utf-8")
-    assert folder.latest() == good
-    talk("/chats", "/load damaged", saved=good)
-    out, err = capsys.readouterr()
-    assert "of whales" in out.rpartition("BEGINS WITH")[2]
-    assert "damaged.json is not a saved conversation" in err and "damaged.json" in caplog.text
 
 
 @pytest.mark.parametrize("line", ["/?", "/? shortcuts", "/? set"])
@@ -264,9 +248,7 @@ def test_an_existing_model_name_is_reused_only_after_confirmation(talk: Talk, ca
     assert lines == [refused, mine, mine, refused, hidden, mine]
 
 
-@pytest.mark.parametrize(
-    "strategy", ["chain:2", "chain:24", "tree:k=2,depth=3,nodes=6", "tree:k=4,depth=6,nodes=40"]
-)
+@pytest.mark.parametrize("strategy", ["chain:24", "tree:k=2,depth=3,nodes=6"])
 def test_a_strategy_changes_the_drafts_and_not_the_text(talk: Talk, strategy: str, capsys: Capture) -> None:
     plain = talk("/strategy off", "hello", options={"max_tokens": 30})
     chat = talk(f"/strategy {strategy}", "hello", options={"max_tokens": 30})
@@ -353,19 +335,6 @@ def test_the_models_own_messages_are_shown_and_stay(talk: Talk, models: Models, 
     ]  # fmt: skip
 
 
-def test_command_line_options_override_the_models_and_set_overrides_both(models: Models) -> None:
-    modelfile = "PARAMETER top_k 7\nPARAMETER top_p 0.5\nPARAMETER num_ctx 256\n"
-    source = found_file(models.target, modelfile, models.draft)
-    model = RunModel(source, {"top_k": 9, "n_threads": 1})
-    assert (model.sampling.top_k, model.sampling.top_p, model.engine.n_ctx) == (9, 0.5, 256)
-    assert model.sampling.min_p == 0.0, "Ollama's default, not llama.cpp's"
-    assert not model.set_parameter("top_k", 3)
-    assert model.sampling.top_k == 3
-    assert model.set_parameter("num_ctx", 128), "the model must be loaded again"
-    assert model.engine.n_ctx == 128
-    model.close()
-
-
 def test_a_models_own_drafter_that_does_not_fit_is_left_out_with_a_note(
     models: Models, base_model: Path, capsys: Capture, talk: Talk
 ) -> None:
@@ -438,12 +407,7 @@ def test_a_repeating_answer_ends_unless_model_or_user_disable_that(
     talk: Talk, models: Models, capsys: Capture, pragma: str, given: dict[str, Any], n: int
 ) -> None:
     source = found_file(models.target, pragma, models.draft)
-    options = {
-        "max_tokens": 530,
-        "n_ctx": 1024,
-        "ignore_eos": True,
-        "repeat_last_n": -1,
-        "repeat_penalty": 1e-3,
-    }
-    assert talk("hello", source=source, options={**options, **given}).model.engine.timings.predicted_n == n
+    options = {"max_tokens": 530, "n_ctx": 1024, "ignore_eos": True, "repeat_last_n": -1} | given
+    chat = talk("hello", source=source, options={**options, "repeat_penalty": 1e-3})
+    assert chat.model.engine.timings.predicted_n == n
     assert ("ended, because the answer repeats itself" in capsys.readouterr().err) == (n == 512)

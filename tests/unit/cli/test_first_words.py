@@ -59,16 +59,16 @@ def test_the_command_alone_reports_a_broken_installation(
         (["help", "srve"], "did you mean `eaglecpp serve`?"),
         (["run", "smollm2", "--tmp", "0"], "did you mean --temp?"),
         (["run", "smollm2", "--draft", "16"], "llama.cpp's --draft 16 is --strategy chain:16"),
-        (
-            ["run", "smollm2", "--spec-type", "draft-mtp"],
-            "draft-mtp is not supported; use --draft mtp",
-        ),
+        (["run", "smollm2", "--spec-type", "draft-mtp"], "draft-mtp is not supported; use --draft mtp"),
         (["run", "smollm2", "--spec-draft-n-max", "7"], "; here --strategy chain:N"),
         (["run", "smollm2", "--draft-max", "7"], "; here --strategy chain:N"),
         (["run", "{picture}"], "a.png is a picture: which model? eaglecpp run MODEL "),
         (["generate"], "which model?"),
         (["run", "Why is it?"], "which model? eaglecpp run smollm2 'Why is it?'"),
         (["bench", "one", "-m", "two"], "two models: 'one' and -m 'two'"),
+        (["generate", "t.gguf", "-p", "x", "-f", "y"], "-f"),
+        (["generate", "t.gguf", "-p", "x", "--strategy", "chain:3"], "--strategy chain:3"),
+        (["serve", "--mmproj", "p.gguf"], "--mmproj"),
     ],
 )
 def test_a_mistyped_word_is_answered_with_an_existing_one(
@@ -76,7 +76,8 @@ def test_a_mistyped_word_is_answered_with_an_existing_one(
 ) -> None:
     (tmp_path / "a.png").touch()
     assert main([one.format(picture=tmp_path / "a.png") for one in args]) == 2
-    assert hint in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1) and err.startswith("error: ") and hint in err
 
 
 @pytest.mark.parametrize("topic", [[], ["run"]])

@@ -65,23 +65,6 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "args",
-    [
-        ["nonsense"],
-        ["generate", "t.gguf", "-p", "x", "-f", "y"],
-        ["generate", "t.gguf", "-p", "x", "--strategy", "chain:3"],
-        ["serve", "--mmproj", "p.gguf"],
-    ],
-)
-def test_wrong_usage_is_2(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(args) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     ("typed", "offered"),
     [
         ("doct", "plain,doctor\n"),
