@@ -16,11 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eaglecpp.convert import ConvertReport
 from helpers.random_drafter import DraftShape
 from helpers.tiny import write_files
 
 Config = dict[str, Any]
 Weights = dict[str, Any]
+Convert = Callable[..., ConvertReport]
+"""Type of the fixture `convert`."""
 
 _SWITCHES = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual", "attention_bias", "mlp_bias")
 _IDS = "eagle_aux_hidden_state_layer_ids"

@@ -310,3 +310,6 @@ def norm(rng: np.random.Generator, n: int) -> Array:
     norms.
     """
     return vector(rng, n, 1.0, 0.25)
+
+
+EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)

@@ -15,11 +15,9 @@ from eaglecpp.errors import MismatchError
 from eaglecpp.lowlevel import DraftFile
 from helpers.checkpoints import write_checkpoint
 from helpers.random_block import BlockShape
-from helpers.random_drafter import DraftShape
+from helpers.random_drafter import EAGLE1, DraftShape
 from helpers.tiny import TargetSpec, TinyTarget, make_target
 from helpers.tiny_split import rewrite
-
-EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
 
 
 def converted(folder: Path, target: TinyTarget, shape: DraftShape) -> Path:

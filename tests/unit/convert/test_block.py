@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from eaglecpp.convert import ConvertReport, errors, inspect_file, open_choices
+from eaglecpp.convert import errors, inspect_file, open_choices
 from eaglecpp.lowlevel import DraftFile
+from helpers.checkpoints import Convert
 from helpers.gguf_writer import check_same_tensors, key_of, tensors_of
 from helpers.random_block import BlockShape
 from helpers.tiny import TinyTarget, write_files
 from helpers.tiny_split import rewrite
 
-Convert = Callable[..., ConvertReport]
 Config = dict[str, Any]
 F32 = np.float32
 THETA = {"rope_theta": 10000.0}

@@ -11,13 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.errors import LayerIdError
-from helpers.checkpoints import FAMILIES, save_bin, write_checkpoint
+from helpers.checkpoints import FAMILIES, Convert, save_bin, write_checkpoint
 from helpers.gguf_writer import check_same_tensors, key_of, tensors_of
-from helpers.random_drafter import DraftShape
-
-Convert = Callable[..., ConvertReport]
+from helpers.random_drafter import EAGLE1, DraftShape
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "kimi"])
@@ -58,9 +55,6 @@ def test_drafters_that_vllm_runs_with_its_llama_and_qwen3_code_are_the_same(
     report = convert(checkpoint)
     assert report.spec == reference.spec
     check_same_tensors(report.out, reference.out)
-
-
-EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
 
 
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "LlamaForCausalLMEagle", "Qwen2ForCausalLMEagle"])

@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertReport, errors
-from helpers.checkpoints import write_checkpoint
+from eaglecpp.convert import errors
+from helpers.checkpoints import Convert, write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget
-
-Convert = Callable[..., ConvertReport]
 
 
 def with_head(

@@ -4,20 +4,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import gguf
 
-from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.keys import KEYS, TENSORS
 from eaglecpp.convert.metadata import GGUF_TYPES
-from helpers.checkpoints import write_checkpoint
+from helpers.checkpoints import Convert, write_checkpoint
 from helpers.random_block import BlockShape
-from helpers.random_drafter import DraftShape, LatentShape
+from helpers.random_drafter import EAGLE1, DraftShape, LatentShape
 
-Convert = Callable[..., ConvertReport]
 DOCS = Path(__file__).parents[3] / "docs" / "gguf-format.md"
 EVERYTHING = DraftShape(
     fc_norm=True, norm_output=True, norm_before_fc=True, norm_before_residual=True, qk_norm=True,
@@ -35,7 +32,6 @@ def test_documentation_names_exactly_the_listed_keys_and_tensors_and_their_types
     assert {(key.name, key.type) for key in KEYS} <= set(rows)
 
 
-EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
 GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
 PARALLEL = DraftShape(n_parallel=6)
 HEADLESS = DraftShape(qk_norm=True)  # a drafter whose head is read without the norm before it

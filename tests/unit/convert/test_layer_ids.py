@@ -3,70 +3,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.errors import LayerIdError
-from helpers.checkpoints import rewrite_config, write_checkpoint
+from helpers.checkpoints import Convert, write_checkpoint
 from helpers.random_drafter import DraftShape
 
-Convert = Callable[..., ConvertReport]
 IDS = "eagle_aux_hidden_state_layer_ids"
 BOUNDARY, POST = {"readings": {"layer_ids": "boundary"}}, {"readings": {"layer_ids": "post"}}
 
 
+DEFAULT = (2, 4, 5)
+
+
 @pytest.mark.parametrize(
-    ("ids", "given", "expected", "rule"),
+    ("ids", "given", "expected"),
     [
-        (None, {}, (2, 4, 5), "default"),
-        ([], {}, (2, 4, 5), "default"),
-        ([2, 4, 5], {}, (2, 4, 5), "boundary"),
-        ([1, 3, 4], {}, (2, 4, 5), "post+1"),  # ids of the default in the other convention
-        ([1, 3, 4], BOUNDARY, (1, 3, 4), "boundary"),
-        ([1, 3, 8], {}, (1, 3, 8), "boundary"),  # no block has the number 8
-        ([9, 9, 9], {"aux_layers": [0, 3, 8]}, (0, 3, 8), "given"),
-        (None, {"aux_layers": [1, 3, 4], **POST}, (2, 4, 5), "given"),
+        (None, {}, (DEFAULT, "default")),
+        ([], {}, (DEFAULT, "default")),
+        ([2, 4, 5], {}, (DEFAULT, "boundary")),
+        ([1, 3, 4], {}, (DEFAULT, "post+1")),  # ids of the default in the other convention
+        ([1, 3, 4], BOUNDARY, ((1, 3, 4), "boundary")),
+        ([1, 3, 8], {}, ((1, 3, 8), "boundary")),  # no block has the number 8
+        ([9, 9, 9], {"aux_layers": [0, 3, 8]}, ((0, 3, 8), "given")),
+        (None, {"aux_layers": [1, 3, 4], **POST}, (DEFAULT, "given")),
+        ([4, 2, 5], BOUNDARY, "distinct ascending"),
+        ([2, 2, 5], BOUNDARY, "distinct ascending"),
+        ([2, 4, 9], BOUNDARY, "from 0 to 8"),
+        ([2, 4, 8], POST, "from 0 to 8"),
+        ([-1, 4, 5], BOUNDARY, "from 0 to 8"),
+        (None, {"aux_layers": [2, 4]}, "expected 3, one per feature of fc.weight, found 2"),
     ],
 )
 def test_ids_of_families_without_a_convention(
-    ids: list[int] | None,
-    given: dict[str, Any],
-    expected: tuple[int, ...],
-    rule: str,
-    convert: Convert,
-    tmp_path: Path,
+    ids: list[int] | None, given: dict[str, Any], expected: Any, convert: Convert, tmp_path: Path
 ) -> None:
-    spec = convert(write_checkpoint(tmp_path / "in", edit={IDS: ids}), **given).spec
-    assert (spec.aux_layers, spec.layer_ids_rule) == (expected, rule)
-
-
-@pytest.mark.parametrize(
-    ("layers", "ids", "given", "message"),
-    [
-        ((1, 2, 4, 6), None, {}, "default exists only for 3"),
-        ((2, 4, 5), [4, 2, 5], BOUNDARY, "distinct ascending"),
-        ((2, 4, 5), [2, 2, 5], BOUNDARY, "distinct ascending"),
-        ((2, 4, 5), [2, 4, 9], BOUNDARY, "from 0 to 8"),
-        ((2, 4, 5), [2, 4, 8], POST, "from 0 to 8"),
-        ((2, 4, 5), [-1, 4, 5], BOUNDARY, "from 0 to 8"),
-        ((2, 4, 5), None, {"aux_layers": [2, 4]}, "expected 3, one per feature of fc.weight, found 2"),
-    ],
-)
-def test_impossible_ids_are_refused(
-    layers: tuple[int, ...],
-    ids: list[int] | None,
-    given: dict[str, Any],
-    message: str,
-    convert: Convert,
-    tmp_path: Path,
-) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", shape=DraftShape(layers=layers), edit={IDS: ids})
-    with pytest.raises(LayerIdError, match=message):
-        convert(checkpoint, **given)
+    """expected: the ids and their rule, or the reason of a refusal."""
+    checkpoint = write_checkpoint(tmp_path / "in", edit={IDS: ids})
+    if isinstance(expected, str):
+        with pytest.raises(LayerIdError, match=expected):
+            convert(checkpoint, **given)
+    else:
+        spec = convert(checkpoint, **given).spec
+        assert (spec.aux_layers, spec.layer_ids_rule) == expected
 
 
 @pytest.mark.parametrize("ids", [(1, 3, 4), (1, 3, 6)])
@@ -80,11 +62,8 @@ def test_ids_of_speculators_are_boundaries(ids: tuple[int, ...], convert: Conver
     ("family", "layers", "edit"),
     [
         *((family, (2, 4, 7), {}) for family in ("specforge", "torchspec", "modelopt", "speculators")),
-        (
-            "torchspec",
-            (1, 3, 6),
-            {IDS: [1, 3, 6]},
-        ),  # both keys agree: they are boundary ids in either convention
+        # both keys agree: they are boundary ids in either convention
+        ("torchspec", (1, 3, 6), {IDS: [1, 3, 6]}),
         ("speculators", (1, 3, 5, 7), {"num_aux_hidden_states": 3}),  # counted from fc
     ],
 )
@@ -97,11 +76,11 @@ def test_families_with_a_convention_need_no_flag(
 
 @pytest.mark.parametrize("family", ["eagle", "vllm", "automodel"])
 def test_families_without_a_convention_need_a_reading(family: str, convert: Convert, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", family, DraftShape(layers=(1, 3, 6)))
-    rewrite_config(checkpoint, eagle_aux_hidden_state_layer_ids=[1, 3, 6])
+    shape = DraftShape(layers=(1, 3, 6))
+    checkpoint = write_checkpoint(tmp_path / "in", family, shape, edit={IDS: [1, 3, 6]})
     with pytest.raises(LayerIdError, match="ambiguous"):
         convert(checkpoint)
-    assert convert(checkpoint, readings={"layer_ids": "post"}).spec.aux_layers == (2, 4, 7)
+    assert convert(checkpoint, **POST).spec.aux_layers == (2, 4, 7)
     assert convert(checkpoint, aux_layers=[1, 3, 5]).spec.aux_layers == (1, 3, 5)
 
 
@@ -115,22 +94,20 @@ def test_torchspecs_layer_0_of_kimi_is_recognised_by_its_ids_or_refused(
     """TorchSpec's export for vLLM writes boundary ids for kimi_k2, but exports since June 2026 write the ids
     of the blocks before.
     """
-    checkpoint = write_checkpoint(
-        tmp_path / "in",
-        "kimi",
-        DraftShape(layers=ids),
-        edit={"model_type": "kimi_k2", "architectures": ["LlamaForCausalLMEagle3"]},
-    )
+    edit = {"model_type": "kimi_k2", "architectures": ["LlamaForCausalLMEagle3"]}
+    checkpoint = write_checkpoint(tmp_path / "in", "kimi", DraftShape(layers=ids), edit=edit)
     if expected:
         report = convert(checkpoint)
         assert (report.family, report.spec.aux_layers) == ("TorchSpec", expected)
         return
     with pytest.raises(LayerIdError, match="--reading layer_ids=boundary or --reading layer_ids=post"):
         convert(checkpoint)
-    assert convert(checkpoint, readings={"layer_ids": "post"}).spec.aux_layers == tuple(k + 1 for k in ids)
+    assert convert(checkpoint, **POST).spec.aux_layers == tuple(k + 1 for k in ids)
 
 
-def test_contradicting_ids_in_two_keys_are_refused(convert: Convert, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", "torchspec", edit={IDS: [1, 3, 4]})
+def test_contradicting_and_missing_ids_are_refused(convert: Convert, tmp_path: Path) -> None:
     with pytest.raises(LayerIdError, match="given twice"):
-        convert(checkpoint)
+        convert(write_checkpoint(tmp_path / "in", "torchspec", edit={IDS: [1, 3, 4]}))
+    four = write_checkpoint(tmp_path / "four", shape=DraftShape(layers=(1, 2, 4, 6)), edit={IDS: None})
+    with pytest.raises(LayerIdError, match="default exists only for 3"):
+        convert(four)

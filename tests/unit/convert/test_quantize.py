@@ -5,7 +5,6 @@ stored in a wrong type.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,14 +13,11 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Q
 
-from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.errors import QuantTypeError, TensorError
 from eaglecpp.convert.ggml_lib import _library as ggml
 from eaglecpp.convert.quantize import TYPES, ErrorSum, encode, file_type, parse_type, plan_type
-from helpers.checkpoints import write_checkpoint
+from helpers.checkpoints import Convert, write_checkpoint
 from helpers.random_drafter import DraftShape
-
-Convert = Callable[..., ConvertReport]
 
 # Limits of the relative RMS error for normally distributed values: a third above the error of ggml's
 # quantiser today.

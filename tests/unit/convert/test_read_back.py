@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertReport, open_choices, open_drafter, read_gguf
+from eaglecpp.convert import open_choices, open_drafter, read_gguf
 from eaglecpp.convert.errors import EagleError
-from helpers.checkpoints import rewrite_config, write_checkpoint
+from helpers.checkpoints import Convert, rewrite_config, write_checkpoint
 from helpers.random_block import BlockShape
 from helpers.random_drafter import LLAMA3, DraftShape, LatentShape
 from helpers.tiny import TinyTarget
 from helpers.tiny_split import rewrite
 
-Convert = Callable[..., ConvertReport]
 Change = Callable[[Any], object]
 ORIGIN = ("source", "source.sha256", "family", "layer_ids")
 SOURCE = ("general.name", *(f"eaglecpp.{name}" for name in ORIGIN))

@@ -5,21 +5,18 @@ the file, and the recorded reasons. tests/parity compares the arithmetic of each
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertReport, open_choices
+from eaglecpp.convert import open_choices
 from eaglecpp.convert.errors import ConfigError, UnsupportedError
-from helpers.checkpoints import write_checkpoint
+from helpers.checkpoints import Convert, write_checkpoint
 from helpers.gguf_writer import key_of, tensors_of
 from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TinyTarget
-
-Convert = Callable[..., ConvertReport]
 
 PLAIN = DraftShape()
 NEW = DraftShape(fc_norm=True, norm_output=True)

@@ -5,7 +5,7 @@ the fault and the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from eaglecpp.convert import ConvertReport, errors, read_gguf
-from helpers.checkpoints import write_checkpoint
-from helpers.random_drafter import DraftShape, LatentShape
+from eaglecpp.convert import errors, read_gguf
+from helpers.checkpoints import Convert, write_checkpoint
+from helpers.random_drafter import EAGLE1, DraftShape, LatentShape
 from helpers.tiny import TargetSpec, make_target
 
-Convert = Callable[..., ConvertReport]
 F32 = np.float32
 LATENT = DraftShape(latent=LatentShape())
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
@@ -81,16 +80,12 @@ CONFIG = [
         r"fc_norm\.0\.weight is in the checkpoint.*does not set fc_norm",
         shape=DraftShape(fc_norm=True), edit={"fc_norm": None}),
     Bad("norm_before_fc flag", errors.ConfigError, "norm_before_fc is true", edit={"norm_before_fc": True}),
-    Bad("norm_before_fc tensor", errors.ConfigError, r"input_norm\.weight is in the checkpoint",
-        shape=DraftShape(norm_before_fc=True), edit={"norm_before_fc": False}),
     Bad("norm_before_fc twice", errors.ConfigError, "True at the top level and False in eagle_config",
         shape=DraftShape(norm_before_fc=True), edit={"eagle_config": {"norm_before_fc": False}}),
     Bad("flag type", errors.ConfigError, "norm_output: expected true or false, found 'yes'",
         edit={"norm_output": "yes"}),
     Bad("no hidden size", errors.ConfigError, "hidden_size: expected a positive integer, found nothing",
         edit={"hidden_size": None}),
-    Bad("size type", errors.ConfigError, "hidden_size: expected a positive integer, found 64.5",
-        edit={"hidden_size": 64.5}),
     Bad("head dim odd", errors.ConfigError, "head_dim: expected an even number", edit={"head_dim": 15}),
     Bad("head dim absent", errors.ConfigError, "hidden_size 64 does not divide by 5",
         edit={"head_dim": None, "num_attention_heads": 5}),
@@ -119,8 +114,6 @@ CONFIG = [
     Bad("rope twice", errors.ConfigError,
         r"rope_parameters and rope_scaling contradict each other: factor is 8\.0 and 4\.0",
         edit={"rope_parameters": {**YARN, "rope_theta": 1e4, "factor": 8.0}, "rope_scaling": YARN}),
-    Bad("SafeAILab theta", errors.ConfigError, "--reading rope_theta=500000 or --reading rope_theta=10000",
-        family="eagle", edit={"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}),
 ]  # fmt: skip
 MAPS = [
     Bad("no map", errors.VocabMapError, "neither d2t nor t2d", drop=("d2t", "t2d")),
@@ -140,7 +133,6 @@ MAPS = [
         add={"t2d": np.ones(367, bool)}, drop=("t2d",)),
 ]  # fmt: skip
 ones = np.ones((4, 4), F32)
-EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
 GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
 PARALLEL = DraftShape(n_parallel=6)
 FAMILIES = [
@@ -156,8 +148,6 @@ FAMILIES = [
         shape=replace(EAGLE1, eagle1_norms=True), drop=("norm.weight",)),
     Bad("DeepSpec ids", errors.UnsupportedError, "target_layer_ids: expected the layers", "deepspec",
         edit={"target_layer_ids": None}),
-    Bad("DeepSpec count", errors.LayerIdError, "expected 3, one per feature", "deepspec",
-        edit={"target_layer_ids": [1, 4]}),
     Bad("DeepSpec layers", errors.UnsupportedError, "reads the embedding again", "deepspec",
         shape=DraftShape(n_layers=2)),
     Bad("Gemma 4 scalar", errors.UnsupportedError, r"layer_scalar: expected 1", shape=GEMMA,
@@ -210,14 +200,10 @@ FAMILIES = [
         shape=LATENT, edit={"rope_scaling": YARN}),
     Bad("latent attention_factor", errors.UnsupportedError, "attention_factor: expected only mscale",
         shape=LATENT, edit={"rope_scaling": {**YARN, "attention_factor": 1.0}}),
-    Bad("latent attn_factor", errors.UnsupportedError, "attn_factor: expected only mscale",
-        shape=LATENT, edit={"rope_scaling": {**YARN, "attn_factor": 1.5}}),
     Bad("deepseek_yarn elsewhere", errors.UnsupportedError, "rope type 'deepseek_yarn' is not supported",
         edit={"rope_scaling": {**YARN, "type": "deepseek_yarn"}}),
     Bad("P-EAGLE without its feature", errors.UnsupportedError, "without the tensor mask_hidden",
         "speculators", edit={"speculators_model_type": "peagle"}),
-    Bad("parallel drafting", errors.UnsupportedError, "without the tensor mask_hidden",
-        edit={"parallel_drafting": True}),
     Bad("PARD", errors.UnsupportedError, "were trained without one", edit={"pard_token": 5}),
     Bad("P-EAGLE token", errors.ConfigError, "expected one mask token, in one or more of pard_token",
         shape=PARALLEL, edit={"ptd_token_id": None}),
@@ -225,8 +211,6 @@ FAMILIES = [
         shape=PARALLEL, edit={"mask_token_id": 6}),
     Bad("P-EAGLE token range", errors.ConfigError, "vocabulary of 367, found 367", shape=PARALLEL,
         edit={"ptd_token_id": 367}),
-    Bad("P-EAGLE token type", errors.ConfigError, "ptd_token_id: expected a token id, found -1",
-        shape=PARALLEL, edit={"ptd_token_id": -1}),
     Bad("P-EAGLE of EAGLE-1", errors.UnsupportedError, "only for EAGLE-3 drafters with ordinary",
         shape=EAGLE1, add={"mask_hidden": np.ones((1, 1, 64), F32)}, edit={"ptd_token_id": 5}),
     Bad("P-EAGLE of SpecForge", errors.ConfigError, "takes it from the settings of the run", shape=PARALLEL,
@@ -275,17 +259,8 @@ def test_all_differences_come_in_one_message(convert: Convert, tmp_path: Path) -
     )
     with pytest.raises(errors.TensorError) as caught:
         convert(checkpoint)
-    for part in (
-        "missing",
-        "norm.weight",
-        "down_proj",
-        "unknown",
-        "a.weight",
-        "b.weight",
-        "wrong shape",
-        "up_proj",
-    ):
-        assert part in str(caught.value)
+    said = r"missing|norm\.weight|down_proj|unknown|[ab]\.weight|wrong shape|up_proj"
+    assert len(set(re.findall(said, str(caught.value)))) == 8
 
 
 def test_another_directory_is_refused_by_the_missing_tensors(convert: Convert, tmp_path: Path) -> None:

@@ -13,12 +13,10 @@ import gguf
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertReport, inspect_file
+from eaglecpp.convert import inspect_file
 from eaglecpp.convert.errors import ConvertError
-from helpers.checkpoints import write_checkpoint
+from helpers.checkpoints import Convert, write_checkpoint
 from helpers.random_drafter import DraftShape, LatentShape
-
-Convert = Callable[..., ConvertReport]
 
 
 class Written:

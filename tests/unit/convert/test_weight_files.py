@@ -20,13 +20,11 @@ import numpy as np
 import pytest
 import torch
 
-from eaglecpp.convert import ConvertReport, read_gguf, safetensors_file, torch_zip
+from eaglecpp.convert import read_gguf, safetensors_file, torch_zip
 from eaglecpp.convert.errors import CheckpointError, ConfigError, GgufError, SourceError
-from helpers.checkpoints import save_bin, write_checkpoint
+from helpers.checkpoints import Convert, save_bin, write_checkpoint
 
 pytestmark = pytest.mark.alone  # measures time
-
-Convert = Callable[..., ConvertReport]
 
 
 def test_every_dtype_of_a_torch_file_is_read_exactly(tmp_path: Path) -> None:
@@ -114,13 +112,6 @@ def pickled(**fields: Any) -> bytes:
     out = io.BytesIO()
     Tensors(out, 2).dump({"w": tensor})
     return out.getvalue()
-
-
-def test_the_hand_made_pickle_is_valid_without_changes(tmp_path: Path) -> None:
-    archive(tmp_path / "x.bin", pickled(), data__0=np.arange(6, dtype="<f4").tobytes())
-    np.testing.assert_array_equal(
-        torch_zip.read_index(tmp_path / "x.bin")["w"].read(), np.arange(6).reshape(2, 3)
-    )
 
 
 DATA = np.arange(6, dtype="<f4").tobytes()

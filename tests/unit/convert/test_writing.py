@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertReport, Progress, errors, writer
-from helpers.checkpoints import write_checkpoint
+from eaglecpp.convert import Progress, errors, writer
+from helpers.checkpoints import Convert, write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget
-
-Convert = Callable[..., ConvertReport]
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, links and permissions")
 
