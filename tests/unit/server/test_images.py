@@ -123,30 +123,6 @@ def test_a_stored_model_includes_its_projector(
         assert own.post("/api/chat", body).json()["prompt_eval_count"] > 64
 
 
-def test_a_slot_with_an_image_is_saved(
-    projector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
-    engine = FAST | {"mmproj": str(projector), "prompt_cache": str(tmp_path / "prompts")}
-    second = URL.replace(CODED, base64.b64encode(make_image(2)).decode())
-    first, other = (
-        openai([{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": TEXT}])
-        for url in (URL, second)
-    )
-    with TestServer({MODEL: TARGET}, preload=MODEL, model=MODEL, engine=engine) as server:
-        reply = server.post("/v1/chat/completions", first).json()
-        assert server.post("/slots/0?action=save", {"filename": "mine"}).status_code == 200
-    with TestServer({MODEL: TARGET}, preload=MODEL, model=MODEL, engine=engine) as server:
-        # this image has the ids that the first image had in the process before
-        server.post("/v1/chat/completions", other)
-        for body, is_same in ((first, True), (other, False)):
-            server.call("/slots/0?action=erase", {})
-            server.call("/slots/0?action=restore", {"filename": "mine"})
-            again = server.post("/v1/chat/completions", body).json()
-            assert (again["usage"]["prompt_tokens_details"]["cached_tokens"] > 64) == is_same
-            assert not is_same or again["choices"] == reply["choices"]
-
-
 def test_images_that_do_not_fit_are_the_clients_error(seeing: TestServer) -> None:
     messages = [{"role": "user", "content": TEXT, "images": [CODED] * 999}]
     reply = seeing.call("/v1/chat/completions", openai("") | {"messages": messages}, 400)

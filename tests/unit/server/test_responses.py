@@ -164,14 +164,6 @@ def test_a_custom_tool_is_called_with_a_text(server: TestServer) -> None:
     assert n_with["input_tokens"] > n_without["input_tokens"], "the model reads the grammar"
 
 
-def test_background_requests_are_refused(server: TestServer) -> None:
-    """The client would fetch the answer to a background request later, but this server does not keep such
-    answers.
-    """
-    answer = server.post("/v1/responses", ask("Hello", background=True))
-    assert answer.status_code == 400 and "background" in answer.json()["error"]["message"]
-
-
 def test_a_conversation_is_truncated_on_request(server: TestServer) -> None:
     turns = [{"role": "user", "content": "word " * 600}, USER]
     reply = whole(server, ask(turns, truncation="auto", metadata={"a": "b"}))

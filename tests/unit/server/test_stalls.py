@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from eaglecpp import AsyncEngine, Engine, limits
+from eaglecpp import Engine, limits
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message
 from eaglecpp.engine.request import GenerationRequest
@@ -45,19 +45,6 @@ def slowest_health(server: TestServer, path: str, body: Any) -> tuple[float, Any
             slowest = max(slowest, time.perf_counter() - started)
             time.sleep(0.01)
     return slowest, answer.result()
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [("/v1/completions", "'s" * 5_000_000), ("/api/chat", "<|im_end|>" * 100_000)],
-    ids=["'s", "special tokens"],
-)
-def test_a_prompt_that_cannot_fit_is_refused_at_once(server: TestServer, path: str, text: str) -> None:
-    body = chat(messages=[{"role": "user", "content": text}], prompt=text)
-    slowest, answer = slowest_health(server, path, body)
-    assert answer.status_code == 400, answer.text
-    assert any(said in answer.text for said in ("context size of 512", "the limit is")), answer.text
-    assert slowest < BOUND_S
 
 
 @pytest.mark.parametrize(
@@ -113,26 +100,6 @@ def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPa
         assert len(rendered) <= 2 * n_once + 4
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "told"),
-    [
-        ("stop", ["x"] * 300_000, f"stop: 300000 texts, at most {limits.STOP_STRINGS}"),
-        ("stop", ["x" * 20_000], f"stop: 20000 characters in all, at most {limits.STOP_CHARS}"),
-        ("logit_bias", {str(i): 1 for i in range(20_000)}, f"at most {limits.LOGIT_BIASES} entries"),
-        ("options", {"dry_multiplier": 1, "dry_sequence_breakers": ["x"] * 2000},
-         f"dry_sequence_breakers: 2000 texts, at most {limits.DRY_BREAKERS}"),
-        ("options", {"dry_multiplier": 1, "dry_sequence_breakers": ["x" * 1000]},
-         f"dry_sequence_breakers: 1000 characters in all, at most {limits.DRY_CHARS}"),
-    ],
-)  # fmt: skip
-def test_too_large_fields_are_refused_with_the_limit(
-    server: TestServer, field: str, value: Any, told: str
-) -> None:
-    slowest, answer = slowest_health(server, "/v1/chat/completions", chat(**{field: value}))
-    assert answer.status_code == 400 and told in answer.json()["error"]["message"]
-    assert slowest < BOUND_S
-
-
 def test_a_body_of_too_many_values_is_not_read(server: TestServer) -> None:
     body = b'{"model": "demo", "x": [' + b"{}," * 2_000_000 + b"0]}"
     slowest, answer = slowest_health(server, "/v1/chat/completions", body)
@@ -174,24 +141,6 @@ def test_an_answer_that_the_server_ends_is_an_error(
         while not text.endswith(b"0\r\n\r\n") and (part := client.recv(65536)):
             text += part
         assert b"before it was complete" in text and b'"finish_reason":"' not in text.replace(b" ", b"")
-
-
-def test_a_generation_without_a_reader_ends() -> None:
-    async def run() -> tuple[int, str]:
-        options: dict[str, Any] = {"max_tokens": 150, "ignore_eos": True, "strategy": "off"}
-        engine = await AsyncEngine.open(TARGET, n_parallel=1, n_unread=20, **FAST)
-        async with engine, engine.stream("What", **options) as stuck:
-            await stuck.started()
-            deadline = time.monotonic() + 30
-            while engine.n_running and time.monotonic() < deadline:
-                await asyncio.sleep(0.01)
-            reason = stuck.completion().finish_reason
-            read = await engine.generate("What", **options)  # a client that reads gets the whole answer
-            assert len(read.tokens) == 150
-            return len([chunk async for chunk in stuck]), reason
-
-    n_chunks, reason = asyncio.run(run())
-    assert 20 <= n_chunks < 100 and reason == "cancelled"
 
 
 @pytest.mark.parametrize(
