@@ -84,14 +84,11 @@ def test_the_size_is_announced_and_kept(models: Models, tmp_path: Path) -> None:
     plans: list[str] = []
     steps: list[tuple[int, int]] = []
     folder = tmp_path / "c"
-    open_source(
-        models.target,
-        conversations(),
-        CacheOptions(folder),
-        model=MODEL,
-        on_plan=lambda plan: (plans.append(plan), steps.append((-1, -1)))[0],
-        on_progress=lambda done, total: steps.append((done, total)),
-    ).close()
+    reports: dict[str, Any] = {
+        "on_plan": lambda plan: (plans.append(plan), steps.append((-1, -1))),
+        "on_progress": lambda done, total: steps.append((done, total)),
+    }
+    open_source(models.target, conversations(), CacheOptions(folder), model=MODEL, **reports).close()
     (plan,) = plans
     planned = re.search(r"0 conversations cached, 5 to capture, ([\d.]+) KB", plan)
     taken = sum(path.stat().st_size for path in captures(folder)) / 1000
@@ -151,13 +148,9 @@ def test_conversations_captured_before_a_bad_one_are_kept(
         return capture(source, tokens)
 
     monkeypatch.setattr(TargetSource, "capture", broken)
+    model = replace(MODEL, n_threads=n_threads, n_gpu_layers=0)
     with pytest.raises(DataError, match="conversation 7: token 3"):
-        open_source(
-            models.target,
-            many,
-            CacheOptions(tmp_path),
-            model=replace(MODEL, n_threads=n_threads, n_gpu_layers=0),
-        ).close()
+        open_source(models.target, many, CacheOptions(tmp_path), model=model).close()
     assert len(captures(tmp_path)) == 7
 
 
@@ -222,16 +215,9 @@ def test_a_disk_too_small_is_reported_before_the_first_capture(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    steps: list[int] = []
+    monkeypatch.setattr(TargetSource, "capture", lambda *args: pytest.fail("it is captured"))
     with pytest.raises(DataError, match=r"expected room for .* found 1.0 KB free"):
-        open_source(
-            models.target,
-            conversations(),
-            CacheOptions(tmp_path / "c"),
-            model=MODEL,
-            on_progress=lambda done, total: steps.append(done),
-        )
-    assert steps == []
+        open_source(models.target, conversations(), CacheOptions(tmp_path / "c"), model=MODEL)
 
 
 @pytest.mark.parametrize("damage", ["a bit", "cut off", "empty", "something else"])
