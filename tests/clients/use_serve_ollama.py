@@ -33,8 +33,6 @@ with serving() as url:
     assert json.loads(told.message.content) == {"n": 7}
     told = client.generate(MODEL, "What is len?", options=OPTIONS)
     assert told.response == whole.message.content
-    (vector,) = client.embed(MODEL, "one").embeddings
-    assert client.embeddings(MODEL, "one").embedding == vector
     shown = client.show(MODEL)
     assert shown.modelinfo["general.architecture"] and "completion" in shown.capabilities
     assert client.ps().models[0].expires_at.year > 2026
@@ -46,4 +44,4 @@ with serving() as url:
     for name, status in ((MODEL, 404), ("a b", 404)):
         with pytest.raises(ResponseError, match=str(status)):
             client.chat(name, TURNS)
-done("list, chat, stream, tools, schema, generate, embed, show, ps, create, copy, delete, 2 errors")
+done("list, chat, stream, tools, schema, generate, show, ps, create, copy, delete, 2 errors")

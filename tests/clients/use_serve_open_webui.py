@@ -20,7 +20,9 @@ from pathlib import Path
 
 from common import IS_DEMO, done
 from playwright.sync_api import Page, expect, sync_playwright
-from serving import MODEL, free_port, serving
+from serving import MODEL, serving
+
+from helpers.serve_process import free_port
 
 BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 START_S = 900  # seconds; Open WebUI imports many packages at its start
