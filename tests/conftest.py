@@ -8,6 +8,8 @@ This file must stay below tests/: a conftest in the root would put the checkout 
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import signal
 import socket
@@ -96,6 +98,16 @@ def _limited(item: pytest.Item) -> Generator[None, Any, Any]:
 
 def _is_local(address: Any) -> bool:
     return isinstance(address, tuple) and address[0] in ("127.0.0.1", "::1", "localhost")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is an asynchronous function."""
+    if not inspect.iscoroutinefunction(pyfuncitem.function):
+        return None
+    fixtures = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.function).parameters}
+    asyncio.run(pyfuncitem.obj(**fixtures))
+    return True
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from eaglecpp import Engine
 from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.prompt_cache import PromptCache
 from eaglecpp.engine.slots import FairLock, Slots
-from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError, InvalidStateError
+from eaglecpp.errors import EngineBrokenError, GrammarError, InvalidStateError
 from eaglecpp.results import Completion
 from eaglecpp.server.shared import Metrics
 from helpers.models import Models
@@ -30,16 +29,12 @@ TEXT = "ab cd ef gh ij"
 OPTIONS: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 3, "strategy": "chain:3"}
 
 
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(work, 120))
-
-
 async def opened(models: Models, **options: Any) -> AsyncEngine:
     given = {"n_parallel": 2, "n_ctx": 256, "n_threads": 1, "exact": "off"} | options
     return await AsyncEngine.open(models.target, models.draft, **given)
 
 
-def test_a_cancelled_opening_leaves_nothing(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_opening_leaves_nothing(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Engine] = []
     real = Engine.open
     monkeypatch.setattr(Engine, "open", lambda *a, **options: made.append(real(*a, **options)) or made[-1])
@@ -49,40 +44,34 @@ def test_a_cancelled_opening_leaves_nothing(models: Models, monkeypatch: pytest.
         threads = set(threading.enumerate()) - others
         return [thread for thread in threads if thread.name == "eaglecpp-engine"]
 
-    async def work() -> None:
-        opening = asyncio.create_task(opened(models))
-        while not ours():
-            await asyncio.sleep(0)
-        opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
-        while ours():
-            await asyncio.sleep(0.01)
-
-    run(work())
+    opening = asyncio.create_task(opened(models))
+    while not ours():
+        await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    while ours():
+        await asyncio.sleep(0.01)
     assert all(engine.closed for engine in made)
 
 
-def test_chats_equal_those_of_an_engine(models: Models) -> None:
+async def test_chats_equal_those_of_an_engine(models: Models) -> None:
     messages = [{"role": "user", "content": "hello"}]
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
         alone = engine.chat(messages, **OPTIONS)
 
-    async def work() -> None:
-        async with await opened(models) as engine:
-            result = await engine.chat(messages, **OPTIONS)
-            assert (result.tokens, result.message) == (alone.tokens, alone.message)
-            async with await engine.chat(messages, stream=True, **OPTIONS) as stream:
-                assert await stream.started(30) and stream.queue_ms >= 0
-                chunks = [chunk async for chunk in stream]
-            assert [token for chunk in chunks for token in chunk.tokens] == alone.tokens
-            assert stream.completion().message == alone.message
-            with pytest.raises(TypeError, match="expected a list of messages"):
-                await engine.chat("hello", **OPTIONS)  # type: ignore[call-overload]
-            with pytest.raises(GrammarError):
-                await engine.chat(messages, grammar="root ::= (")
-
-    run(work())
+    async with await opened(models) as engine:
+        result = await engine.chat(messages, **OPTIONS)
+        assert (result.tokens, result.message) == (alone.tokens, alone.message)
+        async with await engine.chat(messages, stream=True, **OPTIONS) as stream:
+            assert await stream.started(30) and stream.queue_ms >= 0
+            chunks = [chunk async for chunk in stream]
+        assert [token for chunk in chunks for token in chunk.tokens] == alone.tokens
+        assert stream.completion().message == alone.message
+        with pytest.raises(TypeError, match="expected a list of messages"):
+            await engine.chat("hello", **OPTIONS)  # type: ignore[call-overload]
+        with pytest.raises(GrammarError):
+            await engine.chat(messages, grammar="root ::= (")
 
 
 LEFT_OPEN = """
@@ -158,7 +147,7 @@ def test_a_stuck_engine_does_not_keep_the_process() -> None:
     assert run_script(LEFT_OPEN, "stuck", "").returncode == 0
 
 
-def test_a_slow_disk_does_not_delay_an_engine(
+async def test_a_slow_disk_does_not_delay_an_engine(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch, look, goes_on, threads = PromptCache._fetch, PromptCache._look, threading.Event(), set[str]()
@@ -174,40 +163,34 @@ def test_a_slow_disk_does_not_delay_an_engine(
     monkeypatch.setattr(PromptCache, "_fetch", slow_fetch)
     monkeypatch.setattr(PromptCache, "_look", noted_look)
 
-    async def work() -> None:
-        options: dict[str, Any] = {"n_ctx": 2048, "n_threads": 1, "prompt_cache": str(tmp_path)}
-        async with await AsyncEngine.open(models.target, n_parallel=1, **options) as engine:
-            answer = asyncio.ensure_future(engine.generate("ab cd " * 200, max_tokens=4))
-            await asyncio.sleep(0.2)
-            assert await asyncio.wait_for(engine.call(lambda one: one.n_vocab), 30)
-            goes_on.set()
-            assert len((await answer).tokens) == 4
-            assert len((await engine.generate("ef gh " * 200, max_tokens=4)).tokens) == 4
-
-    asyncio.run(work())
+    options: dict[str, Any] = {"n_ctx": 2048, "n_threads": 1, "prompt_cache": str(tmp_path)}
+    async with await AsyncEngine.open(models.target, n_parallel=1, **options) as engine:
+        answer = asyncio.ensure_future(engine.generate("ab cd " * 200, max_tokens=4))
+        await asyncio.sleep(0.2)
+        assert await asyncio.wait_for(engine.call(lambda one: one.n_vocab), 30)
+        goes_on.set()
+        assert len((await answer).tokens) == 4
+        assert len((await engine.generate("ef gh " * 200, max_tokens=4)).tokens) == 4
     assert threads and "eaglecpp-engine" not in threads, threads
 
 
-def test_calls_of_an_engine_that_fails_to_open_end() -> None:
+async def test_calls_of_an_engine_that_fails_to_open_end() -> None:
     goes_on = threading.Event()
 
     def opener() -> Engine:
         goes_on.wait(60)
         raise OSError("gone")
 
-    async def work() -> None:
-        engine = AsyncEngine(opener)
-        call = asyncio.ensure_future(engine.call(lambda one: one))
-        await asyncio.sleep(0.05)
-        goes_on.set()
-        with pytest.raises(InvalidStateError, match="closed"):
-            await asyncio.wait_for(call, 60)
-
-    asyncio.run(work())
+    engine = AsyncEngine(opener)
+    call = asyncio.ensure_future(engine.call(lambda one: one))
+    await asyncio.sleep(0.05)
+    goes_on.set()
+    with pytest.raises(InvalidStateError, match="closed"):
+        await asyncio.wait_for(call, 60)
 
 
 @pytest.mark.parametrize("n_parallel", [3, 2])
-def test_a_common_beginning_of_prompts_is_read_once(n_parallel: int, models: Models) -> None:
+async def test_a_common_beginning_of_prompts_is_read_once(n_parallel: int, models: Models) -> None:
     """The common beginning is read once, also for simultaneous prompts, and if one of them has to wait for a
     slot.
     """
@@ -219,21 +202,18 @@ def test_a_common_beginning_of_prompts_is_read_once(n_parallel: int, models: Mod
             engine.clear()
             alone.append(engine.generate(prompt, **OPTIONS))
 
-    async def work() -> None:
-        async with await opened(models, n_parallel=n_parallel) as engine:
-            results = await asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in prompts))
-        assert [one.tokens for one in results] == [one.tokens for one in alone]
-        assert [one.timings.draft_n for one in results] == [one.timings.draft_n for one in alone]
-        assert results[0].timings.reused_n == 0
-        for one in results[1:]:
-            assert n_shared - 2 <= one.timings.reused_n < len(one.prompt_tokens)
-            assert one.timings.prompt_n == len(one.prompt_tokens) - one.timings.reused_n
-
-    run(work())
+    async with await opened(models, n_parallel=n_parallel) as engine:
+        results = await asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in prompts))
+    assert [one.tokens for one in results] == [one.tokens for one in alone]
+    assert [one.timings.draft_n for one in results] == [one.timings.draft_n for one in alone]
+    assert results[0].timings.reused_n == 0
+    for one in results[1:]:
+        assert n_shared - 2 <= one.timings.reused_n < len(one.prompt_tokens)
+        assert one.timings.prompt_n == len(one.prompt_tokens) - one.timings.reused_n
 
 
 @pytest.mark.parametrize("draft", [True, False])
-def test_a_swapped_out_conversation_continues_unchanged(draft: bool, models: Models) -> None:
+async def test_a_swapped_out_conversation_continues_unchanged(draft: bool, models: Models) -> None:
     """Three conversations share one slot in turns; each has the texts and drafts that it has in a slot of its
     own.
     """
@@ -254,79 +234,58 @@ def test_a_swapped_out_conversation_continues_unchanged(draft: bool, models: Mod
                     texts[i] = [*text, *one.tokens, 50, 51]
             return made, engine.host_cached
 
-    own, _ = run(talk(3, 0))
-    parked, (host_cached, n_bytes) = run(talk(1, 1 << 30))
+    own, _ = await talk(3, 0)
+    parked, (host_cached, n_bytes) = await talk(1, 1 << 30)
     assert [one.tokens for one in parked] == [one.tokens for one in own]
     assert [one.timings.draft_n for one in parked] == [one.timings.draft_n for one in own]
     assert [one.timings.reused_n for one in parked][3:] == [one.timings.reused_n for one in own][3:]
     assert own[3].timings.reused_n > len(own[0].prompt_tokens)
     assert host_cached == 2 and n_bytes > 0
-    read_again, (host_cached, _) = run(talk(1, 0))
+    read_again, (host_cached, _) = await talk(1, 0)
     assert host_cached == 0 and read_again[-1].timings.reused_n < 8
     assert [one.tokens for one in read_again] == [one.tokens for one in own]
-    only_one, (host_cached, n_taken) = run(talk(1, n_bytes * 2 // 3))
+    only_one, (host_cached, n_taken) = await talk(1, n_bytes * 2 // 3)
     assert host_cached == 1 and n_taken <= n_bytes * 2 // 3, "the least recently used conversation is evicted"
     assert [one.tokens for one in only_one] == [one.tokens for one in own]
 
 
-def test_former_names_of_arguments_and_metrics_are_accepted(models: Models) -> None:
-    async def work() -> None:
-        former: dict[str, Any] = {"place_s": 7.0, "n_park_bytes": 5}
-        async with await AsyncEngine.open(models.target, n_ctx=256, n_threads=1, **former) as engine:
-            assert (engine._slot_time_s, engine._scheduler.cache.n_max) == (7.0, 5)
-            one = SimpleNamespace(engine=engine, n_bytes=1, name="m")
-            text = Metrics().text([one])
-            for name in ("host_cache_bytes", "parked_bytes", "parked_conversations"):
-                assert f'eaglecpp_{name}{{model="m"}} 0\n' in text
-
-    run(work())
-
-
-def test_errors_in_a_request_are_raised_before_it_waits(models: Models) -> None:
-    async def work() -> None:
-        async with await opened(models) as engine:
-            with pytest.raises(ContextFullError, match="context size of 256"):
-                engine.stream([1] * 256)
-            with pytest.raises(ValueError, match="top_p"):
-                engine.stream("ab", top_p=2)
-            with pytest.raises(TypeError, match="unknown option"):
-                engine.stream("ab", warmth=2)
-            with pytest.raises(ValueError, match="expected auto"):
-                engine.stream("ab", strategy="fast")
-
-    run(work())
+async def test_former_names_of_arguments_and_metrics_are_accepted(models: Models) -> None:
+    former: dict[str, Any] = {"place_s": 7.0, "n_park_bytes": 5}
+    async with await AsyncEngine.open(models.target, n_ctx=256, n_threads=1, **former) as engine:
+        assert (engine._slot_time_s, engine._scheduler.cache.n_max) == (7.0, 5)
+        one = SimpleNamespace(engine=engine, n_bytes=1, name="m")
+        text = Metrics().text([one])
+        for name in ("host_cache_bytes", "parked_bytes", "parked_conversations"):
+            assert f'eaglecpp_{name}{{model="m"}} 0\n' in text
 
 
 @pytest.mark.parametrize("strategy", ["off", "chain:3"])
-def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: Models) -> None:
+async def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: Models) -> None:
     """Only the request whose sampler fails ends, although it fails in the middle of a round that is shared
     with another conversation.
     """
     options = OPTIONS | {"max_tokens": 200, "ignore_eos": True, "strategy": strategy}
 
-    async def work() -> None:
-        async with await opened(models) as engine:
-            every = dict.fromkeys(range(engine.engine.native.n_vocab), -math.inf)
-            alone = await engine.generate(PROMPTS[0], **options)
-            for bad, error, text in (
-                ({"grammar": f"root ::= [a-c]{{3}} wide{WIDE}"}, GrammarError, "items; max is 1000"),
-                ({"grammar": f"root ::= wide{WIDE}"}, GrammarError, "items; max is 1000"),
-                ({"grammar": "root ::= ("}, GrammarError, "grammar"),
-                ({"logit_bias": every}, ValueError, "left no token"),
-            ):
-                victim = engine.stream(PROMPTS[0], **options)
-                await anext(victim)
-                with pytest.raises(error, match=text):
-                    async for _ in engine.stream(PROMPTS[1], **options | bad):
-                        pass
-                async for _ in victim:
+    async with await opened(models) as engine:
+        every = dict.fromkeys(range(engine.engine.native.n_vocab), -math.inf)
+        alone = await engine.generate(PROMPTS[0], **options)
+        for bad, error, text in (
+            ({"grammar": f"root ::= [a-c]{{3}} wide{WIDE}"}, GrammarError, "items; max is 1000"),
+            ({"grammar": f"root ::= wide{WIDE}"}, GrammarError, "items; max is 1000"),
+            ({"grammar": "root ::= ("}, GrammarError, "grammar"),
+            ({"logit_bias": every}, ValueError, "left no token"),
+        ):
+            victim = engine.stream(PROMPTS[0], **options)
+            await anext(victim)
+            with pytest.raises(error, match=text):
+                async for _ in engine.stream(PROMPTS[1], **options | bad):
                     pass
-                assert victim.completion().tokens == alone.tokens
-            # both slots can be used again
-            again = await asyncio.gather(*(engine.generate(PROMPTS[0], **options) for _ in range(2)))
-            assert [one.tokens for one in again] == [alone.tokens] * 2
-
-    run(work())
+            async for _ in victim:
+                pass
+            assert victim.completion().tokens == alone.tokens
+        # both slots can be used again
+        again = await asyncio.gather(*(engine.generate(PROMPTS[0], **options) for _ in range(2)))
+        assert [one.tokens for one in again] == [alone.tokens] * 2
 
 
 def test_text_before_the_failure_of_a_grammar_does_not_depend_on_drafts(models: Models) -> None:
@@ -349,110 +308,92 @@ def test_text_before_the_failure_of_a_grammar_does_not_depend_on_drafts(models: 
     assert said("chain:3") == said("off")
 
 
-def test_exactness_can_be_chosen_for_each_generation(models: Models) -> None:
+async def test_exactness_can_be_chosen_for_each_generation(models: Models) -> None:
     """An engine that was opened without exact batches plans exact batches for a request that wants them."""
 
-    async def work() -> None:
-        async with await opened(models, exact="auto") as engine:
-            result = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
-            assert result.timings.exact
-            with pytest.raises(ValueError, match="exact: expected one of auto, on, off"):
-                engine.stream("ab", exact="sometimes")
-        async with await opened(models, exact="off") as engine:
-            again = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
-            assert again.timings.exact and again.tokens == result.tokens
-            drafted = await engine.generate(PROMPTS[1], **OPTIONS, exact="off")
-            assert drafted.timings.draft_n > 0
-
-    run(work())
+    async with await opened(models, exact="auto") as engine:
+        result = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
+        assert result.timings.exact
+        with pytest.raises(ValueError, match="exact: expected one of auto, on, off"):
+            engine.stream("ab", exact="sometimes")
+    async with await opened(models, exact="off") as engine:
+        again = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
+        assert again.timings.exact and again.tokens == result.tokens
+        drafted = await engine.generate(PROMPTS[1], **OPTIONS, exact="off")
+        assert drafted.timings.draft_n > 0
 
 
-def test_leaving_frees_the_slot_for_a_waiting_request(models: Models) -> None:
-    async def work() -> None:
-        async with await opened(models, n_parallel=1, n_ctx=8192) as engine:
-            first = engine.stream("ab", max_tokens=-1, ignore_eos=True)
-            await anext(first)
-            waiting = engine.stream("cd", max_tokens=4)
-            assert not await waiting.started(0.01)
-            assert (engine.n_running, engine.n_waiting) == (1, 1)
-            first.cancel()
-            async for _ in waiting:
-                pass
-            assert len(waiting.completion().tokens) == 4
-            assert first.completion().finish_reason == "cancelled"
-            task = asyncio.create_task(engine.generate("ab", max_tokens=-1, ignore_eos=True))
-            while not engine.n_running:
-                await asyncio.sleep(0.005)
-            task.cancel()
-            assert len((await engine.generate("cd", max_tokens=4)).tokens) == 4
-
-    run(work())
+async def test_leaving_frees_the_slot_for_a_waiting_request(models: Models) -> None:
+    async with await opened(models, n_parallel=1, n_ctx=8192) as engine:
+        first = engine.stream("ab", max_tokens=-1, ignore_eos=True)
+        await anext(first)
+        waiting = engine.stream("cd", max_tokens=4)
+        assert not await waiting.started(0.01)
+        assert (engine.n_running, engine.n_waiting) == (1, 1)
+        first.cancel()
+        async for _ in waiting:
+            pass
+        assert len(waiting.completion().tokens) == 4
+        assert first.completion().finish_reason == "cancelled"
+        task = asyncio.create_task(engine.generate("ab", max_tokens=-1, ignore_eos=True))
+        while not engine.n_running:
+            await asyncio.sleep(0.005)
+        task.cancel()
+        assert len((await engine.generate("cd", max_tokens=4)).tokens) == 4
 
 
-def test_a_broken_engine_fails_every_request(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with await opened(models) as engine:
+async def test_a_broken_engine_fails_every_request(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with await opened(models) as engine:
 
-            def fail(*arguments: object) -> None:
-                raise EngineBrokenError("llama.cpp failed")
+        def fail(*arguments: object) -> None:
+            raise EngineBrokenError("llama.cpp failed")
 
-            monkeypatch.setattr("eaglecpp.engine.scheduler.next_chunks", fail)
-            with pytest.raises(EngineBrokenError):
-                await engine.generate("ab", max_tokens=4)
-            assert engine.broken is not None
-            with pytest.raises(EngineBrokenError, match="open it again"):
-                engine.stream("ab")
-
-    run(work())
+        monkeypatch.setattr("eaglecpp.engine.scheduler.next_chunks", fail)
+        with pytest.raises(EngineBrokenError):
+            await engine.generate("ab", max_tokens=4)
+        assert engine.broken is not None
+        with pytest.raises(EngineBrokenError, match="open it again"):
+            engine.stream("ab")
 
 
-def test_a_fault_after_a_round_loses_no_answer(
+async def test_a_fault_after_a_round_loses_no_answer(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(slots: Slots, *_: object) -> None:
         assert not any(slot.is_new for slot in slots._slots), "a fault"
 
-    async def work() -> Completion:
-        async with await opened(models, prompt_cache=str(tmp_path)) as engine:
-            monkeypatch.setattr(Slots, "keep", fail)
-            return await engine.generate("ab", max_tokens=4)
-
-    assert len(run(work()).tokens) == 4
+    async with await opened(models, prompt_cache=str(tmp_path)) as engine:
+        monkeypatch.setattr(Slots, "keep", fail)
+        assert len((await engine.generate("ab", max_tokens=4)).tokens) == 4
 
 
-def test_tasks_get_the_text_they_get_alone_while_another_thread_embeds(models: Models) -> None:
+async def test_tasks_get_the_text_they_get_alone_while_another_thread_embeds(models: Models) -> None:
     """Embedding and rounds wait for each other; a synchronous engine raises EngineBusyError instead."""
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
         alone = [engine.generate(prompt, **OPTIONS).tokens for prompt in PROMPTS]
         vector = engine.embed(TEXT).vector
 
-    async def work() -> None:
-        async with await opened(models) as engine:
-            results, embedded = await asyncio.gather(
-                asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in PROMPTS)),
-                asyncio.gather(*(asyncio.to_thread(engine.engine.embed, TEXT) for _ in range(20))),
-            )
-            assert [one.tokens for one in results] == alone and engine.is_idle
-            assert all(one.vector == pytest.approx(vector, abs=1e-5) for one in embedded)
-
-    run(work())
+    async with await opened(models) as engine:
+        results, embedded = await asyncio.gather(
+            asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in PROMPTS)),
+            asyncio.gather(*(asyncio.to_thread(engine.engine.embed, TEXT) for _ in range(20))),
+        )
+        assert [one.tokens for one in results] == alone and engine.is_idle
+        assert all(one.vector == pytest.approx(vector, abs=1e-5) for one in embedded)
 
 
-def test_calls_run_between_rounds_and_closing_ends_everything(models: Models) -> None:
-    async def work() -> None:
-        engine = await opened(models, n_ctx=8192)
-        assert await engine.call(lambda one: one.n_ctx) == 8192
-        stream = engine.stream("ab", max_tokens=-1, ignore_eos=True)
-        await stream.started()
-        await engine.close()
-        rest = [chunk async for chunk in stream]
-        assert all(chunk.finish_reason is None for chunk in rest)
-        with pytest.raises(ValueError, match="closed"):
-            engine.stream("ab")
-        with pytest.raises(ValueError, match="closed"):
-            await engine.call(lambda one: one.n_ctx)
-
-    run(work())
+async def test_calls_run_between_rounds_and_closing_ends_everything(models: Models) -> None:
+    engine = await opened(models, n_ctx=8192)
+    assert await engine.call(lambda one: one.n_ctx) == 8192
+    stream = engine.stream("ab", max_tokens=-1, ignore_eos=True)
+    await stream.started()
+    await engine.close()
+    rest = [chunk async for chunk in stream]
+    assert all(chunk.finish_reason is None for chunk in rest)
+    with pytest.raises(ValueError, match="closed"):
+        engine.stream("ab")
+    with pytest.raises(ValueError, match="closed"):
+        await engine.call(lambda one: one.n_ctx)
 
 
 def test_turns_are_taken_in_order_of_arrival() -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -114,17 +113,14 @@ def test_thinking_is_not_in_the_message_or_in_later_prompts(thinker: Path) -> No
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_streamed_chat_yields_each_block_once(thinker: Path, is_async: bool) -> None:
-    async def chunks() -> list[Chunk]:
+async def test_a_streamed_chat_yields_each_block_once(thinker: Path, is_async: bool) -> None:
+    if is_async:
         async with await AsyncEngine.open(thinker, n_ctx=256, n_threads=1) as engine:
             stream = await engine.chat(HELLO, stream=True, template=THOUGHTFUL, **GREEDY)
-            return [chunk async for chunk in stream]
-
-    if is_async:
-        found = asyncio.run(chunks())
+            found = [chunk async for chunk in stream]
     else:
-        with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
-            found = list(engine.chat(HELLO, stream=True, template=THOUGHTFUL, **GREEDY))
+        with Engine.open(thinker, n_ctx=256, n_threads=1) as alone:
+            found = list(alone.chat(HELLO, stream=True, template=THOUGHTFUL, **GREEDY))
     events = [event for chunk in found for event in chunk.events]
     assert message_of(part for chunk in found for part in chunk.parts) == Message("assistant", "ys", "we")
     ends = [(event.index, event.part, event.is_last) for event in events if event.step == "end"]

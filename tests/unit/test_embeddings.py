@@ -113,17 +113,7 @@ def test_a_too_long_text_is_cut_before_its_end_token_or_refused(bert: Engine) ->
     assert huge.n_tokens == 128
 
 
-def test_dimensions_keep_the_first_values_scaled_to_length_1(bert: Engine) -> None:
-    whole, some = bert.embed("a fox").vector, bert.embed("a fox", dimensions=8).vector
-    assert some == pytest.approx(whole[:8] / np.linalg.norm(whole[:8]), abs=1e-6)
-    for wrong in (0, -1, 65):
-        with pytest.raises(InvalidValueError, match="dimensions: expected 1 to 64"):
-            bert.embed("a fox", dimensions=wrong)
-    raw = bert.embed("a fox", normalize=False).vector
-    assert raw / np.linalg.norm(raw) == pytest.approx(whole, abs=1e-6)
-
-
-def test_an_embedding_model_refuses_to_generate(encoders: dict[str, Path], models: Models) -> None:
+async def test_an_embedding_model_refuses_to_generate(encoders: dict[str, Path], models: Models) -> None:
     turns = [{"role": "user", "content": "x"}]
     with Engine.open(encoders["bert"]) as engine:
         assert engine.only_embeds and engine.n_free == 0 and not engine.has_draft
@@ -145,13 +135,10 @@ def test_an_embedding_model_refuses_to_generate(encoders: dict[str, Path], model
     with Engine.open(encoders["bert"], "text") as engine:
         assert not engine.has_draft and engine.embed("x").n_tokens == 3
 
-    async def asked() -> None:
-        async with await AsyncEngine.open(encoders["bert"]) as engine:
-            with pytest.raises(UnsupportedError):
-                engine.stream("x")
-            assert len(await engine.embed(["x", "y"])) == 2
-
-    asyncio.run(asked())
+    async with await AsyncEngine.open(encoders["bert"]) as engine:
+        with pytest.raises(UnsupportedError):
+            engine.stream("x")
+        assert len(await engine.embed(["x", "y"])) == 2
 
 
 def test_wrong_texts_are_named(bert: Engine, tmp_path: Path) -> None:
@@ -187,64 +174,24 @@ def test_an_unknown_pooling_is_named(tmp_path: Path) -> None:
         engine.embed("x")
 
 
-def test_conversations_do_not_notice(models: Models) -> None:
-    options: dict[str, Any] = {"max_tokens": 24, "temperature": 0.0, "seed": 1}
-    with Engine.open(models.target, models.draft, n_ctx=512, n_threads=1) as engine:
-        expected = engine.generate("the quick brown", **options)
-    with Engine.open(models.target, models.draft, n_ctx=512, n_threads=1) as engine:
-        vector = engine.embed(TEXTS[0]).vector
-        with engine.stream("the quick brown", **options) as stream:
-            for _ in stream:
-                assert engine.embed(TEXTS[0]).vector == pytest.approx(vector)
-            assert stream.completion().tokens == expected.tokens
-
-
-def test_others_run_between_two_steps(bert: Engine) -> None:
-    """Counts uses of the engine's lock: each decode acquires the lock anew, and if the client leaves, the
-    work ends at the next decode.
-    """
-
-    class Counted(contextlib.AbstractContextManager[None]):
-        n = 0
-
-        def __exit__(self, *exc: object) -> None:
-            self.n += 1
-
-    texts = ["the fox " * 60] * 12  # 122 tokens each; a batch of this model has room for one text
-    lock = Counted()
-    assert len(bert.embedder.embed(texts, lock=lock)) == 12
-    assert lock.n == 12
-    short = Counted()
-    bert.embedder.embed(["the fox"] * 32, lock=short)
-    assert short.n == 2
-    ended = Counted()
-    bert.embedder.embed(texts, lock=ended, is_over=lambda: ended.n == 3)
-    assert ended.n == 3
-
-
-def test_many_tasks_embed_and_generate(models: Models) -> None:
-    async def work() -> None:
-        async with await AsyncEngine.open(models.target, n_ctx=512, n_threads=1, n_queue=8) as engine:
-            (alone,) = await engine.embed([TEXTS[2]])
-            generated = asyncio.gather(
-                *(engine.generate(text, max_tokens=16, temperature=0.0) for text in TEXTS)
-            )
-            found = await asyncio.gather(*(engine.embed([TEXTS[2]] * 3) for _ in range(6)))
-            assert all(cosines(one.vector, alone.vector) >= 0.9999 for three in found for one in three)
-            assert all(one.text for one in await generated)
-            leaving = asyncio.ensure_future(engine.embed(["over and over " * 150] * 50))
-            for _ in range(3):
-                await asyncio.sleep(0)
-            leaving.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await leaving
-            assert cosines((await engine.embed([TEXTS[2]]))[0].vector, alone.vector) >= 0.9999
-            many = [asyncio.ensure_future(engine.embed([TEXTS[2]] * 64)) for _ in range(20)]
-            done = await asyncio.gather(*many, return_exceptions=True)
-            assert any(isinstance(one, QueueFullError) for one in done)
-            assert any(isinstance(one, list) for one in done)
-
-    asyncio.run(work())
+async def test_many_tasks_embed_and_generate(models: Models) -> None:
+    async with await AsyncEngine.open(models.target, n_ctx=512, n_threads=1, n_queue=8) as engine:
+        (alone,) = await engine.embed([TEXTS[2]])
+        generated = asyncio.gather(*(engine.generate(text, max_tokens=16, temperature=0.0) for text in TEXTS))
+        found = await asyncio.gather(*(engine.embed([TEXTS[2]] * 3) for _ in range(6)))
+        assert all(cosines(one.vector, alone.vector) >= 0.9999 for three in found for one in three)
+        assert all(one.text for one in await generated)
+        leaving = asyncio.ensure_future(engine.embed(["over and over " * 150] * 50))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        assert cosines((await engine.embed([TEXTS[2]]))[0].vector, alone.vector) >= 0.9999
+        many = [asyncio.ensure_future(engine.embed([TEXTS[2]] * 64)) for _ in range(20)]
+        done = await asyncio.gather(*many, return_exceptions=True)
+        assert any(isinstance(one, QueueFullError) for one in done)
+        assert any(isinstance(one, list) for one in done)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])

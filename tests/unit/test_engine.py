@@ -227,23 +227,6 @@ def test_a_new_call_ends_an_open_stream_of_another_thread(engine: Engine, fresh:
     assert greedy(engine).tokens == fresh.tokens
 
 
-def test_concurrent_calls_are_refused_not_queued(engine: Engine) -> None:
-    inside, leave = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with engine.shared.native.exclusive():
-            inside.set()
-            leave.wait(600)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    inside.wait(600)
-    with pytest.raises(EngineBusyError, match="in use by another thread"):
-        engine.generate("x")
-    leave.set()
-    thread.join()
-
-
 # Opening and closing
 
 

@@ -54,20 +54,6 @@ def test_adapters_are_used_even_with_an_options_object(named: Create, models: Mo
     assert tokens(name, lora=()) == without
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_an_adapted_model_gives_the_same_text_with_and_without_drafts(
-    temperature: float, named: Create, models: Models, tmp_path: Path
-) -> None:
-    write_lora(tmp_path / "lora.gguf", models.target, size=0.3)
-    name = named("ADAPTER ./lora.gguf")
-    answers = []
-    for strategy in ("off", "chain:3"):
-        with Engine.open(name, strategy=strategy) as engine:
-            answers.append(engine.generate("ab cd", max_tokens=60, temperature=temperature, seed=5))
-    assert answers[0].tokens == answers[1].tokens
-    assert answers[1].timings.draft_n_accepted > 0
-
-
 def test_llama_opens_names_too(named: Create) -> None:
     llm = Llama(named(), n_ctx=256, n_threads=1, strategy="chain:2", verbose=False)
     assert llm("ab", max_tokens=8, temperature=0.0)["timings"]["draft_n"] > 0

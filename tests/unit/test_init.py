@@ -48,10 +48,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = eaglecpp.Motor
 
 
-def test_the_heavy_list_would_notice() -> None:
-    assert not modules_after(" import eaglecpp.lowlevel").isdisjoint(HEAVY)
-
-
 def test_errors_are_named_as_users_import_them() -> None:
     from eaglecpp import errors
 

@@ -233,29 +233,6 @@ def test_a_kill_leaves_the_old_drafter_or_the_new_one(tmp_path: Path) -> None:
     assert states == {"stock", "new"}
 
 
-@pytest.mark.skipif(os.name != "posix", reason="needs a limit on the size of files")
-@pytest.mark.parametrize("limit", [10, 1500])
-def test_a_full_disk_leaves_the_old_drafter_in_use(tmp_path: Path, limit: int) -> None:
-    """The old drafter stays in use if the disk is full while the new drafter is copied, or when the file that
-    names it is written.
-    """
-    import resource
-
-    replacing = Replacing(tmp_path)
-    if limit == 1500:
-        replacing.files["new"].write_text("new" * 100)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for _ in range(3):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-        try:
-            with pytest.raises(OSError):
-                replacing.use("new", more="x" * limit)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert replacing.in_use() == "old"
-    assert not list(replacing.learning.folder.rglob("*.tmp"))
-
-
 def test_a_model_without_a_drafter_cannot_learn(models: Models) -> None:
     result = CliRunner().invoke(learn_command, [str(models.target)])
     assert result.exit_code == 1 and "has no drafter to train" in str(result.exception)

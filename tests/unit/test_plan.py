@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The planner's report on a generation, and random acceptance."""
+"""The planner's report on a generation, and its log."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ PROMPT = "ab cd ef"
 def generate(engine: Engine, n: int = 200, **options: Any) -> Completion:
     engine.clear()
     return engine.generate(PROMPT, **{"max_tokens": n, "temperature": 0.0, "ignore_eos": True} | options)
-
-
-# The plan of a generation
 
 
 def test_the_plan_reports_the_rounds(engine: Engine) -> None:
@@ -39,13 +36,7 @@ def test_the_speed_up_is_known_from_the_first_answer(models: Models) -> None:
         assert generate(fresh, strategy="auto").timings.plan["speedup"] > 0.0
 
 
-# Logs
-
-
 def test_a_log_has_a_line_for_every_round(engine: Engine) -> None:
     result = generate(engine, temperature=0.7, seed=3, log_plan=True)
     assert len(result.plan_log) == result.timings.rounds
     assert generate(engine).plan_log == []
-
-
-# Random acceptance

@@ -195,19 +195,6 @@ def test_rows_behind_a_checkpoint_have_the_bits_of_plain_decoding(pair: Models, 
         assert [bits(engine.generate(end, **sampling)) for end in ends] == expected
 
 
-def test_states_go_back_to_a_checkpoint(tmp_path: Path) -> None:
-    """Recurrent states go back to a checkpoint, also without files: a prompt that leaves the text is not read
-    from its beginning.
-    """
-    for make in (make_hybrid, make_recurrent, make_forgetful_hybrid):
-        with Engine.open(make(tmp_path).target, n_ctx=1024, n_threads=1) as engine:
-            engine.generate(prompt(), **GREEDY)
-            left = engine.generate([*prompt(600), 41, 42], **GREEDY)
-            assert left.timings.reused_n == N_BATCH
-            again = engine.generate([*prompt(600), 41, 42], **GREEDY, cache_prompt=False)
-            assert again.tokens == left.tokens
-
-
 def test_a_block_drafters_rows_are_restored(
     models: Models, opened: Callable[..., Engine], tmp_path: Path
 ) -> None:
@@ -255,7 +242,7 @@ def test_a_continued_conversation_has_one_file(opened: Callable[..., Engine], fo
 
 
 @pytest.mark.parametrize("pair", ["plain", "windowed", "hybrid"], indirect=True)
-def test_slots_of_an_async_engine(kind: str, pair: Models, folder: Path) -> None:
+async def test_slots_of_an_async_engine(kind: str, pair: Models, folder: Path) -> None:
     """Runs more conversations than slots. Swapped-out conversations are stored in files at once, and all
     others at the end.
     """
@@ -266,16 +253,16 @@ def test_slots_of_an_async_engine(kind: str, pair: Models, folder: Path) -> None
         async with await AsyncEngine.open(pair.target, pair.draft, **options, **more) as engine:
             return list(await asyncio.gather(*(engine.generate(text, **GREEDY) for text in texts)))
 
-    plain = asyncio.run(talk())
-    first = asyncio.run(talk(prompt_cache=str(folder)))
+    plain = await talk()
+    first = await talk(prompt_cache=str(folder))
     assert len(files(folder)) >= 2
-    again = asyncio.run(talk(prompt_cache=str(folder)))
+    again = await talk(prompt_cache=str(folder))
     assert [one.tokens for one in first] == [one.tokens for one in again] == [one.tokens for one in plain]
     n_again = N_PROMPT - (N_TAIL if kind in WITH_STATE else 1)
     assert sum(one.timings.reused_n == n_again for one in again) >= 2
 
 
-def test_a_conversation_that_grew_a_little_is_saved_at_the_end(models: Models, folder: Path) -> None:
+async def test_a_conversation_that_grew_a_little_is_saved_at_the_end(models: Models, folder: Path) -> None:
     options: dict[str, Any] = {"n_threads": 1, "exact": "off", "n_parallel": 1, "prompt_cache": str(folder)}
     whole = [*prompt(), *prompt(80, start=9)]
 
@@ -283,22 +270,19 @@ def test_a_conversation_that_grew_a_little_is_saved_at_the_end(models: Models, f
         async with await AsyncEngine.open(models.target, None, n_ctx=1024, **options) as engine:
             return [(await engine.generate(text, **GREEDY)).timings.reused_n for text in texts][-1]
 
-    asyncio.run(reused(prompt(), whole))
-    assert asyncio.run(reused(whole)) == len(whole) - 1
+    await reused(prompt(), whole)
+    assert await reused(whole) == len(whole) - 1
 
 
-def test_a_generating_slot_is_not_saved(models: Models, folder: Path) -> None:
+async def test_a_generating_slot_is_not_saved(models: Models, folder: Path) -> None:
     options: dict[str, Any] = {"n_threads": 1, "exact": "off", "n_parallel": 1, "prompt_cache": str(folder)}
 
-    async def work() -> None:
-        async with await AsyncEngine.open(models.target, None, n_ctx=1024, **options) as engine:
-            stream = engine.stream(prompt(40), max_tokens=500, temperature=0.0, ignore_eos=True)
-            await anext(stream)
-            with pytest.raises(EngineBusyError):
-                await engine.erase_slot(0)
-            stream.cancel()
-
-    asyncio.run(work())
+    async with await AsyncEngine.open(models.target, None, n_ctx=1024, **options) as engine:
+        stream = engine.stream(prompt(40), max_tokens=500, temperature=0.0, ignore_eos=True)
+        await anext(stream)
+        with pytest.raises(EngineBusyError):
+            await engine.erase_slot(0)
+        stream.cancel()
 
 
 def test_caches_of_their_own_are_kept(pair: Models, folder: Path) -> None:
@@ -433,25 +417,6 @@ def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., En
                 assert sequence.restore(saved(bad))
                 assert engine.generate([*prompt(n), 41, 42], **GREEDY).timings.reused_n < n
         assert (kind in ("plain", "latent")) == (header[N_ENDS] == 0)
-
-
-@every_kind
-def test_damaged_and_foreign_files_are_read_again(
-    pair: Models, opened: Callable[..., Engine], folder: Path, tmp_path: Path
-) -> None:
-    with opened() as engine:
-        plain = engine.generate(prompt(), **GREEDY)
-    (file,) = files(folder)
-    whole = file.read_bytes()
-    with opened(rope_freq_scale=0.5, prompt_cache=str(tmp_path / "other")) as engine:
-        engine.generate(prompt(), **GREEDY)
-    (other,) = files(tmp_path / "other")
-    flipped = whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:]
-    for bad in (whole[: len(whole) // 2], whole[:-1], flipped, other.read_bytes(), b""):
-        file.write_bytes(bad)
-        with opened() as engine:
-            again = engine.generate(prompt(), **GREEDY)
-            assert again.timings.reused_n == 0 and again.tokens == plain.tokens
 
 
 def test_kills_at_every_moment_leave_the_old_or_the_new(cache: PromptCache, folder: Path) -> None:

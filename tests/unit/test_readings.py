@@ -18,13 +18,12 @@ from safetensors.numpy import save_file
 
 from eaglecpp import Engine
 from eaglecpp.cli.convert import convert as command
-from eaglecpp.convert import Choice, open_drafter, read_gguf, read_tensor
+from eaglecpp.convert import Choice, open_drafter
 from eaglecpp.convert.errors import ConvertError
 from eaglecpp.readings import Measured, choose, convert_checkpoint
 from helpers.checkpoints import FAMILIES, write_checkpoint
-from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
-from helpers.tiny import make_target, write_files
+from helpers.tiny import make_target
 from helpers.tiny_split import rewrite
 
 PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
@@ -121,86 +120,6 @@ def taken(out: Path, name: str) -> str:
 def test_the_fed_back_state_of_the_training_is_found(write: Write, tmp_path: Path) -> None:
     report = convert_checkpoint(write("specforge", norm_output=True), TARGET, tmp_path / "out.gguf")
     assert taken(report.out, "feed") == "feed=post (measured"
-
-
-def test_a_single_norm_of_the_feature_is_found(trained: Any, write: Write, tmp_path: Path) -> None:
-    """Changes the norm weights a lot and undoes the change after the norm, so that the drafter computes the
-    same as the trained one.
-    """
-    _, weights = trained
-    n = len(weights["layers.0.input_layernorm.weight"])
-    scale = np.where(np.arange(n) % 2, 4.0, 0.25).astype(np.float32)
-    changed = {"layers.0.input_layernorm.weight": weights["layers.0.input_layernorm.weight"] * scale}
-    for name in ("q", "k", "v"):
-        matrix = weights[f"layers.0.self_attn.{name}_proj.weight"].copy()
-        matrix[:, :n] /= scale
-        changed[f"layers.0.self_attn.{name}_proj.weight"] = matrix
-    report = convert_checkpoint(write("modelopt", changed), TARGET, tmp_path / "out.gguf")
-    assert taken(report.out, "feature_norm") == "feature_norm=once (measured"
-
-
-def test_a_scaling_that_the_training_left_out_is_found(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rope scaling in the config is SpecForge's default, but SpecForge trained drafters with fc_norm
-    without scaling.
-    """
-    choice = Choice("rope_scaling", ("config", "none"), "")
-    monkeypatch.setattr("eaglecpp.convert.dialects.eagle.SpecForge.choices", lambda *_: (choice,))
-    scaling = {"rope_type": "linear", "factor": 8.0}
-    report = convert_checkpoint(write("specforge", rope_scaling=scaling), TARGET, tmp_path / "out.gguf")
-    assert taken(report.out, "rope_scaling") == "rope_scaling=none (measured"
-
-
-def test_whole_rotation_of_heads_is_found(tmp_path: Path) -> None:
-    """Tests the rotation of whole heads with DeepSpec's DSpark, whose slots depend on the tokens before
-    them.
-    """
-    draft = open_drafter(FIXTURES / "demo-dspark.gguf", TARGET)
-    spec = draft.spec
-    assert spec.block is not None and spec.block.markov_rank
-    shape = BlockShape(
-        "dspark",
-        block=spec.block.size,
-        n_embd=spec.hidden_size,
-        layers=spec.aux_layers,
-        n_layers=spec.n_layers,
-        n_heads=spec.n_heads,
-        n_kv_heads=spec.n_kv_heads,
-        head_dim=spec.head_dim,
-        n_ff=spec.intermediate_size,
-        n_vocab=spec.vocab_size,
-        n_draft_vocab=spec.draft_vocab_size,
-        rank=spec.block.markov_rank,
-        confidence=spec.block.confidence,
-        extra={
-            "num_target_layers": spec.target_block_count,
-            "mask_token_id": spec.block.mask_token,
-            "rms_norm_eps": spec.rms_norm_eps,
-            "partial_rotary_factor": 0.25,
-        },
-    )
-    weights = {name: source.read() for name, source in draft.sources.items()}
-    checkpoint = write_files(tmp_path / "in", shape.config(), weights)
-    report = convert_checkpoint(checkpoint, TARGET, tmp_path / "out.gguf")
-    assert taken(report.out, "partial_rotary") == "partial_rotary=ignored (measured"
-
-
-def test_the_head_that_llama_cpps_converter_left_out_is_found(tmp_path: Path) -> None:
-    """The head of the demo target is its embeddings; here the drafter's embeddings are an eighth of them."""
-    table = read_tensor(read_gguf(TARGET), "token_embd.weight")
-    target = rewrite(
-        TARGET, tmp_path / "target.gguf", lambda tensors: tensors.update({"output.weight": table})
-    )
-
-    def change(tensors: dict[str, Any]) -> None:
-        del tensors["output.weight"]
-        tensors["token_embd.weight"] = table / 8
-
-    keys = {"dflash.sample_from_anchor": None, "dflash.embedding_scale": 8.0}
-    silent = rewrite(FIXTURES / "demo-dflash2.gguf", tmp_path / "silent.gguf", change, keys)
-    report = convert_checkpoint(silent, target, tmp_path / "out.gguf")
-    assert taken(report.out, "head") == "head=target (measured"
 
 
 def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:

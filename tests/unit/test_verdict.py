@@ -21,8 +21,6 @@ from eaglecpp.engine.gains import Answered, Gain, Gains
 from eaglecpp.results import Timings
 from helpers.models import Models
 
-QUESTION = [{"role": "user", "content": "ab cd"}]
-
 
 def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1.0) -> dict[str, Any]:
     """Returns a `plan_report` of chains: milliseconds by number of rows, and tokens per round by number of
