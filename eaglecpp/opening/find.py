@@ -42,7 +42,9 @@ class ModelFiles:
     modelfile: the model's template (only if an author wrote it), system prompt and other settings; for a
     file, only FROM
     draft:    the drafter's file or None: the model's own from `find_target`, the chosen one from `with_draft`
+    adapters: path and scale of each adapter; an adapter with scale 0 is not used
     name:     name of the model, None for a path
+    title:    the name under which a server serves a file
     stored_template: chat template that Ollama chose for the model
     asked_template: template that overrides all others: its text, or a name from the pragma `chat_template`
     draft_origin: source of the drafter, "" without one
@@ -56,9 +58,10 @@ class ModelFiles:
     target: Path
     modelfile: Modelfile
     draft: Path | None = None
-    adapters: tuple[Path, ...] = ()
+    adapters: tuple[tuple[str, float], ...] = ()
     projectors: tuple[Path, ...] = ()
     name: ModelName | None = None
+    title: str = ""
     stored_template: str | None = None
     asked_template: str = ""
     draft_origin: str = ""
@@ -75,13 +78,13 @@ class ModelFiles:
     @property
     def label(self) -> str:
         """A short name for the model."""
-        return self.target.stem if self.name is None else self.reference
+        return self.title or (self.target.stem if self.name is None else self.reference)
 
     @property
     def n_weight_bytes(self) -> int:
         """Bytes of all loaded files: target in all its parts, drafter, adapters, projector."""
-        others = (self.draft, *self.adapters, *self.projectors)
-        files = (*part_paths(self.target), *(path for path in others if path is not None))
+        others = (*(Path(path) for path, _ in self.adapters), *self.projectors)
+        files = (*part_paths(self.target), *others, *([] if self.draft is None else [self.draft]))
         return sum(path.stat().st_size for path in files if path.is_file())
 
     @property
@@ -212,7 +215,7 @@ def resolved(model: StoredModel) -> ModelFiles:
         target=files[0],
         modelfile=replace(modelfile, template=None) if is_ollamas else modelfile,
         draft=model.draft_file() or (files[0] if modelfile.drafts_head else None),
-        adapters=model.files("adapter"),
+        adapters=tuple((str(path), 1.0) for path in model.files("adapter")),
         projectors=model.files("projector"),
         name=model.name,
         stored_template=modelfile.template if is_ollamas else None,

@@ -248,8 +248,7 @@ def _of_model(model: ModelFiles, defaults: Mapping[str, Any]) -> dict[str, Setti
     for key, value in modelfile.settings.options.items():
         settings[key] = Setting(value, f"#eaglecpp: of {name}")
     if model.adapters:
-        lora = tuple((str(path), 1.0) for path in model.adapters)
-        settings["model.lora"] = Setting(lora, f"ADAPTER of {name}")
+        settings["model.lora"] = Setting(model.adapters, f"ADAPTER of {name}")
     if model.projectors:
         settings["model.mmproj"] = Setting(str(model.projectors[0]), f"projector of {name}")
     return settings

@@ -32,7 +32,7 @@ from eaglecpp.options import SamplingOptions
 from eaglecpp.results import Chunk, Completion, TokenLogprob
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import end_all, live, while_there
-from eaglecpp.server.models import Lease, LoadedModel, owner_of, server_of
+from eaglecpp.server.models import LoadedModel, owner_of, server_of
 from eaglecpp.server.shared import note_answer
 
 T = TypeVar("T")
@@ -175,9 +175,9 @@ class Answer:
             yield replace(chunk, logprobs=self._of_text(chunk.logprobs)) if chunk.logprobs else chunk
 
 
-def leased(request: Request, wanted: ServedRequest) -> AbstractAsyncContextManager[Lease]:
-    """Leases the requested model, loading it if necessary. GET requests, which monitors send, do not count
-    towards the limit of the queue.
+def in_use(request: Request, wanted: ServedRequest) -> AbstractAsyncContextManager[LoadedModel]:
+    """Keeps the requested model in memory, loading it if necessary. GET requests, which monitors send, do not
+    count towards the limit of the queue.
     """
     return server_of(request).use(wanted, is_queued=request.method == "POST")
 
@@ -187,15 +187,14 @@ async def open_answer(request: Request, wanted: ServedRequest) -> AsyncIterator[
     """Starts an answer, which ends when the `with` block is left. Raises errors that reject the request."""
     started, request_s = time.perf_counter(), server_of(request).config.request_s
     deadline = started + request_s if request_s > 0 else None
-    async with leased(request, wanted) as lease:
-        resolved = await in_lane(request, wanted, lease.model, partial(resolve, request=wanted))
-        stream = lease.model.engine.stream(resolved, watch=wanted.show_drafts)
-        async with stream:
-            lease.end_late = stream.end_late
-            load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
-            answer = Answer(lease.model, wanted, resolved, stream, started, deadline, load_ms)
+    async with in_use(request, wanted) as model:
+        resolved = await in_lane(request, wanted, model, partial(resolve, request=wanted))
+        stream = model.engine.stream(resolved, watch=wanted.show_drafts)
+        async with stream, model.ending_late(stream.end_late):
+            load_ms, model.load_ms = model.load_ms, 0.0
+            answer = Answer(model, wanted, resolved, stream, started, deadline, load_ms)
             if len(server_of(request).config.keys) > 1:
-                answer.n_own = lease.model.texts.add(owner_of(request), answer.prompt.tokens)
+                answer.n_own = model.texts.add(owner_of(request), answer.prompt.tokens)
             await stream.started(_PATIENCE_S)
             try:
                 yield answer
@@ -290,8 +289,8 @@ async def of_model(request: Request, wanted: ServedRequest, work: Callable[[Load
     """Runs `work` on the requested model, in a thread."""
 
     async def run() -> T:
-        async with leased(request, wanted) as lease:
-            return await in_lane(request, wanted, lease.model, work)
+        async with in_use(request, wanted) as model:
+            return await in_lane(request, wanted, model, work)
 
     return await while_there(request.receive, run())
 

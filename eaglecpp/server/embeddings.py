@@ -20,7 +20,7 @@ from starlette.responses import Response
 from eaglecpp.errors import ContextFullError
 from eaglecpp.limits import EMBEDDING_VALUES
 from eaglecpp.results import Embedding
-from eaglecpp.server.answer import leased
+from eaglecpp.server.answer import in_use
 from eaglecpp.server.bodies import Body, read, read_prompts
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import dump, json_response, while_there
@@ -101,12 +101,11 @@ async def _embedded(
             limit.reschedule(0)
 
     async def run() -> tuple[list[Embedding], str, float]:
-        async with leased(request, wanted) as lease:
-            load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
-            lease.end_late = end_late
-            name, vectors = lease.model.answers_as(wanted.model), []
+        async with in_use(request, wanted) as model, model.ending_late(end_late):
+            load_ms, model.load_ms = model.load_ms, 0.0
+            name, vectors = model.answers_as(wanted.model), []
             if texts:
-                vectors = await lease.model.engine.embed(
+                vectors = await model.engine.embed(
                     texts,
                     dimensions=body.dimensions,
                     truncate=truncate,

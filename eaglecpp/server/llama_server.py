@@ -19,13 +19,14 @@ from starlette.responses import Response
 from eaglecpp.engine.infill import Infill
 from eaglecpp.errors import ContextFullError, UnsupportedError
 from eaglecpp.limits import JSON_VALUES
+from eaglecpp.opening.find import ModelFiles
 from eaglecpp.options import SamplingOptions, describe
 from eaglecpp.server.answer import Answer, ServedRequest, of_model, respond
 from eaglecpp.server.bodies import Body, SampledBody, read, read_prompts, sampling_of
 from eaglecpp.server.catalog import facts
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse, while_there
-from eaglecpp.server.models import LoadedModel, Source, find_source, plan_source, server_of
+from eaglecpp.server.models import Key, LoadedModel, find_model, plan_model, server_of
 
 ENDINGS = {"stop": "eos", "length": "limit", "tool_calls": "eos"}
 _SAMPLERS: dict[str, dict[str, Any]] = {
@@ -204,30 +205,28 @@ async def adapters(request: Request) -> Response:
     """`GET /lora-adapters`; `?model=` selects one of several models. llama-server's `POST`, which changes the
     answers of all clients, is not supported: each request sets its own scales.
     """
-    source = await _source(request)
-    listed = [
-        {"id": i, "path": Path(path).name, "scale": scale} for i, (path, scale) in enumerate(source.adapters)
-    ]
+    own = (await _named(request))[0].adapters
+    listed = [{"id": i, "path": Path(path).name, "scale": scale} for i, (path, scale) in enumerate(own)]
     return json_response(listed)
 
 
-async def _source(request: Request) -> Source:
-    """Returns the model that `?model=` names, or the model of the command line."""
+async def _named(request: Request) -> tuple[ModelFiles, Key]:
+    """Returns the model that `?model=` names, or the model of the command line; and its key."""
     server, name = server_of(request), request.query_params.get("model", "")
-    return await server.work.names.run(find_source, name, server.config, server.files)
+    return await server.work.names.run(find_model, name, server.config, server.files)
 
 
 async def props(request: Request) -> Response:
     """`GET /props`; `?model=` selects one of several models. Loads nothing."""
-    server, source = server_of(request), await _source(request)
-    if (model := server.models.get(source.key)) is not None:
+    server, (files, key) = server_of(request), await _named(request)
+    if (model := server.models.get(key)) is not None:
         engine = model.engine.engine
         sampling, n_ctx, template = engine.sampling, model.n_ctx, model.chat.template.text
         has_projector = engine.vocabulary.projector is not None
     else:
-        plan = await server.work.files.run(plan_source, source, server.config, 0)
+        plan = await server.work.files.run(plan_model, files, server.config, 0)
         sampling, n_ctx = plan.sampling_options(), plan.model_options().n_ctx
-        shown = await server.files_run(facts, source.name)
+        shown = await server.files_run(facts, files.label)
         template, has_projector = shown["template"], "vision" in shown["capabilities"]
     params = {option.name: getattr(sampling, option.name) for option in describe(SamplingOptions)}
     return json_response(
@@ -237,8 +236,8 @@ async def props(request: Request) -> Response:
                 "n_ctx": n_ctx,
             },
             "total_slots": server.config.n_parallel,
-            "model_alias": source.name,
-            "model_path": str(source.files.target),
+            "model_alias": files.label,
+            "model_path": str(files.target),
             "modalities": {"vision": has_projector, "audio": False},
             "chat_template": template,
         }
@@ -247,11 +246,11 @@ async def props(request: Request) -> Response:
 
 async def slots(request: Request) -> Response:
     """`GET /slots`; `?model=` selects one of several models. Loads nothing, and reports no prompts."""
-    server, source = server_of(request), await _source(request)
-    if (model := server.models.get(source.key)) is not None:
+    server, (files, key) = server_of(request), await _named(request)
+    if (model := server.models.get(key)) is not None:
         running, drafts, n_ctx = model.engine.running_slots, model.engine.engine.has_draft, model.n_ctx
     else:
-        plan = await server.work.files.run(plan_source, source, server.config, 0)
+        plan = await server.work.files.run(plan_model, files, server.config, 0)
         running, drafts, n_ctx = set[int](), plan.can_draft, plan.model_options().n_ctx
     numbers = range(server.config.n_parallel)
     if request.query_params.get("fail_on_no_slot") and len(running) >= len(numbers):
@@ -273,8 +272,8 @@ async def slot(request: Request) -> Response:
     started = time.perf_counter()
 
     async def run() -> dict[str, Any]:
-        async with server_of(request).use(ServedRequest(model=name)) as lease:
-            engine = lease.model.engine
+        async with server_of(request).use(ServedRequest(model=name)) as model:
+            engine = model.engine
             if action == "erase":
                 return {"id_slot": number, "n_erased": await engine.erase_slot(number)}
             work, words = {

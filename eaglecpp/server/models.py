@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`Server`: state shared by requests, above all the models in memory.
 
-`async with server.use(request) as lease` leases a model, loading it first if necessary; a leased model is not
-unloaded. An unused model is unloaded after its keep-alive time, or when another model needs its memory, least
-recently used first. All state belongs to the event loop; only loading runs in a thread. `Source` and
-`LoadedModel` find and open models; their methods block.
+`async with server.use(request) as model` loads a model if necessary; a model in use is not unloaded. An
+unused model is unloaded after its keep-alive time, or when another model needs its memory, least recently
+used first. All state belongs to the event loop; only finding and opening models runs in threads.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -37,13 +36,11 @@ from eaglecpp.opening.find import ModelFiles, find_here, find_name, with_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.options import MAX_SEQUENCES, Strategy
 from eaglecpp.references import ModelNameError, model_name, part_paths
-from eaglecpp.server.catalog import complete_entry, served
+from eaglecpp.server.catalog import entry
 from eaglecpp.server.config import Preset, ServerConfig, means_path
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.shared import Held, KeptResponses, Metrics, OwnTexts, Work
-from eaglecpp.store import Stores
 from eaglecpp.store.content import file_state
-from eaglecpp.store.model import StoredModel
 
 if TYPE_CHECKING:
     from eaglecpp.server.answer import ServedRequest
@@ -57,128 +54,93 @@ T = TypeVar("T")
 
 
 Key = tuple[Any, ...]
-"""Identity of an opened model: its files in their current state, and its Modelfile settings."""
+"""Identity of an opened model: its files in their current state, its Modelfile settings, and last the scales
+of its adapters if a request chose them.
+"""
 
 
-@dataclass(frozen=True)
-class Source:
-    """The model that a name currently refers to.
-
-    name:   the model's listed name, in one spelling
-    key:    identity of the model, equal for all its names
-    stored: function that returns the model in its store, or the file as a model
-    adapters: path and scale of each adapter; an adapter with scale 0 is not used
-    chosen: the adapters' scales, if a request chose them
-    """
-
-    name: str
-    files: ModelFiles
-    key: Key
-    stored: Callable[[], StoredModel]
-    adapters: tuple[tuple[str, float], ...] = ()
-    chosen: tuple[float, ...] = ()
-
-    @classmethod
-    def of(
-        cls, name: str, files: ModelFiles, config: ServerConfig, stored: Callable[[], StoredModel]
-    ) -> Source:
-        """Builds the source of a name. Other spellings of the name and copies of the model have the same key.
-        The same weights with another drafter, adapter or Modelfile (parameters, system prompt, template,
-        messages) are another model.
-        """
-        text, draft = files.modelfile, files.draft
-        states = (
-            tuple(map(file_state, part_paths(files.target))),
-            None if draft is None else file_state(draft),
-            tuple(map(file_state, (*files.adapters, *files.projectors))),
-        )
-        texts = (text.template, files.stored_template, text.system, text.messages, text.pragmas)
-        options = config.engine_of(name)
-        own = repr((sorted(options.items()), config.is_pinned(name) and name))
-        key = (states, files.drafts_text, repr((*texts, sorted(text.parameters.items()))), own)
-        adapters = options.get("lora") or tuple((str(path), 1.0) for path in files.adapters)
-        return cls(name, files, key, stored, tuple(adapters))
-
-    def adapted(self, scales: Mapping[int, float]) -> Source:
-        """Returns this model with other scales of its adapters, given by number. Unlisted adapters are not
-        used. The result counts as another model in memory, because different adapters share neither a batch
-        nor a cache. Raises ApiError.
-        """
-        for number in scales:
-            if not 0 <= number < len(self.adapters):
-                has = f"it has {len(self.adapters)}" if self.adapters else "it has none"
-                raise FieldError("lora", f"{self.name} has no adapter {number}: {has} (GET /lora-adapters)")
-        chosen = tuple(scales.get(i, 0.0) for i in range(len(self.adapters)))
-        if chosen == tuple(scale for _, scale in self.adapters):
-            return self
-        adapters = tuple((path, scale) for (path, _), scale in zip(self.adapters, chosen, strict=True))
-        return replace(self, adapters=adapters, key=(*self.key, chosen), chosen=chosen)
-
-    @property
-    def base_key(self) -> Key:
-        """Key of the model with its own adapter scales. Variants with other scales share the queue of this
-        key.
-        """
-        return self.key[:-1] if self.chosen else self.key
-
-
-def find_source(
-    name: str, config: ServerConfig, files: Mapping[str, Path], lora: Mapping[int, float] | None = None
-) -> Source:
-    """Finds the model of a name on this machine; downloads nothing. files: GGUF files by the name under which
-    they are served. The operator decides which files are served. If the server's model is a file, every
-    unknown name means that file, as in llama-server, since clients send arbitrary names. lora: scales of the
-    model's adapters by number, instead of its own
+def find_model(
+    name: str, config: ServerConfig, served: Mapping[str, Path], lora: Mapping[int, float] | None = None
+) -> tuple[ModelFiles, Key]:
+    """Finds the model of a name on this machine, and its key; downloads nothing. served: GGUF files by the
+    name under which they are served. The operator decides which files are served. If the server's model is a
+    file, every unknown name means that file, as in llama-server, since clients send arbitrary names. lora:
+    scales of the model's adapters by number, instead of its own
 
     Raises ModelNotFoundError, ModelNameError; ApiError for an empty name without a default model.
     """
     name = name or config.model
     if not name:
         raise ApiError(400, "model is required", param="model")
-    if lora is not None:
-        return find_source(name, config, files).adapted(lora)
-    if name not in files and name.removesuffix(":latest") in files:
+    if name not in served and name.removesuffix(":latest") in served:
         name = name.removesuffix(":latest")
-    if name in files:
-        model = find_here(files[name], config.draft_of(name))
-        return Source.of(name, model, config, lambda: served(files[name]))
-    stores = Stores.open()
-    try:
-        if means_path(name):
-            raise ModelNotFoundError("")
-        model = find_name(model_name(name), name, stores)
-    except (ModelNotFoundError, ModelNameError) as error:
-        if config.model in files:
-            return find_source(config.model, config, files)
-        if not isinstance(error, ModelNotFoundError):
-            raise
-        why = str(error).removeprefix(f"model {name!r} is ")
-        raise ModelNotFoundError(f"model '{name}' not found" + (f": {why}" if why else "")) from None
-    known = model.name
-    assert known is not None
-    preset = config.presets.get(str(known), Preset())
-    return Source.of(str(known), with_draft(model, preset.draft), config, lambda: stores.get(known))
+    if name in served:
+        model = replace(find_here(served[name], config.draft_of(name)), title=name)
+    else:
+        try:
+            if means_path(name):
+                raise ModelNotFoundError("")
+            model = find_name(model_name(name), name)
+        except (ModelNotFoundError, ModelNameError) as error:
+            if config.model in served:
+                return find_model(config.model, config, served, lora)
+            if not isinstance(error, ModelNotFoundError):
+                raise
+            why = str(error).removeprefix(f"model {name!r} is ")
+            raise ModelNotFoundError(f"model '{name}' not found" + (f": {why}" if why else "")) from None
+        model = with_draft(model, config.presets.get(model.label, Preset()).draft)
+    own = replace(model, adapters=config.engine_of(model.label).get("lora") or model.adapters)
+    adapted = own if lora is None else _adapted(own, lora)
+    chosen = () if adapted is own else tuple(scale for _, scale in adapted.adapters)
+    return adapted, (*_key(model, config), chosen)
 
 
-def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan:
+def _adapted(model: ModelFiles, scales: Mapping[int, float]) -> ModelFiles:
+    """Returns this model with other scales of its adapters, given by number. Unlisted adapters are not used.
+    The result counts as another model in memory, because different adapters share neither a batch nor a
+    cache. Raises ApiError.
+    """
+    for number in scales:
+        if not 0 <= number < len(model.adapters):
+            has = f"it has {len(model.adapters)}" if model.adapters else "it has none"
+            raise FieldError("lora", f"{model.label} has no adapter {number}: {has} (GET /lora-adapters)")
+    adapters = tuple((path, scales.get(i, 0.0)) for i, (path, _) in enumerate(model.adapters))
+    return model if adapters == model.adapters else replace(model, adapters=adapters)
+
+
+def _key(model: ModelFiles, config: ServerConfig) -> Key:
+    """Returns the key of a model. Other spellings of its name and copies of the model have the same key. The
+    same weights with another drafter, adapter or Modelfile (parameters, system prompt, template, messages)
+    are another model.
+    """
+    others = (*(Path(path) for path, _ in model.adapters), *model.projectors)
+    states = tuple(map(file_state, (*part_paths(model.target), *others)))
+    draft = None if model.draft is None else file_state(model.draft)
+    text, name = model.modelfile, model.label
+    texts = (text.template, model.stored_template, text.system, text.messages, text.pragmas)
+    own = repr((sorted(config.engine_of(name).items()), config.is_pinned(name) and name))
+    return states, draft, model.drafts_text, repr((*texts, sorted(text.parameters.items()))), own
+
+
+def plan_model(model: ModelFiles, config: ServerConfig, n_ctx: int) -> OpeningPlan:
     """Returns the plan for opening a model for several conversations. The server's settings override the
     model's own. n_ctx: minimum context of each conversation in tokens; it is longer if model and memory allow
     it.
     """
     strategy = Strategy.parse(config.strategy) if config.strategy else None
-    options: dict[str, Any] = config.engine_of(source.name) | {"n_sequences": config.n_parallel}
+    options: dict[str, Any] = config.engine_of(model.label) | {"n_sequences": config.n_parallel}
     n_ids = MAX_SEQUENCES // config.n_parallel - 1
     options.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
-    if source.adapters:
-        options["lora"] = tuple((path, scale) for path, scale in source.adapters if scale)
+    if model.adapters:
+        options["lora"] = tuple((path, scale) for path, scale in model.adapters if scale)
     defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # files get Ollama's sampling defaults too
     defaults |= {name: value for name, value in engine_options({}).items() if name.startswith("sampling.")}
-    make = partial(make_plan, source.files, strategy=strategy, defaults=defaults, choose_context=True)
+    make = partial(make_plan, model, strategy=strategy, defaults=defaults, choose_context=True)
     plan = make(options=options)
     if 0 <= plan.model_options().n_ctx < n_ctx:  # -1 means the model's maximum
         plan = make(options=options | {"n_ctx": n_ctx})
     off = plan.strategy.value.kind == "off"
-    return plan.without_drafts() if off and source.files.draft is None else plan
+    return plan.without_drafts() if off and model.draft is None else plan
 
 
 def n_bytes_of(plan: OpeningPlan) -> int:
@@ -192,13 +154,17 @@ class LoadedModel:
 
     used: time when the last use of the model ended; load_ms: load time, 0 after a request has reported it
     is_pinned: the model is never unloaded to make room for another model
+    ends_late: functions of the requests that use the model. Each takes seconds, and ends the use if it has
+    lasted longer, because other requests wait for the memory
     """
 
-    def __init__(self, source: Source, plan: OpeningPlan, config: ServerConfig, turns: FairLock) -> None:
-        """Opens the model. plan: from `plan_source`"""
-        started = time.perf_counter()
+    def __init__(
+        self, files: ModelFiles, key: Key, plan: OpeningPlan, entry: dict[str, Any], server: Server
+    ) -> None:
+        """Opens the model. entry: its entry of /api/tags"""
+        started, config = time.perf_counter(), server.config
+        self.files, self.key, self.name, self.entry = files, key, files.label, entry
         self.notices = list(plan.notices)
-        self.entry = complete_entry(source.stored(), source.name)  # the model's entry of /api/tags
         self.n_bytes = n_bytes_of(plan)
         # Steps that may fail come before the engine is opened, because no caller could close it after a
         # failure.
@@ -207,7 +173,7 @@ class LoadedModel:
             engine, without = open_fitting(plan)
             if without:
                 self.notices.append(without)
-                _log.warning("%s: %s", source.name, without)
+                _log.warning("%s: %s", self.name, without)
             return engine
 
         self.engine = AsyncEngine(
@@ -216,18 +182,16 @@ class LoadedModel:
             host_cache_bytes=min(config.host_cache_bytes, (free_memory() or 1 << 62) // _HOST_CACHE_SHARE),
             slot_time_s=config.slot_time_s,
             n_unread=config.n_unread,
-            turns=turns,
+            turns=server.turns,
         )
         self.engine.wait_opened()
-        self.source = source
-        self.name = source.name
         self.n_ctx = self.engine.engine.n_ctx
         self.n_users = 0
         self.used = time.monotonic()
         self.keep_alive_s = config.keep_alive_s
         self.load_ms = 1000 * (time.perf_counter() - started)
-        self.is_pinned = config.is_pinned(source.name) and not source.chosen
-        self.leases: set[Lease] = set()
+        self.is_pinned = config.is_pinned(self.name) and not key[-1]
+        self.ends_late: set[Callable[[float], None]] = set()
         self.texts = OwnTexts()
 
     @property
@@ -242,6 +206,15 @@ class LoadedModel:
         left = 100 * 365 * 86400 if self.seconds_left is None else self.seconds_left
         return datetime.now(UTC) + timedelta(seconds=min(left, 100 * 365 * 86400))
 
+    @asynccontextmanager
+    async def ending_late(self, end_late: Callable[[float], None]) -> AsyncIterator[None]:
+        """Adds a function to `ends_late` until the `with` block ends."""
+        self.ends_late.add(end_late)
+        try:
+            yield
+        finally:
+            self.ends_late.discard(end_late)
+
     @property
     def chat(self) -> ChatModel:
         """The model's chat, which builds prompts and reads answers."""
@@ -249,7 +222,7 @@ class LoadedModel:
 
     def answers_as(self, requested: str) -> str:
         """Returns the model's name for an answer: the requested name, or the file's own name for a file."""
-        return self.name if self.source.files.name is None or not requested else requested
+        return self.name if self.files.name is None or not requested else requested
 
 
 def server_of(request: Request) -> Server:
@@ -263,23 +236,11 @@ def owner_of(request: Request) -> str:
     return str(request.scope.get("api_key", ""))
 
 
-class Lease:
-    """The use of a loaded model by one request.
-
-    end_late: function that takes seconds; ends the use if it has lasted longer, because other requests wait
-    for the memory
-    """
-
-    def __init__(self, model: LoadedModel) -> None:
-        self.model = model
-        self.end_late: Callable[[float], None] = lambda max_s: None
-
-
 class Server:
     """State shared by requests. files: GGUF files by the name under which they are served, in addition to
     stored models.
 
-    models: models in memory by `Source.key`, so that all names of a model share one entry
+    models: models in memory by `Key`, so that all names of a model share one entry
     """
 
     def __init__(self, config: ServerConfig, files: Mapping[str, Path]) -> None:
@@ -297,7 +258,7 @@ class Server:
         self._loads: dict[Key, asyncio.Future[LoadedModel]] = {}
         self._n_joined: Counter[Key] = Counter()  # requests that wait for a load, including disconnected ones
         self._changed = asyncio.Event()
-        self._turns = FairLock()
+        self.turns = FairLock()
         self._last_use = time.monotonic()
         self._is_stopping = False
         self.learner = Learner(
@@ -313,9 +274,8 @@ class Server:
         from.
         """
         for model in list(self.models.values()):
-            files = model.source.files
-            if model.engine.engine.shared.on_answer is not None and files.draft is not None:
-                yield model.name, files.target, files.draft
+            if model.engine.engine.shared.on_answer is not None and model.files.draft is not None:
+                yield model.name, model.files.target, model.files.draft
 
     def idle_for(self) -> float:
         """Returns the seconds since the last use of any model, 0 while one is in use."""
@@ -323,43 +283,40 @@ class Server:
         return 0.0 if in_use else time.monotonic() - self._last_use
 
     @asynccontextmanager
-    async def use(self, wanted: ServedRequest, is_queued: bool = True) -> AsyncIterator[Lease]:
-        """Leases the model that a request names, loading it if necessary. is_queued: the request counts
-        towards the model's queue limit. Raises ModelNotFoundError, QueueFullError and the errors of opening
-        an engine.
+    async def use(self, wanted: ServedRequest, is_queued: bool = True) -> AsyncIterator[LoadedModel]:
+        """Keeps the model that a request names in memory, loading it if necessary. is_queued: the request
+        counts towards the model's queue limit. Raises ModelNotFoundError, QueueFullError and the errors of
+        opening an engine.
         """
         self.learner.stop_for_request()
         self._last_use = time.monotonic()
-        source = await self.work.names.run(find_source, wanted.model, self.config, self.files, wanted.lora)
-        n_max = self.config.n_answers
-        if is_queued and self._n_asked[source.base_key] >= n_max:
+        files, key = await self.work.names.run(find_model, wanted.model, self.config, self.files, wanted.lora)
+        n_max, queue = self.config.n_answers, key[:-1]  # shared by requests with other scales of the adapters
+        if is_queued and self._n_asked[queue] >= n_max:
             raise QueueFullError(
-                f"the queue is full: {source.name} has {n_max} requests, {self.config.n_parallel} at a time"
+                f"the queue is full: {files.label} has {n_max} requests, {self.config.n_parallel} at a time"
             )
-        self._n_asked[source.base_key] += is_queued
+        self._n_asked[queue] += is_queued
         try:
-            lease = Lease(await self._taken(source, wanted.n_ctx))
-            model = lease.model
-            model.leases.add(lease)
+            model = await self._taken(files, key, wanted.n_ctx)
             seconds = self.config.keep_alive_s if wanted.keep_alive_s is None else wanted.keep_alive_s
             model.keep_alive_s = -1.0 if model.is_pinned else seconds
             try:
-                yield lease
+                yield model
             finally:
-                model.leases.discard(lease)
                 self._release(model)
         finally:
-            self._n_asked[source.base_key] -= is_queued
+            self._n_asked[queue] -= is_queued
             self._n_asked += Counter()  # removes zero counts
 
     async def unload(self, name: str) -> bool:
         """Unloads the model with this name, and its variants with other adapters, as soon as they are unused.
         Returns False if the model is not loaded. Raises ModelNotFoundError; ApiError for a pinned model.
         """
-        source = await self.work.names.run(find_source, name, self.config, self.files)
-        if self.config.is_pinned(source.name):
-            raise ApiError(400, f"'{source.name}' is pinned: the operator of this server keeps it in memory")
-        models = [m for m in self.models.values() if m.name == source.name or m.source.key == source.key]
+        files, key = await self.work.names.run(find_model, name, self.config, self.files)
+        if self.config.is_pinned(files.label):
+            raise ApiError(400, f"'{files.label}' is pinned: the operator of this server keeps it in memory")
+        models = [model for model in self.models.values() if files.label == model.name or key == model.key]
         for model in models:
             await self._end(model)
         return bool(models)
@@ -375,7 +332,7 @@ class Server:
         model.keep_alive_s = 0.0
         if model.n_users == 0:
             async with self._loading:
-                if model.n_users == 0 and self.models.get(model.source.key) is model:
+                if model.n_users == 0 and self.models.get(model.key) is model:
                     await self._unload(model)
 
     async def close(self) -> None:
@@ -392,18 +349,18 @@ class Server:
         for loading in self._loads.values():
             loading.cancel()
 
-    async def _taken(self, source: Source, n_ctx: int) -> LoadedModel:
+    async def _taken(self, files: ModelFiles, key: Key, n_ctx: int) -> LoadedModel:
         """Returns a loaded model and adds one to the count of its users. All requests for a model that is
         being loaded share this load and its error. The load continues even if all of them disconnect.
         """
-        model = self.models.get(source.key)
+        model = self.models.get(key)
         if model is not None and model.engine.broken is None:
             model.n_users += 1
             return model
-        loading = self._loads.get(source.key)
+        loading = self._loads.get(key)
         if loading is None:
-            loading = self._loads[source.key] = asyncio.ensure_future(self._load(source, n_ctx))
-        self._n_joined[source.key] += 1
+            loading = self._loads[key] = asyncio.ensure_future(self._load(files, key, n_ctx))
+        self._n_joined[key] += 1
         try:
             return await asyncio.shield(loading)
         except asyncio.CancelledError:
@@ -419,39 +376,41 @@ class Server:
         model.used = self._last_use = time.monotonic()
         self._changed.set()
 
-    async def _load(self, source: Source, n_ctx: int) -> LoadedModel:
+    async def _load(self, files: ModelFiles, key: Key, n_ctx: int) -> LoadedModel:
         """Loads a model for all requests that wait for this load. A loaded model whose engine is broken is
         replaced. Raises ApiError if the server stops.
         """
         try:
             async with self._loading:
-                return await self._loaded(source, n_ctx)
+                return await self._loaded(files, key, n_ctx)
         except asyncio.CancelledError:
-            raise ApiError(503, f"the server is stopping, so '{source.name}' is not loaded") from None
+            raise ApiError(503, f"the server is stopping, so '{files.label}' is not loaded") from None
         finally:
-            del self._loads[source.key], self._n_joined[source.key]
+            del self._loads[key], self._n_joined[key]
             self._changed.set()
 
-    async def _loaded(self, source: Source, n_ctx: int) -> LoadedModel:
+    async def _loaded(self, files: ModelFiles, key: Key, n_ctx: int) -> LoadedModel:
         if self._is_stopping:
             raise asyncio.CancelledError
-        if (old := self.models.pop(source.key, None)) is not None:  # the old engine is broken
+        name = files.label
+        if (old := self.models.pop(key, None)) is not None:  # the old engine is broken
             await self._unload(old)
-        plan = await self.work.loading.run(plan_source, source, self.config, n_ctx)
-        if await self._make_room(n_bytes_of(plan), source.name):  # now a longer context may fit
+        plan = await self.work.loading.run(plan_model, files, self.config, n_ctx)
+        if await self._make_room(n_bytes_of(plan), name):  # now a longer context may fit
             plan = await self.work.loading.run(plan.with_context)
-        adapters = "".join(f", {Path(path).name} at {scale:g}" for path, scale in source.adapters)
-        _log.info("loading %s%s", source.name, adapters)
-        model = await self.work.loading.run(LoadedModel, source, plan, self.config, self._turns)
-        self.metrics.add("model_loads_total", model=source.name)
+        adapters = "".join(f", {Path(path).name} at {scale:g}" for path, scale in files.adapters)
+        _log.info("loading %s%s", name, adapters)
+        listed = await self.files_run(entry, name)
+        model = await self.work.loading.run(LoadedModel, files, key, plan, listed, self)
+        self.metrics.add("model_loads_total", model=name)
         _log.info(
             "loaded %s in %.0f ms, %d tokens of context for each of %d conversations",
-            source.name, model.load_ms, model.n_ctx, self.config.n_parallel,
+            name, model.load_ms, model.n_ctx, self.config.n_parallel,
         )  # fmt: skip
         for notice in model.notices:
-            _log.warning("%s: %s", source.name, notice)
-        self.models[source.key] = model
-        model.n_users += self._n_joined[source.key]
+            _log.warning("%s: %s", name, notice)
+        self.models[key] = model
+        model.n_users += self._n_joined[key]
         return model
 
     async def _make_room(self, n_bytes: int, name: str) -> bool:
@@ -486,12 +445,12 @@ class Server:
         return len(self.models) < n_loaded
 
     async def _change(self, of: Iterable[LoadedModel]) -> None:
-        """Ends leases of these models that have lasted longer than `slot_time_s`. Then waits until a model is
-        unused or unloaded, at most one second.
+        """Ends requests of these models that have lasted longer than `slot_time_s`. Then waits until a model
+        is unused or unloaded, at most one second.
         """
         if self.config.slot_time_s > 0:
-            for lease in [lease for model in of for lease in model.leases]:
-                lease.end_late(self.config.slot_time_s)
+            for end_late in [end_late for model in of for end_late in model.ends_late]:
+                end_late(self.config.slot_time_s)
         await self._look_again()
 
     async def _look_again(self) -> None:
@@ -502,10 +461,9 @@ class Server:
                 await self._changed.wait()
 
     async def _unload(self, model: LoadedModel) -> None:
-        name, key = model.name, model.source.key
-        if self.models.get(key) is model:
-            del self.models[key]
-        _log.info("unloading %s", name)
+        if self.models.get(model.key) is model:
+            del self.models[model.key]
+        _log.info("unloading %s", model.name)
         await model.engine.close()
         self._changed.set()
 

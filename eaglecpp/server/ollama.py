@@ -16,7 +16,7 @@ from eaglecpp.chat.message import Message
 from eaglecpp.chat.reader import message_of
 from eaglecpp.engine.infill import Infill
 from eaglecpp.results import Chunk, TokenLogprob
-from eaglecpp.server.answer import Answer, ServedRequest, leased, logprob_list, respond
+from eaglecpp.server.answer import Answer, ServedRequest, in_use, logprob_list, respond
 from eaglecpp.server.bodies import Body, NTop, offered, read, read_message
 from eaglecpp.server.catalog import stamp
 from eaglecpp.server.errors import ApiError
@@ -145,8 +145,8 @@ async def _load_or_unload(request: Request, body: _Chat | _Generate) -> Response
         reason = "unload"
         await server_of(request).unload(name)
     else:
-        async with leased(request, wanted) as lease:
-            name = lease.model.answers_as(name)
+        async with in_use(request, wanted) as model:
+            name = model.answers_as(name)
     return json_response({**_head(name), **body.part(message_of(())), "done": True, "done_reason": reason})
 
 

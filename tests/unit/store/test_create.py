@@ -135,7 +135,7 @@ def test_a_fitting_adapter_becomes_a_layer(tiny: Tiny, stores: Stores, root: Pat
     assert stores.models() == [] and orphans(root) == []
     model = make_model(stores, f"FROM {tiny.target}\nADAPTER {lora}\n")
     assert kinds(model) == ["model", "adapter"]
-    assert find_target("m").adapters == model.files("adapter")
+    assert find_target("m").adapters == ((str(model.files("adapter")[0]), 1.0),)
     assert kinds(make_model(stores, "FROM m\n", "child")) == ["model", "adapter"]
 
 

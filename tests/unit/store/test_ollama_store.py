@@ -46,7 +46,7 @@ def test_all_parts_of_a_model_are_read(ollama: OllamaModel, tiny: Tiny, home: Pa
     assert resolved.target.parent == home / ".ollama" / "models" / "blobs"
     assert resolved.target.read_bytes() == target
     assert resolved.draft is not None and resolved.draft.read_bytes() == draft  # the last drafter counts
-    others = (*resolved.adapters, *stored.files("projector"))
+    others = (*stored.files("adapter"), *stored.files("projector"))
     assert [path.read_bytes() for path in others] == [b"a LoRA", b"a projector"]
     assert resolved.modelfile.system == "Be brief."
     assert resolved.modelfile.parameters == {"stop": ("<x>",), "temperature": 1.0}
