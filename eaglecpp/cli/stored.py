@@ -19,7 +19,7 @@ from eaglecpp.options import Strategy
 from eaglecpp.references import hub_text
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.describe import draft_text, list_entry
-from eaglecpp.store.model import Made, StoredModel
+from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.progress import Bars
 from eaglecpp.store.store import read_again
@@ -83,14 +83,14 @@ def create(name: str, file: str, quantize: str, draft_quantize: str, no_draft: b
         write(f"created '{name}'\n")
 
 
-def say_made(made: Made, as_json: bool) -> None:
+def say_made(model: StoredModel, as_json: bool) -> None:
     """Prints the result of `create` and `pull`."""
     from eaglecpp.store.describe import list_entry
 
-    for notice in made.notices:
+    for notice in model.notices:
         note(f"note: {notice}")
     if as_json:
-        entry = list_entry(made.model)
+        entry = list_entry(model)
         write_json({key: entry[key] for key in ("name", "digest", "size", "draft")})
 
 

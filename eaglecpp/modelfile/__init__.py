@@ -4,7 +4,7 @@
     commands = eaglecpp.modelfile.parse(text)          # [Command(name, args, line), ...]
     text = eaglecpp.modelfile.format(commands)
     modelfile = eaglecpp.modelfile.Modelfile.load("Modelfile")
-    plan = eaglecpp.modelfile.resolve(modelfile, ".")  # the target, drafter and adapters
+    files = eaglecpp.modelfile.Resolved(modelfile, ".")  # the target, drafter and adapters
 
 Prints nothing: errors are `ModelfileError`, warnings are `Notice`s.
 """
@@ -15,8 +15,7 @@ from eaglecpp.references import ModelName as ModelName
 from eaglecpp.references import ModelNameError as ModelNameError
 
 from .model import Modelfile as Modelfile
-from .resolve import Plan as Plan
-from .resolve import resolve as resolve
+from .resolve import Resolved as Resolved
 from .syntax import Command as Command
 from .syntax import Document as Document
 from .syntax import ModelfileError as ModelfileError

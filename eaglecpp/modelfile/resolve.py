@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Resolves a Modelfile and a directory into a `Plan`: target, drafter and adapters as paths or names.
+"""Resolves a Modelfile and a directory into target, drafter and adapters, as paths or names.
 
 `eaglecpp.references` parses the references. Names of stored and Hub models stay names; the store turns them
 into paths. Only the metadata of the FROM files is read, which shows whether a file is a target, drafter,
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,30 +26,6 @@ _PROJECTOR = "clip"
 _NO_TARGET = "name one GGUF; a drafter belongs in DRAFT, a LoRA in ADAPTER"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The files that a Modelfile loads. `notices` also lists the files that were left out, with reasons.
-    `draft_word`: "text" if DRAFT asks for drafting from the text itself, "mtp" if it asks for the model's own
-    head.
-    """
-
-    target: ModelName | tuple[Path, ...]
-    draft: ModelName | Path | None = None
-    adapters: tuple[Path, ...] = ()
-    projectors: tuple[Path, ...] = ()
-    notices: tuple[Notice, ...] = ()
-    draft_word: str = ""
-
-
-def resolve(modelfile: Modelfile, directory: str | Path) -> Plan:
-    """Resolves a Modelfile whose relative paths are below `directory`.
-
-    Raises ModelfileError, with the line, for a missing path, two targets, a FROM that is not a GGUF, or a
-    FROM and DRAFT that are the same file.
-    """
-    return _Resolver(modelfile, Path(directory)).plan()
-
-
 @contextmanager
 def _located(command: Command) -> Iterator[None]:
     """Adds the command's line to errors of the file search inside the `with` block."""
@@ -60,32 +35,34 @@ def _located(command: Command) -> Iterator[None]:
         raise command.error(str(error)) from None
 
 
-class _Resolver:
-    def __init__(self, modelfile: Modelfile, directory: Path) -> None:
+class Resolved:
+    """The files that a Modelfile names. Relative paths are below `directory`.
+
+    target, draft: a model's name, or paths
+    notices:    notices for the author, also about files that were left out
+    draft_word: "text" if DRAFT asks for drafting from the text itself, "mtp" if it asks for the model's own
+    head
+    """
+
+    def __init__(self, modelfile: Modelfile, directory: str | Path) -> None:
+        """Raises ModelfileError, with the line, for a missing path, two targets, a FROM that is not a GGUF,
+        or a FROM and DRAFT that are the same file.
+        """
         self.modelfile = modelfile
-        self.directory = directory
+        self.directory = Path(directory)
         self.notices: list[Notice] = []
         self.targets: list[Path] = []
         self.drafters: list[Path] = []  # drafters next to the target in a FROM directory
         self.projectors: list[Path] = []
-        self.lora: list[Path] = []
+        self.adapters: list[Path] = []
         self.draft_word = ""
-
-    def plan(self) -> Plan:
-        target = self._base()
-        draft = self._draft()
-        if draft is None and self.drafters and not self.draft_word:
-            draft = self.drafters[-1]
-        if isinstance(draft, Path) and draft not in self.drafters:
-            self._refuse_same(draft)
-        return Plan(
-            target=target,
-            draft=draft,
-            adapters=(*self.lora, *self._adapters()),
-            projectors=tuple(self.projectors),
-            notices=tuple(self.notices),
-            draft_word=self.draft_word,
-        )
+        self.target = self._base()
+        self.draft = self._draft()
+        if self.draft is None and self.drafters and not self.draft_word:
+            self.draft = self.drafters[-1]
+        if isinstance(self.draft, Path) and self.draft not in self.drafters:
+            self._refuse_same(self.draft)
+        self._add_adapter()
 
     def _base(self) -> ModelName | tuple[Path, ...]:
         """Resolves the FROM commands. A model's name takes precedence over paths, and the last name wins.
@@ -134,7 +111,7 @@ class _Resolver:
             elif architecture == _PROJECTOR:
                 self.projectors.append(file)
             elif keys.get("general.type") == "adapter":
-                self.lora.append(file)
+                self.adapters.append(file)
             else:
                 self.targets.append(file)
 
@@ -153,14 +130,12 @@ class _Resolver:
             return reference
         return self._only_file(command, reference)
 
-    def _adapters(self) -> tuple[Path, ...]:
-        """Resolves the LoRA of the last ADAPTER, which replaces all earlier adapters, as in Ollama."""
-        command = self._last(self.modelfile.adapters)
-        if command is None:
-            return ()
-        with _located(command):
-            path = expand_path(command.args, self.directory)
-        return (self._only_file(command, path),)
+    def _add_adapter(self) -> None:
+        """Adds the LoRA of the last ADAPTER, which replaces all earlier adapters, as in Ollama."""
+        if (command := self._last(self.modelfile.adapters)) is not None:
+            with _located(command):
+                path = expand_path(command.args, self.directory)
+            self.adapters.append(self._only_file(command, path))
 
     def _last(self, commands: Iterable[Command | None]) -> Command | None:
         named = [command for command in commands if command is not None]

@@ -21,14 +21,14 @@ from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.errors import GgufError, MismatchError, TemplateError, UnsupportedError
 from eaglecpp.human import nearest
 from eaglecpp.modelfile.model import Modelfile
-from eaglecpp.modelfile.resolve import Plan, resolve
+from eaglecpp.modelfile.resolve import Resolved
 from eaglecpp.modelfile.syntax import Command, Notice
 from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references import ModelName, all_parts, canonical
 from eaglecpp.store.errors import Report, Status, silent
 from eaglecpp.store.facts import Facts, quantize_target, read_facts
 from eaglecpp.store.manifest import PRAGMAS, Layer
-from eaglecpp.store.model import Made, StoredModel
+from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote.pull import add_draft, draft_config, find_draft, pull
 from eaglecpp.store.store import Stores, read_again
 from eaglecpp.store.transaction import Transaction
@@ -50,7 +50,7 @@ def create_model(
     draft_type: str = "",
     use_draft: bool = True,
     report: Report = silent,
-) -> Made:
+) -> StoredModel:
     """Creates (or replaces) the model `name`; relative paths of the Modelfile are below `directory`.
 
     quantize:   type for an unquantised target, "" to keep its type
@@ -62,16 +62,16 @@ def create_model(
     if not use_draft:
         pragmas = tuple(pragma for pragma in modelfile.pragmas if pragma.name != "draft")
         modelfile = replace(modelfile, draft=(), pragmas=pragmas)
-    plan = resolve(modelfile, directory)
+    named = Resolved(modelfile, directory)
 
-    def make(base: StoredModel | None) -> Made:
+    def make(base: StoredModel | None) -> StoredModel:
         if base is not None:
             base.check_runnable()
         with Transaction(stores, report) as transaction:
-            job = _Job(transaction, modelfile, plan, base, directory, draft_type, use_draft)
+            job = _Job(transaction, modelfile, named, base, directory, draft_type, use_draft)
             return job.run(canonical(name), quantize)
 
-    created = read_again(lambda: _base(stores, plan.target, report), make)
+    created = read_again(lambda: _base(stores, named.target, report), make)
     return make(None) if created is None else created
 
 
@@ -79,23 +79,23 @@ def _base(stores: Stores, target: ModelName | tuple[Path, ...], report: Report) 
     """Returns the model that FROM names, pulling a model that is not stored; None if FROM names files."""
     if not isinstance(target, ModelName):
         return None
-    return stores.find(target) or pull(target, report=report, stores=stores).model
+    return stores.find(target) or pull(target, report=report, stores=stores)
 
 
 @dataclass
 class _Job:
     transaction: Transaction
     modelfile: Modelfile
-    plan: Plan
+    named: Resolved
     base: StoredModel | None
     directory: Path
     draft_type: str
     use_draft: bool
 
-    def run(self, name: ModelName, quantize: str) -> Made:
+    def run(self, name: ModelName, quantize: str) -> StoredModel:
         from eaglecpp._extension import core
 
-        transaction, plan, whole = self.transaction, self.plan, self.modelfile
+        transaction, named, whole = self.transaction, self.named, self.modelfile
         if self.base is not None:
             whole = whole.over(self.base.modelfile())
         misspelt = self._check_template()
@@ -109,31 +109,31 @@ class _Job:
             transaction.report(Status(f"quantizing {facts.file_type} model to {quantize.upper()}"))
             quantize_target(files, facts, quantize, out)
             files, facts = (out,), read_facts([out])
-        for adapter in plan.adapters:
+        for adapter in named.adapters:
             core.check_lora(str(adapter), str(files[0]))
         if self.base is not None and not quantize:
             layers = self._inherited("model")
         else:
             is_split = len(files) > 1
             layers = [transaction.add_file("model", f, name=f.name if is_split else "") for f in files]
-        adapters = [transaction.add_file("adapter", file) for file in plan.adapters]
+        adapters = [transaction.add_file("adapter", file) for file in named.adapters]
         layers += adapters or self._inherited("adapter")
         layers += self._inherited("projector")
-        layers += [transaction.add_file("projector", file) for file in plan.projectors]
+        layers += [transaction.add_file("projector", file) for file in named.projectors]
         words = {key: getattr(whole, key) for key in ("renderer", "parser", "requires")}
         config: dict[str, Any] = facts.config() | {key: text for key, text in words.items() if text}
         if self.use_draft and (draft := self._draft(facts, self.draft_type)):
             layers.append(draft[0])
             config["draft"] = draft_config(draft[1])
-        is_unset = plan.draft is None and not plan.draft_word
-        drafts_head = self.use_draft and (plan.draft_word == HEAD or (is_unset and whole.drafts_head))
+        is_unset = named.draft is None and not named.draft_word
+        drafts_head = self.use_draft and (named.draft_word == HEAD or (is_unset and whole.drafts_head))
         if drafts_head and not facts.has_head:
             what = f"{files[0]}, a '{facts.architecture}',"
             raise MismatchError(f"DRAFT {HEAD}: {what} has no MTP head that can draft")
         layers += self._texts(whole, drafts_head)
         model = transaction.commit(name, layers, config, made_here=True)
         transaction.report(Status("success"))
-        return Made(model, (*self.modelfile.notices, *misspelt, *plan.notices))
+        return replace(model, notices=(*self.modelfile.notices, *misspelt, *named.notices))
 
     def _check_template(self) -> list[Notice]:
         """Renders the Modelfile's TEMPLATE; returns notices about likely misspellings. Raises
@@ -159,7 +159,7 @@ class _Job:
     def _target_files(self) -> tuple[Path, ...]:
         if self.base is not None:
             return self.base.target_files()
-        files = self.plan.target
+        files = self.named.target
         assert not isinstance(files, ModelName), files
         return files if len(files) > 1 else tuple(map(files[0].with_name, all_parts(files[0].name)))
 
@@ -169,12 +169,12 @@ class _Job:
         """
         from eaglecpp.convert import errors
 
-        transaction, plan, base = self.transaction, self.plan, self.base
+        transaction, named, base = self.transaction, self.named, self.base
         try:
-            if plan.draft is not None:
+            if named.draft is not None:
                 stores, report = transaction.stores, transaction.report
-                file = find_draft(stores, plan.draft, self.directory, facts, type=as_type, report=report)
-            elif base is None or plan.draft_word or not base.manifest.of_kind("draft"):
+                file = find_draft(stores, named.draft, self.directory, facts, type=as_type, report=report)
+            elif base is None or named.draft_word or not base.manifest.of_kind("draft"):
                 return None
             else:
                 file = base.files("draft")[-1]
@@ -203,7 +203,7 @@ class _Job:
             messages = [{"role": turn.role, "content": turn.content} for turn in whole.messages]
             layers.append(add("messages", msgspec.json.encode(messages)))
         pragmas = [[p.name, p.args] for p in whole.pragmas if p.name != "draft"]
-        pragmas += [["text_drafts", "on"]] if self.plan.draft_word == TEXT else []
+        pragmas += [["text_drafts", "on"]] if self.named.draft_word == TEXT else []
         pragmas += [["draft", HEAD]] if drafts_head else []
         return [*layers, add(PRAGMAS, msgspec.json.encode(pragmas))] if pragmas else layers
 

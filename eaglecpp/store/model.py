@@ -55,6 +55,7 @@ class StoredModel:
     data:      the manifest's bytes
     mtime:     modification time of the manifest in seconds
     made_up:   the model's config, if no blob holds it
+    notices:   notices of `create` and `pull`, which the caller shows to the user
     """
 
     name: ModelName
@@ -66,6 +67,7 @@ class StoredModel:
     data: bytes = field(repr=False, compare=False)
     mtime: float = field(repr=False, compare=False)
     made_up: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    notices: tuple[Notice, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def short_name(self) -> str:
@@ -259,14 +261,3 @@ class StoredModel:
 
 def _commands(name: str, paths: tuple[Path, ...]) -> tuple[Command, ...]:
     return tuple(Command(name, str(path)) for path in paths)
-
-
-@dataclass(frozen=True)
-class Made:
-    """The result of `create` or `pull`.
-
-    notices: notices that the caller shows to the user
-    """
-
-    model: StoredModel
-    notices: tuple[Notice, ...] = ()

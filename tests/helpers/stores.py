@@ -35,7 +35,7 @@ class Tiny:
 def make_model(stores: Stores, text: str, name: str = "m", **options: Any) -> StoredModel:
     """Creates the model of a Modelfile in a store."""
     modelfile = Modelfile.from_text(text)
-    return create_model(stores, ModelName.parse(name), modelfile, Path.cwd(), **options).model
+    return create_model(stores, ModelName.parse(name), modelfile, Path.cwd(), **options)
 
 
 def without_links(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from eaglecpp import Engine
 from eaglecpp.cli import group
 from eaglecpp.errors import MismatchError
-from eaglecpp.modelfile import Modelfile, resolve
+from eaglecpp.modelfile import Modelfile, Resolved
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import find_target
 from eaglecpp.references import ModelName
@@ -52,9 +52,9 @@ def test_a_file_states_whether_it_has_a_head(target: Path, plain: Path, tmp_path
 @pytest.mark.parametrize("line", ["DRAFT mtp", "#eaglecpp: draft mtp"])
 def test_a_modelfile_names_it(create: Create, target: Path, line: str) -> None:
     text = f"FROM {target}\n{line}\n"
-    plan = resolve(Modelfile.from_text(text), ".")
+    plan = Resolved(Modelfile.from_text(text), ".")
     assert plan.draft is None and plan.draft_word == "mtp"
-    assert draft_text(create(text, "own").model) == "mtp"
+    assert draft_text(create(text, "own")) == "mtp"
     found = find_target("own")
     assert found.draft == found.target
     with Engine.open("own", n_ctx=128, n_threads=1) as engine:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from eaglecpp import Engine
-from eaglecpp.modelfile import Modelfile, resolve
+from eaglecpp.modelfile import Modelfile, Resolved
 from eaglecpp.opening.find import find_target
 from eaglecpp.store.describe import draft_text
 from helpers.models import Models
@@ -66,10 +66,10 @@ def test_a_file_of_that_name_is_named_by_its_path(
 def test_a_modelfile_may_name_the_text(models: Models, create: Create) -> None:
     for line in ("DRAFT text", "#eaglecpp: draft text"):
         text = f"FROM {models.target}\n{line}\n"
-        plan = resolve(Modelfile.from_text(text), ".")
+        plan = Resolved(Modelfile.from_text(text), ".")
         assert plan.draft is None and plan.draft_word == "text"
         made = create(text)
-        assert not made.model.manifest.of_kind("draft")
-        assert draft_text(made.model) == "text"
+        assert not made.manifest.of_kind("draft")
+        assert draft_text(made) == "text"
     resolved = find_target("tiny")
     assert resolved.draft is None and options_of(resolved)["text_drafts"] == "on"

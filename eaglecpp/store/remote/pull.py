@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from eaglecpp.store.drafters import KnownDrafter, known_drafters, known_for
 from eaglecpp.store.errors import DownloadError, Report, Status, StoreError
 from eaglecpp.store.facts import Facts, check_fit, read_facts
 from eaglecpp.store.manifest import MANIFEST, MAX_JSON, Layer, Manifest, decoded
-from eaglecpp.store.model import Made
+from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import FOLDER, Packaged, find_packaged
 from eaglecpp.store.progress import Bars
 from eaglecpp.store.remote import hub
@@ -59,7 +59,7 @@ def pull(
     insecure: bool = False,
     report: Report | None = None,
     stores: Stores | None = None,
-) -> Made:
+) -> StoredModel:
     """Downloads or updates a model in our store and returns it.
 
     draft:    "auto" searches for a drafter (in the repository, then in the table), "none" or "off" removes
@@ -112,7 +112,7 @@ def pull(
                 kept, config["draft"] = [*kept, layer], draft_config(of_draft)
             model = transaction.commit(name, kept, config)
     report(Status("success"))
-    return Made(model, notices)
+    return replace(model, notices=notices)
 
 
 @dataclass(frozen=True)

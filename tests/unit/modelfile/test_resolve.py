@@ -11,7 +11,7 @@ from typing import Any
 import gguf
 import pytest
 
-from eaglecpp.modelfile import Modelfile, ModelfileError, ModelName, Plan, resolve
+from eaglecpp.modelfile import Modelfile, ModelfileError, ModelName, Resolved
 from helpers.gguf_writer import finish
 
 SAME = "DRAFT must not reference the same local path as FROM"
@@ -36,8 +36,8 @@ def write_checkpoint(path: Path) -> Path:
     return path
 
 
-def plan(directory: Path, text: str) -> Plan:
-    return resolve(Modelfile.from_text(text, file="Modelfile"), directory)
+def plan(directory: Path, text: str) -> Resolved:
+    return Resolved(Modelfile.from_text(text, file="Modelfile"), directory)
 
 
 def refusal(directory: Path, text: str) -> str:
@@ -59,7 +59,7 @@ def test_paths_are_relative_to_the_modelfile(directory: Path, monkeypatch: pytes
     found = plan(directory, "FROM ./target.gguf\nDRAFT head.gguf\n")
     assert found.target == (directory / "target.gguf",)
     assert found.draft == directory / "head.gguf"
-    assert found.notices == ()
+    assert found.notices == []
 
 
 @pytest.mark.parametrize("text", ["me/m", "hf.co/u/Repo-GGUF:IQ3_M"])
@@ -105,8 +105,8 @@ def test_a_directory_is_sorted_by_the_kind_of_its_files(directory: Path) -> None
         found = plan(directory, text)
         assert found.target == (directory / "target.gguf",)
         assert found.draft == directory / "head.gguf"
-        assert found.projectors == (directory / "mmproj.gguf",)
-        assert found.adapters == (directory / "lora.gguf",)
+        assert found.projectors == [directory / "mmproj.gguf"]
+        assert found.adapters == [directory / "lora.gguf"]
     write_gguf(directory / "z-dflash.gguf", "dflash")
     found = plan(directory, "FROM .\n")
     assert found.draft == directory / "z-dflash.gguf"

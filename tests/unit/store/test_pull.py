@@ -13,7 +13,7 @@ from eaglecpp.opening.find import find_target
 from eaglecpp.references import ModelName
 from eaglecpp.store import DigestError, DownloadError, OfflineError, Status, Stores
 from eaglecpp.store.layout import partial_path
-from eaglecpp.store.model import Made
+from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import remove_model
 from helpers.clock import set_clock
@@ -25,7 +25,7 @@ from helpers.stores import OllamaModel, Tiny, files_of, put_into_cache
 REPO = "user/tiny-GGUF"
 
 
-def fetch(stores: Stores, name: str, **options: Any) -> Made:
+def fetch(stores: Stores, name: str, **options: Any) -> StoredModel:
     return pull(ModelName.parse(name), **options)
 
 
@@ -51,7 +51,7 @@ def models(hub: HubServer, tiny: Tiny) -> HubServer:
 
 def test_a_model_of_the_hub(models: HubServer, stores: Stores, tiny: Tiny, root: Path) -> None:
     steps: list[Status] = []
-    model = fetch(stores, f"hf.co/{REPO}:Q4_K_M", report=steps.append).model
+    model = fetch(stores, f"hf.co/{REPO}:Q4_K_M", report=steps.append)
     assert str(model.name) == f"hf.co/{REPO}:Q4_K_M"
     assert model.path == root / "manifests" / "hf.co" / "user" / "tiny-GGUF" / "Q4_K_M"
     resolved = find_target(f"hf.co/{REPO}:q4_k_m")
@@ -204,7 +204,7 @@ def test_a_cache_saves_the_download_and_is_checked(
     assert len(models.content_requests()) == 1
     assert find_target(f"hf.co/{REPO}:Q8_0").target.read_bytes() == data + b"q8"
     monkeypatch.setenv("MODEL_ENDPOINT", "http://127.0.0.1:9")
-    assert fetch(stores, f"hf.co/{REPO}").model.own, "a Hub that does not answer counts as offline"
+    assert fetch(stores, f"hf.co/{REPO}").own, "a Hub that does not answer counts as offline"
     with pytest.raises(OfflineError, match=r"user/other: cannot reach 127\.0\.0\.1"):
         fetch(stores, "hf.co/user/other")
 
@@ -258,7 +258,7 @@ def test_a_drafter_of_the_hub_is_converted_once_and_shared(
 ) -> None:
     models.add("maker/tiny-eagle3", files_of(tiny) | {"README.md": b"card", "optimizer.bin": b"x" * 5000})
     drafter = "hf.co/maker/tiny-eagle3"
-    pulled = fetch(stores, f"hf.co/{REPO}:Q4_K_M", draft=drafter).model
+    pulled = fetch(stores, f"hf.co/{REPO}:Q4_K_M", draft=drafter)
     n_requests = len(models.content_requests())
     stored = stores.get(ModelName.parse(f"{drafter}:Q8_0"))
     assert stored.is_drafter
@@ -281,10 +281,10 @@ def test_a_drafter_of_the_hub_is_converted_once_and_shared(
 def test_a_pull_keeps_a_fitting_drafter(models: HubServer, stores: Stores, tiny: Tiny) -> None:
     name = f"hf.co/{REPO}:Q4_K_M"
     fetch(stores, name, draft=str(tiny.draft))
-    assert fetch(stores, name).model.files("draft")
+    assert fetch(stores, name).files("draft")
     models.add(REPO, {"tiny-Q4_K_M.gguf": tiny.other.read_bytes()})
     other = fetch(stores, name)
-    assert not other.model.files("draft") and "the old drafter was removed: " in str(other.notices[0])
+    assert not other.files("draft") and "the old drafter was removed: " in str(other.notices[0])
 
 
 def test_auto_takes_the_repositorys_drafter_and_later_pulls_keep_the_choice(
@@ -293,7 +293,7 @@ def test_auto_takes_the_repositorys_drafter_and_later_pulls_keep_the_choice(
     draft = tiny.draft.read_bytes()
     models.add(REPO, {**models.repos[REPO], "eagle3-Q4_0.gguf": b"x" * 2000, "eagle3-F16.gguf": draft})
     for asked, expected in ((None, []), ("auto", [draft]), (None, [draft]), ("none", []), (None, [])):
-        model = fetch(stores, f"hf.co/{REPO}:F16", draft=asked).model
+        model = fetch(stores, f"hf.co/{REPO}:F16", draft=asked)
         assert [file.read_bytes() for file in model.files("draft")] == expected
 
 
@@ -303,7 +303,7 @@ def test_a_publishers_drafter_comes_first_unless_another_is_named(
     mine, theirs = tiny.draft.read_bytes(), tiny.draft.read_bytes() + b"theirs"
     registry.publish("library/tiny:1b", {"model": tiny.target.read_bytes(), "draft": theirs})
     for asked, expected in ((None, [theirs]), ("none", []), (str(tiny.draft), [mine]), (None, [theirs])):
-        model = fetch(stores, f"http://{registry.host}/library/tiny:1b", insecure=True, draft=asked).model
+        model = fetch(stores, f"http://{registry.host}/library/tiny:1b", insecure=True, draft=asked)
         assert [file.read_bytes() for file in model.files("draft")] == expected
         assert (model.path.read_bytes() == registry.manifests["library/tiny:1b"]) == (asked is None)
         assert store_problems(root) == []
