@@ -11,7 +11,7 @@ from eaglecpp.store import Stores
 from eaglecpp.store.describe import draft_text
 from eaglecpp.store.drafters import find_drafters, first_runnable
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.packaged import SMOLLM2
+from eaglecpp.store.packaged import NAME, SIZE
 
 _MAX_MODELS = 12
 
@@ -36,9 +36,8 @@ def _next(models: list[StoredModel]) -> str:
     known, else any model.
     """
     if not models:
-        name = SMOLLM2.name.model
-        size = human_bytes(SMOLLM2.size)
-        return f"next: eaglecpp run {name}   (downloads {size} the first time; we have its drafter)"
+        what = f"(downloads {human_bytes(SIZE)} the first time; we have its drafter)"
+        return f"next: eaglecpp run {NAME.model}   {what}"
     best = min(models, key=_n_steps_to_a_drafter)
     auto = " --draft auto" if _n_steps_to_a_drafter(best) == 1 else ""
     return f"next: eaglecpp run {best.short_name}{auto}"

@@ -17,10 +17,9 @@ from eaglecpp.cli.terminal import human_time, note, table, write, write_json
 from eaglecpp.human import counted, human_bytes
 from eaglecpp.options import Strategy
 from eaglecpp.references import hub_text
-from eaglecpp.store import StoreError, Stores
+from eaglecpp.store import StoreError, Stores, packaged
 from eaglecpp.store.describe import draft_text, list_entry
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.progress import Bars
 from eaglecpp.store.store import read_again
 from eaglecpp.store.transaction import copy_model, remove_model
@@ -116,15 +115,14 @@ def pull(model: str, on_hub: bool, draft: str | None, no_draft: bool, insecure: 
     if draft is not None and no_draft and not Strategy.is_off(draft):
         raise click.UsageError("--draft and --no-draft contradict each other")
     reference = hub_text(model) if on_hub else model
-    packaged = find_packaged(stored_name(reference))
-    if packaged is not None and packaged.installed() and draft is None and not as_json:
-        here = packaged.name.model
+    here = packaged.NAME.model if packaged.is_packaged(stored_name(reference)) else None
+    if here and packaged.installed() and draft is None and not as_json:
         note(f"{here} is already installed by pip; to run it: `eaglecpp run {here}`")
         return
     with Bars() as bars:
         pulled = pull_model(reference, draft="none" if no_draft else draft, insecure=insecure, report=bars)
-    if packaged is not None:
-        note(f"to run it: eaglecpp run {packaged.name.model}")
+    if here:
+        note(f"to run it: eaglecpp run {here}")
     say_made(pulled, as_json)
 
 

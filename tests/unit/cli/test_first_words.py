@@ -22,7 +22,7 @@ def test_the_command_alone_shows_what_is_installed_and_the_next_command(
 ) -> None:
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("eaglecpp.store.packaged.Packaged.installed", lambda packaged: None)
+    monkeypatch.setattr("eaglecpp.store.packaged.installed", lambda: None)
     assert main([]) == 0
     first = capsys.readouterr().out
     assert re.search(r"^cpu .*cores?$", first, re.M) and re.search(r"^memory .* available$", first, re.M)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -36,8 +35,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("LLAMA_CACHE", str(folder / "cache"))
     # a package that is never installed, even if this environment has the real one
-    nowhere = replace(packaged.SMOLLM2, requirement="not-a-package==1")
-    monkeypatch.setattr(packaged, "SMOLLM2", nowhere)
+    monkeypatch.setattr(packaged, "REQUIREMENT", "not-a-package==1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hf"))
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "token"))
     return folder

