@@ -56,7 +56,7 @@ def serve(
     presets = {} if models_file is None else read_presets(models_file)
     if presets and model is not None:
         raise click.UsageError("--models lists all served models: remove MODEL, or add it to that file")
-    files |= {name: one.path for name, one in presets.items() if one.path is not None}
+    files |= {name: Path(one.path) for name, one in presets.items() if one.path is not None}
     if drafting.draft is not None and (presets or not files):
         raise click.UsageError(
             "--draft needs a MODEL that is a file; the drafter of a stored model is in the store, and the "

@@ -39,20 +39,37 @@ _PART = re.compile(f"({_NUMBER})(ns|us|µs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-@dataclass(frozen=True)
-class Preset:
-    """The operator's settings for serving one model.
+_File = Annotated[str, Meta(min_length=1)]
+
+
+class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An adapter in a preset."""
+
+    path: _File
+    scale: Annotated[float, Meta(ge=-100, le=100)] = 1.0
+
+
+class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The operator's settings for serving one model: a table of the file of `--models`.
 
     path:   the model's file; None for a stored model
     draft:  the drafter, as for `find_here`; None = the model's own
     pinned: load the model at startup and never unload it
-    engine: options that override the server's
     """
 
-    path: Path | None = None
-    draft: str | None = None
+    path: _File | None = None
+    draft: _File | None = None
+    context: Annotated[int, Meta(ge=-1)] = 0
     pinned: bool = False
-    engine: Mapping[str, Any] = field(default_factory=dict)
+    mmproj: _File | None = None
+    adapters: tuple[Adapter | _File, ...] = ()
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """Options that override the server's."""
+        lora = [(one, 1.0) if isinstance(one, str) else (one.path, one.scale) for one in self.adapters]
+        options = {"n_ctx": self.context, "mmproj": self.mmproj, "lora": tuple(lora)}
+        return {name: value for name, value in options.items() if value}
 
 
 @dataclass(frozen=True)
@@ -226,25 +243,8 @@ def keep_alive(value: float | str | None) -> float | None:
     return -length if sign == "-" else length
 
 
-_File = Annotated[str, Meta(min_length=1)]
-
-
 class PresetError(EagleError):
     """The file of `--models` is invalid."""
-
-
-class _Adapter(msgspec.Struct, forbid_unknown_fields=True):
-    path: _File
-    scale: Annotated[float, Meta(ge=-100, le=100)] = 1.0
-
-
-class _Table(msgspec.Struct, forbid_unknown_fields=True):
-    path: _File | None = None
-    draft: _File | None = None
-    context: Annotated[int, Meta(ge=-1)] = 0
-    pinned: bool = False
-    mmproj: _File | None = None
-    adapters: list[_Adapter | _File] = []
 
 
 def read_presets(file: Path) -> dict[str, Preset]:
@@ -262,7 +262,7 @@ def read_presets(file: Path) -> dict[str, Preset]:
         try:
             if not name.isprintable() or not name.strip():
                 raise PresetError("expected a printable name")
-            listed, preset = _preset(name, msgspec.convert(table, _Table), file.absolute().parent)
+            listed, preset = _preset(name, msgspec.convert(table, Preset), file.absolute().parent)
             if listed in presets:
                 raise PresetError("this model is listed twice")
         except (EagleError, OSError, msgspec.ValidationError) as error:
@@ -277,31 +277,23 @@ def means_path(name: str) -> bool:
     return is_path_text(name) or name.startswith((".", "/", "~")) or "\\" in name
 
 
-def _preset(name: str, table: _Table, folder: Path) -> tuple[str, Preset]:
-    """Returns one model's listed name and preset. Missing files are reported now, to the operator, and not
-    later to a client.
+def _preset(name: str, preset: Preset, folder: Path) -> tuple[str, Preset]:
+    """Returns one model's listed name, and its preset with whole paths. Missing files are reported now, to
+    the operator, and not later to a client.
     """
-    if table.path is None and means_path(name):
+    if preset.path is None and means_path(name):
         raise PresetError("expected the name of a stored model; set path for a file")
-    draft = table.draft
-    if draft is not None and (folder / expanded(draft)).is_file():
-        draft = str(folder / expanded(draft))
-    adapters = [_Adapter(adapter) if isinstance(adapter, str) else adapter for adapter in table.adapters]
-    engine: dict[str, Any] = {}
-    if table.context:
-        engine["n_ctx"] = table.context
-    if table.mmproj is not None:
-        engine["mmproj"] = str(_file("mmproj", table.mmproj, folder))
-    if adapters:
-        engine["lora"] = tuple((str(_file("adapters", a.path, folder)), a.scale) for a in adapters)
-    path = None if table.path is None else _file("path", table.path, folder)
-    files = find_here(name if path is None else path, draft)
-    listed = name if path is not None else files.reference
-    return listed, Preset(path, draft, table.pinned, engine)
 
+    def file(key: str, text: str) -> str:
+        path = folder / expanded(text)
+        if not path.is_file():
+            raise PresetError(f"{key}: expected a file, found none at {path}")
+        return str(path)
 
-def _file(key: str, text: str, folder: Path) -> Path:
-    path = folder / expanded(text)
-    if not path.is_file():
-        raise PresetError(f"{key}: expected a file, found none at {path}")
-    return path
+    adapters = tuple(Adapter(file("adapters", path), scale) for path, scale in preset.engine.get("lora", ()))
+    whole = {key: file(key, text) for key in ("mmproj", "path") if (text := getattr(preset, key)) is not None}
+    if preset.draft is not None and (folder / expanded(preset.draft)).is_file():
+        whole["draft"] = str(folder / expanded(preset.draft))
+    preset = msgspec.structs.replace(preset, adapters=adapters, **whole)
+    files = find_here(name if preset.path is None else preset.path, preset.draft)
+    return name if preset.path is not None else files.reference, preset

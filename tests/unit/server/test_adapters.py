@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eaglecpp import Engine
-from eaglecpp.server.config import Preset
+from eaglecpp.server.config import Adapter, Preset
 from helpers.http_server import DRAFT, FAST, TARGET, TestServer
 from helpers.lora import write_lora
 
@@ -32,8 +32,8 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def server(store_root: Path, adapters: tuple[Path, Path]) -> Iterator[TestServer]:
-    own = {"lora": ((str(adapters[0]), 1.0), (str(adapters[1]), 0.0))}
-    presets = {"adapted": Preset(TARGET, str(DRAFT), engine=own), "bare": Preset(TARGET)}
+    own = (Adapter(str(adapters[0])), Adapter(str(adapters[1]), 0.0))
+    presets = {"adapted": Preset(str(TARGET), str(DRAFT), adapters=own), "bare": Preset(str(TARGET))}
     files = dict.fromkeys(presets, TARGET)
     with TestServer(files=files, presets=presets, draft=None, n_models=4) as running:
         yield running

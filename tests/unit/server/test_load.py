@@ -215,7 +215,7 @@ def test_a_full_queue_does_not_keep_a_pinned_model_from_loading(
     monkeypatch.setattr(models, "open_fitting", lambda plan: may_load.wait(60) and opens(plan))
     second = tmp_path / "second.gguf"
     second.symlink_to(TARGET)
-    presets = {"second": Preset(second, pinned=True)}
+    presets = {"second": Preset(str(second), pinned=True)}
     server = TestServer({MODEL: TARGET, "second": second}, MODEL, presets=presets, n_queue=0, n_parallel=1)
     server.thread.start()
     try:

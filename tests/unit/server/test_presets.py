@@ -45,7 +45,7 @@ def listed(tmp_path: Path, text: str = LISTED) -> Path:
 
 def serving(tmp_path: Path, text: str = LISTED, **config: Any) -> TestServer:
     presets = read_presets(listed(tmp_path, text))
-    files = {name: one.path for name, one in presets.items() if one.path is not None}
+    files = {name: Path(one.path) for name, one in presets.items() if one.path is not None}
     options = {"presets": presets, "draft": None, "engine": FAST | {"n_ctx": 512}, "keep_alive_s": 300.0}
     return TestServer(files=files, **(options | config))
 
