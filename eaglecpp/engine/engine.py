@@ -238,7 +238,7 @@ class Engine(Talking):
     @property
     def has_draft(self) -> bool:
         """True if drafting is possible: with a drafter, or from the text itself."""
-        return self.shared.drafting.has_draft
+        return self.shared.has_draft
 
     @property
     def has_chat_template(self) -> bool:
@@ -287,7 +287,7 @@ class Engine(Talking):
         """The batch sizes at which each token has the same bits as in target-only decoding; measured only
         with a drafter.
         """
-        return self.shared.drafting.exactness
+        return self.shared.exactness
 
     @property
     def device_info(self) -> dict[str, Any]:
@@ -334,7 +334,7 @@ class Engine(Talking):
         """Returns the strategy that will run, and the reason. A tree becomes a chain of the same depth on a
         target that cannot verify trees. Without a drafter, a fixed strategy raises `ValueError`.
         """
-        return self.shared.drafting.resolve(strategy)
+        return self.shared.resolve_strategy(strategy)
 
     def _resolved(self, index: int, prompt: Any, options: Mapping[str, Any]) -> ResolvedRequest:
         """Resolves one of many requests. Raises the errors that starting this request would raise."""

@@ -16,7 +16,7 @@ from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.projector import Projector
 from eaglecpp.engine.prompt_cache import PromptCache
 from eaglecpp.engine.rehearsal import rehearse
-from eaglecpp.engine.request import Drafting, Shared, engine_options, resolve_strategy
+from eaglecpp.engine.request import Shared, engine_options, resolve_strategy
 from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.learn.records import Learning
 from eaglecpp.log import drain
@@ -48,11 +48,14 @@ def load(
         shared = Shared(
             native,
             vocabulary,
-            Drafting(native, has_draft, strategy, min(options.n_leaves_max, options.n_draft_max), has_forms),
             plan.sampling_options(),
             ChatModel(vocabulary, plan.files, lambda: native.get().chat_template()),
             count,
-            _on_answer(plan, drafting),
+            has_draft,
+            strategy,
+            min(options.n_leaves_max, options.n_draft_max),
+            has_forms,
+            on_answer=_on_answer(plan, drafting),
         )
         shared.prompts = PromptCache.of_engine(native.get(), plan, drafting)
         if model.mmproj:
@@ -60,7 +63,7 @@ def load(
             vocabulary.projector = Projector(
                 native, Path(model.mmproj), plan.target, n_threads, gpu=model.n_gpu_layers != 0
             )
-        if (possible := shared.drafting.resolve(strategy))[0] != resolved:
+        if (possible := shared.resolve_strategy(strategy))[0] != resolved:
             _log.warning("strategy %s %s", *possible)
 
         def prepare(sequence: int = -1) -> None:
@@ -70,7 +73,7 @@ def load(
                 cache = PlannerCache(native.get(), plan, drafting)
                 has_costs, has_exact = cache.load(native.get())
             exactness = found(native.get()) if has_exact else measure(native.get(), sequence)
-            shared.drafting.exactness = exactness
+            shared.exactness = exactness
             if cache is not None:
                 keep(cache)
             drain()
@@ -82,7 +85,7 @@ def load(
 
         if has_draft:
             prepare()
-        elif shared.drafting.has_forms:
+        elif shared.has_forms:
             native.before_forms = prepare
     except BaseException:
         native.close(lambda native: None)

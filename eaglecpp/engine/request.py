@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`GenerationRequest`: a request as the caller wrote it. `Shared.resolve` checks it and returns a
-`ResolvedRequest`, ready to start. `Drafting`: an engine's sources of drafts. `Shared`: state shared by an
-engine's conversations.
+`ResolvedRequest`, ready to start. `Shared`: state shared by an engine's conversations.
 """
 
 from __future__ import annotations
@@ -48,51 +47,6 @@ def resolve_strategy(
     if strategy.kind == "tree" and chains_only:
         return Strategy.parse(f"chain:{strategy.depth}"), f"instead of {strategy}: {chains_only}"
     return strategy, "decided each round" if strategy.kind == "auto" else "asked for"
-
-
-@dataclass
-class Drafting:
-    """An engine's sources of drafts. has_draft: True if drafts come from a drafter or the text; strategy: the
-    engine's own strategy; n_leaves: maximum leaves of a tree; has_forms: True if forced tokens of grammars
-    are drafted although there is no drafter.
-    """
-
-    engine: NativeEngine
-    has_draft: bool
-    strategy: Strategy
-    n_leaves: int
-    has_forms: bool = False
-    exactness: Exactness = field(default_factory=Exactness)
-
-    def resolve(self, strategy: Strategy, *, has_form: bool = False) -> tuple[Strategy, str]:
-        """Resolves a strategy as `Engine.resolve` does. has_form: True for an answer with a grammar."""
-        has_form = has_form and self.has_forms
-        resolved, why = resolve_strategy(strategy, self.has_draft, self.engine.chains_only, has_form=has_form)
-        if resolved.kind == "tree" and resolved.n_leaves > self.n_leaves:
-            why += (
-                f", with at most {self.n_leaves} leaves instead of {resolved.n_leaves}: the engine was "
-                "opened for that many (n_leaves_max)"
-            )
-        return resolved, why
-
-    def plan_facts(self, asked: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns `Timings.plan` of a finished generation. asked: strategy and its reason; raw: the
-        generation's native counters.
-        """
-        plan = dict(asked)
-        if not self.has_draft and plan["strategy"] == "off":
-            return plan
-        says_why = plan["strategy"] == "auto"
-        plan |= {
-            name: fact for name, fact in raw["plan"].items() if says_why or name not in ("why", "reason")
-        }
-        if says_why and self.engine.chains_only:
-            plan["why"] += f"; chains only: {self.engine.chains_only}"
-        if raw["cut"] >= 0:
-            only = f"only batches of {self.exactness.rows} tokens are exact"
-            plain = f"target-only, to be exact: {self.exactness.reason or only}"
-            plan["why"] += f"; nodes cut to {raw['cut']}, because {only}" if raw["cut"] else f"; {plain}"
-        return plan
 
 
 _MIN_DRAFT_MAX = 16
@@ -223,16 +177,24 @@ class Shared:
     """Shared state of an engine's conversations.
 
     count:     called with the counters and the temperature of each generation
+    has_draft: True if drafts come from a drafter or the text
+    strategy:  the engine's own strategy
+    n_leaves:  maximum leaves of a tree
+    has_forms: True if forced tokens of grammars are drafted although there is no drafter
     on_answer: called with the tokens of each prompt and answer, for a drafter to learn from
     prompts:   files of earlier prompts
     """
 
     native: NativeEngine
     vocabulary: Vocabulary
-    drafting: Drafting
     sampling: SamplingOptions
     chat: ChatModel
     count: Callable[[Timings, float], None]
+    has_draft: bool
+    strategy: Strategy
+    n_leaves: int
+    has_forms: bool = False
+    exactness: Exactness = field(default_factory=Exactness)
     on_answer: Callable[[Sequence[int], Sequence[int]], None] | None = None
     prompts: PromptCache | None = None
 
@@ -254,12 +216,11 @@ class Shared:
             budget, reader = chat.think_budget(prompt, sampling.think_budget), chat.reader(prompt)
             if sampling.grammar:
                 sampling = replace(sampling, grammar=chat.grammar(prompt, sampling.grammar, request.think))
-        drafting, vocabulary = self.drafting, self.vocabulary
-        strategy = drafting.strategy if request.strategy is None else Strategy.parse(request.strategy)
-        resolved, why = drafting.resolve(strategy, has_form=bool(sampling.grammar))
+        strategy = self.strategy if request.strategy is None else Strategy.parse(request.strategy)
+        resolved, why = self.resolve_strategy(strategy, has_form=bool(sampling.grammar))
         if request.exact is not None and request.exact not in EXACT:
             raise InvalidValueError(f"exact: expected one of {', '.join(EXACT)}, found {request.exact!r}")
-        stops = vocabulary.control_tokens(sampling.stop)
+        stops = self.vocabulary.control_tokens(sampling.stop)
         return ResolvedRequest(
             source=request,
             prompt=prompt,
@@ -273,8 +234,38 @@ class Shared:
             plan={"strategy": str(resolved), "why": why},
             budget=budget,
             answer_grammar=answer_grammar,
-            stop_tokens={token: text for token, text in stops.items() if not vocabulary.is_end(token)},
+            stop_tokens={token: text for token, text in stops.items() if not self.vocabulary.is_end(token)},
         )
+
+    def resolve_strategy(self, strategy: Strategy, *, has_form: bool = False) -> tuple[Strategy, str]:
+        """Resolves a strategy as `Engine.resolve` does. has_form: True for an answer with a grammar."""
+        has_form = has_form and self.has_forms
+        resolved, why = resolve_strategy(strategy, self.has_draft, self.native.chains_only, has_form=has_form)
+        if resolved.kind == "tree" and resolved.n_leaves > self.n_leaves:
+            why += (
+                f", with at most {self.n_leaves} leaves instead of {resolved.n_leaves}: the engine was "
+                "opened for that many (n_leaves_max)"
+            )
+        return resolved, why
+
+    def plan_facts(self, asked: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns `Timings.plan` of a finished generation. asked: strategy and its reason; raw: the
+        generation's native counters.
+        """
+        plan = dict(asked)
+        if not self.has_draft and plan["strategy"] == "off":
+            return plan
+        says_why = plan["strategy"] == "auto"
+        plan |= {
+            name: fact for name, fact in raw["plan"].items() if says_why or name not in ("why", "reason")
+        }
+        if says_why and self.native.chains_only:
+            plan["why"] += f"; chains only: {self.native.chains_only}"
+        if raw["cut"] >= 0:
+            only = f"only batches of {self.exactness.rows} tokens are exact"
+            plain = f"target-only, to be exact: {self.exactness.reason or only}"
+            plan["why"] += f"; nodes cut to {raw['cut']}, because {only}" if raw["cut"] else f"; {plain}"
+        return plan
 
     def prompt(self, request: GenerationRequest) -> ChatPrompt:
         """Returns only the prompt of a request. Raises ContextFullError if it leaves no room for an

@@ -259,7 +259,7 @@ class Stream(AnswerStream):
             predicted_n=n_tokens - self._timings.predicted_n,
             loops=is_looping(self._tokens) or repeats,
             peak_memory=_peak_memory(),
-            plan=self._shared.drafting.plan_facts(self._request.plan, raw),
+            plan=self._shared.plan_facts(self._request.plan, raw),
         )
         if self._n_before == 0:
             return timings

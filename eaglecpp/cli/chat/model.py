@@ -194,11 +194,11 @@ class RunModel:
         """True if the engine was opened with enough room for the strategy's drafts."""
         if not self.is_open or strategy.kind == "off":
             return True
-        drafting, native = self.engine.shared.drafting, self.engine.native
-        if not drafting.has_draft:
+        shared, n_max = self.engine.shared, self.engine.native.n_draft_max
+        if not shared.has_draft:
             return False
-        resolved, _ = drafting.resolve(strategy)
-        return resolved.nodes <= native.n_draft_max and resolved.n_leaves <= drafting.n_leaves
+        resolved, _ = shared.resolve_strategy(strategy)
+        return resolved.nodes <= n_max and resolved.n_leaves <= shared.n_leaves
 
     def renew(self, reloads: bool = True) -> None:
         """Makes a new plan, and reloads the model by this plan. The caches start empty."""
