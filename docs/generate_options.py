@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes eaglecpp/options/typed.py, the options as keyword-argument types, from the declarations in
+"""Writes eaglecpp/options/typed.pyi, the options as keyword-argument types, from the declarations in
 eaglecpp/options/declared.py: python docs/generate_options.py
 """
 
@@ -9,28 +9,23 @@ from pathlib import Path
 
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, describe
 
-PAGE = Path(__file__).parents[1] / "eaglecpp" / "options" / "typed.py"
+PAGE = Path(__file__).parents[1] / "eaglecpp" / "options" / "typed.pyi"
 HEAD = '''# SPDX-License-Identifier: MIT
-"""The options as keyword-argument types, for editors and type checkers.
+"""The options as keyword-argument types, for editors and type checkers only.
 
 Written by docs/generate_options.py from `declared`; a test compares the two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
-if TYPE_CHECKING:
-    from eaglecpp.chat.template import ChatTemplate
-    from eaglecpp.options.declared import SamplingOptions
-    from eaglecpp.options.strategy import Strategy
+from eaglecpp.chat.template import ChatTemplate
+from eaglecpp.options.declared import SamplingOptions
+from eaglecpp.options.strategy import Strategy
 '''
 TAIL = '''
-
 class OpenKeywords(ModelKeywords, DraftKeywords, SamplingKeywords, total=False):
     """Keyword arguments of `Engine.open(...)`; sampling options are defaults for each generation."""
-
 
 class GenerateKeywords(SamplingKeywords, total=False):
     """Keyword arguments of `Session.stream`, which documents them."""
@@ -46,7 +41,6 @@ class GenerateKeywords(SamplingKeywords, total=False):
     stop_when: Callable[[list[int]], bool] | None
     utf8_errors: str
     log_plan: bool
-
 
 class ChatKeywords(GenerateKeywords, total=False):
     """Keyword arguments of `Session.chat`, which documents them."""
@@ -67,7 +61,7 @@ def source() -> str:
     parts = [HEAD]
     for name, text, cls in classes:
         fields = "".join(f"    {option.name}: {annotation(option)}\n" for option in describe(cls))
-        parts.append(f'\n\nclass {name}(TypedDict, total=False):\n    """{text}"""\n\n{fields}')
+        parts.append(f'\nclass {name}(TypedDict, total=False):\n    """{text}"""\n\n{fields}')
     return "".join([*parts, TAIL])
 
 

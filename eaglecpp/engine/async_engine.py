@@ -50,7 +50,6 @@ from eaglecpp.errors import (
     UnsupportedError,
 )
 from eaglecpp.human import counted
-from eaglecpp.options.typed import GenerateKeywords, OpenKeywords
 from eaglecpp.threads import Threads, cancel_when, check_wanted
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     from eaglecpp.engine.session import MessageList
     from eaglecpp.engine.vocabulary import Prompt
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
-    from eaglecpp.options.typed import ChatKeywords
+    from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
     from eaglecpp.results import Completion, Embedding
 
 T = TypeVar("T")
@@ -89,13 +88,15 @@ class Serving(TypedDict, total=False):
     turns: AbstractContextManager[Any]
 
 
-class OpenServing(Serving, OpenKeywords, total=False):
-    """Arguments of `AsyncEngine.open`: those of `Engine.open`, and `Serving`."""
+if TYPE_CHECKING:
 
-    strategy: str | Strategy | None
-    model: ModelOptions | None
-    drafting: DraftOptions | None
-    sampling: SamplingOptions | None
+    class OpenServing(Serving, OpenKeywords, total=False):
+        """Arguments of `AsyncEngine.open`: those of `Engine.open`, and `Serving`."""
+
+        strategy: str | Strategy | None
+        model: ModelOptions | None
+        drafting: DraftOptions | None
+        sampling: SamplingOptions | None
 
 
 RENAMED = {"place_s": "slot_time_s", "n_park_bytes": "host_cache_bytes"}

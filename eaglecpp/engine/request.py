@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
-from eaglecpp.options.typed import ChatKeywords, GenerateKeywords
 from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
@@ -98,6 +97,13 @@ def _copy(source: ModelOptions | DraftOptions | SamplingOptions, target: object,
 
 
 EXACT = ("auto", "on", "off")
+OF_STREAM = frozenset((
+    "suffix", "cache_prompt", "sampling", "strategy", "exact", "grammar", "json_schema", "response_format",
+    "on_prefill", "stop_when", "utf8_errors", "log_plan",
+))  # fmt: skip
+"""Keyword arguments of `Session.stream`, in addition to the fields of `SamplingOptions`."""
+OF_CHAT = OF_STREAM | {"template", "tools", "think"}
+"""Keyword arguments of `Session.chat`, in addition to the fields of `SamplingOptions`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,10 +153,9 @@ class GenerationRequest(PromptOptions):
         """Builds a request from keyword arguments: those of `Session.chat` if `what` has `messages`, else of
         `Session.stream`. what: further fields of the request. Raises InvalidTypeError for unknown arguments.
         """
-        keywords: Any = GenerateKeywords
+        known = OF_STREAM
         if "messages" in what:
-            keywords, what = ChatKeywords, {"needs_template": options.get("template") is None, **what}
-        known = keywords.__annotations__.keys() & ({field.name for field in fields(cls)} | {"suffix"})
+            known, what = OF_CHAT, {"needs_template": options.get("template") is None, **what}
         own = {name: value for name, value in options.items() if name in known}
         (sampling,) = split({name: v for name, v in options.items() if name not in known}, SamplingOptions)
         suffix = own.pop("suffix", None)

@@ -69,18 +69,14 @@ class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.repo}, made for {self.matched}"
 
 
-class _Table(msgspec.Struct):
-    drafter: tuple[KnownDrafter, ...] = ()
-
-
 @cache
 def known_drafters() -> tuple[KnownDrafter, ...]:
     """Returns every row of the table, the best drafter of a target first. Raises StoreError for a malformed
     table.
     """
     try:
-        return msgspec.toml.decode(_TABLE.read_bytes(), type=_Table).drafter
-    except (OSError, msgspec.MsgspecError) as error:
+        return msgspec.toml.decode(_TABLE.read_bytes(), type=dict[str, tuple[KnownDrafter, ...]])["drafter"]
+    except (OSError, KeyError, msgspec.MsgspecError) as error:
         raise StoreError(f"{_TABLE}: {error}") from error
 
 

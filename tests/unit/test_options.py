@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.util
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglecpp.engine.request import OF_CHAT, OF_STREAM
 from eaglecpp.human import human_bytes, n_bytes_of
 from eaglecpp.modelfile.parameters import PARAMETERS
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
@@ -143,6 +145,13 @@ def test_the_types_of_keywords_are_those_of_the_declarations() -> None:
     spec.loader.exec_module(module)
     text = module.PAGE.read_text(encoding="utf-8")
     assert module.source() == text, "run: python docs/generate_options.py"
+    classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    fields = {
+        one.name: {ast.unparse(line.target) for line in one.body if isinstance(line, ast.AnnAssign)}
+        for one in classes
+    }
+    assert fields["GenerateKeywords"] | {"grammar"} == OF_STREAM
+    assert OF_STREAM | fields["ChatKeywords"] == OF_CHAT
 
 
 def test_shares_are_numbers_in_any_form() -> None:

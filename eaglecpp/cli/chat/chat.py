@@ -212,7 +212,7 @@ class Chat:
             return
         lines, speedup = [], stats.plan.get("speedup") if stats.draft_n and not stats.loops else None
         if self.settings.figures == "all":
-            template = model.chat.template.describe() if model.is_open else ""
+            template = model.engine.chat_template.describe() if model.is_open else ""
             lines = ["", *verbose_lines(stats, total_ms, server_ms, speedup)]
             lines += figures([("template", template)])
         has_draft = model.plan.can_draft if model.is_open else "rounds" in stats.plan

@@ -187,7 +187,7 @@ def _set_system(chat: Chat, rest: str) -> None:
 @_command("/set think", "Let the model think before it answers", "[level]")
 def _think(chat: Chat, rest: str) -> None:
     chat.settings.think = rest or True
-    if chat.model.is_open and chat.model.chat.template.tags is None:
+    if chat.model.is_open and chat.model.engine.chat_template.tags is None:
         chat.screen.note(f"note: the template of {chat.model.source.label} has no tags for thinking")
     chat.screen.say(f"Set 'think' mode to '{rest}'." if rest else "Set 'think' mode.")
 
@@ -282,7 +282,7 @@ def _license(chat: Chat) -> str:
 
 
 def _template(chat: Chat) -> str:
-    template = chat.model.chat.template
+    template = chat.model.engine.chat_template
     return f"{template.text}\n\n({template.describe()})"
 
 

@@ -20,7 +20,6 @@ from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.options import SamplingOptions, Strategy, describe
 
 if TYPE_CHECKING:
-    from eaglecpp.chat.model import ChatModel
     from eaglecpp.engine.engine import Engine
     from eaglecpp.engine.stream import Stream
 
@@ -83,11 +82,6 @@ class RunModel:
         if self._engine is None:
             self._engine = self._open()
         return self._engine
-
-    @property
-    def chat(self) -> ChatModel:
-        """The chat model, which makes prompts and reads answers."""
-        return self.engine.shared.chat
 
     def conversation(self) -> Conversation:
         """Returns an empty conversation with the model's system prompt and examples."""

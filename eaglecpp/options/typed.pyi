@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""The options as keyword-argument types, for editors and type checkers.
+"""The options as keyword-argument types, for editors and type checkers only.
 
 Written by docs/generate_options.py from `declared`; a test compares the two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
-if TYPE_CHECKING:
-    from eaglecpp.chat.template import ChatTemplate
-    from eaglecpp.options.declared import SamplingOptions
-    from eaglecpp.options.strategy import Strategy
-
+from eaglecpp.chat.template import ChatTemplate
+from eaglecpp.options.declared import SamplingOptions
+from eaglecpp.options.strategy import Strategy
 
 class ModelKeywords(TypedDict, total=False):
     """Options for loading the target."""
@@ -47,7 +43,6 @@ class ModelKeywords(TypedDict, total=False):
     prompt_cache: str
     prompt_cache_bytes: str
 
-
 class DraftKeywords(TypedDict, total=False):
     """Where the drafter runs, and the limits of drafting."""
 
@@ -60,7 +55,6 @@ class DraftKeywords(TypedDict, total=False):
     learn: bool
     exact: Literal["auto", "on", "off"]
     planner_cache: bool
-
 
 class SamplingKeywords(TypedDict, total=False):
     """One generation: when it stops and how tokens are chosen."""
@@ -100,10 +94,8 @@ class SamplingKeywords(TypedDict, total=False):
     think_budget: int
     n_probs: int
 
-
 class OpenKeywords(ModelKeywords, DraftKeywords, SamplingKeywords, total=False):
     """Keyword arguments of `Engine.open(...)`; sampling options are defaults for each generation."""
-
 
 class GenerateKeywords(SamplingKeywords, total=False):
     """Keyword arguments of `Session.stream`, which documents them."""
@@ -119,7 +111,6 @@ class GenerateKeywords(SamplingKeywords, total=False):
     stop_when: Callable[[list[int]], bool] | None
     utf8_errors: str
     log_plan: bool
-
 
 class ChatKeywords(GenerateKeywords, total=False):
     """Keyword arguments of `Session.chat`, which documents them."""
