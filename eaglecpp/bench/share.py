@@ -9,13 +9,13 @@ from datetime import datetime
 from importlib import metadata
 from typing import Any
 
-from eaglecpp.bench.strategies import Measured
+from eaglecpp.bench.strategies import Speeds
 from eaglecpp.engine.engine import Engine
 from eaglecpp.options import TEXT
 from eaglecpp.store.facts import read_facts
 
 
-def shared_block(engine: Engine, measured: Sequence[Measured], machine: Mapping[str, Any]) -> str:
+def shared_block(engine: Engine, measured: Sequence[Speeds], machine: Mapping[str, Any]) -> str:
     """Returns a table for docs/hardware.toml. machine: the result of `eaglecpp.cli.doctor.native_facts`."""
     target, drafter = read_facts([engine.target_path]), engine.draft_info
     devices = [one for one in machine["devices"] if one["kind"] != "cpu"]

@@ -46,7 +46,7 @@ _NOISE = 1.05  # maximum ratio of speed to tokens per round; a higher ratio mean
 
 
 @dataclass(frozen=True)
-class Measured:
+class Speeds:
     """Measurement of one strategy at one temperature, as medians over all answers.
 
     ms:        milliseconds per token
@@ -88,7 +88,7 @@ def measure(
     others: Mapping[str, Engine] | None = None,
     progress: Callable[[str], None] = lambda text: None,
     **options: Any,
-) -> list[Measured]:
+) -> list[Speeds]:
     """Measures strategies by decoding for `seconds`, but at least one prompt with every strategy and
     temperature.
 
@@ -203,7 +203,7 @@ def ms_per_token(stats: Timings) -> float:
     return stats.predicted_ms / max(stats.predicted_n - 1, 1)
 
 
-def _measured(strategy: str, temperature: float, answers: list[Timings], plain: list[Timings]) -> Measured:
+def _measured(strategy: str, temperature: float, answers: list[Timings], plain: list[Timings]) -> Speeds:
     pairs = list(zip(answers, plain, strict=True))
     # both answers of a pair have the same text, so either both are long enough or neither is
     pairs = [pair for pair in pairs if pair[1].predicted_n >= _N_COUNTS] or pairs
@@ -212,7 +212,7 @@ def _measured(strategy: str, temperature: float, answers: list[Timings], plain: 
     ratio = statistics.median(ratios) if ratios else 0.0
     total = sum((own for own, _ in pairs[1:]), pairs[0][0])
     low, high = quartiles([one for _, one in ms])
-    return Measured(
+    return Speeds(
         strategy,
         temperature,
         statistics.median(own for own, _ in ms),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglecpp._extension import core
 from eaglecpp.bench.llama_plain import LlamaPlain, llama_plain
-from eaglecpp.bench.strategies import Measured, measure, plan_report, point_at
+from eaglecpp.bench.strategies import Speeds, measure, plan_report, point_at
 from eaglecpp.engine.gains import Gain
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
     return Verdict(n_rows, row_cost=verify / plain, most=most, tokens=tokens, speed=speed)
 
 
-def keep(engine: Engine, measured: Sequence[Measured], kernels: float | None = None) -> bool:
+def keep(engine: Engine, measured: Sequence[Speeds], kernels: float | None = None) -> bool:
     """Replaces the recorded speed-ups by a measurement of plain decoding and of the strategy `auto`. If the
     measurement is not steady, returns False and keeps the old speed-ups. measured: measurements of one
     engine.

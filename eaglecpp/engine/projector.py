@@ -31,7 +31,7 @@ _MAX_S = 600.0  # maximum seconds for one image
 
 
 @dataclass(frozen=True)
-class Chunk:
+class InputChunk:
     """A piece of a prompt: tokens, or `n` embeddings of an image. image: mark of the image, "" for tokens;
     part: index among the pieces into which llama.cpp cuts the image; whole, columns: as in
     `NativeEngine.add_image`.
@@ -72,7 +72,7 @@ class Projector:
         }  # fmt: skip
         self._open()
 
-    def read(self, parts: Sequence[str], images: Mapping[str, bytes], *, add_bos: bool) -> list[Chunk]:
+    def read(self, parts: Sequence[str], images: Mapping[str, bytes], *, add_bos: bool) -> list[InputChunk]:
         """Splits a prompt into chunks without decoding images. parts: result of `split_at_images`; images:
         files by their mark. Raises InvalidValueError for an unsupported image.
         """
@@ -81,7 +81,7 @@ class Projector:
             "text": self._marker.join(parts[::2]), "add_special": add_bos, "images": marks,
             "sizes": check_together(images[mark] for mark in set(marks)),
         })  # fmt: skip
-        chunks = [Chunk(**chunk) for chunk in reply["chunks"]]
+        chunks = [InputChunk(**chunk) for chunk in reply["chunks"]]
         if any(min(chunk.tokens, default=0) < 0 for chunk in chunks):
             raise UnsupportedError(
                 f"{self.path} needs tokens around images that this model's vocabulary lacks"
@@ -90,7 +90,7 @@ class Projector:
             raise UnsupportedError(f"{self.path} numbers image positions in an unsupported way")
         return chunks
 
-    def tokens(self, chunks: Sequence[Chunk], images: Mapping[str, bytes]) -> list[int]:
+    def tokens(self, chunks: Sequence[InputChunk], images: Mapping[str, bytes]) -> list[int]:
         """Returns the ids of the chunks. Equal images have equal ids and are encoded once. Raises
         InvalidValueError for an image that cannot be decoded.
         """
@@ -115,7 +115,7 @@ class Projector:
             with contextlib.suppress(OSError), process:
                 process.kill()
 
-    def _rows(self, chunk: Chunk, data: bytes) -> Sequence[int]:
+    def _rows(self, chunk: InputChunk, data: bytes) -> Sequence[int]:
         """Returns the ids of an image's embeddings. Raises CancelledError if no client waits for them any
         more.
         """

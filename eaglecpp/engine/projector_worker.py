@@ -6,7 +6,7 @@ outside the engine's process (`eaglecpp.engine.projector`), which exchanges mess
 a length, then a MessagePack object.
 
 * first {mmproj, target, marker, n_threads, gpu}: {}. Only the target's metadata is read.
-* {text, add_special, sizes, images}: {chunks}, in order, each as `eaglecpp.engine.projector.Chunk`, with
+* {text, add_special, sizes, images}: {chunks}, in order, each as `eaglecpp.engine.projector.InputChunk`, with
 `_columns`. sizes: width and height of each image, by id; images: the id for each marker in the text. No image
 is decoded for this.
 * {image, data, part}: {width, rows}, in float32.

@@ -37,7 +37,7 @@ GREETING_S = 5.0
 IDLE_S, PROBE_S, PROBES = 10, 5, 3
 
 
-class Command(IntEnum):
+class RpcCmd(IntEnum):
     """ggml's RPC commands that have an answer, and further commands that matter here."""
 
     ALLOC_BUFFER = 0
@@ -55,9 +55,9 @@ class Command(IntEnum):
 
 # bytes of an answer; the last number of a GET_TENSOR request is the length of its answer
 ANSWER_BYTES: dict[int, int] = {
-    Command.ALLOC_BUFFER: 16, Command.GET_ALIGNMENT: 8, Command.GET_MAX_SIZE: 8, Command.BUFFER_GET_BASE: 8,
-    Command.SET_TENSOR_HASH: 1, Command.COPY_TENSOR: 1, Command.GET_DEVICE_MEMORY: 16,
-    Command.GET_ALLOC_SIZE: 8, Command.HELLO: 28, Command.DEVICE_COUNT: 4,
+    RpcCmd.ALLOC_BUFFER: 16, RpcCmd.GET_ALIGNMENT: 8, RpcCmd.GET_MAX_SIZE: 8, RpcCmd.BUFFER_GET_BASE: 8,
+    RpcCmd.SET_TENSOR_HASH: 1, RpcCmd.COPY_TENSOR: 1, RpcCmd.GET_DEVICE_MEMORY: 16,
+    RpcCmd.GET_ALLOC_SIZE: 8, RpcCmd.HELLO: 28, RpcCmd.DEVICE_COUNT: 4,
 }  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def greet(address: tuple[str, int]) -> str:
     except OSError as error:
         return f"cannot be reached: {error.strerror or error}. Is llama.cpp's rpc-server running there?"
     theirs = answer[8:11]
-    if len(answer) < 36 or answer[:8] != ANSWER_BYTES[Command.HELLO].to_bytes(8, "little"):
+    if len(answer) < 36 or answer[:8] != ANSWER_BYTES[RpcCmd.HELLO].to_bytes(8, "little"):
         return "the program at this address is not llama.cpp's rpc-server"
     if theirs[0] != GREETING[0] or theirs[1] > GREETING[1]:
         found, expected = (".".join(map(str, version)) for version in (theirs, GREETING))
@@ -153,9 +153,9 @@ class Connection(socketserver.StreamRequestHandler):
             left -= len(data)
             last = (last + data)[-8:]
             # The server's capabilities are replaced by zeros, so that ggml uses no other transport.
-            self._send(bytes(len(data)) if command == Command.HELLO else data)
+            self._send(bytes(len(data)) if command == RpcCmd.HELLO else data)
         left = (
-            int.from_bytes(last, "little") if command == Command.GET_TENSOR else ANSWER_BYTES.get(command, -1)
+            int.from_bytes(last, "little") if command == RpcCmd.GET_TENSOR else ANSWER_BYTES.get(command, -1)
         )
         if left < 0:
             return
@@ -165,7 +165,7 @@ class Connection(socketserver.StreamRequestHandler):
         self.wfile.write(size)
         while left:
             part = self._receive(min(left, CHUNK))
-            if command == Command.HELLO and not self.far:
+            if command == RpcCmd.HELLO and not self.far:
                 part = GREETING.ljust(len(part), b"\0")
             self.wfile.write(part)
             left -= len(part)

@@ -113,5 +113,5 @@ def test_the_commands_of_rpc_have_their_numbers() -> None:
     ]
     (enum,) = re.findall(r"enum rpc_cmd \{(.*?)\};", theirs("ggml/src/ggml-rpc/ggml-rpc.cpp"), re.S)
     numbers = {name.lower(): i for i, name in enumerate(re.findall(r"RPC_CMD_(\w+)", enum))}
-    for command in rpc_relay.Command:
+    for command in rpc_relay.RpcCmd:
         assert numbers[command.name.lower()] == command, command

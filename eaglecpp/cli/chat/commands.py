@@ -29,8 +29,7 @@ from eaglecpp.data_dir import data_dir, expanded
 from eaglecpp.errors import EagleError, InvalidValueError, UnsupportedError
 from eaglecpp.files import read_limited
 from eaglecpp.human import human_bytes, nearest
-from eaglecpp.modelfile import Command as Line
-from eaglecpp.modelfile import Modelfile, ModelName
+from eaglecpp.modelfile import Command, Modelfile, ModelName
 from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, parse_value
 from eaglecpp.options import Strategy
 from eaglecpp.store.describe import for_both, parameter_text
@@ -42,7 +41,7 @@ Run = Callable[[Chat, str], Any]
 
 
 @dataclass(frozen=True)
-class Command:
+class SlashCommand:
     """A slash command. run: takes the chat and the text after the command's name; returns False to end the
     chat
     usage: arguments after the name; `<...>` is required, `[...]` optional
@@ -53,13 +52,13 @@ class Command:
     usage: str = ""
 
 
-COMMANDS: dict[str, Command] = {}
+COMMANDS: dict[str, SlashCommand] = {}
 """Commands by name, of one or two words."""
 
 
 def _command(name: str, help_text: str, usage: str = "") -> Callable[[Run], Run]:
     def add(run: Run) -> Run:
-        COMMANDS[name] = Command(run, help_text, usage)
+        COMMANDS[name] = SlashCommand(run, help_text, usage)
         return run
 
     return add
@@ -217,7 +216,7 @@ for _name, _part, _field, _value, _help_text in (
     ("quiet", "settings", "figures", "none", "Show no statistics"),
 ):
     _run = partial(_switch, name=_name, part=_part, field=_field, value=_value)
-    COMMANDS[f"/set {_name}"] = Command(_run, _help_text)
+    COMMANDS[f"/set {_name}"] = SlashCommand(_run, _help_text)
 
 
 @_command("/strategy", "Show or set how to draft", "[auto|off|...]")
@@ -243,11 +242,11 @@ def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
     """
     source, model = chat.model.source, chat.model
     adds = to_save and source.name is not None
-    base = Modelfile(from_=(Line("model", source.reference),)) if adds else source.modelfile
+    base = Modelfile(from_=(Command("model", source.reference),)) if adds else source.modelfile
     draft = base.draft
     if source.draft is not None and not draft and (source.draft_asked or not adds):
-        draft = (Line("draft", str(source.draft)),)
-    strategy = (Line("strategy", model.strategy_set),) if model.strategy_set else ()
+        draft = (Command("draft", str(source.draft)),)
+    strategy = (Command("strategy", model.strategy_set),) if model.strategy_set else ()
     messages = (*chat.conversation.examples, *chat.conversation.messages)
     return replace(
         base,
@@ -309,7 +308,7 @@ _FACTS: dict[str, tuple[Callable[[Chat], str], str]] = {
     "template": (_template, "The chat template, and why it was chosen"),
 }
 for _name, (_tell, _help_text) in _FACTS.items():
-    COMMANDS[f"/show {_name}"] = Command(partial(_show, tell=_tell), _help_text)
+    COMMANDS[f"/show {_name}"] = SlashCommand(partial(_show, tell=_tell), _help_text)
 
 
 # Models and chats
