@@ -48,7 +48,6 @@ class _Turn(msgspec.Struct):
 class StoredModel:
     """One model of a store.
 
-    path:      the manifest file
     root:      folder of the store
     owner:     "" for our store, else the program that manages the store; other stores are read-only
     find_blob: function that returns the file of a layer, after checking its size; raises StoreError
@@ -60,7 +59,6 @@ class StoredModel:
 
     name: ModelName
     manifest: Manifest
-    path: Path
     root: Path
     owner: str
     find_blob: Callable[[Layer], Path] = field(repr=False, compare=False)

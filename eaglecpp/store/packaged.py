@@ -87,4 +87,4 @@ def file_model(
     manifest, target = Manifest(tuple(layers)), next(iter(files.values()))[1]
     data, mtime = manifest.to_bytes(), target.stat().st_mtime
     find_blob = lambda layer: files[layer.digest][1]  # noqa: E731
-    return StoredModel(name, manifest, target, target.parent, "pip", find_blob, data, mtime, config)
+    return StoredModel(name, manifest, target.parent, "pip", find_blob, data, mtime, config)

@@ -89,7 +89,7 @@ class Store:
         manifest = Manifest.from_bytes(data, str(path), None if self.own else read_blob)
         find_blob = partial(self._blob_of, name, mtime)
         owner = "" if self.own else "Ollama"
-        return StoredModel(name, manifest, path, self.root, owner, find_blob, data, mtime)
+        return StoredModel(name, manifest, self.root, owner, find_blob, data, mtime)
 
     def _blob_of(self, name: ModelName, written: float, layer: Layer) -> Path:
         """Returns a layer's file after checking its size. If a blob is also a user's file and was modified

@@ -65,7 +65,7 @@ def test_any_content_is_a_value_or_refused(kind: str, value: Any, tmp_path: Path
     media_type = {"pragmas": PRAGMAS, "config": CONFIG}.get(kind, IMAGE + kind)
     layer = Layer(media_type, DIGEST, 1)
     manifest = Manifest((), layer) if kind == "config" else Manifest((layer,))
-    model = StoredModel(ModelName.parse("m"), manifest, blob, tmp_path, "", lambda layer: blob, b"", 0.0)
+    model = StoredModel(ModelName.parse("m"), manifest, tmp_path, "", lambda layer: blob, b"", 0.0)
     try:
         modelfile = model.modelfile()
     except EagleError:

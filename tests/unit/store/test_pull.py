@@ -53,7 +53,8 @@ def test_a_model_of_the_hub(models: HubServer, stores: Stores, tiny: Tiny, root:
     steps: list[Status] = []
     model = fetch(stores, f"hf.co/{REPO}:Q4_K_M", report=steps.append)
     assert str(model.name) == f"hf.co/{REPO}:Q4_K_M"
-    assert model.path == root / "manifests" / "hf.co" / "user" / "tiny-GGUF" / "Q4_K_M"
+    written = root / "manifests" / "hf.co" / "user" / "tiny-GGUF" / "Q4_K_M"
+    assert model.data == written.read_bytes()
     resolved = find_target(f"hf.co/{REPO}:q4_k_m")
     assert resolved.target.read_bytes() == tiny.target.read_bytes()
     assert resolved.modelfile.template == "<{{ .Prompt }}>"
@@ -305,5 +306,5 @@ def test_a_publishers_drafter_comes_first_unless_another_is_named(
     for asked, expected in ((None, [theirs]), ("none", []), (str(tiny.draft), [mine]), (None, [theirs])):
         model = fetch(stores, f"http://{registry.host}/library/tiny:1b", insecure=True, draft=asked)
         assert [file.read_bytes() for file in model.files("draft")] == expected
-        assert (model.path.read_bytes() == registry.manifests["library/tiny:1b"]) == (asked is None)
+        assert (model.data == registry.manifests["library/tiny:1b"]) == (asked is None)
         assert store_problems(root) == []

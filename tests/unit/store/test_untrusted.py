@@ -104,7 +104,7 @@ def test_untrusted_settings_are_not_trusted_because_they_equal_the_users(
     name = ModelName.parse(f"{hub.host}/library/evil:1")
 
     mine = make_model(stores, text, "mine")
-    manifest = json.loads(mine.path.read_bytes())
+    manifest = json.loads(mine.data)
     if is_list:
         listed = [{"runner": "llamacpp", **manifest}]
         manifest |= {"mediaType": "application/vnd.ollama.manifest.list.v2+json", "manifests": listed}
