@@ -5,8 +5,7 @@
 an EAGLE checkpoint. A random drafter never guesses right, and training one takes too long for a test, so the
 pair is built by hand: the target's residual stream is mostly its token embedding, and the drafter's one layer
 attends to itself and copies its input embedding, so that both heads see nearly the same vector. `mixing` sets
-the difference. Run as a script to write a pair: `python tests/helpers/tiny.py DIRECTORY
-[eagle1|eagle3|eagle31|deepspec]`.
+the difference. Run as a script to write a pair: `python tests/helpers/tiny.py DIRECTORY [eagle3|eagle31]`.
 """
 
 from __future__ import annotations
@@ -361,90 +360,13 @@ def copying_drafter(target: TinyTarget, layers: list[int], plain: list[int]) -> 
     return {name: np.asarray(value, np.float32) for name, value in weights.items()}
 
 
-def fusing_drafter(target: TinyTarget) -> Weights:
-    """Returns an EAGLE-1 layer that predicts `target`, under SafeAILab's names: fc passes on the embedding
-    with the weights of the target's final norm, and the rest of the layer changes little.
-    """
-    spec, rng = target.spec, np.random.default_rng(target.spec.seed + 2000)
-    width, inner, n_ff = spec.n_embd, spec.n_heads * spec.head_dim, 2 * spec.n_embd
-    n_kv = spec.n_kv_heads * spec.head_dim
-
-    def noise(rows: int, columns: int, std: float) -> Array:
-        return rng.normal(0.0, std * columns**-0.5, (rows, columns)).astype(np.float32)
-
-    passed = np.diag(target.weights["model.norm.weight"])
-    return {
-        "fc.weight": np.concatenate([passed, noise(width, width, 0.1)], axis=1),
-        "fc.bias": rng.normal(0.0, 0.02, width).astype(np.float32),
-        "layers.0.self_attn.q_proj.weight": noise(inner, width, 1.3),
-        "layers.0.self_attn.k_proj.weight": noise(n_kv, width, 1.3),
-        "layers.0.self_attn.v_proj.weight": noise(n_kv, width, 1.0),
-        "layers.0.self_attn.o_proj.weight": noise(width, inner, 0.2),
-        "layers.0.post_attention_layernorm.weight": np.ones(width, np.float32),
-        "layers.0.mlp.gate_proj.weight": noise(n_ff, width, 1.0),
-        "layers.0.mlp.up_proj.weight": noise(n_ff, width, 1.0),
-        "layers.0.mlp.down_proj.weight": noise(width, n_ff, 0.2),
-        "embed_tokens.weight": target.weights["model.embed_tokens.weight"],
-    }
-
-
-def make_eagle1(directory: Path, target: TinyTarget) -> Pair:
-    """Writes an EAGLE-1 drafter for a target as SafeAILab does: one `pytorch_model.bin`, without a head."""
-    import torch
-
-    spec = target.spec
-    path = directory / "draft-eagle1"
-    config = spec.config(target.n_vocab) | {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "num_hidden_layers": 1,
-        "intermediate_size": 2 * spec.n_embd,
-        "bias": True,
-    }
-    path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    tensors = {name: torch.from_numpy(np.array(value)) for name, value in fusing_drafter(target).items()}
-    torch.save(tensors, path / "pytorch_model.bin")
-    return Pair(target, path, [spec.n_layers + 1])
-
-
-def make_deepspec(directory: Path, target: TinyTarget) -> Pair:
-    """Writes a drafter as DeepSpec does: five features, q/k norms, the target's vocabulary and tables."""
-    spec = target.spec
-    layers = [2, 3, 4, 5, 7]
-    layer = copying_drafter(target, layers, list(range(target.n_vocab)))
-    weights = {name.replace("midlayer.", "layers.0."): value for name, value in layer.items()}
-    rng = np.random.default_rng(spec.seed + 3000)
-    for x in "qk":
-        scale = 2.5 + rng.normal(0.0, 0.2, spec.head_dim)  # attention becomes as sharp as without norms
-        weights[f"layers.0.self_attn.{x}_norm.weight"] = scale.astype(np.float32)
-    weights["embed_tokens.weight"] = target.weights["model.embed_tokens.weight"]
-    config = spec.config(target.n_vocab) | {
-        "architectures": ["Qwen3Eagle3Model"],
-        "model_type": "qwen3",
-        "num_hidden_layers": 1,
-        "num_target_layers": spec.n_layers,
-        "intermediate_size": 2 * spec.n_embd,
-        "layer_types": ["full_attention"],
-        "use_sliding_window": False,
-        "target_layer_ids": [k - 1 for k in layers],
-        "ttt_length": 7,
-        "step_loss_decay": 0.8,
-        "rope_theta": None,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-    }
-    return Pair(target, write_files(directory / "draft-deepspec", config, weights), layers)
-
-
 def make_pair(
     directory: Path, kind: str = "eagle3", spec: TargetSpec | None = None, dtype: str = "F32"
 ) -> Pair:
-    """Writes a target and a drafter checkpoint for it: `eagle1`, `eagle3`, `eagle31` with `fc_norm` and
-    `norm_output`, or `deepspec`.
+    """Writes a target and a drafter checkpoint for it: `eagle3`, or `eagle31` with `fc_norm` and
+    `norm_output`.
     """
     target = make_target(directory, spec, dtype)
-    if kind in ("eagle1", "deepspec"):
-        return (make_eagle1 if kind == "eagle1" else make_deepspec)(directory, target)
     return make_eagle3(directory / f"draft-{kind}", target, new=kind == "eagle31")
 
 
