@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tiny targets with unusual caches, each with a drafter that predicts it: a sliding window (`gemma3`), a
 recurrent state next to attention (`lfm2`), states that llama.cpp cannot rewind (`mamba`; next to attention
-`granitehybrid`), latent attention (`deepseek2`), and a mixture of experts (`qwen3moe`). Also two targets with
+`granitehybrid`), and latent attention with a mixture of experts (`deepseek2`). Also two targets with
 a head for further tokens (`glm4moe`, `qwen35`).
 
 The weights are variations of those of `helpers.tiny.make_pair`: the residual stream stays mostly the token
@@ -35,30 +35,11 @@ from helpers.tiny import (
 from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
 WINDOW = 13
-N_EXPERTS = 8
 # the layers of the hybrid target with attention; its other layers are short convolutions
 _ATTENTION_LAYERS = (1, 4, 6)
 _L_CACHE = 3
 _CONV, _STATE, _RANK, _N_SSM_HEADS = 4, 8, 4, 4  # sizes of the recurrent targets
 _N_EXPERTS, _N_USED, _N_EXPERT_FF = 4, 2, 32  # sizes of the experts of the target with latent attention
-LATENT_CONFIG: dict[str, Any] = {
-    "num_attention_heads": 4,
-    "q_lora_rank": 48,
-    "kv_lora_rank": 32,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 16,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "rope_scaling": {
-        "type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 512,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-    },
-}
-"""Sizes of `deepseek2`, by Hugging Face's names."""
 
 
 def make_windowed(directory: Path) -> Models:
@@ -111,105 +92,42 @@ def make_latent(directory: Path, *, chat_template: bool = False) -> Models:
     """Writes a `deepseek2` target (the architecture of Kimi K2): latent attention, yarn, and experts from
     block 1 on. The drafter is a Llama layer.
     """
-    spec, c = TargetSpec(arch="deepseek2", chat_template=chat_template), LATENT_CONFIG
-    cached = c["kv_lora_rank"] + c["qk_rope_head_dim"], c["kv_lora_rank"]
-
-    n_key = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
-    yarn = c["rope_scaling"]
-    keys: dict[str, Any] = {"attention.head_count_kv": 1, "rope.dimension_count": c["qk_rope_head_dim"]}
-    keys |= {f"attention.{name}": c[name] for name in ("q_lora_rank", "kv_lora_rank")}
-    keys |= {"attention.key_length_mla": n_key, "attention.value_length_mla": c["v_head_dim"]}
-    keys |= {"rope.scaling.type": "yarn", "rope.scaling.factor": yarn["factor"]}
-    keys |= {"rope.scaling.original_context_length": yarn["original_max_position_embeddings"]}
-    keys |= {"rope.scaling.yarn_log_multiplier": 0.1 * yarn["mscale_all_dim"]}
+    spec = TargetSpec(arch="deepseek2", chat_template=chat_template)
+    q_rank, kv_rank, nope, n_rotated, n_value = 48, 32, 16, 8, 16
+    keys: dict[str, Any] = {"attention.head_count_kv": 1, "rope.dimension_count": n_rotated}
+    keys |= {"attention.q_lora_rank": q_rank, "attention.kv_lora_rank": kv_rank}
+    keys |= {"attention.key_length_mla": nope + n_rotated, "attention.value_length_mla": n_value}
+    keys |= {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+    keys |= {"rope.scaling.original_context_length": 512, "rope.scaling.yarn_log_multiplier": 0.1}
     keys |= _expert_keys(1) | {"expert_gating_func": int(gguf.ExpertGatingFuncType.SOFTMAX)}
 
     def tensors(weights: Weights) -> Weights:
-        out = {n: v for n, v in gguf_tensors(spec, weights).items() if "attn_" not in n or "norm" in n}
-        return {n: v for n, v in out.items() if ".ffn_" not in n or "norm" in n} | _latent_tensors(spec)
-
-    return _make(directory, spec, keys, tensors, cached)
-
-
-def latent_weights(spec: TargetSpec) -> Weights:
-    """Returns the weights of `make_latent`'s blocks under Hugging Face's names, experts stacked."""
-    rng, c, width = np.random.default_rng(spec.seed + 9), LATENT_CONFIG, spec.n_embd
-    n_heads, nope, value = c["num_attention_heads"], c["qk_nope_head_dim"], c["v_head_dim"]
-    added = spec.mixing / spec.n_layers**0.5
-    w: Weights = {}
-
-    def matrix(name: str, *shape: int, size: float = 1.0) -> None:
-        w[name] = rng.normal(0.0, size * shape[-1] ** -0.5, shape).astype(np.float32)
-
-    for i in range(spec.n_layers):
-        name = f"layers.{i}.self_attn"
-        matrix(f"{name}.q_a_proj.weight", c["q_lora_rank"], width)
-        matrix(
-            f"{name}.q_b_proj.weight", n_heads * (nope + c["qk_rope_head_dim"]), c["q_lora_rank"], size=1.3
-        )
-        matrix(
-            f"{name}.kv_a_proj_with_mqa.weight", c["kv_lora_rank"] + c["qk_rope_head_dim"], width, size=1.3
-        )
-        matrix(f"{name}.kv_b_proj.weight", n_heads * (nope + value), c["kv_lora_rank"])
-        matrix(f"{name}.o_proj.weight", width, n_heads * value, size=2.0 * added)
-        for norm, n in (("q_a_layernorm", c["q_lora_rank"]), ("kv_a_layernorm", c["kv_lora_rank"])):
-            w[f"{name}.{norm}.weight"] = (1.0 + rng.normal(0.0, 0.1, n)).astype(np.float32)
-        name, inner = f"layers.{i}.mlp", spec.n_ff if i == 0 else _N_EXPERT_FF
-        kinds: dict[str, tuple[int, ...]] = (
-            {"": ()} if i == 0 else {"experts.": (_N_EXPERTS,), "shared_experts.": ()}
-        )
-        if i > 0:
-            matrix(f"{name}.gate.weight", _N_EXPERTS, width, size=2.0)
-        for kind, n in kinds.items():
-            matrix(f"{name}.{kind}gate_proj.weight", *n, inner, width, size=1.5)
-            matrix(f"{name}.{kind}up_proj.weight", *n, inner, width, size=1.5)
-            matrix(f"{name}.{kind}down_proj.weight", *n, width, inner, size=added)
-    return w
-
-
-def _latent_tensors(spec: TargetSpec) -> Weights:
-    """Returns `latent_weights` in the layout of llama.cpp's converter."""
-    c, out = LATENT_CONFIG, {}
-    roles = {"q_a_proj": "q_a", "q_a_layernorm": "q_a_norm", "q_b_proj": "q_b", "o_proj": "output"}
-    roles |= {"kv_a_proj_with_mqa": "kv_a_mqa", "kv_a_layernorm": "kv_a_norm"}
-    for name, value in latent_weights(spec).items():
-        _, layer, part, role, *more = name.split(".")
-        if role == "kv_b_proj":
-            heads = value.reshape(c["num_attention_heads"], -1, c["kv_lora_rank"])
-            out[f"blk.{layer}.attn_k_b.weight"] = heads[:, : c["qk_nope_head_dim"]].swapaxes(1, 2)
-            out[f"blk.{layer}.attn_v_b.weight"] = heads[:, c["qk_nope_head_dim"] :]
-        elif part == "self_attn":
-            out[f"blk.{layer}.attn_{roles[role]}.weight"] = value
-        elif role == "gate":
-            out[f"blk.{layer}.ffn_gate_inp.weight"] = value
-        else:
-            suffix = {"experts": "_exps", "shared_experts": "_shexp"}.get(role, "")
-            projection = (more[0] if suffix else role).removesuffix("_proj")
-            out[f"blk.{layer}.ffn_{projection}{suffix}.weight"] = value
-    return out
-
-
-def make_mixture(directory: Path) -> Models:
-    """Writes a `qwen3moe` target: two of eight experts per token in every layer."""
-    spec = TargetSpec(arch="qwen3moe")
-
-    keys = {"attention.head_count_kv": spec.n_kv_heads, "expert_count": N_EXPERTS, "expert_used_count": 2}
-    keys |= {"expert_feed_forward_length": spec.n_ff}
-
-    def tensors(weights: Weights) -> Weights:
-        rng, width = np.random.default_rng(spec.seed + 9), spec.n_embd
-        out = gguf_tensors(spec, weights)
+        rng, width, n_heads = np.random.default_rng(spec.seed + 9), spec.n_embd, spec.n_heads
+        added = spec.mixing / spec.n_layers**0.5
+        plain = gguf_tensors(spec, weights)
+        out = {name: value for name, value in plain.items() if "blk." not in name or "norm" in name}
         for i in range(spec.n_layers):
-            out |= _unit_norms(i, spec.head_dim)
-            router = rng.normal(0.0, 2.0 / width**0.5, (N_EXPERTS, width))
-            out[f"blk.{i}.ffn_gate_inp.weight"] = router.astype(np.float32)
-            for role in ("gate", "up", "down"):
-                one = out.pop(f"blk.{i}.ffn_{role}.weight")
-                experts = [one * rng.choice([-1.0, 1.0], one.shape) for _ in range(N_EXPERTS)]
-                out[f"blk.{i}.ffn_{role}_exps.weight"] = np.stack(experts).astype(np.float32)
+            sizes: dict[str, tuple[float, tuple[int, ...]]] = {
+                "attn_q_a": (1.0, (q_rank, width)),
+                "attn_q_b": (1.3, (n_heads * (nope + n_rotated), q_rank)),
+                "attn_kv_a_mqa": (1.3, (kv_rank + n_rotated, width)),
+                "attn_k_b": (1.0, (n_heads, kv_rank, nope)),
+                "attn_v_b": (1.0, (n_heads, n_value, kv_rank)),
+                "attn_output": (2.0 * added, (width, n_heads * n_value)),
+            }
+            inner = _N_EXPERT_FF if i else spec.n_ff
+            for kind, n in (("_exps", (_N_EXPERTS,)), ("_shexp", ())) if i else (("", ()),):
+                sizes |= {f"ffn_{x}{kind}": (1.5, (*n, inner, width)) for x in ("gate", "up")}
+                sizes[f"ffn_down{kind}"] = (added, (*n, width, inner))
+            if i:
+                sizes["ffn_gate_inp"] = (2.0, (_N_EXPERTS, width))
+            rows = [(f"{x}.weight", shape, size / shape[-1] ** 0.5) for x, (size, shape) in sizes.items()]
+            out |= _random(rng, f"blk.{i}.", rows)
+            for norm, n in (("q_a_norm", q_rank), ("kv_a_norm", kv_rank)):
+                out[f"blk.{i}.attn_{norm}.weight"] = np.ones(n, np.float32)
         return out
 
-    return _make(directory, spec, keys, tensors)
+    return _make(directory, spec, keys, tensors, (kv_rank + n_rotated, kv_rank))
 
 
 def make_seeing(directory: Path, arch: str) -> Models:

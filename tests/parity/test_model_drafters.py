@@ -15,7 +15,7 @@ import eaglecpp
 from eaglecpp.errors import MismatchError, UnsupportedError
 from helpers.stores import rename_token
 from helpers.tiny import make_target, prompt_ids
-from helpers.tiny_arch import make_head_file, make_mixture, make_with_assistant, make_with_head
+from helpers.tiny_arch import make_head_file, make_latent, make_with_assistant, make_with_head
 
 CHAIN = "chain:3"
 STRATEGIES = ("auto", "chain:1", CHAIN, "tree:k=2,depth=3,nodes=6", "tree:k=8,depth=4,nodes=24")
@@ -186,7 +186,7 @@ def test_a_vocabulary_with_one_other_token_is_refused(small: Family, tmp_path: P
 
 
 def test_a_target_without_heads_is_refused(small: Family, tmp_path: Path) -> None:
-    mixture = make_mixture(tmp_path).target
+    mixture = make_latent(tmp_path).target
     for target, draft in ((small.target, small.target), (mixture, "mtp")):
         match = rf"{target.name}: .*no heads for further tokens \(MTP\)"
         with pytest.raises(UnsupportedError, match=match):

@@ -7,14 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from eaglecpp.lowlevel import EngineOptions, Target
-from helpers.reference.latent_target import LatentTarget
 from helpers.reference.target import Target as ReferenceTarget
-from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids, target_weights
-from helpers.tiny_arch import LATENT_CONFIG, latent_weights, make_latent
-from helpers.tiny_tokenizer import tiny_tokenizer
+from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids
 
 from .conftest import exact_options
 
@@ -39,17 +35,6 @@ def cut_target(path: Path, n_ubatch: int, layers: list[int]) -> Target:
     return it
 
 
-def latent_reference(layers: list[int]) -> LatentTarget:
-    spec = TargetSpec(arch="deepseek2")
-    weights = {
-        name.removeprefix("model."): value
-        for name, value in target_weights(spec, tiny_tokenizer()).items()
-        if ".self_attn." not in name and ".mlp." not in name
-    }
-    tensors = {name: torch.from_numpy(value) for name, value in (weights | latent_weights(spec)).items()}
-    return LatentTarget(LATENT_CONFIG, tensors, 2, layers)
-
-
 # libllama returns layer inputs of llama and qwen3; those of other architectures can only be read through
 # cb_eval
 @pytest.mark.parametrize(
@@ -58,8 +43,7 @@ def latent_reference(layers: list[int]) -> LatentTarget:
         ("llama", "layer_inp", LAYERS),
         ("qwen3", "layer_inp", LAYERS),
         ("qwen2", "cb_eval", LAYERS),
-        ("deepseek2", "cb_eval", LAYERS),
-        ("deepseek2", "cb_eval", [8]),  # the last boundary
+        ("qwen2", "cb_eval", [8]),  # the last boundary
     ],
 )
 @pytest.mark.parametrize("n_ubatch", [16, 512])
@@ -71,15 +55,10 @@ def test_features_and_logits_equal_the_reference(
     """
     tokens = prompt_ids(N_TOKENS)
     others = [k - 1 for k in layers]
-    if arch == "deepseek2":
-        path = make_latent(tmp_path).target
-        references = [latent_reference(ids).forward(tokens) for ids in (layers, others)]
-    else:
-        target = make_target(tmp_path, TargetSpec.of(arch))
-        path = target.gguf
-        references = [ReferenceTarget(target.directory, ids).forward(tokens) for ids in (layers, others)]
+    target = make_target(tmp_path, TargetSpec.of(arch))
+    references = [ReferenceTarget(target.directory, ids).forward(tokens) for ids in (layers, others)]
     (expected, expected_logits), (shifted, _) = references
-    it = cut_target(path, n_ubatch, layers)
+    it = cut_target(target.gguf, n_ubatch, layers)
     assert it.taps == taps
     features, _ = it.forward(tokens, want_logits=False)  # in one batch
     features_of_rounds, logits = it.forward(tokens)  # a batch has at most as many rows with logits as a round
