@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from helpers.script import run_script
 from helpers.sparse import N_VOCAB, WIDTH, write_block_drafter, write_drafter, write_target
 
 from .conftest import Counts
@@ -137,14 +136,8 @@ def run(program: str, target: Path, draft: Path, *arguments: str) -> dict[str, A
     """Runs a program and returns its output. The program's C++ code uses the counting device's clock, so that
     the planner measures the same costs each time.
     """
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", BEGIN + program, str(target), str(draft), *arguments],
-        env={
-            **os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "EAGLECPP_COUNTING_IDLE": "1",
-            "LD_PRELOAD": os.environ["GGML_BACKEND_PATH"],
-        },
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    more = {"PYTHONPATH": str(Path(__file__).parents[1]), "LD_PRELOAD": os.environ["GGML_BACKEND_PATH"]}
+    done = run_script(BEGIN + program, target, draft, *arguments, EAGLECPP_COUNTING_IDLE="1", **more)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from helpers.script import run_script
 from helpers.tiny import ConvertedPair
 from helpers.tiny_arch import make_head_file, make_with_assistant, make_with_head
 
@@ -30,9 +29,7 @@ target, draft = sys.argv[1:3]
 
 def run(program: str, target: object, draft: object) -> str:
     """Runs a program and returns its output."""
-    tests = str(Path(__file__).parents[1])
-    command = [sys.executable, "-P", "-c", BEGIN + program, str(target), str(draft), tests]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = run_script(BEGIN + program, target, draft, Path(__file__).parents[1])
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
