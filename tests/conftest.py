@@ -62,21 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
-    return (yield from _limited(item))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    return (yield from _limited(item))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
-    return (yield from _limited(item))
-
-
-def _limited(item: pytest.Item) -> Generator[None, Any, Any]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Fails a test that hangs in Python, so that the other tests run. A hang in native code, where Python's
     signal handlers cannot run, is left to `faulthandler_timeout`.
     """
@@ -88,7 +74,7 @@ def _limited(item: pytest.Item) -> Generator[None, Any, Any]:
         pytest.fail(f"not done after {limit:g} s")
 
     before = signal.signal(signal.SIGALRM, fail)
-    signal.setitimer(signal.ITIMER_REAL, limit)
+    signal.setitimer(signal.ITIMER_REAL, limit, limit)  # again for a teardown that hangs, too
     try:
         return (yield)
     finally:
