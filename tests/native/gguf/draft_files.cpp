@@ -220,12 +220,7 @@ Flaw with_tensor(const std::string & name, const char * word) {
     return {word, [=](Parts & p) { p.tensors.push_back({name, {n_embd}}); }};
 }
 
-const Flaw no_fc = without_tensor("fc.weight", "missing tensor 'fc.weight'");
-const Flaw no_switch = without("{arch}.norm_output", "norm_output");
-const Flaw no_layers{"target_layers", [](Parts & p) { p.ids("{arch}.target_layers", {}); }};
-const Flaw unknown_rope = with("{arch}.rope.type", "spiral", "rope.type");
-const Flaw d2t_beyond{"entry 3 is 99", [](Parts & p) { p.d2t[3] = 99; }};
-
+// also flaws that all kinds share
 const std::vector<Flaw> of_eagle31 = {
     {"final_logit_softcapping", [](Parts & p) { p.f32("{arch}.final_logit_softcapping", -5.0f); }},
     {"is false but", [](Parts & p) { p.flag("{arch}.head_norm", false); }},
@@ -240,20 +235,20 @@ const std::vector<Flaw> of_eagle31 = {
     {"contradict each other",
      [](Parts & p) { p.u32("{arch}.attention.key_length", 15), p.u32("{arch}.attention.value_length", 15); }},
     with("{arch}.embedding_length", 0x7fffffff, "embedding_length"),
-    no_layers,
+    {"target_layers", [](Parts & p) { p.ids("{arch}.target_layers", {}); }},
     {"layer id 9", [](Parts & p) { p.ids("{arch}.target_layers", {1, 3, 9}); }},
-    no_switch,
-    unknown_rope,
+    without("{arch}.norm_output", "norm_output"),
+    with("{arch}.rope.type", "spiral", "rope.type"),
     with("{arch}.rope.scaling.type", "cubic", "rope.scaling.type"),
     {"layer_norm_rms_epsilon", [](Parts & p) { p.f32("{arch}.attention.layer_norm_rms_epsilon", NAN); }},
-    no_fc,
+    without_tensor("fc.weight", "missing tensor 'fc.weight'"),
     with_tensor("surprise.weight", "unknown tensor 'surprise.weight'"),
     {"'output_norm.weight' has shape", [](Parts & p) { ++p.tensor("output_norm.weight").ne[0]; }},
     {"'output_norm.weight' has shape [64, 1, 2], expected [64]",
      [](Parts & p) { p.tensor("output_norm.weight").ne = {n_embd, 1, 2}; }},
     {"'output_norm.weight' has type", [](Parts & p) { p.tensor("output_norm.weight").type = GGML_TYPE_Q8_0; }},
     {"'d2t'", [](Parts & p) { p.type_d2t = GGML_TYPE_I32; }},
-    d2t_beyond,
+    {"entry 3 is 99", [](Parts & p) { p.d2t[3] = 99; }},
     {"entry 3 is 0", [](Parts & p) { p.d2t[3] = 0; }},
     {"tokenizer has 5 tokens", [](Parts & p) { p.tokens(5); }},
     {"truncated",
@@ -267,12 +262,8 @@ const std::vector<Flaw> of_eagle = {
     {"missing tensor 'blk.0.attn_norm.weight'", [](Parts & p) { p.flag("{arch}.norm_output", true); }},
     with("{arch}.target_hidden_size", n_embd / 2u, "as wide as its target"),
     {"expected only id 7", [](Parts & p) { p.ids("{arch}.target_layers", {9}); }},
-    no_layers,
     with_tensor("blk.0.attn_norm.weight", "unknown tensor 'blk.0.attn_norm.weight'"),
     with("{arch}.attention.kv_lora_rank", (uint32_t)kv_rank, "latent attention is not supported"),
-    no_switch,
-    no_fc,
-    d2t_beyond,
 };
 
 const std::vector<Flaw> of_latent = {
@@ -286,8 +277,6 @@ const std::vector<Flaw> of_latent = {
     with_tensor("blk.0.attn_kv_b.weight", "unknown tensor 'blk.0.attn_kv_b.weight'"),
     {"'blk.0.attn_k_b.weight' has shape",
      [](Parts & p) { p.tensor("blk.0.attn_k_b.weight").ne = {kv_rank, nope_dim, n_head}; }},
-    unknown_rope,
-    no_switch,
 };
 
 const std::vector<Flaw> of_dspark = {
@@ -305,9 +294,6 @@ const std::vector<Flaw> of_dspark = {
     {"value_scale", [](Parts & p) { p.f32("{arch}.attention.value_scale", -0.5f); }},
     with("{arch}.hidden_activation", "relu", "hidden_activation"),
     {"norm_before_fc", [](Parts & p) { p.flag("{arch}.norm_before_fc", true); }},
-    no_layers,
-    no_fc,
-    d2t_beyond,
 };
 
 const std::vector<Flaw> of_dflash2 = {
@@ -325,7 +311,6 @@ const std::vector<Flaw> of_dflash2 = {
          const uint8_t two[] = {1, 0};
          gguf_set_arr_data(p.gguf.get(), p.key("{arch}.attention.causal_pattern").c_str(), GGUF_TYPE_BOOL, two, 2);
      }},
-    unknown_rope,
 };
 
 }  // namespace
