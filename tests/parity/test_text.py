@@ -49,6 +49,7 @@ def test_every_kind_of_reuse_gives_the_bits_of_target_only_decoding(
 ) -> None:
     stats = check_conversation(drafted, plain, strategy, temperature)
     if drafted.draft_path is None:
+        assert drafted.has_draft and drafted.draft_info is None
         assert stats.text_draft_n == stats.draft_n and stats.text_draft_n_accepted == stats.draft_n_accepted
         if strategy != "auto":
             assert 0 < stats.draft_n_accepted < stats.draft_n, (
@@ -56,37 +57,6 @@ def test_every_kind_of_reuse_gives_the_bits_of_target_only_decoding(
             )
     elif strategy != "auto":
         assert stats.text_draft_n == 0, "a fixed strategy uses only the drafter"
-
-
-@pytest.mark.parametrize("strategy", ["auto", *STRATEGIES[1:3]])
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        {"temperature": 0.0},
-        {"temperature": 0.8},
-        {"temperature": 1.3, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
-        {"temperature": 0.8, "rng": "llama"},
-        {"temperature": 0.8, "repeat_penalty": 1.2, "repeat_last_n": 40},
-        {"temperature": 0.8, "grammar": r"root ::= [ -~]*"},
-    ],
-    ids=["greedy", "warm", "hot", "llama-rng", "penalties", "grammar"],
-)
-def test_the_law_holds_for_every_sampler(
-    sampler: dict[str, Any], strategy: str, drafted: eaglecpp.Engine, plain: eaglecpp.Engine
-) -> None:
-    options = {"max_tokens": 60, "ignore_eos": True, "seed": 1, **sampler}
-    with plain.session() as session:
-        expected = session.generate(COPY, **options).tokens
-    with drafted.session() as session:
-        assert session.generate(COPY, strategy=strategy, **options).tokens == expected
-        again = session.generate(COPY, strategy=strategy, **options)
-        assert again.tokens == expected, "regenerated"
-        with session.stream(COPY, strategy=strategy, **options) as stream:
-            next(stream)
-            next(stream)
-        assert session.generate(COPY, strategy=strategy, **options).tokens == expected, (
-            "after an abandoned stream"
-        )
 
 
 def test_a_copying_answer_yields_many_tokens_per_round(q8: Path) -> None:

@@ -218,14 +218,3 @@ def test_forced_drafts_wait_until_no_other_answer_runs(models: Models) -> None:
             n_before = len(stream.completion().tokens)
             assert len(next(stream).tokens) > 0 and n_before > 0
         assert engine.generate("ab cd", **form).timings.draft_n > 0
-
-
-def test_tokens_that_a_grammar_forbids_are_not_drafted(models: Models) -> None:
-    """Tokens that a grammar forbids are not drafted, although this drafter proposes words without the
-    grammar.
-    """
-    with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, strategy="chain:1") as engine:
-        digits = engine.generate("ab cd", grammar="root ::= [0-9]+", max_tokens=30, temperature=0.0)
-        anything = engine.generate("ab cd", max_tokens=30, temperature=0.0)
-    assert digits.timings.rounds > 20 and digits.timings.draft_n < 0.2 * digits.timings.rounds
-    assert anything.timings.draft_n > 0.8 * anything.timings.rounds

@@ -121,18 +121,6 @@ def test_a_draw_depends_on_seed_and_position_only(target: Target) -> None:
         assert [other.sample(logits[pos], pos) for pos in range(40)] != there
 
 
-def test_neighbouring_positions_and_seeds_are_independent() -> None:
-    logits = np.array([0.0, 1.0, -0.5, 0.3], dtype=np.float32)
-    p = np.exp(logits.astype(np.float64))
-    joint = np.outer(p, p).ravel() / p.sum() ** 2
-    options = {"temperature": 1.0} | OFF
-    first, second = (Sampler(params(seed, **options), 4) for seed in (1, 2))
-    ones, twos = ([s.sample(logits, pos) for pos in range(100_000)] for s in (first, second))
-    pairs = [np.array(a[:99_999]) * 4 + np.array(b) for a, b in ((ones, ones[1:]), (ones, twos[:99_999]))]
-    for pair in pairs:
-        assert np.bincount(pair, minlength=16) / len(pair) == pytest.approx(joint, abs=0.008)
-
-
 def test_greedy_is_greedy_with_either_draw(target: Target) -> None:
     logits = some_logits(target.n_vocab)
     for rng in ("coupled", "llama"):

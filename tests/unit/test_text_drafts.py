@@ -23,19 +23,6 @@ SIZES = {"n_ctx": 512, "n_threads": 1}
 COPY = "ab cd ef gh ab cd ef gh ab cd ef gh ab cd"
 
 
-def test_the_text_replaces_a_drafter(models: Models) -> None:
-    with Engine.open(models.target, draft="text", **SIZES) as engine:
-        assert (engine.has_draft, engine.draft_path) == (True, None)
-        assert engine.draft_info is None
-        done = engine.generate(COPY, max_tokens=40, temperature=0.0, strategy="chain:4", ignore_eos=True)
-        timings = done.timings
-        assert timings.draft_n == timings.text_draft_n > 0
-        assert timings.draft_n_accepted == timings.text_draft_n_accepted
-        assert done.accepted.count(True) == timings.draft_n_accepted
-        plain = engine.generate(COPY, max_tokens=40, temperature=0.0, strategy="off", ignore_eos=True)
-        assert plain.tokens == done.tokens and plain.timings.draft_n == 0
-
-
 def test_text_drafts_can_be_turned_off_with_a_drafter(models: Models) -> None:
     for wanted, drafts in (("auto", True), ("on", True), ("off", False)):
         with Engine.open(models.target, draft=models.draft, text_drafts=wanted, **SIZES) as engine:
