@@ -16,7 +16,9 @@ import pytest
 from eaglecpp.modelfile import Modelfile, ModelName
 from eaglecpp.store import StoredModel, Stores
 from eaglecpp.store.create import create_model
+from helpers.gguf_writer import key_of
 from helpers.hub_server import CONFIG, Layers, digest_of, manifest_of, pairs_of
+from helpers.tiny_split import rewrite
 
 OllamaModel = Callable[..., Path]
 """`ollama("library/llama3.2/3b", {"model": data, ...})`: writes a model into an Ollama store."""
@@ -81,13 +83,6 @@ def put_into_cache(home: Path, repo: str, files: Mapping[str, bytes]) -> None:
 
 def rename_token(source: Path, out: Path, token: int) -> Path:
     """Writes the tiny target with another text for one token."""
-    import gguf
-
-    reader = gguf.GGUFReader(source)
-    text = reader.fields["tokenizer.ggml.tokens"].contents()[token].encode()
-    data = source.read_bytes()
-    old = len(text).to_bytes(8, "little") + text
-    new = len(text).to_bytes(8, "little") + b"#" * len(text)
-    assert data.count(old) == 1
-    out.write_bytes(data.replace(old, new))
-    return out
+    texts = key_of(source, "tokenizer.ggml.tokens")
+    texts[token] = "#" * len(texts[token])
+    return rewrite(source, out, changed={"tokenizer.ggml.tokens": texts})

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Embedding models as GGUF, written like llama.cpp's converter for BERT: a tiny one with random weights for
-any pooling, with or without a reranker's head, or the conversion of a checkpoint. Run as a script to convert
-a sentence transformer's directory (BERT, safetensors): `python tests/helpers/tiny_bert.py DIRECTORY
-OUT.gguf`.
+any pooling, with or without a reranker's head, or the conversion of a sentence transformer's directory (BERT,
+safetensors).
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +15,6 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from helpers.gguf_writer import finish
 from helpers.tiny_tokenizer import WORDS
@@ -175,7 +170,3 @@ def convert_bert(directory: Path, out: Path) -> Path:
     tokens = [text for text, _ in sorted(vocab.items(), key=lambda entry: entry[1])]
     texts = [t if t in _SPECIALS else t[2:] if t.startswith("##") else f"\u2581{t}" for t in tokens]
     return write_bert(out, spec, texts, weights)
-
-
-if __name__ == "__main__":
-    convert_bert(Path(sys.argv[1]), Path(sys.argv[2]))

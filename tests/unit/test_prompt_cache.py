@@ -335,7 +335,10 @@ def test_no_damaged_file_is_used(cache: PromptCache) -> None:
     damages += [
         whole[:n] for n in {0, 1, 15, 16, 23, 24, 100, len(whole) // 2, len(whole) - 32, len(whole) - 1}
     ]
-    damages += [whole + b"\0", whole + whole, os.urandom(len(whole))]
+    damages += [whole + b"\0", whole + whole, os.urandom(len(whole)), b""]
+    other = PromptCache(cache.folder.with_name("other"), 1 << 20, "another model")
+    damages.append(written(other, prompt(LEAST), n_bytes=300).read_bytes())
+    other.close()
     for damaged in damages:
         file.unlink()
         file.write_bytes(damaged)
