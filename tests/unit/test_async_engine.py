@@ -246,6 +246,7 @@ async def test_a_swapped_out_conversation_continues_unchanged(draft: bool, model
     assert [one.tokens for one in read_again] == [one.tokens for one in own]
     only_one, (host_cached, n_taken) = await talk(1, n_bytes * 2 // 3)
     assert host_cached == 1 and n_taken <= n_bytes * 2 // 3, "the least recently used conversation is evicted"
+    assert only_one[3].timings.reused_n < 8, "the first conversation was the one to go"
     assert [one.tokens for one in only_one] == [one.tokens for one in own]
 
 

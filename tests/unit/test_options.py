@@ -72,20 +72,9 @@ def test_values_that_convert_without_loss_are_accepted() -> None:
     assert options.logit_bias == ((7, 1.0), (8, -2.0))
 
 
-@pytest.mark.parametrize(
-    ("seed", "random"),
-    [
-        (None, True),
-        (-1, True),
-        (0xFFFFFFFF, True),
-        (0, False),
-        (7, False),
-        (-5, False),
-        (12345678901, False),
-        (2**64 - 1, False),
-    ],
-)
-def test_which_seeds_mean_a_random_one(seed: int | None, random: bool) -> None:
+@pytest.mark.parametrize("seed", [None, -1, 0xFFFFFFFF, 0, 7, -5, 12345678901, 2**64 - 1])
+def test_which_seeds_mean_a_random_one(seed: int | None) -> None:
+    random = seed in (None, -1, 0xFFFFFFFF)
     assert SamplingOptions(seed=seed).wants_random_seed is random
     assert PARAMETERS["seed"].fitted(seed or 0) == (seed or 0)
     assert seed is None or random or SamplingOptions.fixed_seed(seed) not in SamplingOptions.RANDOM_SEEDS

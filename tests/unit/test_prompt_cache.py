@@ -359,6 +359,15 @@ def test_a_file_without_the_key_is_refused(
     assert cache.fetch([*prompt(), 1], 0).result() is None
 
 
+def test_the_head_of_a_file_is_verified(cache: PromptCache, folder: Path) -> None:
+    other = PromptCache(folder.with_name("other"), 1 << 20, "another model")
+    file = written(other, prompt())
+    other.close()
+    ours = file.name.replace(other._of[:16], cache._of[:16])
+    (folder / ours).write_bytes(file.read_bytes().replace(other._of.encode(), cache._of.encode()))
+    assert cache.fetch([*prompt(), 1], 0).result() is None
+
+
 @every_kind
 def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., Engine]) -> None:
     """Tests file heads with sizes that exceed the file, or with values that no conversation can have."""

@@ -141,6 +141,7 @@ def test_a_raw_prompt_is_cut_like_in_ollama_and_the_answer_says_so(server: TestS
     body = {"model": MODEL, "prompt": "len counts. " * 400, "raw": True, "options": options}
     reply = whole(server, body, "/api/generate")
     assert reply["prompt_eval_count"] < 512 and "were left out" in reply["timings"]["notices"][0]
+    assert (reply["done_reason"], reply["eval_count"]) == ("length", 4)
     assert "context size of 512" in error(server, "/api/generate", {**body, "truncate": False})
     everything = {**body, "options": options | {"num_keep": -1}}
     assert "context size of 512" in error(server, "/api/generate", everything)
