@@ -68,7 +68,7 @@ def create_model(
         if base is not None:
             base.check_runnable()
         with Transaction(stores, report) as transaction:
-            job = _Job(transaction, modelfile, named, base, directory, draft_type, use_draft)
+            job = _Job(transaction, named, base, draft_type, use_draft)
             return job.run(canonical(name), quantize)
 
     created = read_again(lambda: _base(stores, named.target, report), make)
@@ -85,17 +85,15 @@ def _base(stores: Stores, target: ModelName | tuple[Path, ...], report: Report) 
 @dataclass
 class _Job:
     transaction: Transaction
-    modelfile: Modelfile
     named: Resolved
     base: StoredModel | None
-    directory: Path
     draft_type: str
     use_draft: bool
 
     def run(self, name: ModelName, quantize: str) -> StoredModel:
         from eaglecpp._extension import core
 
-        transaction, named, whole = self.transaction, self.named, self.modelfile
+        transaction, named, whole = self.transaction, self.named, self.named.modelfile
         if self.base is not None:
             whole = whole.over(self.base.modelfile())
         misspelt = self._check_template()
@@ -133,13 +131,13 @@ class _Job:
         layers += self._texts(whole, drafts_head)
         model = transaction.commit(name, layers, config, made_here=True)
         transaction.report(Status("success"))
-        return replace(model, notices=(*self.modelfile.notices, *misspelt, *named.notices))
+        return replace(model, notices=(*named.modelfile.notices, *misspelt, *named.notices))
 
     def _check_template(self) -> list[Notice]:
         """Renders the Modelfile's TEMPLATE; returns notices about likely misspellings. Raises
         ModelfileError.
         """
-        text, at = self.modelfile.template, self.modelfile.template_at
+        text, at = self.named.modelfile.template, self.named.modelfile.template_at
         if not text:
             return []
         at, found, fields = at or Command("template", text), dict[str, str](), _FIELDS.split()
@@ -173,7 +171,7 @@ class _Job:
         try:
             if named.draft is not None:
                 stores, report = transaction.stores, transaction.report
-                file = find_draft(stores, named.draft, self.directory, facts, type=as_type, report=report)
+                file = find_draft(stores, named.draft, named.directory, facts, type=as_type, report=report)
             elif base is None or named.draft_word or not base.manifest.of_kind("draft"):
                 return None
             else:
@@ -213,7 +211,7 @@ class _Job:
         """
         base = self.base
         layer = self.transaction.add_bytes("template", text.encode())
-        if self.modelfile.template or base is None:
+        if self.named.modelfile.template or base is None:
             return layer
         origin = base.template_origin or ("" if base.own else str(base.name))
         return msgspec.structs.replace(layer, origin=origin)
