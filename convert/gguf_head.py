@@ -257,17 +257,23 @@ class _Reader:
             return
         self.check_count(count, 8, _MAX_VALUES, f"{what}: string count")
         block, at = self.block, self.at  # locals for speed: a vocabulary has over 100,000 strings
+        last, read = len(block) - 8, _LENGTH.unpack_from
         for _ in range(count):
-            if at + 8 > len(block):
-                self.at = at
+            if at > last:
+                if at > len(block):
+                    self.at = len(block)
+                    self.jump(at - len(block), what)
+                else:
+                    self.at = at
                 self.need(8, what)
                 block, at = self.block, self.at
-            at += 8 + _LENGTH.unpack_from(block, at)[0]
-            if at > len(block):
-                self.at = len(block)
-                self.jump(at - len(block), what)
-                block, at = self.block, self.at
-        self.at = at
+                last = len(block) - 8
+            at += 8 + read(block, at)[0]
+        if at > len(block):
+            self.at = len(block)
+            self.jump(at - len(block), what)
+        else:
+            self.at = at
 
     def jump(self, n: int, what: str) -> None:
         if n > self.size - self.pos:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 """`Threads`: runs slow work outside an event loop, in a few threads for each purpose. A shared pool would let
 one purpose block another: six downloads from an unresponsive host would delay every prompt.
+
+asyncio is imported where it is used, because `eaglecpp run` needs only `check_wanted`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
@@ -22,7 +23,9 @@ def check_wanted() -> None:
     """
     is_cancelled = _is_cancelled.get(None)
     if is_cancelled is not None and is_cancelled():
-        raise asyncio.CancelledError
+        from asyncio import CancelledError
+
+        raise CancelledError
 
 
 def cancel_when(holds: Callable[[], bool]) -> None:
@@ -39,6 +42,8 @@ class Threads:
 
     def __init__(self, purpose: str, n: int) -> None:
         self._purpose = purpose
+        import asyncio
+
         self._free = asyncio.Semaphore(n)
 
     @property
@@ -50,6 +55,8 @@ class Threads:
         """Runs `work(*args)` in a thread and returns its result or raises its error. If the caller is
         cancelled, a waiting job never starts; a running job keeps its thread until the next `check_wanted`.
         """
+        import asyncio
+
         await self._free.acquire()
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         done: asyncio.Future[T] = loop.create_future()

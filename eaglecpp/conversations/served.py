@@ -11,13 +11,11 @@ import base64
 import contextlib
 import json
 import socket
-import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.message import Message, Role
@@ -97,6 +95,8 @@ def request(
     a lost host within two minutes. Raises NoServerError if no server listens, ServerRefusedError if the
     server refuses the request.
     """
+    from urllib.request import getproxies, proxy_bypass
+
     import httpx
 
     url = urlsplit(address)
@@ -148,6 +148,8 @@ def ask(
 
 
 def _no_connection(address: str, error: Exception) -> ServerRefusedError:
+    import ssl
+
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLError):
         cause = cause.__cause__ or cause.__context__

@@ -100,7 +100,9 @@ SLOW = {"gguf", "llguidance", "huggingface_hub", "requests", "tqdm"}
         # for a model whose template is a Jinja template
         (
             [["run", "tiny", "hello", *SHORT]],
-            SLOW | {"prompt_toolkit", "safetensors", "torch", "eaglecpp.chat.go_template"},
+            SLOW
+            | {"prompt_toolkit", "safetensors", "torch", "eaglecpp.chat.go_template"}
+            | {"asyncio", "ssl", "urllib.request"},
         ),
     ],
 )
