@@ -12,7 +12,7 @@ import click
 
 from eaglecpp.cli.options import in_flags
 from eaglecpp.cli.terminal import note, stderr_is_terminal
-from eaglecpp.modelfile.parameters import engine_options
+from eaglecpp.modelfile.parameters import parameter_options
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import ModelFiles
 from eaglecpp.opening.plan import plan_opening
@@ -32,7 +32,7 @@ def run_defaults() -> dict[str, Any]:
     """Returns the defaults of `run` by "group.field": Ollama's defaults, and two of eaglecpp. Other options
     keep the engine's defaults.
     """
-    return {**engine_options({}), "model.n_batch": _N_BATCH, "sampling.max_repeats": _MAX_REPEATS}
+    return {**parameter_options({}), "model.n_batch": _N_BATCH, "sampling.max_repeats": _MAX_REPEATS}
 
 
 def look_up(

@@ -16,7 +16,7 @@ from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.projector import Projector
 from eaglecpp.engine.prompt_cache import PromptCache
 from eaglecpp.engine.rehearsal import rehearse
-from eaglecpp.engine.request import Shared, engine_options, resolve_strategy
+from eaglecpp.engine.request import Shared, native_options, resolve_strategy
 from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.learn.records import Learning
 from eaglecpp.log import drain
@@ -39,7 +39,7 @@ def load(
     strategy = plan.strategy.value
     resolved, _ = resolve_strategy(strategy, may_draft)
     model = plan.model_options()
-    options = engine_options(plan.target, plan.draft, model, drafting, resolved)
+    options = native_options(plan.target, plan.draft, model, drafting, resolved)
     native = NativeEngine(options)
     try:
         has_draft = may_draft and not native.get().only_embeds

@@ -55,7 +55,7 @@ _MORE_OF_TEXT = 16  # further tokens for text drafts: copied passages are long a
 _NOT_SAMPLING = {"max_tokens", "stop", "ignore_eos", "n_probs", "seed", "max_repeats", "think_budget"}
 
 
-def engine_options(
+def native_options(
     target: Path, draft: Path | None, model: ModelOptions, drafting: DraftOptions, strategy: Strategy
 ) -> core.EngineOptions:
     """Returns the extension's options for loading the models; a limit of 0 becomes the number that the

@@ -21,7 +21,7 @@ from eaglecpp.options import HEAD
 
 from . import parameters as params
 from .parameters import ParameterValue
-from .pragmas import Settings, settings
+from .pragmas import Pragmas, settings
 from .syntax import MAX_TEXT, Command, Document, Notice, format, read
 
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+){0,2}(?:[-+][0-9A-Za-z.+-]+)?")
@@ -53,7 +53,7 @@ class Modelfile:
     parser: str | None = None
     requires: str | None = None
     pragmas: tuple[Command, ...] = ()
-    settings: Settings = field(init=False)
+    settings: Pragmas = field(init=False)
     template_at: Command | None = field(default=None, compare=False, repr=False)
     notices: tuple[Notice, ...] = field(default=(), compare=False)
 
@@ -112,13 +112,6 @@ class Modelfile:
             requires=last["requires"].args.removeprefix("v") if "requires" in last else None,
             **texts,
         )
-
-    def engine_options(self) -> dict[str, Any]:
-        """Returns the engine options that the file sets, by "group.field", and "strategy".
-
-        Pragmas override parameters, which override Ollama's defaults.
-        """
-        return params.engine_options(self.parameters) | self.settings.options
 
     def over(self, base: Modelfile) -> Modelfile:
         """Returns this Modelfile merged with that of its FROM model, by Ollama's rules of inheritance.

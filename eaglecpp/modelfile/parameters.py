@@ -67,7 +67,7 @@ DEPRECATED = frozenset((
 """Old parameters, ignored with a notice. Ollama ignores the first nine and rejects the others."""
 
 
-def engine_options(parameters: Mapping[str, ParameterValue]) -> dict[str, ParameterValue | str]:
+def parameter_options(parameters: Mapping[str, ParameterValue]) -> dict[str, ParameterValue | str]:
     """Returns engine options by name ("model.n_ctx", "sampling.top_p", "strategy").
 
     Missing parameters get Ollama's defaults, values are clamped to their range, and `draft_num_predict`

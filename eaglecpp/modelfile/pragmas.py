@@ -32,7 +32,7 @@ _OWNER_ONLY = "only this machine's owner may set it"
 
 
 @dataclass(frozen=True)
-class Settings:
+class Pragmas:
     """The checked pragmas of a Modelfile.
 
     draft: the pragma that names a drafter, or None
@@ -44,7 +44,7 @@ class Settings:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def settings(pragmas: Iterable[Command]) -> Settings:
+def settings(pragmas: Iterable[Command]) -> Pragmas:
     """Checks every pragma of a Modelfile. If a name occurs more than once, the last value wins; lists of
     strings grow.
 
@@ -65,7 +65,7 @@ def settings(pragmas: Iterable[Command]) -> Settings:
             raise pragma.error(f"pragma {pragma.name}: {error}") from None
     texts = {name: pragma.args.strip() for name, pragma in own.items()}
     options |= {"strategy": texts["strategy"]} if "strategy" in texts else {}
-    return Settings(own.get("draft"), texts.get("chat_template", "auto"), options)
+    return Pragmas(own.get("draft"), texts.get("chat_template", "auto"), options)
 
 
 def is_known(name: str) -> bool:

@@ -232,7 +232,7 @@ def _choose_context(files: ModelFiles, settings: Mapping[str, Setting]) -> Setti
 
 def _of_model(model: ModelFiles, defaults: Mapping[str, Any]) -> dict[str, Setting]:
     """Returns the settings from a command's defaults and from a stored model, which takes precedence."""
-    usual = params.engine_options({})
+    usual = params.parameter_options({})
     settings = {
         key: Setting(value, _USUAL if usual.get(key) == value else "the command's default")
         for key, value in defaults.items()
@@ -242,7 +242,7 @@ def _of_model(model: ModelFiles, defaults: Mapping[str, Any]) -> dict[str, Setti
     name, modelfile = model.reference, model.modelfile
     settings |= {key: Setting(value, _USUAL) for key, value in usual.items()}
     own = {params.PARAMETERS[parameter].key for parameter in modelfile.parameters}
-    for key, value in params.engine_options(modelfile.parameters).items():
+    for key, value in params.parameter_options(modelfile.parameters).items():
         if key in own:
             settings[key] = Setting(value, f"PARAMETER of {name}")
     for key, value in modelfile.settings.options.items():

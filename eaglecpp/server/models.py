@@ -30,7 +30,7 @@ from eaglecpp.engine.slots import FairLock
 from eaglecpp.errors import ModelNotFoundError, QueueFullError
 from eaglecpp.human import human_bytes
 from eaglecpp.learn.idle import Learner
-from eaglecpp.modelfile.parameters import engine_options
+from eaglecpp.modelfile.parameters import parameter_options
 from eaglecpp.opening.context import free_memory, memory_needed
 from eaglecpp.opening.find import ModelFiles, find_here, find_name, with_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
@@ -134,7 +134,7 @@ def plan_model(model: ModelFiles, config: ServerConfig, n_ctx: int) -> OpeningPl
     if model.adapters:
         options["lora"] = tuple((path, scale) for path, scale in model.adapters if scale)
     defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # files get Ollama's sampling defaults too
-    defaults |= {name: value for name, value in engine_options({}).items() if name.startswith("sampling.")}
+    defaults |= {name: value for name, value in parameter_options({}).items() if name.startswith("sampling.")}
     make = partial(make_plan, model, strategy=strategy, defaults=defaults, choose_context=True)
     plan = make(options=options)
     if 0 <= plan.model_options().n_ctx < n_ctx:  # -1 means the model's maximum

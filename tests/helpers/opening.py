@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglecpp.modelfile import Modelfile
+from eaglecpp.modelfile.parameters import parameter_options
 from eaglecpp.opening.find import ModelFiles
 
 
@@ -20,4 +21,9 @@ def found_file(target: Path, text: str, draft: Path | None = None) -> ModelFiles
 
 def options_of(model: ModelFiles) -> dict[str, Any]:
     """Returns the options of the model's Modelfile by field name; empty for a bare path."""
-    return {key.rpartition(".")[2]: value for key, value in model.modelfile.engine_options().items()}
+    return {key.rpartition(".")[2]: value for key, value in options_in(model.modelfile).items()}
+
+
+def options_in(modelfile: Modelfile) -> dict[str, Any]:
+    """Returns the options that a Modelfile sets, and Ollama's defaults, by "group.field"."""
+    return parameter_options(modelfile.parameters) | modelfile.settings.options

@@ -16,6 +16,7 @@ from eaglecpp.references import ModelName
 from eaglecpp.store.layout import is_file_name
 from eaglecpp.store.manifest import CONFIG, IMAGE, PRAGMAS, Layer, Manifest
 from eaglecpp.store.model import StoredModel
+from helpers.opening import options_in
 
 DIGEST = "sha256:" + "a" * 64
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -70,5 +71,5 @@ def test_any_content_is_a_value_or_refused(kind: str, value: Any, tmp_path: Path
         modelfile = model.modelfile()
     except EagleError:
         return
-    assert isinstance(modelfile.engine_options(), dict)
+    assert isinstance(options_in(modelfile), dict)
     assert isinstance(model.draft_kind, str)

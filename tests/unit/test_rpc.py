@@ -20,6 +20,7 @@ from eaglecpp.engine import rpc
 from eaglecpp.errors import UnsupportedError
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.options import DraftOptions, ModelOptions
+from helpers.opening import options_in
 
 Serve = Callable[[bytes], tuple[str, list[bytes]]]
 
@@ -105,7 +106,7 @@ def test_the_drafter_stays_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_modelfile_names_servers() -> None:
     modelfile = Modelfile.from_text("FROM a\n#eaglecpp: rpc one:1\n#eaglecpp: rpc two:2\n")
     assert modelfile.notices == ()
-    assert ModelOptions(rpc=modelfile.engine_options()["model.rpc"]).rpc == ("one:1", "two:2")
+    assert ModelOptions(rpc=options_in(modelfile)["model.rpc"]).rpc == ("one:1", "two:2")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there is no relay")

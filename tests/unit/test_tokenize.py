@@ -19,7 +19,7 @@ import pytest
 
 from eaglecpp import Engine
 from eaglecpp._extension import core
-from eaglecpp.engine.request import engine_options
+from eaglecpp.engine.request import native_options
 from eaglecpp.errors import ContextFullError, ModelNotFoundError
 from eaglecpp.opening.find import find_target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
@@ -171,7 +171,7 @@ def test_other_threads_run_while_a_long_text_is_tokenised() -> None:
 
 def test_other_threads_run_while_a_model_opens_and_closes() -> None:
     model, off = ModelOptions(n_ctx=64, n_threads=1), Strategy("off")
-    options = engine_options(TARGET, None, model, DraftOptions(exact="off"), off)
+    options = native_options(TARGET, None, model, DraftOptions(exact="off"), off)
     assert lets_others_run(lambda: core.Engine(options))
     opened = [core.Engine(options) for _ in range(20)]
     assert lets_others_run(lambda: opened.pop().close())

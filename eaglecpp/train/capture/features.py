@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglecpp.engine.request import engine_options
+from eaglecpp.engine.request import native_options
 from eaglecpp.errors import DataError, EagleError, InvalidStateError
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Target, gpus
@@ -292,7 +292,7 @@ class TargetSource:
 def _open(path: Path, layers: Sequence[int], n_longest: int, n_vocab: int, model: ModelOptions) -> Target:
     n_rows = max(16, min(128, _LOGITS_BYTES // (4 * n_vocab)))
     drafting = DraftOptions(n_draft_max=n_rows - 1)  # the engine adds a row for the root
-    options = engine_options(
+    options = native_options(
         path, None, replace(model, n_ctx=n_longest, n_sequences=1), drafting, Strategy.parse("off")
     )
     try:

@@ -7,6 +7,7 @@ import pytest
 
 from eaglecpp.chat.message import Message
 from eaglecpp.modelfile import Modelfile, ModelfileError
+from helpers.opening import options_in
 
 FULL = '''#eaglecpp: strategy tree:k=4,depth=5,nodes=16
 #eaglecpp: cache_type_k q8_0
@@ -79,7 +80,7 @@ def test_ignored_and_changed_values_are_noted(line: str, notice: str) -> None:
     modelfile = Modelfile.from_text(f"FROM a\n{line}\n", file="M")
     assert [str(one) for one in modelfile.notices] == [notice]
     assert modelfile.parameters == ({"top_k": -1} if "top_k" in line else {})
-    assert modelfile.engine_options()["sampling.top_k"] == (0 if "top_k" in line else 40)
+    assert options_in(modelfile)["sampling.top_k"] == (0 if "top_k" in line else 40)
 
 
 def test_pragmas_override_parameters() -> None:
@@ -87,7 +88,7 @@ def test_pragmas_override_parameters() -> None:
         "FROM a\nPARAMETER draft_num_predict 3\nPARAMETER temperature 1\n"
         "#eaglecpp: strategy off\n#eaglecpp: temperature 0.5\n#eaglecpp: PARAMETER cache_type_v q8_0\n"
     )
-    options = modelfile.engine_options()
+    options = options_in(modelfile)
     assert (options["strategy"], options["sampling.temperature"], options["model.type_v"]) == (
         "off",
         0.5,

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, engine_options, from_json, parse_number
+from eaglecpp.modelfile.parameters import (
+    PARAMETERS,
+    ParameterError,
+    from_json,
+    parameter_options,
+    parse_number,
+)
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy
 
 GROUPS = {"model": ModelOptions, "sampling": SamplingOptions}
@@ -46,7 +52,7 @@ def test_number_syntax_equals_gos(kind: str) -> None:
 @pytest.mark.parametrize("wild", [-(10**6), 0, 10**6])
 def test_fitted_values_are_accepted_by_the_engine(parameter: Any, wild: int) -> None:
     value = {"int": wild, "float": float(wild), "bool": True, "strings": ("x",)}[parameter.kind_name]
-    options = engine_options({parameter.name: value})
+    options = parameter_options({parameter.name: value})
     for group, cls in GROUPS.items():
         cls(**{key.partition(".")[2]: value for key, value in options.items() if key.startswith(f"{group}.")})
     Strategy.parse(str(options.get("strategy", "auto")))

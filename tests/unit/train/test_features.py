@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from eaglecpp.engine.request import engine_options
+from eaglecpp.engine.request import native_options
 from eaglecpp.errors import DataError, MismatchError
 from eaglecpp.lowlevel import Target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
@@ -78,7 +78,7 @@ def test_a_nan_row_spoils_no_other() -> None:
 
 
 def test_a_sample_equals_the_targets_output(models: Models, source: TargetSource) -> None:
-    options = engine_options(
+    options = native_options(
         models.target, None, dataclasses.replace(MODEL, n_ctx=256), DraftOptions(), Strategy.parse("off")
     )
     target = Target(options, [2, 4, 5])
