@@ -167,6 +167,18 @@ TEST(a_device_without_exact_batches_drafts_in_the_first_round) {
     }
 }
 
+// A fixed chain on a device is padded to one size per answer, but only to a size that is exact.
+TEST(batches_are_padded_to_exact_sizes) {
+    PlannerOptions options;
+    options.pads_rows = true;
+    for (const auto & [exact, n_rows] : {std::pair{std::vector<int>{3, 6}, 3}, {std::vector<int>{3, 7}, 7}}) {
+        Scene scene(counts_of(exact), {Strategy::make("chain", 1, 6, 6)}, Exactness::on, options);
+        scene.round(4);  // room for three more tokens
+        CHECK(scene.plans[0].tree().size() == 3);
+        CHECK(scene.plans[0].tree().size() + scene.planner.n_padding() == n_rows);
+    }
+}
+
 TEST(the_second_answer_is_as_exact_as_the_first) {
     Scene scene(counts_of({2, 3}), {automatic}, Exactness::off);
     for (int i = 0; i < 400; ++i) scene.round();
