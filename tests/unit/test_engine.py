@@ -198,18 +198,6 @@ def test_an_exception_inside_ends_the_generation(
 # Conversations and threads
 
 
-def test_the_beginning_of_the_last_prompt_is_reused(engine: Engine) -> None:
-    ids = prompt_ids(60, seed=3)
-    turn = [*ids, *engine.generate(ids, max_tokens=8, temperature=0.0).tokens, *prompt_ids(5, seed=4)[1:]]
-    again = engine.generate(turn, max_tokens=8, temperature=0.0)
-    assert again.timings.reused_n >= len(ids)
-    assert again.timings.prompt_n + again.timings.reused_n == len(turn)
-    engine.clear()
-    anew = engine.generate(turn, max_tokens=8, temperature=0.0)
-    assert anew.timings.reused_n == 0
-    assert anew.tokens == again.tokens
-
-
 def test_a_new_call_ends_an_open_stream_of_another_thread(engine: Engine, fresh: Completion) -> None:
     """A web framework may abandon a generator and answer the next request in another thread, which must end
     the open stream.
