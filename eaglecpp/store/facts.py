@@ -69,11 +69,6 @@ class Facts:
         """Texts of the vocabulary; empty if the file has none."""
         return list(self.file.get("tokenizer.ggml.tokens") or [])
 
-    @property
-    def token_types(self) -> list[int]:
-        """Types of the tokens; 1 is a normal token. Empty if the file has no token types."""
-        return list(self.file.get("tokenizer.ggml.token_type") or [])
-
     def config(self) -> dict[str, Any]:
         """Returns the entries of a config blob that describe the weights, with Ollama's keys."""
         return {
@@ -147,7 +142,8 @@ def check_fit(draft: Path, target: Facts) -> Facts:
     ]
     if len(ours) == len(theirs):
         # Control tokens and added tokens are not compared: fine-tunes rename them, which is harmless.
-        normal = [i for i, kind in enumerate(facts.token_types) if kind == _NORMAL] or range(len(ours))
+        types = facts.file.get("tokenizer.ggml.token_type") or []  # 1 is a normal token
+        normal = [i for i, kind in enumerate(types) if kind == _NORMAL] or range(len(ours))
         compared += [(f"token {i}", ours[i], theirs[i]) for i in normal if ours[i] != theirs[i]][:1]
     if wrong := [f"{what}: drafter {one}, target {other}" for what, one, other in compared if one != other]:
         raise MismatchError(

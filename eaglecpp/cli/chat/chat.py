@@ -77,19 +77,16 @@ class Chat:
     _noted: set[str] = field(default_factory=set)
 
     def __post_init__(self, saved: SavedChat | None, system: str | None) -> None:
-        self.session = self._opened(system, saved)
+        self.start_over(system, saved)
 
     def start_over(self, system: str | None = None, saved: SavedChat | None = None) -> None:
         """Starts a new conversation with the model's examples, or continues a saved one."""
-        self.session = self._opened(system, saved)
-        self.attached, self.images = [], []
-        self._noted.clear()
-
-    def _opened(self, system: str | None, saved: SavedChat | None = None) -> ChatSession:
         model, own = self.model, self.model.conversation()
         if self.server is not None:
             self.server = replace(self.server, model=model.source.label)
-        return ChatSession(self.server or model.answer, system=system, conversation=own, saved=saved)
+        self.session = ChatSession(self.server or model.answer, system=system, conversation=own, saved=saved)
+        self.attached, self.images = [], []
+        self._noted.clear()
 
     @property
     def conversation(self) -> Conversation:
@@ -197,11 +194,11 @@ class Chat:
 
     def _report(self, completion: Completion, total_ms: float, server_ms: float) -> None:
         """Prints statistics after an answer."""
-        stats, model = completion.timings, self.model
-        if completion.finish_reason == "length" and not 0 <= model.sampling.max_tokens <= stats.predicted_n:
+        stats, model, sampling = completion.timings, self.model, self.model.plan.sampling_options()
+        if completion.finish_reason == "length" and not 0 <= sampling.max_tokens <= stats.predicted_n:
             size = f" of {model.engine.n_ctx} tokens" if model.is_open else ""
             self.screen.note(f"note: the answer ends here because the context{size} is full")
-        ends_loops = model.sampling.max_repeats > 0 and stats.predicted_n >= TAIL
+        ends_loops = sampling.max_repeats > 0 and stats.predicted_n >= TAIL
         if stats.loops and completion.finish_reason == "stop" and ends_loops:
             self.screen.note("note: ended, because the answer repeats itself; --max-repeats 0 turns this off")
         load_ms, model.load_ms = model.load_ms, 0.0

@@ -137,21 +137,17 @@ class RunModel:
         """
         return self.source.name is None or not self.options_set().keys() <= _SAMPLING
 
-    @property
-    def sampling(self) -> SamplingOptions:
-        """The sampling options of the next answer."""
-        return self.plan.sampling_options()
-
     def sampling_set(self, seed_step: int) -> dict[str, Any]:
         """Returns the sampling options that were set, and `max_repeats`, because a server has no default for
         it.
 
         seed_step: added to a fixed seed, so that a second try gives another answer
         """
+        sampling = self.plan.sampling_options()
         options = {name: value for name, value in self.options_set().items() if name in _SAMPLING}
-        if seed_step and not self.sampling.wants_random_seed:
-            options["seed"] = SamplingOptions.fixed_seed(int(self.sampling.seed or 0) + seed_step)
-        return {"max_repeats": self.sampling.max_repeats} | options
+        if seed_step and not sampling.wants_random_seed:
+            options["seed"] = SamplingOptions.fixed_seed(int(sampling.seed or 0) + seed_step)
+        return {"max_repeats": sampling.max_repeats} | options
 
     def set_parameter(self, name: str, value: ParameterValue) -> bool:
         """Sets a parameter by its Modelfile name. Returns the result of `change`, and raises its errors."""

@@ -65,7 +65,7 @@ def test_parameters_reach_the_answer_and_a_longer_context_reloads(talk: Talk, ca
     assert chat.model.engine.n_ctx == 1024 and len(said(chat)) == 4
     assert "reloaded; context 1024 tokens" in capsys.readouterr().err
     assert chat.model.engine.timings.predicted_n <= 6
-    assert chat.model.sampling.stop == ("e",)
+    assert chat.model.plan.sampling_options().stop == ("e",)
     assert "e" not in chat.conversation.messages[3].content
 
 
@@ -172,7 +172,7 @@ def test_a_saved_chat_is_a_model(talk: Talk, models: Models, folder: ChatFolder,
     again = talk("more", source=saved, strategy=None)
     assert again.conversation.system == "Be brief."
     assert [(m.role, m.content) for m in again.conversation.examples] == said(chat)
-    assert again.model.sampling.top_k == 7
+    assert again.model.plan.sampling_options().top_k == 7
     assert str(again.model.strategy) == "chain:2"
     assert folder.latest("mine:latest") is not None
 
