@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,34 +35,25 @@ def test_logits_and_states_equal_the_reference(name: str, teacher_forced: bool, 
         assert difference.state < TOLERANCE, found
 
 
-def swap_halves(it: Reference) -> None:
-    it.concat = lambda embedded, feature: torch.cat([feature, embedded], -1)  # type: ignore[method-assign]
+# attributes of the wrong references
+MISTAKES: dict[str, Callable[[Reference], dict[str, Any]]] = {
+    "halves are swapped": lambda it: {"concat": lambda token, feature: torch.cat([feature, token], -1)},
+    "rows are one position later": lambda it: {
+        "extend": lambda *rows: type(it).extend(it, *rows[:-1], rows[-1] + 1)
+    },
+    "the other state is fed": lambda it: {
+        "switches": replace(it.switches, norm_output=not it.switches.norm_output)
+    },
+    "ids are shifted": lambda it: {"embedding": it.embedding.roll(1, 0)},
+    "another eps": lambda it: {"eps": 1e-6},
+}
 
 
-def place_later(it: Reference) -> None:
-    extend = it.extend
-    it.extend = lambda *rows: extend(*rows[:-1], rows[-1] + 1)  # type: ignore[method-assign]
-
-
-def feed_the_other_state(it: Reference) -> None:
-    it.switches = replace(it.switches, norm_output=not it.switches.norm_output)
-
-
-def shift_ids(it: Reference) -> None:
-    it.embedding = it.embedding.roll(1, 0)
-
-
-def use_other_eps(it: Reference) -> None:
-    it.eps = 1e-6
-
-
-@pytest.mark.parametrize(
-    "mistake", [swap_halves, place_later, feed_the_other_state, shift_ids, use_other_eps]
-)
-def test_a_known_mistake_is_detected(mistake: Callable[[Reference], None], both: MakeBoth) -> None:
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_known_mistake_is_detected(name: str, both: MakeBoth) -> None:
     it = both(CASES["small-features"])
     wrong = Reference.load(it.checkpoint, it.embedding, it.head)
-    mistake(wrong)
+    vars(wrong).update(MISTAKES[name](wrong))
     found = compare_steps(it.native, wrong, random_rows(it.shape, N_ROWS), teacher_forced=False)
     assert max(d.logits for d in found) > 10 * TOLERANCE, found
 

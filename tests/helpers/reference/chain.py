@@ -9,27 +9,11 @@ features.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 
 from .drafter import Drafter
 from .target import Target
-
-
-@dataclass
-class ChainRun:
-    """Counts of one generation. Lists have one entry for each draft depth."""
-
-    tokens: list[int] = field(default_factory=list)
-    rounds: int = 0
-    tried: list[int] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
-
-    @property
-    def acceptance_length(self) -> float:
-        """Tokens per forward pass of the target, including the bonus token."""
-        return (sum(self.accepted) + self.rounds) / self.rounds
 
 
 def draft_chain(drafter: Drafter, logits: torch.Tensor, state: torch.Tensor, depth: int) -> list[int]:
@@ -44,26 +28,26 @@ def draft_chain(drafter: Drafter, logits: torch.Tensor, state: torch.Tensor, dep
     return drafts
 
 
-def generate(target: Target, drafter: Drafter, prompt: Sequence[int], n_tokens: int, depth: int) -> ChainRun:
-    """Runs whole rounds until at least `n_tokens` tokens exist. The first token comes from the prefill."""
-    run = ChainRun(tried=[0] * depth, accepted=[0] * depth)
+def generate(
+    target: Target, drafter: Drafter, prompt: Sequence[int], n_tokens: int, depth: int
+) -> tuple[list[int], list[int]]:
+    """Runs whole rounds until at least `n_tokens` tokens exist. The first token comes from the prefill.
+    Returns the tokens, and the number of accepted drafts of each round.
+    """
     target.reset()
     drafter.reset()
     features, target_logits = target.forward(prompt)
-    run.tokens.append(int(target_logits[-1].argmax()))
-    logits, state = drafter.commit(features, [*prompt[1:], run.tokens[-1]])
-    while len(run.tokens) < n_tokens:
+    tokens, accepted = [int(target_logits[-1].argmax())], list[int]()
+    logits, state = drafter.commit(features, [*prompt[1:], tokens[-1]])
+    while len(tokens) < n_tokens:
         drafts = draft_chain(drafter, logits, state, depth)
         n_before = target.n_tokens
-        features, target_logits = target.forward([run.tokens[-1], *drafts])
+        features, target_logits = target.forward([tokens[-1], *drafts])
         choice = target_logits.argmax(-1).tolist()
         n_accepted = next((i for i, d in enumerate(drafts) if d != choice[i]), depth)
-        for i in range(depth):
-            run.tried[i] += i <= n_accepted
-            run.accepted[i] += i < n_accepted
-        run.rounds += 1
+        accepted.append(n_accepted)
         new = choice[: n_accepted + 1]
-        run.tokens += new
+        tokens += new
         target.truncate(n_before + n_accepted + 1)
         logits, state = drafter.commit(features[:, : n_accepted + 1], new)
-    return run
+    return tokens, accepted
