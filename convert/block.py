@@ -9,7 +9,6 @@ model_executor/models/qwen3_dflash.py, qwen3_dflash2.py, qwen3_dspark.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from .config import flag, integer, number, positive, wrong
 from .errors import ConfigError, TensorError, UnsupportedError
 from .spec import BlockSpec, GemmaLayer
-from .tensor import TensorSource
+from .tensor import TensorSource, computed
 
 CONFIDENCE = "confidence_head.proj.weight"
 MARKOV = "markov_head.markov_w1.weight"
@@ -138,17 +137,12 @@ def with_markov_part(sources: Mapping[str, TensorSource], hidden: int) -> dict[s
     head, markov = sources.get(CONFIDENCE), sources.get(MARKOV)
     if head is None or markov is None or head.shape != (1, hidden):
         return dict(sources)
-    shape = (1, hidden + markov.shape[-1])
-    return {**sources, CONFIDENCE: _Padded(head.name, shape, head.dtype, head.path, head.offset, head)}
+    rank = markov.shape[-1]
 
+    def rows(start: int, stop: int) -> npt.NDArray[Any]:
+        return np.pad(head.read_rows(start, stop), ((0, 0), (0, rank)))
 
-@dataclass(frozen=True)
-class _Padded(TensorSource):
-    narrow: TensorSource
-
-    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        rows = self.narrow.read_rows(start, stop)
-        return np.pad(rows, ((0, 0), (0, self.shape[1] - rows.shape[1])))
+    return {**sources, CONFIDENCE: computed(head, rows, (1, hidden + rank))}
 
 
 def default_layers(n_target: int, n_layers: int) -> list[int]:

@@ -10,7 +10,7 @@ rope, including files of llama.cpp's converter. An error names any other feature
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +19,11 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 from .errors import CheckpointError, GgufError, UnsupportedError
-from .gguf_file import GgufFile, TensorInfo, read_gguf, read_rows, type_name
+from .gguf_file import GgufFile, read_gguf, read_rows, type_name
 from .gguf_head import Field
 from .keys import BLOCKS, EAGLE3, EAGLE31, TENSORS
-from .rope import unpair_rows
-from .tensor import TensorSource
+from .rope import halves
+from .tensor import TensorSource, computed, stacked
 
 _OF_THE_FILE = ("architecture", "alignment", "file_type", "quantization_version", "size_label")
 _TYPE = re.compile(r"[-.](I?Q[0-9]\w*|B?F16|F32)$", re.IGNORECASE)
@@ -239,7 +239,8 @@ def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[
                     f"{file.path}: tensor d2t: expected I64, one id for each draft token, found "
                     f"{type_name(info.type)} {list(info.shape)}"
                 )
-            tensors[source] = _Offsets(source, info.shape, "I64", file.path, info.offset)
+            ids = TensorSource(source, info.shape, "I64", file.path, info.offset)
+            tensors[source] = computed(ids, partial(_offsets, ids))
             continue
         rotated = in_pairs and name.rpartition(".attn_")[2] in ("q.weight", "k.weight", "q.bias", "k.bias")
         head_rows = config["head_dim"] if rotated else 0
@@ -247,35 +248,14 @@ def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[
             raise GgufError(
                 f"{file.path}: tensor {name} {list(info.shape)}: expected rows of whole heads of {head_rows}"
             )
-        shape = (1, *info.shape) if name == "conf_proj.weight" and len(info.shape) == 1 else info.shape
-        tensors[source] = _Weights(source, shape, "F32", file.path, info.offset, file, info, head_rows)
+        values = TensorSource(source, info.shape, "F32", file.path, info.offset)
+        values = computed(values, partial(read_rows, file, name))
+        if name == "conf_proj.weight" and len(info.shape) == 1:
+            values = stacked([values])
+        tensors[source] = halves(values, head_rows) if head_rows else values
     return tensors
 
 
-@dataclass(frozen=True)
-class _Weights(TensorSource):
-    """A tensor of the GGUF, read as float32. head_rows: rows of one attention head to return from rope's
-    pairs to the order of checkpoints, or 0.
-    """
-
-    file: GgufFile
-    info: TensorInfo
-    head_rows: int
-
-    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        if len(self.shape) != len(self.info.shape):
-            return read_rows(self.file, self.info.name, 0, self.info.shape[0])[None]
-        if not self.head_rows:
-            return read_rows(self.file, self.info.name, start, stop)
-        size = self.head_rows
-        first, last = start // size * size, -(-stop // size) * size
-        rows = read_rows(self.file, self.info.name, first, last)
-        return unpair_rows(rows, size)[start - first : stop - first]
-
-
-@dataclass(frozen=True)
-class _Offsets(TensorSource):
-    """`d2t` in the form of checkpoints: offsets from draft id to target id."""
-
-    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return TensorSource.read_rows(self, start, stop) - np.arange(start, stop)
+def _offsets(ids: TensorSource, start: int, stop: int) -> npt.NDArray[Any]:
+    """Returns rows of `d2t` in the form of checkpoints: offsets from draft id to target id."""
+    return ids.read_rows(start, stop) - np.arange(start, stop)

@@ -117,11 +117,8 @@ def _drafter(spec: DraftSpec) -> dict[str, Any]:
             "final_logit_softcapping": gemma.softcap or None,
         }
     if block is not None:
-        same, (taps, group), (rank, top_k) = (
-            len(set(block.causal)) == 1,
-            block.conv or none,
-            block.selector or none,
-        )
+        same = len(set(block.causal)) == 1
+        (taps, group), (rank, top_k) = block.conv or none, block.selector or none
         values |= {
             "block_size": block.size,
             "sample_from_anchor": block.anchor_first,

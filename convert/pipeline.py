@@ -158,7 +158,7 @@ def convert_checkpoint(
         with replace_file(destination) as temporary:
             write_gguf(temporary, spec.architecture, fields, tensors, advance)
             size = read_gguf(temporary).size  # reading the file again also checks that it is complete
-    reports = stream.reports(tensors)
+    reports = tuple(map(TensorReport.of, tensors))
     return ConvertReport(destination, spec, drafter.family, types.body.name, size, reports, drafter.notes)
 
 

@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from .errors import ConfigError, ConvertError, InvalidValueError, LayerIdError
 from .rope import WITHOUT_SCALING, partial_rotary, rope_kind, stated_theta
-from .tensor import TensorSource
+from .tensor import TensorSource, computed
 
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "layer_ids": ("boundary", "post"),
@@ -206,29 +206,27 @@ def read_as(sources: Mapping[str, TensorSource], readings: Mapping[str, str]) ->
         result.pop("norm.weight", None)
     first, second = "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"
     if readings.get("feature_norm") == "twice" and first in result and second in result:
-        norm = result[second]
-        result[second] = _TwoNorms(norm.name, norm.shape, norm.dtype, norm.path, norm.offset, result[first])
+        result[second] = _one_norm(result[first], result[second])
     return result
 
 
-@dataclass(frozen=True)
-class _TwoNorms(TensorSource):
-    """Weights of one norm that replaces two consecutive norms: `w2 * w1 / rms(w1)`.
+def _one_norm(first: TensorSource, second: TensorSource) -> TensorSource:
+    """Returns the weights of one norm that replaces two consecutive norms: `w2 * w1 / rms(w1)`.
 
     Only the weights of the first norm matter, because the second one scales the whole row again:
     `w2 * w1 * x / rms(w1 * x)`. The result uses `rms(w1) * rms(x)` instead of `rms(w1 * x)`, which changes
     each row by a factor near 1.
     """
 
-    first: TensorSource
-
-    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        w1 = np.asarray(self.first.read(), np.float64)
+    def rows(start: int, stop: int) -> npt.NDArray[Any]:
+        w1 = np.asarray(first.read(), np.float64)
         rms = float(np.sqrt(np.mean(w1**2)))
         if not rms > 0.0:
-            raise ConfigError(f"tensor {self.first.name}: expected weights of a norm, found zeros only")
-        rows = np.asarray(super().read_rows(start, stop), np.float64) * w1[start:stop] / rms
-        return rows.astype(np.float32)
+            raise ConfigError(f"tensor {first.name}: expected weights of a norm, found zeros only")
+        w2 = np.asarray(second.read_rows(start, stop), np.float64)
+        return (w2 * w1[start:stop] / rms).astype(np.float32)
+
+    return computed(second, rows)
 
 
 Convention = Literal["boundary", "post"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from .config import number, positive, shown
 from .errors import ConfigError, UnsupportedError
 from .spec import RopeSpec
-from .tensor import TensorSource
+from .tensor import TensorSource, computed
 
 
 def stated_theta(config: Mapping[str, Any]) -> float:
@@ -128,18 +127,12 @@ def unpair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[n
 
 def halves(source: TensorSource, head_dim: int) -> TensorSource:
     """Permutes the rows of heads from adjacent pairs to Hugging Face's half-split order."""
-    return _Halves(source.name, source.shape, source.dtype, source.path, source.offset, source, head_dim)
 
+    def rows(start: int, stop: int) -> npt.NDArray[Any]:
+        first, last = start // head_dim * head_dim, min(-(-stop // head_dim) * head_dim, source.n_rows)
+        return unpair_rows(source.read_rows(first, last), head_dim)[start - first : stop - first]
 
-@dataclass(frozen=True)
-class _Halves(TensorSource):
-    pairs: TensorSource
-    head_dim: int
-
-    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        size = self.head_dim
-        first, last = start // size * size, min(-(-stop // size) * size, self.n_rows)
-        return unpair_rows(self.pairs.read_rows(first, last), size)[start - first : stop - first]
+    return computed(source, rows)
 
 
 def scaling_block(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,11 @@ class TensorReport:
     rel_rms_error: float
     note: str = ""
 
+    @classmethod
+    def of(cls, tensor: PlannedTensor) -> TensorReport:
+        errors = tensor.errors.relative_rms
+        return cls(tensor.name, tensor.type.name, tensor.shape, tensor.n_bytes, errors, tensor.note)
+
 
 @dataclass(frozen=True)
 class TensorStream:
@@ -57,8 +63,6 @@ class TensorStream:
     sources: Mapping[str, TensorSource]
     ids: npt.NDArray[np.int64] | None
     pool: Executor
-    _errors: dict[str, ErrorSum] = field(default_factory=dict)
-    _notes: dict[str, str] = field(default_factory=dict)
 
     def plan(self, slots: Sequence[Slot]) -> list[PlannedTensor]:
         """Returns the tensors to write, in order. Raises TensorError for a source without floating-point
@@ -73,37 +77,19 @@ class TensorStream:
             raise TensorError(f"expected floating point values, found integers in: {', '.join(wrong)}")
         return [self._tensor(slot) for slot in slots]
 
-    def reports(self, tensors: Sequence[PlannedTensor]) -> tuple[TensorReport, ...]:
-        """Returns one report per written tensor. The list is complete once the file is written."""
-        return tuple(
-            TensorReport(
-                t.name,
-                t.type.name,
-                t.shape,
-                t.n_bytes,
-                self._errors[t.name].relative_rms,
-                self._notes[t.name],
-            )
-            for t in tensors
-        )
-
     def _tensor(self, slot: Slot) -> PlannedTensor:
-        kind, self._notes[slot.name] = plan_type(self.types, slot.role, slot.shape[-1])
-        errors = self._errors[slot.name] = ErrorSum()
-        return PlannedTensor(slot.name, slot.shape, kind, self._chunks_of(slot, kind, errors))
+        kind, note = plan_type(self.types, slot.role, slot.shape[-1])
+        errors = ErrorSum()
+        chunks = partial(self._chunks, slot, kind, errors)
+        return PlannedTensor(slot.name, slot.shape, kind, chunks, errors, note)
 
-    def _chunks_of(
-        self, slot: Slot, kind: GGMLQuantizationType, errors: ErrorSum
-    ) -> Callable[[], Iterator[bytes]]:
-        def chunks() -> Iterator[bytes]:
-            if slot.role == "map":
-                assert self.ids is not None
-                yield self.ids.astype("<i8").tobytes()
-                return
-            for values in self._rows(slot):
-                yield from encode(values, kind, errors, slot.name, self.pool, N_WORKERS)
-
-        return chunks
+    def _chunks(self, slot: Slot, kind: GGMLQuantizationType, errors: ErrorSum) -> Iterator[bytes]:
+        if slot.role == "map":
+            assert self.ids is not None
+            yield self.ids.astype("<i8").tobytes()
+            return
+        for values in self._rows(slot):
+            yield from encode(values, kind, errors, slot.name, self.pool, N_WORKERS)
 
     def _rows(self, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
         """Yields a tensor's rows in chunks; the rows of q and k are in rope's order of pairs."""

@@ -10,7 +10,7 @@ bools as stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,15 +90,27 @@ def rows_of(source: TensorSource, start: int, stop: int) -> TensorSource:
     return replace(source, shape=(stop - start, *source.shape[1:]), offset=source.offset + start * row)
 
 
-def stacked(sources: Sequence[TensorSource]) -> TensorSource:
-    """Returns one tensor whose rows are tensors of the same shape."""
-    one = sources[0]
-    return _Stacked(one.name, (len(sources), *one.shape), one.dtype, one.path, one.offset, tuple(sources))
+def computed(
+    source: TensorSource,
+    rows: Callable[[int, int], npt.NDArray[Any]],
+    shape: tuple[int, ...] | None = None,
+) -> TensorSource:
+    """Returns a tensor like `source`, whose rows are computed. rows: as `TensorSource.read_rows`."""
+    return _Computed(source.name, shape or source.shape, source.dtype, source.path, source.offset, rows)
 
 
 @dataclass(frozen=True)
-class _Stacked(TensorSource):
-    parts: tuple[TensorSource, ...]
+class _Computed(TensorSource):
+    rows: Callable[[int, int], npt.NDArray[Any]]
 
     def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return np.stack([part.read() for part in self.parts[start:stop]])
+        return self.rows(start, stop)
+
+
+def stacked(sources: Sequence[TensorSource]) -> TensorSource:
+    """Returns one tensor whose rows are tensors of the same shape."""
+
+    def rows(start: int, stop: int) -> npt.NDArray[Any]:
+        return np.stack([part.read() for part in sources[start:stop]])
+
+    return computed(sources[0], rows, (len(sources), *sources[0].shape))

@@ -21,19 +21,23 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
 from .errors import WriteError
 from .files import replaced
 from .gguf_head import Field
+from .quantize import ErrorSum
 
 
 @dataclass(frozen=True)
 class PlannedTensor:
     """A tensor that the writer will write.
 
-    shape: slowest axis first. chunks: yields the tensor's encoded bytes in order, on demand
+    shape: slowest axis first. chunks: yields the tensor's encoded bytes in order, on demand, and adds their
+    rounding errors to `errors`. note: why it does not have the requested type, or ""
     """
 
     name: str
     shape: tuple[int, ...]
     type: GGMLQuantizationType
     chunks: Callable[[], Iterator[bytes]]
+    errors: ErrorSum
+    note: str
 
     @property
     def n_bytes(self) -> int:
