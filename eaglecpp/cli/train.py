@@ -25,7 +25,7 @@ from eaglecpp.train.options import TrainOptions
 
 if TYPE_CHECKING:
     from eaglecpp.train.fit.evaluate import Acceptance
-    from eaglecpp.train.fit.loop import StepReport
+    from eaglecpp.train.fit.loop import Progress
     from eaglecpp.train.run import Result
 
 
@@ -123,14 +123,14 @@ class Display:
         if n_done >= n_all:
             self.close()
 
-    def on_step(self, report: StepReport) -> None:
+    def on_step(self, progress: Progress, share: float, loss: float) -> None:
         """Shows the used share of the budget, the loss, tokens/s, and the result of the last evaluation."""
         if self._tokens is None:
-            self._tokens = report.n_tokens, report.seconds
-        n, seconds = report.n_tokens - self._tokens[0], report.seconds - self._tokens[1]
+            self._tokens = progress.tokens, progress.seconds
+        n, seconds = progress.tokens - self._tokens[0], progress.seconds - self._tokens[1]
         rate = f"{n / seconds:.0f} tokens/s" if n and seconds > 0 else ""
-        detail = f"step {report.step}, loss {report.loss:.3f}, {rate}{self._held_out}"
-        self._draw("training", int(1000 * min(report.progress, 1.0)), 1000, detail)
+        detail = f"step {progress.step}, loss {loss:.3f}, {rate}{self._held_out}"
+        self._draw("training", int(1000 * min(share, 1.0)), 1000, detail)
 
     def on_evaluation(self, step: int, acceptance: Acceptance, best: bool) -> None:
         """Prints the result of an evaluation."""

@@ -26,7 +26,7 @@ from eaglecpp.train.capture.batched import batch_options
 from eaglecpp.train.capture.converse import ConverseSettings, converse
 from eaglecpp.train.capture.features import default_layers
 from eaglecpp.train.capture.generate import generate
-from eaglecpp.train.capture.job import Progress, Written
+from eaglecpp.train.capture.job import Written
 from eaglecpp.train.data import texts as data
 from eaglecpp.train.data import vocab
 from eaglecpp.train.data.chats import open_tokenizer
@@ -109,13 +109,7 @@ def read_data(options: TrainOptions, listener: Listener) -> Corpus:
         paths: Sequence[Path] = options.data
         n_own = options.conversations or (0 if options.data else _N_CONVERSATIONS)
 
-        def answers(target: Engine, out: Path, on_progress: Progress) -> Written:
-            return generate(options.data, target, out, options.sampling, on_progress)
-
-        def conversations(target: Engine, out: Path, on_progress: Progress) -> Written:
-            return converse(target, out, n_own, ConverseSettings(seed=options.seed), on_progress)
-
-        def written(what: str, write: Callable[[Engine, Path, Progress], Written]) -> Path:
+        def written(what: str, write: Callable[..., Written], *args: Any) -> Path:
             """Lets the target write a file of training data, and returns the file's path."""
             out = options.out / f"{what}.jsonl"
 
@@ -123,7 +117,7 @@ def read_data(options: TrainOptions, listener: Listener) -> Corpus:
                 listener.on_work(what, n_done, n_all, f"{n_done} of {n_all}, {n_tokens} tokens written")
 
             with open_batch(options, n_ctx) as target:
-                report = write(target, out, on_progress)
+                report = write(target, out, *args, on_progress)
             listener.note(
                 f"{what}: {report.n_good} in {out.name}, {report.n_before} from earlier runs, "
                 f"{report.n_tokens} tokens written now"
@@ -133,9 +127,10 @@ def read_data(options: TrainOptions, listener: Listener) -> Corpus:
             return out
 
         if options.generate:
-            paths = [written("answers", answers)]
+            paths = [written("answers", generate, options.data, options.sampling)]
         if n_own:
-            paths = [*paths, written("conversations", conversations)]
+            settings = ConverseSettings(seed=options.seed)
+            paths = [*paths, written("conversations", converse, n_own, settings)]
         read = data.load(paths, engine, n_ctx)
         for line in read.report.lines():
             listener.note(line)

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from eaglecpp.errors import TrainError, UnsupportedError
 from eaglecpp.files import make_folder, replace_bytes
 from eaglecpp.human import counted, human_bytes
 from eaglecpp.options import ModelOptions
-from eaglecpp.train.capture.cache import CachedSource, CacheOptions, open_source
+from eaglecpp.train.capture.cache import CachedSource, open_source
 from eaglecpp.train.capture.features import TargetSource, identify
 from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.fit.evaluate import TrainingTimeTest
@@ -77,7 +76,7 @@ def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = Non
         listener.on_work("preparing the drafter", 0, 1)
         file = read_gguf(options.target)
         run = _Run(options, make_plan(options, file, corpus, listener.note), corpus, listener, device)
-        with run.source() as source:
+        with contextlib.closing(run.source()) as source:
             trainer = run.trainer(source)
             if resume:
                 trainer.resume()
@@ -122,25 +121,19 @@ class _Run:
     listener: Listener
     device: torch.device
 
-    @contextlib.contextmanager
-    def source(self) -> Iterator[TargetSource | CachedSource]:
+    def source(self) -> TargetSource | CachedSource:
         options, listener = self.options, self.listener
-        model = ModelOptions(
-            n_threads=options.threads or torch.get_num_threads(), n_gpu_layers=options.n_gpu_layers
-        )
-        source = open_source(
+        n_threads = options.threads or torch.get_num_threads()
+        return open_source(
             options.target,
             self.corpus.conversations,
-            CacheOptions(options.cache, options.cache_type or "bf16") if options.cache else None,
+            options.cache,
+            options.cache_type or "bf16",
             layers=self.plan.spec.aux_layers,
-            model=model,
+            model=ModelOptions(n_threads=n_threads, n_gpu_layers=options.n_gpu_layers),
             on_plan=listener.note,
             on_progress=lambda n_done, n_all: listener.on_work("features", n_done, n_all),
         )
-        try:
-            yield source
-        finally:
-            source.close()
 
     def trainer(self, source: TargetSource | CachedSource) -> Trainer:
         options, plan, n_train = self.options, self.plan, self.corpus.n_train
@@ -245,8 +238,8 @@ def _record(options: TrainOptions, trainer: Trainer, outcome: Outcome) -> dict[s
     return {
         "target": {
             "name": options.target.name,
-            "sha256": identity.target_sha256,
-            "quantisation": identity.quantisation,
+            "sha256": identity["target_sha256"],
+            "quantisation": identity["quantisation"],
         },
         "layer_ids": {"boundary": list(trainer.model.spec.aux_layers)},
         "hyper": asdict(trainer.hyper),

@@ -109,8 +109,8 @@ class Recorder:
         self.evaluations: list[int] = []
         self.left = n_steps
 
-    def on_step(self, report: Any) -> None:
-        self.losses.append(report.loss)
+    def on_step(self, progress: Any, share: float, loss: float) -> None:
+        self.losses.append(loss)
         self.left -= 1
 
     def on_evaluation(self, step: int, found: Any, best: bool) -> None:

@@ -19,7 +19,6 @@ import shutil
 import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,14 +42,6 @@ _FILE_BYTES = 2048
 _SPARE_BYTES = 256 << 20
 
 
-@dataclass(frozen=True)
-class CacheOptions:
-    """Location of cached captures, and the type of their numbers."""
-
-    folder: Path
-    feature_type: FeatureType = "bf16"
-
-
 class CachedSource:
     """A `FeatureSource` that reads a filled cache and needs no target. `open_source` creates it."""
 
@@ -71,14 +62,15 @@ class CachedSource:
 def open_source(
     target: str | os.PathLike[str],
     conversations: Sequence[TrainText],
-    cache: CacheOptions | None = None,
+    folder: Path | None = None,
+    feature_type: FeatureType = "bf16",
     *,
     layers: Sequence[int] | None = None,
     model: ModelOptions | None = None,
     on_plan: Callable[[str], None] = lambda text: None,
     on_progress: Callable[[int, int], None] = lambda n_done, n_tokens: None,
 ) -> TargetSource | CachedSource:
-    """Opens samples of these conversations. Without `cache`, the running target computes them. With `cache`,
+    """Opens samples of these conversations. Without a `folder`, the running target computes them. With one,
     missing samples are captured first, the target is freed, and all samples are read from the disk.
 
     on_plan:     called once before capturing, with the space needed
@@ -88,16 +80,15 @@ def open_source(
     errors of opening the target.
     """
     source = TargetSource(target, conversations, layers, model)
-    if cache is None:
+    if folder is None:
         return source
-    folder = cache.folder
     make_folder(folder)
     with closing(source), FileLock(folder / "lock", mode=0o644):
-        _check_header(folder, _facts(source, cache))
+        _check_header(folder, _facts(source, feature_type))
         unique = {_path(folder, one): index for index, one in reversed([*enumerate(conversations)])}
         cached = [path for path in unique if path.exists()]
         missing = sorted(index for path, index in unique.items() if path not in set(cached))
-        n_bytes = sum(_n_bytes(source, cache, index) for index in missing)
+        n_bytes = sum(_n_bytes(source, feature_type, index) for index in missing)
         n_free = shutil.disk_usage(folder).free
         on_plan(
             f"cache {folder}: {counted(len(cached), 'conversation')} cached, {len(missing)} to capture, "
@@ -111,17 +102,16 @@ def open_source(
         n_done, n_tokens = 0, sum(source.lengths[index] for index in missing)
         with closing(samples_of(source, missing)) as samples:
             for index, one in zip(missing, samples, strict=True):
-                _write(_path(folder, conversations[index]), one, _id_type(source), cache.feature_type)
+                _write(_path(folder, conversations[index]), one, _id_type(source), feature_type)
                 n_done += len(one.tokens)
                 on_progress(n_done, n_tokens)
     return CachedSource(folder, conversations)
 
 
-def _n_bytes(source: TargetSource, options: CacheOptions, index: int) -> int:
+def _n_bytes(source: TargetSource, feature_type: FeatureType, index: int) -> int:
     """Returns the size in bytes of the file with a conversation's capture."""
     labels = source.n_top * (np.dtype(_id_type(source)).itemsize + 2)
-    is_int8 = options.feature_type == "int8"
-    features = len(source.layers) * (source.n_embd + 2 if is_int8 else 2 * source.n_embd)
+    features = len(source.layers) * (source.n_embd + 2 if feature_type == "int8" else 2 * source.n_embd)
     return _FILE_BYTES + source.lengths[index] * (labels + features)
 
 
@@ -200,15 +190,15 @@ def _to_int8(values: NDArray[np.float32]) -> tuple[NDArray[np.float16], NDArray[
     return scales, np.clip(np.rint(values / scales.astype(np.float32)[:, :, None]), -127, 127).astype(np.int8)
 
 
-def _facts(source: TargetSource, options: CacheOptions) -> dict[str, Any]:
+def _facts(source: TargetSource, feature_type: FeatureType) -> dict[str, Any]:
     """Returns the settings on which the content of a capture depends."""
     model = source.model
     return {
         "format": _FORMAT,
-        **asdict(identify(source.target_path)),
+        **identify(source.target_path),
         "layers": list(source.layers),
         "n_top": source.n_top,
-        "feature_type": options.feature_type,
+        "feature_type": feature_type,
         "type_k": model.type_k,
         "type_v": model.type_v,
         "rope": [model.rope_freq_base, model.rope_freq_scale],

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -35,22 +35,13 @@ from eaglecpp.store.facts import read_facts
 from eaglecpp.train.samples import Sample, TrainText
 
 
-@dataclass(frozen=True)
-class TargetIdentity:
-    """Identity of a target. target_sha256: hex digest of the file, or for a split file of the digests of its
-    parts; target_bytes: size of all parts; quantisation: llama.cpp's name of the file's type, such as "Q8_0";
-    template_sha256: digest of the chat template, "" without a template.
-    """
-
-    target_sha256: str
-    target_bytes: int
-    quantisation: str
-    template_sha256: str
-
-
-def identify(target: str | os.PathLike[str]) -> TargetIdentity:
+def identify(target: str | os.PathLike[str]) -> dict[str, Any]:
     """Computes the identity of a target. Reads the whole file, but only once per process. Raises OSError, and
     GgufError for a file that is not a model.
+
+    target_sha256: hex digest of the file, or for a split file of the digests of its parts; target_bytes: size
+    of all parts; quantisation: llama.cpp's name of the file's type, such as "Q8_0"; template_sha256: digest
+    of the chat template, "" without a template
     """
     path = Path(target)
     parts = [path.with_name(name) for name in all_parts(path.name)]
@@ -58,12 +49,12 @@ def identify(target: str | os.PathLike[str]) -> TargetIdentity:
     digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     facts = read_facts([path])
     template = facts.file.text("tokenizer.chat_template", "")
-    return TargetIdentity(
-        digest,
-        sum(part.stat().st_size for part in parts),
-        facts.file_type,
-        hashlib.sha256(template.encode()).hexdigest() if template else "",
-    )
+    return {
+        "target_sha256": digest,
+        "target_bytes": sum(part.stat().st_size for part in parts),
+        "quantisation": facts.file_type,
+        "template_sha256": hashlib.sha256(template.encode()).hexdigest() if template else "",
+    }
 
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
@@ -125,7 +116,7 @@ def _n_targets(source: TargetSource, n_samples: int) -> int:
     threads if more would use too much memory or would not be faster.
     """
     n_threads = source.model.n_threads
-    n_bytes = identify(source.target_path).target_bytes
+    n_bytes = identify(source.target_path)["target_bytes"]
     on_gpu = source.model.n_gpu_layers != 0 and bool(gpus())
     if on_gpu or n_bytes > _LARGEST or n_samples < _LEAST_EACH * n_threads:
         return 1

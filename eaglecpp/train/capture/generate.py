@@ -32,9 +32,9 @@ _N_SEEDS = 1 << 31
 
 
 def generate(
-    paths: Iterable[str | os.PathLike[str]],
     engine: Engine,
     out: Path,
+    paths: Iterable[str | os.PathLike[str]],
     sampling: SamplingOptions,
     on_progress: Progress = lambda n_done, n_prompts, n_tokens: None,
 ) -> Written:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def write_entries(
     Raises DataError for a file of another kind or with another header, or while another process writes it;
     and the errors of generating.
     """
-    header: dict[str, Any] = {"target": asdict(identify(engine.target_path)), "n_ctx": engine.n_ctx}
+    header: dict[str, Any] = {"target": identify(engine.target_path), "n_ctx": engine.n_ctx}
     header = json.loads(json.dumps({"format": facts["format"], **header, **facts}))
     make_folder(out.parent)
     try:

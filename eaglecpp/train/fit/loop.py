@@ -209,24 +209,11 @@ class Limits:
     patience: int = 0
 
 
-@dataclass(frozen=True)
-class StepReport:
-    """Report on a training step. loss: nats per counted row."""
-
-    step: int
-    progress: float
-    loss: float
-    lr: float
-    norm: float
-    n_tokens: int
-    seconds: float
-
-
 class Reporter(Protocol):
     """Receives the events of a training loop."""
 
-    def on_step(self, report: StepReport) -> None:
-        """Called after each step."""
+    def on_step(self, progress: Progress, share: float, loss: float) -> None:
+        """Called after each step. share: spent share of the budget; loss: nats per counted row."""
 
     def on_evaluation(self, step: int, acceptance: Acceptance, best: bool) -> None:
         """Called after each evaluation."""
@@ -386,7 +373,7 @@ class Trainer:
         n = len(sums.hits)
         rates = tuple(h / max(c, 1) for h, c in zip(rest[:n], rest[n:], strict=True))
         p.losses.append([p.step, p.tokens, p.seconds, loss, lr, norm, *rates])
-        self.reporter.on_step(StepReport(p.step, self.share(), loss, lr, norm, p.tokens, p.seconds))
+        self.reporter.on_step(p, self.share(), loss)
 
     def _accumulate(self, indices: Sequence[int]) -> Sums:
         """Runs forward and backward, one micro-batch at a time."""

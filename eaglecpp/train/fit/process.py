@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import torch
 
 from eaglecpp.errors import InvalidValueError
+from eaglecpp.lowlevel import system_info
 
 _MALLOPT = {
     -4: ("MALLOC_MMAP_MAX_", 0),
@@ -56,8 +57,6 @@ def prepare_process() -> None:
     on some virtual machines. Makes glibc keep freed memory: by default it returns large blocks to the kernel,
     and page faults of new blocks cost up to half of the time of a training step.
     """
-    from eaglecpp.lowlevel import system_info
-
     other = any(name in os.environ.get("LD_PRELOAD", "") for name in _ALLOCATORS)
     if platform.libc_ver()[0] == "glibc" and not other:
         libc = ctypes.CDLL(None)
@@ -74,8 +73,6 @@ def computing(n_threads: int) -> Iterator[None]:
     """Sets the number of threads (0 = physical cores) and flushes denormals, which are slow, to zero inside
     the block; restores both settings afterwards.
     """
-    from eaglecpp.lowlevel import system_info
-
     if not n_threads:
         n_threads = int(os.environ.get("OMP_NUM_THREADS", "0")) or int(system_info()["n_cores"])
     n_before, flushed_before = torch.get_num_threads(), sys.float_info.min / 2 == 0.0

@@ -18,7 +18,7 @@ import pytest
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture import cache
-from eaglecpp.train.capture.cache import CacheOptions, FeatureType, open_source
+from eaglecpp.train.capture.cache import FeatureType, open_source
 from eaglecpp.train.capture.features import Capture, TargetSource
 from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.samples import TrainText
@@ -50,7 +50,7 @@ def captures(folder: Path) -> list[Path]:
 def filled(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete cache, which tests must not change."""
     folder = tmp_path_factory.mktemp("cache") / "filled"
-    open_source(models.target, conversations(), CacheOptions(folder), model=MODEL).close()
+    open_source(models.target, conversations(), folder, model=MODEL).close()
     return folder
 
 
@@ -65,7 +65,7 @@ def test_cached_features_equal_captured_ones_within_the_error_of_the_type(
 ) -> None:
     wanted = conversations()
     streamed = open_source(models.target, wanted, model=MODEL)
-    cached = open_source(models.target, wanted, CacheOptions(tmp_path / "c", kind), model=MODEL)
+    cached = open_source(models.target, wanted, tmp_path / "c", kind, model=MODEL)
     assert isinstance(streamed, TargetSource)
     assert not isinstance(cached, TargetSource)
     assert cached.lengths == streamed.lengths == list(LENGTHS)
@@ -88,7 +88,7 @@ def test_the_size_is_announced_and_kept(models: Models, tmp_path: Path) -> None:
         "on_plan": lambda plan: (plans.append(plan), steps.append((-1, -1))),
         "on_progress": lambda done, total: steps.append((done, total)),
     }
-    open_source(models.target, conversations(), CacheOptions(folder), model=MODEL, **reports).close()
+    open_source(models.target, conversations(), folder, model=MODEL, **reports).close()
     (plan,) = plans
     planned = re.search(r"0 conversations cached, 5 to capture, ([\d.]+) KB", plan)
     taken = sum(path.stat().st_size for path in captures(folder)) / 1000
@@ -101,7 +101,7 @@ def test_a_cache_serves_other_splits_and_captures_only_new_conversations(models:
     plans: list[str] = []
     before = files_of(copy)
     some = [conversations()[3], *conversations((9,))]
-    source = open_source(models.target, some, CacheOptions(copy), model=MODEL, on_plan=plans.append)
+    source = open_source(models.target, some, copy, model=MODEL, on_plan=plans.append)
     assert "1 conversation cached, 1 to capture" in plans[0]
     assert (source.sample(0).tokens == some[0].tokens).all()
     assert (source.sample(1).tokens == some[1].tokens).all()
@@ -111,7 +111,7 @@ def test_a_cache_serves_other_splits_and_captures_only_new_conversations(models:
 def test_equal_conversations_are_stored_once(models: Models, tmp_path: Path) -> None:
     one = conversations()[0]
     folder = tmp_path / "c"
-    source = open_source(models.target, [one, one], CacheOptions(folder), model=MODEL)
+    source = open_source(models.target, [one, one], folder, model=MODEL)
     assert (source.sample(0).features == source.sample(1).features).all()
     assert len(captures(folder)) == 1
 
@@ -130,7 +130,7 @@ def test_several_threads_capture_the_same_bytes_each_with_its_own_target(
     monkeypatch.setattr(TargetSource, "with_threads", counted)
     for n_threads, expected in ((1, 0), (3, 3)):
         model = replace(MODEL, n_threads=n_threads, n_gpu_layers=0)
-        open_source(models.target, many, CacheOptions(tmp_path / str(n_threads)), model=model).close()
+        open_source(models.target, many, tmp_path / str(n_threads), model=model).close()
         assert opened == [1] * expected
     assert files_of(tmp_path / "1") == files_of(tmp_path / "3")
 
@@ -150,18 +150,18 @@ def test_conversations_captured_before_a_bad_one_are_kept(
     monkeypatch.setattr(TargetSource, "capture", broken)
     model = replace(MODEL, n_threads=n_threads, n_gpu_layers=0)
     with pytest.raises(DataError, match="conversation 7: token 3"):
-        open_source(models.target, many, CacheOptions(tmp_path), model=model).close()
+        open_source(models.target, many, tmp_path, model=model).close()
     assert len(captures(tmp_path)) == 7
 
 
 CHILD = """
 import sys
 sys.path[:0] = [{tests!r}, {here!r}]
-from eaglecpp.train.capture.cache import CacheOptions, open_source
+from eaglecpp.train.capture.cache import open_source
 from eaglecpp.options import ModelOptions
 from test_cache import conversations
 open_source(
-    {target!r}, conversations(), CacheOptions(__import__("pathlib").Path({folder!r})),
+    {target!r}, conversations(), __import__("pathlib").Path({folder!r}),
     model=ModelOptions(n_threads=1), on_progress=lambda n, total: print(n, flush=True),
 )
 """
@@ -175,7 +175,7 @@ def test_a_killed_capture_continues_to_the_same_bytes(models: Models, filled: Pa
     killed_after_lines(code, 2)
     (folder / "part.tmp").write_bytes(b"half of a capture")
     plans: list[str] = []
-    open_source(models.target, conversations(), CacheOptions(folder), model=MODEL, on_plan=plans.append)
+    open_source(models.target, conversations(), folder, model=MODEL, on_plan=plans.append)
     assert re.search(r"[2-4] conversations cached, [1-3] to capture", plans[0])
     assert files_of(folder) == files_of(filled)
 
@@ -199,14 +199,14 @@ def test_a_cache_of_another_target_or_settings_is_refused(
     kind, seed = options.pop("kind", "bf16"), options.pop("seed", 0)
     target = make_target(tmp_path / "other", TargetSpec(seed=seed)).gguf if seed else models.target
     with pytest.raises(DataError, match=says):
-        open_source(target, conversations(), CacheOptions(copy, kind), **options)
+        open_source(target, conversations(), copy, kind, **options)
     assert files_of(copy) == before
 
 
 def test_another_kind_of_folder_is_not_changed(models: Models, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("dear", encoding="utf-8")
     with pytest.raises(DataError, match=r"empty folder, found 'thesis\.txt'"):
-        open_source(models.target, conversations(), CacheOptions(tmp_path), model=MODEL)
+        open_source(models.target, conversations(), tmp_path, model=MODEL)
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "lock") == ["thesis.txt"]
 
 
@@ -217,7 +217,7 @@ def test_a_disk_too_small_is_reported_before_the_first_capture(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     monkeypatch.setattr(TargetSource, "capture", lambda *args: pytest.fail("it is captured"))
     with pytest.raises(DataError, match=r"expected room for .* found 1.0 KB free"):
-        open_source(models.target, conversations(), CacheOptions(tmp_path / "c"), model=MODEL)
+        open_source(models.target, conversations(), tmp_path / "c", model=MODEL)
 
 
 @pytest.mark.parametrize("damage", ["a bit", "cut off", "empty", "something else"])
@@ -227,7 +227,7 @@ def test_a_damaged_file_is_named(models: Models, copy: Path, damage: str) -> Non
     data = path.read_bytes()
     changed = {"a bit": bytes([data[5000] ^ 1]).join([data[:5000], data[5001:]]), "cut off": data[:-300]}
     path.write_bytes(changed.get(damage, b"" if damage == "empty" else b"\x93NUMPY thesis"))
-    source = open_source(models.target, conversations(), CacheOptions(copy), model=MODEL)
+    source = open_source(models.target, conversations(), copy, model=MODEL)
     source.sample(0)
     with pytest.raises(DataError, match=f"{path.name}: expected a cached conversation, .* delete this file"):
         source.sample(len(LENGTHS) - 1)

@@ -41,7 +41,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
 
 
 def test_answers_equal_the_engines(engine: Engine, prompts: Path, tmp_path: Path) -> None:
-    report = generate([prompts], engine, tmp_path / "a.jsonl", SAMPLING)
+    report = generate(engine, tmp_path / "a.jsonl", [prompts], SAMPLING)
     assert (report.n_good, report.n_before, report.dropped) == (4, 0, {})
     _, *answers = entries(tmp_path / "a.jsonl")
     for index, answer in enumerate(answers):
@@ -70,12 +70,12 @@ def test_a_run_continues_after_a_partial_line(
 ) -> None:
     """A run continues after the partial line of a killed run, which may be longer than its replacement."""
     out = tmp_path / "a.jsonl"
-    generate([prompts], engine, out, SAMPLING)
+    generate(engine, out, [prompts], SAMPLING)
     whole = out.read_bytes()
     whole_lines = whole.rindex(b'{"index":3') if half else max(len(whole) - n_cut, 0)
     out.write_bytes(whole[:whole_lines] + half.lstrip())
     n_before = max(out.read_bytes().count(b"\n") - 1, 0)
-    report = generate([prompts], engine, out, SAMPLING)
+    report = generate(engine, out, [prompts], SAMPLING)
     assert out.read_bytes() == whole
     assert (report.n_before, report.n_good) == (n_before, 4)
 
@@ -85,7 +85,7 @@ def test_chats_are_answered_after_their_last_question(engine: Engine, tmp_path: 
     messages = [{"role": role, "content": content} for role, content in turns]
     path = tmp_path / "p.jsonl"
     path.write_text(json.dumps({"messages": messages}) + '\n{"prompt": "and who"}\n', encoding="utf-8")
-    generate([path], engine, tmp_path / "a.jsonl", SAMPLING)
+    generate(engine, tmp_path / "a.jsonl", [path], SAMPLING)
     _, chat, prompt = entries(tmp_path / "a.jsonl")
     assert chat["prompt_tokens"] == engine.chat_prompt(messages[:3])
     assert prompt["prompt_tokens"] == engine.chat_prompt([{"role": "user", "content": "and who"}])
@@ -94,7 +94,7 @@ def test_chats_are_answered_after_their_last_question(engine: Engine, tmp_path: 
 def test_prompts_that_fill_the_context_are_left_out(engine: Engine, tmp_path: Path) -> None:
     path = tmp_path / "p.txt"
     path.write_text("how\n" + "the man " * 200 + "\n", encoding="utf-8")
-    report = generate([path], engine, tmp_path / "a.jsonl", SAMPLING)
+    report = generate(engine, tmp_path / "a.jsonl", [path], SAMPLING)
     assert (report.n_good, report.dropped) == (1, {"longer than the context of 256 tokens": 1})
 
 
@@ -110,7 +110,7 @@ def test_a_bad_prompt_is_named(engine: Engine, tmp_path: Path, line: str, says: 
     path = tmp_path / "p.jsonl"
     path.write_text(line + "\n", encoding="utf-8")
     with pytest.raises(DataError, match=says):
-        generate([path], engine, tmp_path / "a.jsonl", SAMPLING)
+        generate(engine, tmp_path / "a.jsonl", [path], SAMPLING)
     assert not (tmp_path / "a.jsonl").exists()
 
 
@@ -119,19 +119,19 @@ def test_a_bad_prompt_is_named(engine: Engine, tmp_path: Path, line: str, says: 
 
 def test_other_options_are_refused(engine: Engine, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
-    generate([prompts], engine, out, SAMPLING)
+    generate(engine, out, [prompts], SAMPLING)
     before = out.read_bytes()
     with pytest.raises(DataError, match=r"temperature: expected 0\.5, found 0\.9"):
-        generate([prompts], engine, out, SamplingOptions(max_tokens=24, temperature=0.5, seed=7))
+        generate(engine, out, [prompts], SamplingOptions(max_tokens=24, temperature=0.5, seed=7))
     assert out.read_bytes() == before
 
 
 def test_other_prompts_are_refused(engine: Engine, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
-    generate([prompts], engine, out, SAMPLING)
+    generate(engine, out, [prompts], SAMPLING)
     prompts.write_text("something else\n" + prompts.read_text(), encoding="utf-8")
     with pytest.raises(DataError, match=r"a\.jsonl:2: expected the answer to prompt 0 .* have changed"):
-        generate([prompts], engine, out, SAMPLING)
+        generate(engine, out, [prompts], SAMPLING)
 
 
 @pytest.mark.parametrize("text", ['{"messages": []}\n', "my notes, not a line of it ended"])
@@ -139,10 +139,10 @@ def test_another_file_is_not_changed(engine: Engine, prompts: Path, tmp_path: Pa
     out = tmp_path / "a.jsonl"
     out.write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match="expected recorded answers"):
-        generate([prompts], engine, out, SAMPLING)
+        generate(engine, out, [prompts], SAMPLING)
     assert out.read_text() == text
 
 
 def test_two_runs_do_not_write_one_file(engine: Engine, prompts: Path, tmp_path: Path) -> None:
     with FileLock(tmp_path / "a.jsonl.lock"), pytest.raises(DataError, match="another process is writing"):
-        generate([prompts], engine, tmp_path / "a.jsonl", SAMPLING)
+        generate(engine, tmp_path / "a.jsonl", [prompts], SAMPLING)

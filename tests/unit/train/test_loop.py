@@ -26,7 +26,6 @@ from eaglecpp.train.fit.loop import (
     Hyper,
     Limits,
     Optimizer,
-    StepReport,
     Trainer,
     default_lr,
     lr_factor,
@@ -77,7 +76,7 @@ def test_a_resumed_run_has_the_curve_of_an_uninterrupted_one(tmp_path: Path, spe
 
 def test_a_run_can_be_resumed_from_before_its_first_step(tmp_path: Path) -> None:
     class Killed(Recorder):
-        def on_step(self, report: StepReport) -> None:
+        def on_step(self, progress: Any, share: float, loss: float) -> None:
             raise RuntimeError("as by kill -9")
 
     with pytest.raises(RuntimeError):
