@@ -6,19 +6,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, overload
 
 from .errors import CheckpointError, ConfigError
-from .files import read_limited
+from .files import read_json
 
 _MAX_BYTES = 4 << 20
 """Maximum bytes of a config: known ones have up to 0.5 MB, if they list quantised modules. Parsed, a file may
 take 25 times its size.
 """
-_MAX_DEPTH = 64
 _MISSING: Any = object()
 WHERE = "config.json: "
 """Prefix of messages about the draft's own config; readers of other objects pass their own."""
@@ -30,28 +28,13 @@ def load_json(path: Path, limit: int = _MAX_BYTES) -> dict[str, Any]:
     Raises CheckpointError if the file is missing, unreadable, too large or not an object.
     """
     try:
-        text = read_limited(path, limit)
-        if len(text) > limit:
-            raise ValueError(f"more than {limit} bytes, which no such file has")
-        data = json.loads(text.decode("utf-8"))
-        _check_depth(data)
-    except (OSError, ValueError, RecursionError) as error:
+        data = read_json(path, limit)
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise CheckpointError(f"{path}: cannot be read as JSON: {why}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: expected a JSON object, found {type(data).__name__}")
     return data
-
-
-def _check_depth(data: Any) -> None:
-    """Raises ValueError for deep nesting, because later recursion may have less stack than the parser."""
-    level = [data]
-    for _ in range(_MAX_DEPTH):
-        parents = [value for value in level if isinstance(value, dict | list)]
-        level = [part for value in parents for part in (value.values() if isinstance(value, dict) else value)]
-        if not level:
-            return
-    raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
 
 
 _SMALLEST, _LARGEST = 1e-37, 3e38

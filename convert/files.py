@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
 import os
 import re
 import secrets
@@ -17,6 +18,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 if sys.platform != "win32":
     import fcntl
@@ -28,6 +30,7 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }
+_MAX_LEVELS = 64
 _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
 
 
@@ -92,6 +95,34 @@ def read_limited(path: Path, limit: int) -> bytes:
     """Returns a file's content, at most `limit` + 1 bytes, so that the caller can reject a longer file."""
     with open_regular(path) as file:
         return file.read(limit + 1)
+
+
+def read_json(path: Path, limit: int = 16 << 20) -> Any:
+    """Reads a JSON file, which may be damaged. Raises OSError; ValueError for content that is not JSON, is
+    longer than `limit` bytes, or is nested too deeply: later recursion may have less stack than the parser.
+    """
+    data = read_limited(path, limit)
+    if len(data) > limit:
+        raise ValueError(f"more than {limit} bytes, which no such file has")
+    try:
+        value = json.loads(data)
+        is_deep = is_deeper(value, _MAX_LEVELS)
+    except RecursionError:
+        is_deep = True
+    if is_deep:
+        raise ValueError(f"expected values that are nested at most {_MAX_LEVELS} levels deep")
+    return value
+
+
+def is_deeper(value: Any, n_levels: int) -> bool:
+    """Returns whether objects and lists in a JSON value are nested more than `n_levels` levels deep."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(n_levels):
+        inner = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [entry for entries in inner for entry in entries if isinstance(entry, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def make_folder(path: Path, mode: int = 0o755) -> None:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 from eaglecpp.convert import files as of_convert
-from eaglecpp.errors import InvalidValueError
 
 NotAFileError = of_convert.NotAFileError
 check_regular = of_convert.check_regular
 make_folder = of_convert.make_folder
 open_regular = of_convert.open_regular
+is_deeper = of_convert.is_deeper
+read_json = of_convert.read_json
 read_limited = of_convert.read_limited
 remove_leftover = of_convert.remove_leftover
 replaced = of_convert.replaced
@@ -40,19 +39,6 @@ def replace_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Writes a file atomically."""
     with replaced(path, mode=mode) as temporary:
         temporary.write_bytes(data)
-
-
-def read_json(path: Path, limit: int = 16 << 20) -> Any:
-    """Reads a JSON file of eaglecpp, which may be damaged. Raises OSError; ValueError for content that is not
-    JSON, is longer than `limit` bytes, or is nested too deeply.
-    """
-    data = read_limited(path, limit)
-    if len(data) > limit:
-        raise InvalidValueError(f"{path}: more than {limit} bytes")
-    try:
-        return json.loads(data)
-    except RecursionError:
-        raise InvalidValueError(f"{path}: nested too deeply") from None
 
 
 def exists(path: Path) -> bool:

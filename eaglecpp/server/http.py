@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from eaglecpp.files import is_deeper
 from eaglecpp.limits import JSON_VALUES
 from eaglecpp.server.errors import ApiError, as_api_error, error_body
 from eaglecpp.server.models import server_of
@@ -94,8 +95,8 @@ def _parsed(data: bytes) -> dict[str, Any]:
         raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ApiError(400, f"expected the body as a JSON object, found {type(value).__name__}")
-    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH:
-        _check_depth(value)
+    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH and is_deeper(value, _MAX_DEPTH):
+        raise ApiError(400, f"the body is nested more than {_MAX_DEPTH} levels deep")
     return value
 
 
@@ -245,13 +246,3 @@ async def end_all(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        inner = (node.values() if isinstance(node, dict) else node for node in level)
-        level = [entry for entries in inner for entry in entries if isinstance(entry, dict | list)]
-        if not level:
-            return
-    raise ApiError(400, f"the body is nested more than {_MAX_DEPTH} levels deep")
