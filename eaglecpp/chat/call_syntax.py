@@ -11,6 +11,7 @@ import ast
 import json
 import math
 import re
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -462,16 +463,19 @@ def _alternatives(schema: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any
         if isinstance(one, Mapping) and id(one) not in found:
             found[id(one)] = one
             if "type" not in one:
-                left.append(_referred(root, one.get("$ref")))
+                left.append(referred(root, one.get("$ref")))
                 left += (other for name in ("anyOf", "oneOf", "allOf") for other in _list(one.get(name)))
     return list(found.values())
 
 
-def _referred(root: Any, reference: Any) -> Any:
-    for part in reference.removeprefix("#").split("/")[1:] if isinstance(reference, str) else ():
+def referred(root: Any, reference: Any) -> Any:
+    """Returns the part of a JSON schema that a "$ref" names; None if there is none."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    for part in urllib.parse.unquote(reference).split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         root = root.get(name) if isinstance(root, Mapping) else None
-    return root if isinstance(reference, str) else None
+    return root
 
 
 def _list(value: Any) -> list[Any]:

@@ -11,11 +11,11 @@ import functools
 import json
 import math
 import re
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from eaglecpp.chat.call_syntax import referred
 from eaglecpp.errors import GrammarError, InvalidTypeError, InvalidValueError
 from eaglecpp.limits import (
     GBNF_BYTES,
@@ -153,7 +153,7 @@ class _Schema:
             return 1
         if id(schema) not in self._n_ways:
             self._n_ways[id(schema)] = 1  # stops at a schema that refers to itself
-            n = self._ways(self._referred(schema.get("$ref")))
+            n = self._ways(referred(self._root, schema.get("$ref")))
             for key in _COMBINED:
                 parts = schema.get(key)
                 each = [self._ways(part) for part in parts] if isinstance(parts, list) else []
@@ -203,15 +203,8 @@ class _Schema:
                 continue
             self._joined.add(id(node))
             parts = [part for key in _COMBINED if isinstance(node.get(key), list) for part in node[key]]
-            parts.append(self._referred(node.get("$ref")))
+            parts.append(referred(self._root, node.get("$ref")))
             waiting += [part for part in parts if isinstance(part, dict)]
-
-    def _referred(self, ref: Any) -> Any:
-        target: Any = self._root
-        for part in urllib.parse.unquote(str(ref)).split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            target = target.get(key) if isinstance(target, dict) else None
-        return target if isinstance(ref, str) and ref.startswith("#") else None
 
     def _complete(self, schema: dict[str, Any]) -> None:
         if not self._strict:
