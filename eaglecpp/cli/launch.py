@@ -145,7 +145,7 @@ def launch(agent: str, model: str, arguments: tuple[str, ...], n_ctx: int, only_
     """
     chosen, key = AGENTS[agent], first_key() or "eaglecpp"
     if only_prints:
-        address = str(find_server() or "http://127.0.0.1:11434")
+        address = find_server() or "http://127.0.0.1:11434"
         _show(chosen, chosen.setup(address, key, model, n_ctx), arguments)
         return
     program = shutil.which(chosen.program)
@@ -216,7 +216,7 @@ def _served(model: str, n_ctx: int) -> Iterator[tuple[str, str]]:
     files = look_up(model)
     running = find_server()
     if running is not None and files.name is not None:
-        yield str(running), str(files.name)
+        yield running, str(files.name)
         return
     with contextlib.closing(bind("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

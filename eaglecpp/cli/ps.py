@@ -67,7 +67,7 @@ def _where(asked: Served) -> str:
     else the local address in EAGLECPP_HOST or OLLAMA_HOST.
     """
     variable = os.environ.get("EAGLECPP_HOST") or os.environ.get("OLLAMA_HOST") or ""
-    return asked.host or str(find_server() or address_of(variable))
+    return asked.host or find_server() or address_of(variable)
 
 
 def _ask(address: str, api_key: str, path: str, body: Any = None) -> dict[str, Any] | None:

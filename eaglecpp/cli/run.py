@@ -15,10 +15,16 @@ import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from eaglecpp.chat.images import is_image_name
+from eaglecpp.cli.chat.chat import Chat, ChatSettings
+from eaglecpp.cli.chat.commands import run_chat, with_pictures
+from eaglecpp.cli.chat.input import Ask, read_picture
+from eaglecpp.cli.chat.model import RunModel
+from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.cli.command import Command, command, complete_model
 from eaglecpp.cli.open_engine import look_up, needs_draft, plan_text, run_defaults
 from eaglecpp.cli.options import (
@@ -39,17 +45,14 @@ from eaglecpp.cli.options import (
     spec_type_option,
 )
 from eaglecpp.cli.terminal import note, patience, write_json
+from eaglecpp.conversations.saved import ChatFolder, SavedChat
+from eaglecpp.conversations.served import ServerAnswers
+from eaglecpp.data_dir import data_dir
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.files import exists
 from eaglecpp.options import declare
 from eaglecpp.references import hub_text
-
-if TYPE_CHECKING:
-    from eaglecpp.cli.chat.chat import Chat
-    from eaglecpp.cli.chat.input import Ask
-    from eaglecpp.cli.chat.model import RunModel
-    from eaglecpp.conversations.saved import ChatFolder, SavedChat
-    from eaglecpp.conversations.served import ServerAnswers
+from eaglecpp.server.announced import find_server
 
 
 class _RunCommand(Command):
@@ -157,12 +160,6 @@ def run(
     """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input,
     answer that and exit. If `eaglecpp serve` runs on this machine, it gives the answers.
     """
-    from eaglecpp.cli.chat.chat import Chat, ChatSettings
-    from eaglecpp.cli.chat.commands import run_chat
-    from eaglecpp.cli.chat.screen import Screen
-    from eaglecpp.conversations.saved import ChatFolder
-    from eaglecpp.data_dir import data_dir
-
     folder = ChatFolder(data_dir() / "chats")
     if model_named is not None:  # with -m or -hf, the first word belongs to the prompt
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
@@ -212,8 +209,6 @@ def run(
 
 def _checked_model(model: str | None, *, on_hub: bool, is_needed: bool) -> str | None:
     """Parses MODEL into a reference. Raises click.UsageError if MODEL is missing or is a picture."""
-    from eaglecpp.chat.images import is_image_name
-
     if model is None and not is_needed:
         return None
     model = only_model(model, None)
@@ -234,10 +229,6 @@ def _found(
     """Returns the model, the server that has it (or None), and the chat to continue (or None). chosen: a chat
     that the user chose by its id; is_own: an option requires that this process answers
     """
-    from eaglecpp.cli.chat.model import RunModel
-    from eaglecpp.conversations.served import ServerAnswers
-    from eaglecpp.server.announced import find_server
-
     may_draft = asked.strategy is None or asked.strategy.kind != "off"
     find = partial(look_up, wants_draft=may_draft, insecure=asked.insecure)
     answers_at = partial(ServerAnswers, keep_alive_s=asked.keep_alive_s, api_key=asked.key)
@@ -263,7 +254,7 @@ def _found(
     needs_draft(opened.asked, opened.can_draft)
     is_own = is_own or asked.no_server or opened.says_how_to_open
     if server is None and not is_own and (address := find_server()):
-        server = answers_at(str(address), "")
+        server = answers_at(address, "")
     if asked.keep_alive_s is not None and server is None:
         note("note: --keepalive has no effect, because no server (eaglecpp serve) answers")
     return opened, server, saved
@@ -271,8 +262,6 @@ def _found(
 
 def _answer(chat: Chat, text: str, words: tuple[str, ...], asked: RunOptions) -> None:
     """Answers one question. words: the words of the question on the command line"""
-    from eaglecpp.cli.chat.commands import with_pictures
-
     chat.say_notices()
     typed = " ".join(words)
     if typed and text.endswith(typed):  # pictures are looked up only in typed text, not in piped input
@@ -305,9 +294,6 @@ def _no_one_to_ask(prompt: str, default: str) -> str:
 
 def _pictures(words: tuple[str, ...], named: tuple[str, ...]) -> tuple[list[bytes], tuple[str, ...]]:
     """Returns the images from --image and from the words of a prompt, and the words that remain."""
-    from eaglecpp.chat.images import is_image_name
-    from eaglecpp.cli.chat.input import read_picture
-
     typed = [word for word in words if is_image_name(word) and exists(Path(word)) and Path(word).is_file()]
     paths = [*(path for text in named for path in text.split(",")), *typed]
     return [*map(read_picture, paths)], tuple(word for word in words if word not in typed)

@@ -48,7 +48,8 @@ def serve(
     MODEL is loaded at startup and stays in memory; without it, models are loaded when requests name them. If
     it is the path of a GGUF file, it is served under the file's name and under names without a stored model.
     """
-    from eaglecpp.server.announced import Address, announced, reached_as
+    from eaglecpp.conversations.served import address_of
+    from eaglecpp.server.announced import announced
     from eaglecpp.server.run import bind, give_back_large_blocks
     from eaglecpp.server.run import serve as run
 
@@ -93,7 +94,7 @@ def serve(
     listener = bind(config.host, config.port)
     give_back_large_blocks()
     _set_log()
-    address = Address(reached_as(config.host), listener.getsockname()[1])
+    address = address_of(config.host, listener.getsockname()[1])
     if not config.is_loopback and not config.keys:
         note(f"warning: anyone who can reach {address} can use this server, and change its models")
     served = (

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -24,42 +23,25 @@ from eaglecpp.store.layout import default_root
 _PATIENCE_S = 1.0  # seconds to wait for the lock, which `find_server` holds only briefly
 
 
-@dataclass(frozen=True)
-class Address:
-    """Address of a server on this machine."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
-
-
-def reached_as(host: str) -> str:
-    """Returns the address at which this machine reaches a server that listens on `host`."""
-    return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
-
-
 @contextlib.contextmanager
-def announced(address: Address) -> Iterator[None]:
+def announced(address: str) -> Iterator[None]:
     """Announces the server's address until the `with` block ends. Only the first of several servers is
     announced. If the folder is read-only, no server is announced.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, Timeout):
             stack.enter_context(_lock().acquire(timeout=_PATIENCE_S))
-            record = {"host": address.host, "port": address.port, "models": str(default_root())}
+            record = {"address": address, "models": str(default_root())}
             replace_bytes(_file(), json.dumps(record).encode(), mode=0o600)
             stack.callback(_file().unlink, missing_ok=True)
         yield
 
 
-def find_server() -> Address | None:
+def find_server() -> str | None:
     """Returns the address of this user's running server, or None."""
     try:
         record = read_json(_file())
-        address = Address(str(record["host"]), int(record["port"]))
+        address = str(record["address"])
         if record["models"] != str(default_root()):  # this process has another model store
             return None
         _lock().acquire(timeout=0).lock.release()

@@ -55,8 +55,7 @@ def server(cli: Cli, start: Start, models: Models, home: Path, tmp_path: Path) -
 
 
 def address(home: Path) -> str:
-    told = json.loads((home / "server.json").read_text())
-    return f"http://{told['host']}:{told['port']}"
+    return str(json.loads((home / "server.json").read_text())["address"])
 
 
 @pytest.mark.parametrize("options", [("--temp", "0"), ("--seed", "7"), ("--seed", "7", "--system", "ab cd")])

@@ -23,7 +23,7 @@ from eaglecpp.cli.learn import learn as learn_command
 from eaglecpp.conversations.saved import ChatFolder, new_chat
 from eaglecpp.learn.records import LEAST_TEXTS, Learning, read_record
 from eaglecpp.opening.plan import plan_opening
-from eaglecpp.server.announced import Address, announced
+from eaglecpp.server.announced import announced
 from eaglecpp.store import Stores
 from helpers.http_server import DRAFT, FAST, MODEL, TARGET, TestServer
 from helpers.kills import killed_everywhere
@@ -105,7 +105,7 @@ def test_records_are_private_and_not_writable_for_others(home: Path) -> None:
         (learning.work / "states").write_text("states")
         ChatFolder(home / "chats").save(new_chat("m"))
         make_model(Stores.open(), f"FROM {TARGET}")
-        with announced(Address("127.0.0.1", 1)):
+        with announced("http://127.0.0.1:1"):
             pass
     finally:
         os.umask(before)
