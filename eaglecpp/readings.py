@@ -21,11 +21,14 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglecpp import convert
+from eaglecpp.convert import Choice, ConvertReport, Progress, Reading, read_gguf, read_rows, read_tensor
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import EagleError
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Drafter, DraftFile, EngineOptions, Target
@@ -33,9 +36,6 @@ from eaglecpp.opening.fetch import local_checkpoint
 from eaglecpp.opening.find import find_target
 from eaglecpp.store.errors import Report
 from eaglecpp.store.progress import Bars
-
-if TYPE_CHECKING:
-    from eaglecpp.convert import Choice, ConvertReport, Progress, Reading
 
 Say = Callable[[str], None]
 Array = NDArray[np.float32]
@@ -127,8 +127,6 @@ def convert_checkpoint(
     be run, or no reading beats the default, the default is used. Raises ModelNotFoundError, DownloadError,
     and any EagleError of the conversion.
     """
-    from eaglecpp import convert
-
     model, out_path = find_target(target).target, None if out is None else Path(out)
     known, reasons = dict(reading.get("readings") or {}), dict(reading.get("reasons") or {})
     with Bars() as bars, local_checkpoint(os.fspath(src), report or bars) as (path, hub_id):
@@ -183,8 +181,6 @@ def _measure(
     folder: where the drafters are written while they are measured. Raises EagleError if the target cannot be
     run or no combination can be converted.
     """
-    from eaglecpp import convert
-
     names = [choice.name for choice in choices]
     values = itertools.islice(itertools.product(*(choice.values for choice in choices)), MOST)
     layers: dict[int, tuple[int, ...]] = {}
@@ -223,8 +219,6 @@ def own_texts(target: Path, layers: Sequence[int]) -> list[OwnText]:
     """Generates the target's greedy answers to the built-in prompts, with the target's hidden states. Raises
     EagleError.
     """
-    from eaglecpp.engine.engine import Engine
-
     with Engine.open(target, strategy="off", n_ctx=_ROOM) as engine:
         room = engine.n_ctx - 1
         written = []
@@ -329,8 +323,6 @@ def _shared_tables(
     """Returns the target's embeddings and output head, or None for a table that the drafter has itself. Only
     the rows of embeddings that occur in the texts are read, which saves memory.
     """
-    from eaglecpp.convert import read_gguf, read_rows, read_tensor
-
     own = {tensor["name"] for tensor in file.tensors}
     if {"token_embd.weight", "output.weight"} <= own:
         return None, None

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eaglecpp._extension import core
 from eaglecpp.bench.llama_plain import LlamaPlain, llama_plain
 from eaglecpp.bench.strategies import Speeds, measure, plan_report, point_at
+from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.gains import Gain
-
-if TYPE_CHECKING:
-    from eaglecpp.engine.engine import Engine
 
 # minimum speed-up over plain decoding that is worth reporting; a smaller one disappears in rounding
 PAYS = 1.05

@@ -16,6 +16,10 @@ from msgspec.structs import asdict
 
 from eaglecpp.cli.command import command, complete_model, json_option
 from eaglecpp.cli.terminal import note, table, write, write_json
+from eaglecpp.errors import EagleError
+from eaglecpp.opening.find import find_target
+from eaglecpp.references import read_name
+from eaglecpp.store import Stores
 from eaglecpp.store.drafters import (
     KnownDrafter,
     find_drafters,
@@ -52,8 +56,6 @@ def drafters(target: str | None, as_json: bool) -> None:
         write(f"{target} {whose}: {own}\n")
     none = f"no drafter is known for {target}"
     if not rows and own is None:
-        from eaglecpp.store.store import Stores
-
         head = "use its own head (`--draft mtp`), " if facts is not None and facts.has_head else ""
         near = "" if facts is not None else Stores.open().near(target or "", n_listed=0)
         way = f": {head}make one with `eaglecpp train`, or use `--draft text`"
@@ -79,11 +81,7 @@ def _matches(target: str) -> tuple[Path | None, str, list[KnownDrafter], Facts |
     was copied; a text that says which of the two; the drafters known by the model's name or by its file's
     metadata; and the facts of its file.
     """
-    from eaglecpp.errors import EagleError
-    from eaglecpp.opening.find import find_target
-    from eaglecpp.references import read_name
     from eaglecpp.store.facts import metadata, read_facts
-    from eaglecpp.store.store import Stores
 
     try:
         model = find_target(target)

@@ -25,6 +25,7 @@ from click.core import ParameterSource
 
 from eaglecpp.cli.command import F, added, complete_model, option
 from eaglecpp.cli.terminal import note
+from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.files import exists
 from eaglecpp.human import human_bytes, n_bytes_of
@@ -120,8 +121,6 @@ def answer_format(text: str) -> dict[str, Any]:
     """Returns the arguments of `Session.chat` for an output format: "json", a JSON schema, or a file with a
     schema. Raises InvalidValueError, and the errors of `read_input`.
     """
-    from eaglecpp.engine.grammar import resolve_grammar
-
     if text == "json":
         return {"response_format": {"type": "json_object"}}
     if not text.lstrip().startswith("{"):
@@ -295,8 +294,6 @@ class Answering(Drafting):
         """Returns the answer's required form as arguments of `Session.chat`. more: form from a further
         option. Raises click.UsageError if two options set the form, GrammarError for an invalid form.
         """
-        from eaglecpp.engine.grammar import resolve_grammar
-
         grammars = {"grammar": [self.grammar, self.grammar_file]}
         grammars["json_schema"] = [self.json_schema, self.json_schema_file]
         forms: list[dict[str, Any]]

@@ -84,8 +84,6 @@ def create(name: str, file: str, quantize: str, draft_quantize: str, no_draft: b
 
 def say_made(model: StoredModel, as_json: bool) -> None:
     """Prints the result of `create` and `pull`."""
-    from eaglecpp.store.describe import list_entry
-
     for notice in model.notices:
         note(f"note: {notice}")
     if as_json:

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from weakref import ref
 
 from eaglecpp.chat.conversation import Conversation, ConversationState
@@ -27,8 +27,6 @@ from eaglecpp.errors import InvalidStateError
 from eaglecpp.results import AnswerStream, Completion
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from eaglecpp.engine.engine import Engine
     from eaglecpp.engine.session import Session
     from eaglecpp.options.typed import ChatKeywords

@@ -31,15 +31,18 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from eaglecpp.engine.async_stream import AsyncGeneration, AsyncStream, send
+from eaglecpp.engine.embedding import EmbedKeywords
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.native import NativeSequence, checks_arguments
 from eaglecpp.engine.prompt_cache import PromptCache, why_none
 from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
 from eaglecpp.engine.scheduler import CancelledGenerationError, Scheduler, Updates
+from eaglecpp.engine.session import MessageList
 from eaglecpp.engine.slots import FairLock, HostCache
+from eaglecpp.engine.vocabulary import Prompt
 from eaglecpp.errors import (
     EagleError,
     EngineBrokenError,
@@ -50,17 +53,9 @@ from eaglecpp.errors import (
     UnsupportedError,
 )
 from eaglecpp.human import counted
+from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
+from eaglecpp.results import Completion, Embedding
 from eaglecpp.threads import Threads, cancel_when, check_wanted
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from eaglecpp.engine.embedding import EmbedKeywords
-    from eaglecpp.engine.session import MessageList
-    from eaglecpp.engine.vocabulary import Prompt
-    from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
-    from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
-    from eaglecpp.results import Completion, Embedding
 
 T = TypeVar("T")
 Lane = Literal["short", "long", "images"]
@@ -89,6 +84,7 @@ class Serving(TypedDict, total=False):
 
 
 if TYPE_CHECKING:
+    from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
 
     class OpenServing(Serving, OpenKeywords, total=False):
         """Arguments of `AsyncEngine.open`: those of `Engine.open`, and `Serving`."""

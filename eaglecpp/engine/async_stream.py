@@ -10,14 +10,11 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from eaglecpp.engine.scheduler import CancelledGenerationError, Generation, Update, preempted
 from eaglecpp.errors import InvalidStateError
-from eaglecpp.results import Chunk
-
-if TYPE_CHECKING:
-    from eaglecpp.results import Completion
+from eaglecpp.results import Chunk, Completion
 
 
 @dataclass(eq=False, kw_only=True)

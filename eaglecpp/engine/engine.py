@@ -15,16 +15,18 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 from weakref import WeakSet
 
 from eaglecpp._extension import core
 from eaglecpp.chat.message import Message
+from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.engine.embedding import Embedder, EmbedKeywords
 from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.gains import Gains
 from eaglecpp.engine.loading import load
 from eaglecpp.engine.native import NativeSequence
+from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
 from eaglecpp.engine.scheduler import Scheduler
 from eaglecpp.engine.session import MessageList, Session, Talking
@@ -35,10 +37,6 @@ from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strate
 from eaglecpp.results import Completion, Embedding, Timings
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from eaglecpp.chat.template import ChatTemplate
-    from eaglecpp.engine.planner_cache import PlannerCache
     from eaglecpp.options.typed import ChatKeywords, OpenKeywords
 
 _log = logging.getLogger("eaglecpp.engine")

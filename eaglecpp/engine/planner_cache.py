@@ -17,8 +17,8 @@ import hashlib
 import logging
 import platform
 import time
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,12 +26,8 @@ from eaglecpp._extension import core, versions
 from eaglecpp.data_dir import data_dir
 from eaglecpp.engine.gains import Answered, Gains
 from eaglecpp.files import fingerprint, replace_bytes
+from eaglecpp.opening.plan import OpeningPlan
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from eaglecpp.opening.plan import OpeningPlan
 
 _log = logging.getLogger("eaglecpp.planner")
 _SAVE_EVERY = 60.0  # seconds between two writes

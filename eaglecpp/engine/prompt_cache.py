@@ -31,10 +31,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from eaglecpp._extension import core
 from eaglecpp.data_dir import data_dir, expanded
+from eaglecpp.engine.native import NativeSequence
 from eaglecpp.engine.planner_cache import machine, options_key
 from eaglecpp.errors import EagleError, InvalidValueError
 from eaglecpp.files import (
@@ -47,12 +48,9 @@ from eaglecpp.files import (
     replaced,
 )
 from eaglecpp.human import n_bytes_of
+from eaglecpp.opening.plan import OpeningPlan
+from eaglecpp.options import DraftOptions
 from eaglecpp.references import part_paths
-
-if TYPE_CHECKING:
-    from eaglecpp.engine.native import NativeSequence
-    from eaglecpp.opening.plan import OpeningPlan
-    from eaglecpp.options import DraftOptions
 
 _log = logging.getLogger("eaglecpp.prompts")
 WORTH = 32

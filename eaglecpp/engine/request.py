@@ -9,27 +9,23 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eaglecpp._extension import core
 from eaglecpp.chat.conversation import Conversation
-from eaglecpp.chat.model import ChatPrompt, PromptOptions, answer_room
-from eaglecpp.chat.template import Rendered
+from eaglecpp.chat.model import ChatModel, ChatPrompt, PromptOptions, answer_room
+from eaglecpp.chat.reader import AnswerReader
+from eaglecpp.chat.template import ChatTemplate, Rendered
+from eaglecpp.chat.think_budget import ThinkBudget
 from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.infill import Infill
 from eaglecpp.engine.native import NativeEngine
+from eaglecpp.engine.prompt_cache import PromptCache
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
 from eaglecpp.results import Timings
-
-if TYPE_CHECKING:
-    from eaglecpp.chat.model import ChatModel
-    from eaglecpp.chat.reader import AnswerReader
-    from eaglecpp.chat.template import ChatTemplate
-    from eaglecpp.chat.think_budget import ThinkBudget
-    from eaglecpp.engine.prompt_cache import PromptCache
 
 
 def resolve_strategy(

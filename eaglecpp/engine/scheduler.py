@@ -19,21 +19,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from eaglecpp._extension import core
 from eaglecpp.engine.native import NativeSequence
 from eaglecpp.engine.request import ResolvedRequest, Shared
 from eaglecpp.engine.slots import HostCache, Slot, Slots
 from eaglecpp.engine.stream import Stream, next_chunks
 from eaglecpp.errors import EngineBrokenError, PreemptedError
 from eaglecpp.results import Chunk
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from eaglecpp._extension import core
 
 Update = Chunk | BaseException | None
 """A chunk, the error that ended a generation, or None when a generation gets a slot."""

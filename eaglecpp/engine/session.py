@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-from eaglecpp.chat.conversation import PromptMemory
+from eaglecpp.chat.conversation import Conversation, PromptMemory
+from eaglecpp.chat.message import Message
 from eaglecpp.engine.native import NativeSequence
 from eaglecpp.engine.request import GenerationRequest, ResolvedRequest, Shared
 from eaglecpp.engine.slots import HostCache, Slots
@@ -16,10 +17,6 @@ from eaglecpp.engine.vocabulary import Prompt
 from eaglecpp.results import Completion
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from eaglecpp.chat.conversation import Conversation
-    from eaglecpp.chat.message import Message
     from eaglecpp.options.typed import ChatKeywords, GenerateKeywords
 
 MessageList = Sequence["Message | Mapping[str, Any]"]

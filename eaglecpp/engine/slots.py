@@ -12,14 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from eaglecpp._extension import core
 from eaglecpp.engine.native import NativeSequence
 from eaglecpp.engine.prompt_cache import WORTH, PromptCache, n_common, n_usable
 from eaglecpp.errors import EagleError, EngineBusyError, InvalidValueError, OutOfMemoryError
-
-if TYPE_CHECKING:
-    from eaglecpp._extension import core
 
 
 class FairLock:

@@ -18,17 +18,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
 from eaglecpp.learn.records import LEAST_TEXTS, Learning
 from eaglecpp.threads import Threads
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
 
 _log = logging.getLogger("eaglecpp.learn")
 _LOOK_S = 1.0

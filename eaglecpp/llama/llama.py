@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
 
 import numpy as np
+from gguf import GGMLQuantizationType
 
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.grammar import resolve_grammar
@@ -534,8 +535,6 @@ def _one_match(names: Sequence[str], pattern: str, repo_id: str) -> str:
 def _type_number(kind: int | str | None) -> int | None:
     """Returns ggml's number of a tensor type."""
     if isinstance(kind, str) and kind != "auto":
-        from gguf import GGMLQuantizationType
-
         return int(GGMLQuantizationType[kind.upper()])
     return kind if isinstance(kind, int) else None
 
@@ -543,7 +542,5 @@ def _type_number(kind: int | str | None) -> int | None:
 def _type_name(kind: int | str | None) -> str:
     """Returns ggml's name of a tensor type, given as a number, a name, or None (the default)."""
     if isinstance(kind, int):
-        from gguf import GGMLQuantizationType
-
         return str(GGMLQuantizationType(kind).name).lower()
     return kind or "auto"

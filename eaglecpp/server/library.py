@@ -38,6 +38,7 @@ from eaglecpp.server.http import dump, in_thread, json_response, live
 from eaglecpp.server.models import server_of
 from eaglecpp.store import Status, Stores
 from eaglecpp.store.store import read_again
+from eaglecpp.store.transaction import copy_model, remove_model
 
 _REPORT_S = 0.1  # seconds between two reports of the same step
 
@@ -175,8 +176,6 @@ async def show(request: Request) -> Response:
 
 async def delete(request: Request) -> Response:
     """`DELETE /api/delete`."""
-    from eaglecpp.store.transaction import remove_model
-
     server = server_of(request)
     name = (await read(request, _Named)).named
 
@@ -194,8 +193,6 @@ async def delete(request: Request) -> Response:
 
 async def copy(request: Request) -> Response:
     """`POST /api/copy`: gives a model a second name."""
-    from eaglecpp.store.transaction import copy_model
-
     body = await read(request, _Copy)
     source, destination = read_name(body.source), read_name(body.destination)
 

@@ -14,10 +14,13 @@ import time
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.message import Role
 from eaglecpp.cli.chat.input import PROMPT, Ask
+from eaglecpp.cli.chat.model import RunModel
+from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.cli.figures import figures, stats_line, verbose_lines, verdict_line
 from eaglecpp.cli.terminal import Watch, patience, silent_keys
 from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError, new_chat
@@ -25,13 +28,8 @@ from eaglecpp.conversations.served import ServerAnswers, ServerRefusedError
 from eaglecpp.conversations.session import ChatSession, has_begun
 from eaglecpp.engine.loops import TAIL
 from eaglecpp.errors import EngineBrokenError
+from eaglecpp.references import ModelName
 from eaglecpp.results import AnswerStream, Completion
-
-if TYPE_CHECKING:
-    from eaglecpp.chat.conversation import Conversation
-    from eaglecpp.cli.chat.model import RunModel
-    from eaglecpp.cli.chat.screen import Screen
-    from eaglecpp.references import ModelName
 
 _SHOWN_LINES = 12
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -32,10 +32,8 @@ from eaglecpp.human import human_bytes, nearest
 from eaglecpp.modelfile import Command, Modelfile, ModelName
 from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, parse_value
 from eaglecpp.options import Strategy
+from eaglecpp.store import Stores
 from eaglecpp.store.describe import for_both, parameter_text
-
-if TYPE_CHECKING:
-    from eaglecpp.store import Stores
 
 Run = Callable[[Chat, str], Any]
 
@@ -334,7 +332,6 @@ def _load(chat: Chat, rest: str) -> None:
 
 @_command("/save", "Save this chat as a stored model", "<model>")
 def _save(chat: Chat, rest: str) -> None:
-    from eaglecpp.store import Stores
     from eaglecpp.store.create import create_model
 
     name = ModelName.parse(rest)
