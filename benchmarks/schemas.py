@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Runs JSONSchemaBench's schemas with eaglecpp and with llama-server, and reports which schemas compile,
-which answers are valid, and how fast they are.
+which answers are valid, and how fast they are. The three take turns to be first.
 
 python benchmarks/schemas.py TARGET --schemas FOLDER --llama-server PATH [--draft DRAFT]
 
@@ -23,6 +23,7 @@ from llama_server import LlamaServer, ServerError
 
 import eaglecpp
 import eaglecpp.errors
+from eaglecpp.lowlevel import system_info
 
 ASK = "Write one JSON value, short and complete, that follows this schema: "
 CAP, LONGEST = 256, 1500  # tokens of an answer, characters of a schema in a prompt
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--schemas", type=Path, required=True)
     parser.add_argument("--llama-server", type=Path, required=True)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--limit", type=int, default=30, help="schemas to compile of each category")
     parser.add_argument("--answers", type=int, default=6, help="of each category")
     args = parser.parse_args()
@@ -53,7 +54,8 @@ def main() -> None:
     found: dict[str, Counter[str]] = {who: Counter() for who in ("target-only", "auto", "llama-server")}
 
     def started() -> LlamaServer:
-        return LlamaServer(args.llama_server, args.target, n_ctx=2048, n_threads=args.threads)
+        n_threads = args.threads or system_info()["n_cores"]
+        return LlamaServer(args.llama_server, args.target, n_ctx=2048, n_threads=n_threads)
 
     with (
         eaglecpp.Engine.open(args.target, draft=args.draft, n_ctx=2048, n_threads=args.threads) as engine,
@@ -95,7 +97,9 @@ def main() -> None:
                 turns = [{"role": "user", "content": ASK + text}]
                 is_chat = engine.has_chat_template
                 prompt = engine.chat_prompt(turns) if is_chat else engine.tokenize(ASK + text + "\n")
-                for who, counts in found.items():
+                first = sum(found["auto"][kind] for kind in ("valid", "cut", "invalid")) % len(found)
+                for who in [*found, *found][first : first + len(found)]:
+                    counts = found[who]
                     tokens, timings = asked(who, prompt, schema, CAP) or ([], {})
                     kind = judged(schema, engine.detokenize(tokens).strip(), len(tokens))
                     counts[kind] += 1
@@ -107,7 +111,7 @@ def main() -> None:
     rows = []
     for who, counts in found.items():
         kinds = [counts[kind] for kind in ("valid", "cut", "invalid")]
-        per_round = counts["predicted_n"] / counts["rounds"] if counts["rounds"] else 0.0
+        per_round = counts["predicted_n"] / counts["rounds"] if counts["rounds"] else 1.0
         speed = 1000 * counts["predicted_n"] / counts["predicted_ms"] if counts["predicted_ms"] else 0.0
         rows.append(
             [who, counts["compiled"] or "", counts["crashes"], sum(kinds), *kinds, per_round, f"{speed:.0f}"]

@@ -167,7 +167,7 @@ void Planner::start(SequencePlan & plan, Reason reason, int k) {
 // plan: the conversation of the batch if only one is known so far; null = all conversations are known.
 void Planner::open_cost_model(int n_rows, const SequencePlan * plan) {
     const int n_max = std::clamp(costs_.n_rows_max() - n_rows, 1, n_nodes_max);
-    const double first_use = std::max(0.0, std::min(first_use_, first_use_max) - ledger_.first_uses());
+    const double first_use = std::max(0.0, first_use_ - ledger_.first_uses());
     cost_model_.open(costs_, n_rows, n_max, target_only_ms_, n_roots_, n_times_, first_use);
     // The cost of a change is shared by two rounds in a row.
     if (!options_.pads_rows && is_change_dear())
@@ -636,9 +636,12 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
             rounds(DraftTime::stall * (verify_ms_expected_ + costs_.target_only_host() + expected_ms));
         cost = rounds(std::max(round_ms, verify_ms + draft_ms));
         const bool is_first = !costs_.is_tried(n_rows_) || !costs_.is_known(n_rows_);
-        if (is_first) first_use = std::max(0.0, cost - cost_max);
-        if (is_first) first_use_ += (first_use_ > 0.0 ? first_use_rate : 1.0) * (first_use - first_use_);
-        cost = first_use > 0.0 ? cost : std::min(cost, cost_max);
+        if (is_first) first_use = std::clamp(cost - cost_max, 0.0, first_use_max);
+        // The maximum is a stall, which says nothing about other sizes. Charging all of it would end drafting for
+        // thousands of tokens.
+        if (is_first && first_use < first_use_max)
+            first_use_ += (first_use_ > 0.0 ? first_use_rate : 1.0) * (first_use - first_use_);
+        cost = std::min(cost, cost_max + first_use);
     } else if (draft_ms > 0.0) {
         const double extra_ms = std::max(round_ms - verify_ms - costs_.target_only_host(), draft_ms);
         cost += rounds(std::min(extra_ms, DraftTime::stall * expected_ms));

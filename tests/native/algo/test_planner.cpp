@@ -274,6 +274,20 @@ TEST(a_fixed_strategy_does_not_keep_others_from_drafting) {
     CHECK_MSG(n_calibrating < 75, strf("%d of 300 rounds", n_calibrating));
 }
 
+// The process may be suspended while a size runs for the first time. This says nothing about drafting.
+TEST(a_stall_at_the_first_use_of_a_size_does_not_end_drafting) {
+    Scene s(320);
+    int n_drafts = 0, n_over_budget = 0;
+    for (int round = 0; round < 60; ++round) {
+        s.draft({0, 500, 1, {16, 1, 128}});
+        const bool drafts = s.plan.tree().n_draft() > 0, is_stalled = drafts && n_drafts++ == 0;
+        s.planner.learn(s.plan, Tokens(1 + s.plan.tree().depth.back(), 0));
+        s.planner.end_round(is_stalled ? 2000.0 : 10.5, is_stalled ? 2000.0 : 11.0);
+        n_over_budget += s.plan.decision().reason == Decision::Reason::over_budget;
+    }
+    CHECK_MSG(n_drafts > 20 && n_over_budget < 20, strf("%d drafts, %d rounds over budget", n_drafts, n_over_budget));
+}
+
 // On a target that loses accepted rows along with rejected ones, each accepted row may have to be run again.
 TEST(rows_that_may_be_run_again_cost_twice) {
     const auto n_verified = [](bool replays) {
