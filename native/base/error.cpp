@@ -33,4 +33,13 @@ void fail(ErrorKind kind, const char * fmt, ...) {
     throw Error(kind, text);
 }
 
+void fail_if(bool is_wrong, ErrorKind kind, const char * fmt, ...) {
+    if (!is_wrong) return;
+    va_list args;
+    va_start(args, fmt);
+    std::string text = vstrf(fmt, args);
+    va_end(args);
+    throw Error(kind, text);
+}
+
 }  // namespace eaglecpp

@@ -37,7 +37,9 @@ class Error : public std::runtime_error {
 // printf into a std::string.
 std::string strf(const char * fmt, ...) EAGLECPP_PRINTF(1, 2);
 
-// Throws Error(kind, printf text).
+// Throws Error(kind, printf text), fail_if() only if `is_wrong`. The order in which a call evaluates its arguments is
+// unspecified: `is_wrong` must not change the others, and they must be valid either way.
 [[noreturn]] void fail(ErrorKind kind, const char * fmt, ...) EAGLECPP_PRINTF(2, 3);
+void fail_if(bool is_wrong, ErrorKind kind, const char * fmt, ...) EAGLECPP_PRINTF(3, 4);
 
 }  // namespace eaglecpp

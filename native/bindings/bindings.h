@@ -36,8 +36,8 @@ struct OneAtATime;
 template <typename Self, typename Result, typename... Args, Result (Self::*method)(Args...)>
 struct OneAtATime<method> {
     static Result call(Self & self, Args... args) {
-        if (self.in_use.exchange(true))
-            fail(ErrorKind::busy, "this object is in use by another thread; use it from one thread at a time");
+        fail_if(self.in_use.exchange(true), ErrorKind::busy,
+                "this object is in use by another thread; use it from one thread at a time");
         const struct Release {
             ~Release() { in_use = false; }
             std::atomic<bool> & in_use;

@@ -66,10 +66,8 @@ class LowlevelDrafter {
 
     // For a parallel drafter: returns the distributions of the next n_ahead + 1 tokens.
     ArrayOut commit_ahead(const ArrayIn<3> & hidden_states, const Tokens & tokens, int n_ahead) {
-        if (n_ahead > 0 && drafter_->spec().block.is_conditional()) {
-            fail(ErrorKind::value,
-                 "the drafts of this block depend on the previous tokens; call block() with these tokens");
-        }
+        fail_if(n_ahead > 0 && drafter_->spec().block.is_conditional(), ErrorKind::value,
+                "the drafts of this block depend on the previous tokens; call block() with these tokens");
         commit_with_output(hidden_states, tokens, n_ahead);
         return to_array(logits(1 + n_ahead), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
     }
@@ -129,8 +127,8 @@ class LowlevelDrafter {
 
     std::pair<ArrayOut, ArrayOut> kv(int layer) {
         const DraftSpec & s = drafter_->spec();
-        if (layer < 0 || layer >= s.n_layer)
-            fail(ErrorKind::value, "expected a layer from 0 to %d, found %d", layer, s.n_layer);
+        fail_if(layer < 0 || layer >= s.n_layer, ErrorKind::value, "expected a layer from 0 to %d, found %d", layer,
+                s.n_layer);
         const size_t n = (size_t)sequence_->n_rows();
         const auto read = [&](const ggml_tensor * t, int n_head_values) {
             const size_t n_row = (size_t)n_head_values * s.n_head_kv;

@@ -266,13 +266,12 @@ nb::object image_ids(const std::shared_ptr<const Image> & image) {
 nb::object add_image(const EngineHandle & e, const std::string & key, const ArrayIn<2> & rows, bool is_whole,
                      int n_columns) {
     const int n_values = e.target().model().n_embd_inp();
-    if (rows.shape(0) == 0 || rows.shape(0) > (size_t)e.target().n_ctx() || rows.shape(1) != (size_t)n_values ||
-        n_columns < 0 || n_columns > (int)rows.shape(0)) {
-        fail(ErrorKind::value,
-             "image: expected 1 to %d rows of %d values and 0 to %zu columns, found %zu rows of %zu values and %d "
-             "columns",
-             e.target().n_ctx(), n_values, rows.shape(0), rows.shape(0), rows.shape(1), n_columns);
-    }
+    fail_if(
+        rows.shape(0) == 0 || rows.shape(0) > (size_t)e.target().n_ctx() || rows.shape(1) != (size_t)n_values ||
+            n_columns < 0 || n_columns > (int)rows.shape(0),
+        ErrorKind::value,
+        "image: expected 1 to %d rows of %d values and 0 to %zu columns, found %zu rows of %zu values and %d columns",
+        e.target().n_ctx(), n_values, rows.shape(0), rows.shape(0), rows.shape(1), n_columns);
     std::vector<float> values(rows.data(), rows.data() + rows.size());
     return guarded([&] {
         return image_ids(e.get().images().add(key, (int)rows.shape(0), is_whole, n_columns, std::move(values)));
@@ -292,8 +291,8 @@ MadeSampler make_sampler(const EngineHandle & e, const GenerateParams & params) 
 int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateParams & params, MadeSampler * holder) {
     std::unique_ptr<Sampler> sampler;
     if (holder) {
-        if (holder->engine != e.share() || !holder->sampler)
-            fail(ErrorKind::value, "a sampler works for one generation of the engine that made it; make another one");
+        fail_if(holder->engine != e.share() || !holder->sampler, ErrorKind::value,
+                "a sampler works for one generation of the engine that made it; make another one");
         sampler = std::move(holder->sampler);
         holder->engine.reset();
     }

@@ -54,9 +54,8 @@ class LowlevelTarget {
     // alternate between them.
     std::vector<double> time_rows(const Tokens & prefix, const Tokens & tokens, int repeats) {
         const size_t n_max = (size_t)target_.options().n_draft_max + 1;
-        if (tokens.empty() || tokens.size() > n_max) {
-            fail(ErrorKind::value, "expected 1 to %zu rows (n_draft_max + 1), found %zu", n_max, tokens.size());
-        }
+        fail_if(tokens.empty() || tokens.size() > n_max, ErrorKind::value,
+                "expected 1 to %zu rows (n_draft_max + 1), found %zu", n_max, tokens.size());
         target_.vocab().check(tokens);
         GilRelease release;
         const Pos n_prefix = (Pos)prefix.size();
@@ -106,9 +105,7 @@ class LowlevelTarget {
     // Runs the tokens. If `out` is null, only fills the cache.
     void run(const Tokens & tokens, Outputs * out) {
         const int n = (int)tokens.size();
-        if (n > target_.n_ctx()) {
-            fail(ErrorKind::context_full, "%d tokens exceed the context of %d", n, target_.n_ctx());
-        }
+        fail_if(n > target_.n_ctx(), ErrorKind::context_full, "%d tokens exceed the context of %d", n, target_.n_ctx());
         target_.vocab().check(tokens);
         const bool wants_logits = out && !out->logits.empty();
         // The context reserves logits for a round, not for a whole prompt.

@@ -12,10 +12,8 @@ DraftDevice::DraftDevice(ggml_backend_dev_t device, int n_threads, bool use_kern
     if (!device_) fail(ErrorKind::unsupported, "ggml was built without a CPU backend");
     if (!is_cpu()) note_device();
     backend_.reset(ggml_backend_dev_init(device_, nullptr));
-    if (!backend_) {
-        fail(ErrorKind::unsupported, "the drafter cannot use device '%s', because its backend did not start",
-             name().c_str());
-    }
+    fail_if(!backend_, ErrorKind::unsupported, "the drafter cannot use device '%s', because its backend did not start",
+            name().c_str());
     set_n_threads(n_threads);
     use_kernels_ = use_kernels && is_cpu() && kernels::status().is_active;
     kernels::take_graphs_of(backend_.get(), use_kernels_);
@@ -50,8 +48,7 @@ uint8_t * DraftDevice::HostMemory::at_least(size_t n, ggml_backend_dev_t device)
     if (!buffer_ || ggml_backend_buffer_get_size(buffer_.get()) < n) {
         ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(device);
         buffer_.reset(ggml_backend_buft_alloc_buffer(host ? host : ggml_backend_cpu_buffer_type(), n));
-        if (!buffer_)
-            fail(ErrorKind::out_of_memory, "no room for %zu bytes of host memory for the drafter's copies", n);
+        fail_if(!buffer_, ErrorKind::out_of_memory, "no room for %zu bytes of host memory for the drafter's copies", n);
     }
     return (uint8_t *)ggml_backend_buffer_get_base(buffer_.get());
 }

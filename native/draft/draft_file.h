@@ -157,7 +157,8 @@ class DraftFile {
 
   private:
     std::string key(const char * pattern) const;
-    [[noreturn]] void refuse(const char * pattern, const std::string & what, ErrorKind kind = ErrorKind::gguf) const;
+    void refuse_if(bool is_wrong, const char * pattern, const std::string & what,
+                   ErrorKind kind = ErrorKind::gguf) const;
     int size(const char * pattern, int64_t max, std::optional<int> otherwise = {}) const;
     Token token(const char * pattern) const;
     float positive(const char * pattern, std::optional<float> otherwise = {}) const;

@@ -23,11 +23,10 @@ constexpr int n_ctx_max = 1 << 30, n_draft_rows_limit = 1 << 20;
 
 DrafterOptions checked(const DrafterOptions & options) {
     check_not_forked("the drafter cannot be loaded");
-    if (options.n_ctx < 1 || options.n_ctx > n_ctx_max || options.n_draft_rows_max < 1 ||
-        options.n_draft_rows_max > n_draft_rows_limit) {
-        fail(ErrorKind::value, "drafter: expected n_ctx from 1 to %d and draft rows from 1 to %d, found %d and %d",
-             n_ctx_max, n_draft_rows_limit, options.n_ctx, options.n_draft_rows_max);
-    }
+    fail_if(options.n_ctx < 1 || options.n_ctx > n_ctx_max || options.n_draft_rows_max < 1 ||
+                options.n_draft_rows_max > n_draft_rows_limit,
+            ErrorKind::value, "drafter: expected n_ctx from 1 to %d and draft rows from 1 to %d, found %d and %d",
+            n_ctx_max, n_draft_rows_limit, options.n_ctx, options.n_draft_rows_max);
     DrafterOptions out = options;
     if (out.device && ggml_backend_dev_type(out.device) != GGML_BACKEND_DEVICE_TYPE_CPU) out.is_remote = true;
     return out;
@@ -84,12 +83,10 @@ void HiddenStateDrafter::share_head(const ggml_tensor * head, const ggml_tensor 
         weights_.target_head = const_cast<ggml_tensor *>(head);
         return;
     }
-    if (!to_copy) {
-        fail(ErrorKind::unsupported,
-             "%s uses the target's output head, which was repacked for the CPU and cannot be "
-             "copied to %s; use repack='off' or draft_device='cpu'",
-             path_.c_str(), device_name().c_str());
-    }
+    fail_if(!to_copy, ErrorKind::unsupported,
+            "%s uses the target's output head, which was repacked for the CPU and cannot be copied to %s; use "
+            "repack='off' or draft_device='cpu'",
+            path_.c_str(), device_name().c_str());
     head_ctx_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
     weights_.target_head = ggml_dup_tensor(head_ctx_.get(), to_copy);
     head_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(head_ctx_.get(), device_.buft()));
@@ -170,10 +167,8 @@ std::vector<MemoryUse> HiddenStateDrafter::memory_use() const {
 
 void HiddenStateDrafter::finish() {
     const bool has_head = spec_.has_head || weights_.target_head;
-    if (weights_.embedding.empty() || !has_head) {
-        fail(ErrorKind::mismatch, "%s has no %s; pass the target's", path_.c_str(),
-             has_head ? "token embedding" : "output head");
-    }
+    fail_if(weights_.embedding.empty() || !has_head, ErrorKind::mismatch, "%s has no %s; pass the target's",
+            path_.c_str(), has_head ? "token embedding" : "output head");
     if (spec_.is_block()) bring_mask();
     std::string missing;
     form_ = {options_.flash_attn && supports({true, 0}, missing), 0};
@@ -203,9 +198,8 @@ bool HiddenStateDrafter::make_rows(ggml_tensor *& rows, ggml_type type, int n_ro
 void HiddenStateDrafter::bring_mask() {
     const int n = spec_.block.n_rows - 1;
     if (n == 0) return;
-    if (!make_rows(weights_.mask_embeddings, GGML_TYPE_F32, n)) {
-        fail(ErrorKind::out_of_memory, "no room for the drafter's %d mask rows", n);
-    }
+    fail_if(!make_rows(weights_.mask_embeddings, GGML_TYPE_F32, n), ErrorKind::out_of_memory,
+            "no room for the drafter's %d mask rows", n);
     std::vector<float> rows((size_t)n * spec_.n_embd);
     for (int i = 0; i < n; ++i) weights_.embedding.row(spec_.mask_token, &rows[(size_t)i * spec_.n_embd]);
     ggml_backend_tensor_set(weights_.mask_embeddings, rows.data(), 0, rows.size() * sizeof(float));

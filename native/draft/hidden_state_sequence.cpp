@@ -73,9 +73,8 @@ DraftCall HiddenStateSequence::commit_call(const DraftRequest & commit, std::vec
     const DraftSpec & s = drafter_.spec();
     const int n = commit.hidden_states.n_rows, n_out = 1 + commit.n_ahead;
     const int n_max = s.is_block() ? s.block.n_slots() - 1 : s.is_parallel() ? kv_->n_draft_rows_max() : 0;
-    if (commit.n_ahead < 0 || commit.n_ahead > n_max) {
-        fail(ErrorKind::value, "expected 0 to %d masked rows after a commit, found %d", n_max, commit.n_ahead);
-    }
+    fail_if(commit.n_ahead < 0 || commit.n_ahead > n_max, ErrorKind::value,
+            "expected 0 to %d masked rows after a commit, found %d", n_max, commit.n_ahead);
     check_room(n);
     truncate(kv_->n_rows);
     if (!s.is_block()) return commit_call(commit.hidden_states, commit.tokens, n_out);
@@ -143,12 +142,10 @@ DraftCall HiddenStateSequence::extend_call(const std::vector<DraftRow> & rows, s
     const int n = (int)rows.size();
     const int first = n_draft_rows();
     const DraftSpec & s = drafter_.spec();
-    if (drafter_.traits().is_parallel) {
-        fail(ErrorKind::value, "a parallel drafter gives all tokens with the commit and takes no draft rows");
-    }
-    if (first + n > kv_->n_draft_rows_max()) {
-        fail(ErrorKind::value, "the limit is %d draft rows in one round, found %d", kv_->n_draft_rows_max(), first + n);
-    }
+    fail_if(drafter_.traits().is_parallel, ErrorKind::value,
+            "a parallel drafter gives all tokens with the commit and takes no draft rows");
+    fail_if(first + n > kv_->n_draft_rows_max(), ErrorKind::value, "the limit is %d draft rows in one round, found %d",
+            kv_->n_draft_rows_max(), first + n);
     DraftCall call{};
     call.seq = this;
     std::vector<int32_t> parents;
@@ -159,9 +156,8 @@ DraftCall HiddenStateSequence::extend_call(const std::vector<DraftRow> & rows, s
         call.pos.push_back(parent < 0 ? kv_->n_rows : drafts_.positions[parent] + 1);
         // For a block: the position after the row's own position.
         const int slot = call.pos.back() - kv_->n_rows + 1;
-        if (s.is_block() && slot >= outputs_.n_slots()) {
-            fail(ErrorKind::value, "this pass gave %d tokens, but a draft row asks for one more", outputs_.n_slots());
-        }
+        fail_if(s.is_block() && slot >= outputs_.n_slots(), ErrorKind::value,
+                "this pass gave %d tokens, but a draft row asks for one more", outputs_.n_slots());
         call.feeds.push_back(s.is_block() ? slot : 1 + parent);
     }
     for (int i = 0; i < n; ++i) {

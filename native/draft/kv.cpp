@@ -24,10 +24,8 @@ DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_t
     if (keeps_states) state_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, n_state, n_states);
     if (!buft) return;
     buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), buft));
-    if (!buffer_) {
-        fail(ErrorKind::out_of_memory, "no room for the drafter's key/value cache of %d tokens in %s memory", n_ctx,
-             ggml_backend_buft_name(buft));
-    }
+    fail_if(!buffer_, ErrorKind::out_of_memory, "no room for the drafter's key/value cache of %d tokens in %s memory",
+            n_ctx, ggml_backend_buft_name(buft));
     clear();
 }
 

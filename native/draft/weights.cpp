@@ -10,12 +10,10 @@
 namespace eaglecpp {
 
 EmbeddingTable::EmbeddingTable(ggml_type type, int n_embd, int n_rows) : type_(type), n_embd_(n_embd), n_rows_(n_rows) {
-    if (!is_weight_type(type)) {
-        fail(ErrorKind::unsupported,
-             "the token embeddings have type %s, which ggml cannot dequantise; expected one like f16 or q8_0; convert "
-             "the model again",
-             ggml_type_name(type));
-    }
+    fail_if(!is_weight_type(type), ErrorKind::unsupported,
+            "the token embeddings have type %s, which ggml cannot dequantise; expected one like f16 or q8_0; convert "
+            "the model again",
+            ggml_type_name(type));
 }
 
 EmbeddingTable EmbeddingTable::from_bytes(std::vector<uint8_t> data, ggml_type type, int n_embd, int n_rows) {
@@ -31,8 +29,8 @@ EmbeddingTable EmbeddingTable::from_tensor(const ggml_tensor * tensor) {
 }
 
 const uint8_t * EmbeddingTable::stored_row(int id) const {
-    if (id < 0 || id >= n_rows_)
-        fail(ErrorKind::value, "token id %d is outside the vocabulary of %d tokens", id, n_rows_);
+    fail_if(id < 0 || id >= n_rows_, ErrorKind::value, "token id %d is outside the vocabulary of %d tokens", id,
+            n_rows_);
     return tensor_ ? (const uint8_t *)tensor_->data + (size_t)id * tensor_->nb[1]
                    : own_.data() + (size_t)id * n_row_bytes();
 }
@@ -55,10 +53,8 @@ ggml_tensor * DraftWeights::find(const std::string & name) const {
 
 static ggml_backend_buffer_ptr allocate(const DraftFile & file, ggml_context * ctx, ggml_backend_buffer_type_t buft) {
     ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft));
-    if (!buffer) {
-        fail(ErrorKind::out_of_memory, "%s: no room for the drafter's weights in %s memory", file.path().c_str(),
-             ggml_backend_buft_name(buft));
-    }
+    fail_if(!buffer, ErrorKind::out_of_memory, "%s: no room for the drafter's weights in %s memory",
+            file.path().c_str(), ggml_backend_buft_name(buft));
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     return buffer;
 }

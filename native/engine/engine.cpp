@@ -18,9 +18,8 @@ class Engine::Use {
   public:
     explicit Use(Engine & e) : e_(e) {
         check_not_forked("the engine cannot be used");
-        if (e.in_use_.exchange(true)) {
-            fail(ErrorKind::busy, "the engine is in use by another thread; one thread at a time, or one engine each");
-        }
+        fail_if(e.in_use_.exchange(true), ErrorKind::busy,
+                "the engine is in use by another thread; one thread at a time, or one engine each");
         if (e.why_broken_.empty()) return;
         e.in_use_ = false;
         fail(ErrorKind::broken, "an earlier failure left this engine unusable; open it again. It was: %s",
@@ -126,10 +125,8 @@ void Engine::close_sequence(int id) {
 SavedSequence Engine::save(int id) {
     Use use(*this);
     const Sequence & s = conversations_.get(id);
-    if (!can_save() || s.is_active) {
-        fail(ErrorKind::value, "conversation %d cannot be saved: %s", id,
-             s.is_active ? "it is generating" : "this target cannot save its rows bit by bit");
-    }
+    fail_if(!can_save() || s.is_active, ErrorKind::value, "conversation %d cannot be saved: %s", id,
+            s.is_active ? "it is generating" : "this target cannot save its rows bit by bit");
     return attempt([&] { return conversations_.save(s); }, [] {});
 }
 
@@ -193,10 +190,8 @@ std::vector<std::shared_ptr<const Image>> Engine::images_of(const Tokens & promp
     for (size_t i = 0; i < prompt.size(); ++i) {
         const Token t = prompt[i];
         if (t >= 0 && t < target().vocab().size()) continue;
-        if (t > image_token_first) {
-            fail(ErrorKind::value, "prompt token %d is outside the vocabulary of %d tokens", t,
-                 target().vocab().size());
-        }
+        fail_if(t > image_token_first, ErrorKind::value, "prompt token %d is outside the vocabulary of %d tokens", t,
+                target().vocab().size());
         const std::shared_ptr<const Image> image = images_.find(t);
         if (!image) fail(ErrorKind::value, "prompt token %d: its image is unknown or was evicted; add it again", t);
         const size_t end = i + image->n_rows;
@@ -205,10 +200,9 @@ std::vector<std::shared_ptr<const Image>> Engine::images_of(const Tokens & promp
             fail(ErrorKind::value, "prompt token %d: an image needs all of its %d rows, followed by text", t,
                  image->n_rows);
         }
-        if (image->is_whole && image->n_rows > target().options().n_ubatch) {
-            fail(ErrorKind::value, "this model reads an image in one batch; raise n_ubatch from %d to at least %d",
-                 target().options().n_ubatch, image->n_rows);
-        }
+        fail_if(image->is_whole && image->n_rows > target().options().n_ubatch, ErrorKind::value,
+                "this model reads an image in one batch; raise n_ubatch from %d to at least %d",
+                target().options().n_ubatch, image->n_rows);
         out.push_back(image);
         if (image->n_columns > 0) rows.push_back({(int)i, image->n_rows, image->n_pos()});
         i = end - 1;
@@ -224,12 +218,10 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     if (prompt.empty()) fail(ErrorKind::value, "the prompt is empty: give at least one token (a BOS token will do)");
     std::vector<ImageRows> image_rows;
     const std::vector<std::shared_ptr<const Image>> images = images_of(prompt, image_rows);
-    if ((int)prompt.size() >= n_ctx) {
-        fail(ErrorKind::context_full,
-             "the prompt is too long: it has %zu tokens, which exceeds the available context size of %d including "
-             "the answer; raise n_ctx (the model was trained for %d)",
-             prompt.size(), n_ctx, llama_model_n_ctx_train(target().model().get()));
-    }
+    fail_if((int)prompt.size() >= n_ctx, ErrorKind::context_full,
+            "the prompt is too long: it has %zu tokens, which exceeds the available context size of %d including the "
+            "answer; raise n_ctx (the model was trained for %d)",
+            prompt.size(), n_ctx, llama_model_n_ctx_train(target().model().get()));
     if ((can_draft() || models_.drafts_forms) && params.strategy.is_fixed()) check_strategy(params.strategy);
     const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
     if (!sampler) sampler = make_sampler(params);
@@ -269,20 +261,16 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
 void Engine::check_strategy(const Strategy & st) const {
     const int n_nodes_max = target().options().n_draft_max;
     const int n_rows_max = drafter() ? draft_traits().n_draft_rows_max : INT_MAX;
-    if (st.nodes > n_nodes_max || (int64_t)(st.depth - 1) * st.k > n_rows_max) {
-        fail(ErrorKind::value,
-             "strategy with %d nodes, depth %d, k %d: this engine was opened for up to %d draft nodes; "
-             "raise n_draft_max",
-             st.nodes, st.depth, st.k, n_nodes_max);
-    }
-    if (draft_traits().depth_max > 0 && st.depth > draft_traits().depth_max) {
-        fail(ErrorKind::value, "strategy with depth %d: this drafter gives up to %d tokens per pass; lower the depth",
-             st.depth, draft_traits().depth_max);
-    }
-    if (st.kind == Strategy::Kind::tree && !target().model().supports_trees()) {
-        fail(ErrorKind::unsupported, "strategy tree: %s (architecture '%s'); use a chain strategy",
-             target().model().chains_only(), target().model().meta("general.architecture").c_str());
-    }
+    fail_if(
+        st.nodes > n_nodes_max || (int64_t)(st.depth - 1) * st.k > n_rows_max, ErrorKind::value,
+        "strategy with %d nodes, depth %d, k %d: this engine was opened for up to %d draft nodes; raise n_draft_max",
+        st.nodes, st.depth, st.k, n_nodes_max);
+    fail_if(draft_traits().depth_max > 0 && st.depth > draft_traits().depth_max, ErrorKind::value,
+            "strategy with depth %d: this drafter gives up to %d tokens per pass; lower the depth", st.depth,
+            draft_traits().depth_max);
+    fail_if(st.kind == Strategy::Kind::tree && !target().model().supports_trees(), ErrorKind::unsupported,
+            "strategy tree: %s (architecture '%s'); use a chain strategy", target().model().chains_only(),
+            target().model().meta("general.architecture").c_str());
 }
 
 void Engine::begin_plan(Sequence & s, Exactness exactness) {
@@ -325,8 +313,8 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
     for (int id : ids) {
         Sequence * s = &conversations_.get(id);
         if (!s->is_active) fail(ErrorKind::value, "sequence %d is not generating", id);
-        if (std::count(sequences.begin(), sequences.end(), s) > 0)
-            fail(ErrorKind::value, "sequence %d is named twice in one step", id);
+        fail_if(std::count(sequences.begin(), sequences.end(), s) > 0, ErrorKind::value,
+                "sequence %d is named twice in one step", id);
         sequences.push_back(s);
     }
     std::vector<size_t> n_tokens(sequences.size());
@@ -355,8 +343,8 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
 ExactRows Engine::measure_exact_rows(int id) {
     Use use(*this);
     const bool is_free = id < 0 ? conversations_.empty() : !conversations_.does_any_generate(id);
-    if (!is_free)
-        fail(ErrorKind::busy, "exact rows can only be measured while no conversation generates; end the others first");
+    fail_if(!is_free, ErrorKind::busy,
+            "exact rows can only be measured while no conversation generates; end the others first");
     if (id >= 0) {
         Sequence & s = conversations_.get(id);
         s.is_active = false;

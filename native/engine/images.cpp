@@ -30,9 +30,7 @@ Token Images::first_id(const Name & name) {
     const std::lock_guard lock(mutex_);
     const auto known = ids_.find(name);
     if (known != ids_.end()) return known->second;
-    if (name.n_rows >= next_ - INT_MIN) {
-        fail(ErrorKind::value, "this engine has used up its image ids; open it again");
-    }
+    fail_if(name.n_rows >= next_ - INT_MIN, ErrorKind::value, "this engine has used up its image ids; open it again");
     names_[next_] = &ids_.emplace(name, next_).first->first;
     return std::exchange(next_, next_ - name.n_rows);
 }

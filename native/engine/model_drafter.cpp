@@ -105,20 +105,16 @@ void ModelDrafter::check_vocabulary() const {
 
 void ModelDrafter::check_fit() const {
     const std::string path = model_->path(), arch = model_->meta("general.architecture");
-    if (heads_ == Heads::none && model_->has_state()) {
-        fail(ErrorKind::unsupported,
-             "%s cannot draft: a model of architecture '%s' keeps a recurrent state, which cannot be rolled back after "
-             "rejected drafts; use a small model with plain attention",
-             path.c_str(), arch.c_str());
-    }
+    fail_if(heads_ == Heads::none && model_->has_state(), ErrorKind::unsupported,
+            "%s cannot draft: a model of architecture '%s' keeps a recurrent state, which cannot be rolled back after "
+            "rejected drafts; use a small model with plain attention",
+            path.c_str(), arch.c_str());
     const std::string expected = is_assistant() ? "gemma4" : arch, found = target_.model().meta("general.architecture");
     const int n_reads = model_->n_state(), n_target = target_.model().n_state();
-    if (is_head() && (found != expected || n_reads != n_target)) {
-        fail(ErrorKind::mismatch,
-             "%s cannot draft for %s: its heads read %d values of a '%s', the target is a '%s' with %d; use the "
-             "heads made for this model",
-             path.c_str(), target_.options().path.c_str(), n_reads, expected.c_str(), found.c_str(), n_target);
-    }
+    fail_if(is_head() && (found != expected || n_reads != n_target), ErrorKind::mismatch,
+            "%s cannot draft for %s: its heads read %d values of a '%s', the target is a '%s' with %d; use the heads "
+            "made for this model",
+            path.c_str(), target_.options().path.c_str(), n_reads, expected.c_str(), found.c_str(), n_target);
     if (is_assistant()) check_assistant(GgufReader(path), GgufReader(target_.options().path));
     if (heads_ != Heads::in_model) check_vocabulary();
 }

@@ -68,10 +68,8 @@ void ModelSequence::save_rows(int n, std::vector<uint8_t> & out) const {
 void ModelSequence::load_rows(ByteView bytes, int n) {
     truncate(0);
     if (n == 0) return;
-    if (!d_.cells_.load_rows(range_, bytes, n + 1)) {
-        fail(ErrorKind::context_full,
-             "the drafter's cache has no room for %d rows; close a conversation or shorten the context", n);
-    }
+    fail_if(!d_.cells_.load_rows(range_, bytes, n + 1), ErrorKind::context_full,
+            "the drafter's cache has no room for %d rows; close a conversation or shorten the context", n);
     n_rows_ = n;
     truncate(n);
 }

@@ -99,12 +99,10 @@ static std::unique_ptr<HiddenStateDrafter> load_drafter(const EngineOptions & op
     const DraftSpec & s = drafter->spec();
     if (!s.has_embedding) {
         const ggml_tensor * table = target.model().embedding();
-        if (!table) {
-            fail(ErrorKind::unsupported,
-                 "%s has no token embedding, and the rows of the target's cannot be read in its memory; use "
-                 "repack='off' or a drafter with its own embedding",
-                 options.draft_path.c_str());
-        }
+        fail_if(!table, ErrorKind::unsupported,
+                "%s has no token embedding, and the rows of the target's cannot be read in its memory; use "
+                "repack='off' or a drafter with its own embedding",
+                options.draft_path.c_str());
         drafter->set_embedding(EmbeddingTable::from_tensor(table));
     }
     if (!s.has_head && target.model().head()) drafter->share_head(target.model().head(), target.model().head_to_copy());
@@ -156,9 +154,8 @@ static bool is_same_file(const std::string & a, const std::string & b) {
 }
 
 Models open_models(const EngineOptions & options) {
-    if (options.text_drafts != "auto" && options.text_drafts != "on" && options.text_drafts != "off") {
-        fail(ErrorKind::value, "text_drafts: expected auto, on or off, found '%s'", options.text_drafts.c_str());
-    }
+    fail_if(options.text_drafts != "auto" && options.text_drafts != "on" && options.text_drafts != "off",
+            ErrorKind::value, "text_drafts: expected auto, on or off, found '%s'", options.text_drafts.c_str());
     Models out;
     const bool has_drafter = !options.draft_path.empty();
     Heads heads = Heads::none;
@@ -176,11 +173,9 @@ Models open_models(const EngineOptions & options) {
         }
     }
     out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && has_drafter);
-    if (heads != Heads::none && options.split_mode == "tensor") {
-        fail(ErrorKind::unsupported,
-             "split_mode 'tensor': llama.cpp runs heads for further tokens and assistants on whole layers only; use "
-             "split_mode 'layer', or an EAGLE or block drafter");
-    }
+    fail_if(heads != Heads::none && options.split_mode == "tensor", ErrorKind::unsupported,
+            "split_mode 'tensor': llama.cpp runs heads for further tokens and assistants on whole layers only; use "
+            "split_mode 'layer', or an EAGLE or block drafter");
     TargetOptions target_options = options;
     target_options.load_heads = heads == Heads::in_model;
     if (!has_drafter && !out.drafts_text) {

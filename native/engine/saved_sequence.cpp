@@ -67,18 +67,15 @@ void SavedSequence::check(const Tokens & known) {
         add(h.ends[i].n_bytes);
     }
     fits = fits && n_needed == n;
-    if (!fits || h.checksum != checksum()) {
-        fail(ErrorKind::value,
-             "a saved conversation is damaged or was saved by another version: expected version %u with a correct "
-             "checksum, found %zu other bytes; read the prompt again",
-             Header{}.version, bytes.size());
-    }
+    fail_if(!fits || h.checksum != checksum(), ErrorKind::value,
+            "a saved conversation is damaged or was saved by another version: expected version %u with a correct "
+            "checksum, found %zu other bytes; read the prompt again",
+            Header{}.version, bytes.size());
     const size_t n_known = std::min(known.size(), (size_t)h.n_tokens);
     std::copy_n(known.begin(), n_known, first_token());
-    if (std::any_of(first_token() + n_known, first_token() + h.n_tokens, [](Token t) { return t < 0; })) {
-        fail(ErrorKind::value,
-             "a saved conversation has tokens of images, which are valid only in the process that saved it");
-    }
+    fail_if(std::any_of(first_token() + n_known, first_token() + h.n_tokens, [](Token t) { return t < 0; }),
+            ErrorKind::value,
+            "a saved conversation has tokens of images, which are valid only in the process that saved it");
     is_untrusted_ = false;
 }
 

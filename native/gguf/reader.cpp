@@ -37,25 +37,20 @@ GgufReader::GgufReader(std::string path) : path_(std::move(path)), gguf_(nullptr
         uint64_t n_tensors;
     } head = {};
     std::ifstream(file, std::ios::binary).read((char *)&head, sizeof(head));
-    if (std::string(head.magic, 4) != "GGUF") {
-        fail(ErrorKind::gguf, "%s: not a GGUF file (first bytes %02x %02x %02x %02x, expected 'GGUF')", path_.c_str(),
-             (uint8_t)head.magic[0], (uint8_t)head.magic[1], (uint8_t)head.magic[2], (uint8_t)head.magic[3]);
-    }
-    if (head.n_tensors > n_tensors_max) {
-        fail(ErrorKind::gguf,
-             "%s: the header counts %llu tensors, but the limit is %llu; the file is damaged, download it again",
-             path_.c_str(), (unsigned long long)head.n_tensors, (unsigned long long)n_tensors_max);
-    }
+    fail_if(std::string(head.magic, 4) != "GGUF", ErrorKind::gguf,
+            "%s: not a GGUF file (first bytes %02x %02x %02x %02x, expected 'GGUF')", path_.c_str(),
+            (uint8_t)head.magic[0], (uint8_t)head.magic[1], (uint8_t)head.magic[2], (uint8_t)head.magic[3]);
+    fail_if(head.n_tensors > n_tensors_max, ErrorKind::gguf,
+            "%s: the header counts %llu tensors, but the limit is %llu; the file is damaged, download it again",
+            path_.c_str(), (unsigned long long)head.n_tensors, (unsigned long long)n_tensors_max);
     ErrorTrail trail;
     try {
         guarded([&] { gguf_.reset(gguf_init_from_file(path_.c_str(), {/*no_alloc=*/true, /*ctx=*/nullptr})); });
     } catch (const std::exception & e) {
         fail(ErrorKind::gguf, "%s: damaged GGUF header: %s", path_.c_str(), e.what());
     }
-    if (!gguf_) {
-        fail(ErrorKind::gguf, "%s: damaged or truncated GGUF header, %llu bytes%s; download or convert it again",
-             path_.c_str(), (unsigned long long)file_size_, trail.text().c_str());
-    }
+    fail_if(!gguf_, ErrorKind::gguf, "%s: damaged or truncated GGUF header, %llu bytes%s; download or convert it again",
+            path_.c_str(), (unsigned long long)file_size_, trail.text().c_str());
     read_tensor_table();
 }
 
@@ -71,12 +66,11 @@ void GgufReader::read_tensor_table() {
         const uint64_t start = gguf_get_tensor_offset(g, i);
         t.offset = data_offset + start;
         // The comparisons are written so that untrusted offsets cannot overflow.
-        if (data_offset > file_size_ || start > file_size_ - data_offset || t.n_bytes > file_size_ - t.offset) {
-            fail(ErrorKind::gguf,
-                 "%s: tensor '%s' ends at byte %llu, but the file has %llu bytes; it is truncated, download it again",
-                 path_.c_str(), t.name.c_str(), (unsigned long long)(t.offset + t.n_bytes),
-                 (unsigned long long)file_size_);
-        }
+        fail_if(data_offset > file_size_ || start > file_size_ - data_offset || t.n_bytes > file_size_ - t.offset,
+                ErrorKind::gguf,
+                "%s: tensor '%s' ends at byte %llu, but the file has %llu bytes; it is truncated, download it again",
+                path_.c_str(), t.name.c_str(), (unsigned long long)(t.offset + t.n_bytes),
+                (unsigned long long)file_size_);
         by_name_[t.name] = tensors_.size();
         tensors_.push_back(std::move(t));
     }
@@ -213,18 +207,15 @@ const TensorInfo * GgufReader::find_tensor(const std::string & name) const {
 }
 
 void GgufReader::read(const TensorInfo & tensor, uint64_t offset, void * dst, uint64_t n) const {
-    if (offset > tensor.n_bytes || n > tensor.n_bytes - offset) {
-        fail(ErrorKind::value, "tensor '%s': expected a range within its %llu bytes, found offset %llu and size %llu",
-             tensor.name.c_str(), (unsigned long long)tensor.n_bytes, (unsigned long long)offset,
-             (unsigned long long)n);
-    }
+    fail_if(offset > tensor.n_bytes || n > tensor.n_bytes - offset, ErrorKind::value,
+            "tensor '%s': expected a range within its %llu bytes, found offset %llu and size %llu", tensor.name.c_str(),
+            (unsigned long long)tensor.n_bytes, (unsigned long long)offset, (unsigned long long)n);
     std::ifstream file(fs::u8path(path_), std::ios::binary);
     file.seekg((std::streamoff)(tensor.offset + offset));
     file.read((char *)dst, (std::streamsize)n);
-    if (!file) {
-        fail(ErrorKind::gguf, "%s: could not read %llu bytes of tensor '%s'; the file may have changed while in use",
-             path_.c_str(), (unsigned long long)n, tensor.name.c_str());
-    }
+    fail_if(!file, ErrorKind::gguf,
+            "%s: could not read %llu bytes of tensor '%s'; the file may have changed while in use", path_.c_str(),
+            (unsigned long long)n, tensor.name.c_str());
 }
 
 }  // namespace eaglecpp

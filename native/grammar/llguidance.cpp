@@ -34,18 +34,16 @@ static void find(F *& out, void * library, const std::string & name, const std::
 #else
     out = (F *)dlsym(library, name.c_str());
 #endif
-    if (!out)
-        fail(ErrorKind::unsupported,
-             "llguidance's library %s has no function %s; install the version that eaglecpp requires", path.c_str(),
-             name.c_str());
+    fail_if(!out, ErrorKind::unsupported,
+            "llguidance's library %s has no function %s; install the version that eaglecpp requires", path.c_str(),
+            name.c_str());
 }
 
 void Llguidance::load(const std::string & path) {
     if (loaded.load()) return;
     void * library = open_library(path);
-    if (!library)
-        fail(ErrorKind::unsupported, "llguidance's library %s cannot be loaded; install llguidance again",
-             path.c_str());
+    fail_if(!library, ErrorKind::unsupported, "llguidance's library %s cannot be loaded; install llguidance again",
+            path.c_str());
     static Llguidance found;
     Llguidance f;
 #define FIND(name) find(f.name, library, "llg_" #name, path)
@@ -71,12 +69,10 @@ void Llguidance::load(const std::string & path) {
                          init.initial_lexer_fuel == 1000000 && init.step_lexer_fuel == 200000 &&
                          init.step_max_items == 50000 && init.max_lexer_states == 250000 &&
                          init.max_grammar_size == 500000 && init.precompute_large_lexemes && init.verbose_errors;
-    if (!is_same) {
-        fail(ErrorKind::unsupported,
-             "llguidance's library %s has another layout of LlgConstraintInit; install the version "
-             "of llguidance that eaglecpp requires",
-             path.c_str());
-    }
+    fail_if(!is_same, ErrorKind::unsupported,
+            "llguidance's library %s has another layout of LlgConstraintInit; install the version of llguidance that "
+            "eaglecpp requires",
+            path.c_str());
     static std::atomic<bool> is_taken{false};
     if (!is_taken.exchange(true)) {
         found = f;

@@ -96,10 +96,8 @@ void Cells::move_down(int conversation) {
         for (const SeqRange & range : owners) {
             for_each_id(range, [&](llama_seq_id id) { llama_memory_seq_rm(mem, id, from, to); });
         }
-        if (llama_state_seq_set_data(ctx_, rows.data(), rows.size(), own.first) != rows.size()) {
-            fail(ErrorKind::broken, "llama.cpp did not read back %zu bytes of its cache; open the engine again",
-                 rows.size());
-        }
+        fail_if(llama_state_seq_set_data(ctx_, rows.data(), rows.size(), own.first) != rows.size(), ErrorKind::broken,
+                "llama.cpp did not read back %zu bytes of its cache; open the engine again", rows.size());
         for (const SeqRange & range : owners) {
             for_each_id(range, [&](llama_seq_id id) { llama_memory_seq_cp(mem, own.first, id, from, to); });
         }

@@ -65,10 +65,9 @@ void Context::make(std::shared_ptr<const TargetModel> model, const llama_context
 }
 
 void Context::refuse(const llama_context_params & p, const std::string & why) const {
-    if (is_lack_of_memory(why)) {
-        fail(ErrorKind::out_of_memory, "%s: no room for a context of %u tokens%s; try a smaller n_ctx",
-             model_->path().c_str(), p.n_ctx, why.c_str());
-    }
+    fail_if(is_lack_of_memory(why), ErrorKind::out_of_memory,
+            "%s: no room for a context of %u tokens%s; try a smaller n_ctx", model_->path().c_str(), p.n_ctx,
+            why.c_str());
     fail(ErrorKind::unsupported,
          "%s: llama.cpp refused these options for this model (n_ctx %u, n_sequences %u, flash_attn %s, type_k %s, "
          "type_v %s)%s",
@@ -100,11 +99,10 @@ void Context::decode(const llama_batch & rows, bool is_prompt) {
     has_results_ = rc == 0;
     if (has_results_) return;
     const std::string why = trail.text();
-    if (rc == 1)
-        fail(ErrorKind::context_full, "the cache has no free cells for %d rows; raise n_ctx or close a conversation",
-             rows.n_tokens);
-    if (rc == -2)
-        fail(ErrorKind::out_of_memory, "the compute buffer for %d rows does not fit%s", rows.n_tokens, why.c_str());
+    fail_if(rc == 1, ErrorKind::context_full,
+            "the cache has no free cells for %d rows; raise n_ctx or close a conversation", rows.n_tokens);
+    fail_if(rc == -2, ErrorKind::out_of_memory, "the compute buffer for %d rows does not fit%s", rows.n_tokens,
+            why.c_str());
     fail(ErrorKind::broken, "llama_decode failed with code %d on %d rows%s", rc, rows.n_tokens, why.c_str());
 }
 

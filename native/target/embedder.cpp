@@ -29,9 +29,8 @@ static std::string file_pooling(const TargetModel & model) {
 static enum llama_pooling_type pooling_of(const TargetModel & model, const std::string & name) {
     const auto found = std::find(pooling_names.begin(), pooling_names.end(), name);
     if (found != pooling_names.end()) return (enum llama_pooling_type)(found - pooling_names.begin());
-    if (!name.empty()) {
-        fail(ErrorKind::value, "pooling: expected none, mean, cls, last or rank, found '%s'", name.c_str());
-    }
+    fail_if(!name.empty(), ErrorKind::value, "pooling: expected none, mean, cls, last or rank, found '%s'",
+            name.c_str());
     const std::string in_file = file_pooling(model);
     if (in_file.empty() || in_file == "0") return LLAMA_POOLING_TYPE_MEAN;
     if (in_file.size() == 1 && in_file[0] >= '1' && in_file[0] <= '4')
@@ -72,10 +71,8 @@ void Embedder::begin(std::vector<Tokens> texts) {
         first_rows.push_back(n_rows);
         n_rows += pooling_ == LLAMA_POOLING_TYPE_NONE ? text.size() : 1;
     }
-    if (n_longest > (size_t)n_max_) {
-        fail(ErrorKind::context_full, "a text has %zu tokens, but the context holds %d; shorten it or raise n_ctx",
-             n_longest, n_max_);
-    }
+    fail_if(n_longest > (size_t)n_max_, ErrorKind::context_full,
+            "a text has %zu tokens, but the context holds %d; shorten it or raise n_ctx", n_longest, n_max_);
     if (reads_at_once_) check_memory(n_longest);
     texts_ = std::move(texts);
     first_rows_ = std::move(first_rows);

@@ -17,9 +17,8 @@ ExtractedLayers::ExtractedLayers(const TargetModel & model, std::vector<int32_t>
     if (layers_.empty()) return;
     const int n_layer = model.n_layer();
     for (int32_t k : layers_) {
-        if (k < 0 || k > n_layer + 1) {
-            fail(ErrorKind::mismatch, "the drafter reads layer id %d, but the target has %d layers", k, n_layer);
-        }
+        fail_if(k < 0 || k > n_layer + 1, ErrorKind::mismatch,
+                "the drafter reads layer id %d, but the target has %d layers", k, n_layer);
     }
     const std::string arch = model.meta("general.architecture");
     needs_all_outputs_ = *std::max_element(layers_.begin(), layers_.end()) >= n_layer;
@@ -28,10 +27,8 @@ ExtractedLayers::ExtractedLayers(const TargetModel & model, std::vector<int32_t>
     mode_ = can_record ? Mode::layer_inp : Mode::cb_eval;
     if (mode_ == Mode::cb_eval) {
         for (int32_t k : layers_) {
-            if (k == 0) {
-                fail(ErrorKind::unsupported, "layer id 0 (the token embeddings) of architecture '%s' cannot be read",
-                     arch.c_str());
-            }
+            fail_if(k == 0, ErrorKind::unsupported,
+                    "layer id 0 (the token embeddings) of architecture '%s' cannot be read", arch.c_str());
             names_.push_back(k > n_layer ? "result_norm" : "l_out-" + std::to_string(k - 1));
         }
         rows_.resize(layers_.size());
@@ -88,12 +85,10 @@ HiddenStates ExtractedLayers::read(llama_context * ctx) {
             continue;
         }
         const size_t n_found = rows_[i].size() / n_embd_;
-        if (n_found != (size_t)n_rows_) {
-            fail(ErrorKind::unsupported,
-                 "the target's graph computed %zu of %d rows of tensor '%s'; its architecture does not expose this "
-                 "layer",
-                 n_found, n_rows_, names_[i].c_str());
-        }
+        fail_if(
+            n_found != (size_t)n_rows_, ErrorKind::unsupported,
+            "the target's graph computed %zu of %d rows of tensor '%s'; its architecture does not expose this layer",
+            n_found, n_rows_, names_[i].c_str());
         out.layer.push_back(rows_[i].data());
     }
     return out;

@@ -174,31 +174,24 @@ static void check_factors(const GgufReader & lora, const ModelFiles & target, co
 void check_lora(const GgufReader & lora, const ModelFiles & target) {
     const char * path = lora.path().c_str();
     const std::string kind = lora.find_str("general.type").value_or("model");
-    if (kind != "adapter" || lora.find_str("adapter.type").value_or("") != "lora") {
-        fail(ErrorKind::mismatch, "%s: expected a LoRA (general.type adapter), found a %s", path, kind.c_str());
-    }
+    fail_if(kind != "adapter" || lora.find_str("adapter.type").value_or("") != "lora", ErrorKind::mismatch,
+            "%s: expected a LoRA (general.type adapter), found a %s", path, kind.c_str());
     const std::string arch = lora.str("general.architecture"), expected = target.header().str("general.architecture");
-    if (arch != expected) {
-        fail(ErrorKind::mismatch, "%s was made for architecture '%s', but the target %s is '%s'", path, arch.c_str(),
-             target.header().path().c_str(), expected.c_str());
-    }
+    fail_if(arch != expected, ErrorKind::mismatch, "%s was made for architecture '%s', but the target %s is '%s'", path,
+            arch.c_str(), target.header().path().c_str(), expected.c_str());
     const float alpha = lora.find_f32("adapter.lora.alpha").value_or(0.0f);
-    if (!std::isfinite(alpha))
-        fail(ErrorKind::gguf, "%s: key 'adapter.lora.alpha' is %g, expected a number", path, alpha);
+    fail_if(!std::isfinite(alpha), ErrorKind::gguf, "%s: key 'adapter.lora.alpha' is %g, expected a number", path,
+            alpha);
     for (const TensorInfo & t : lora.tensors()) {
         if (ends_with(t.name, "_norm.weight")) continue;  // llama.cpp ignores factors of norms
         const size_t dot = t.name.rfind('.');
         const std::string name = t.name.substr(0, dot), side = dot == std::string::npos ? "" : t.name.substr(dot + 1);
-        if (side != "lora_a" && side != "lora_b") {
-            fail(ErrorKind::gguf, "%s: tensor '%s': expected names that end in .lora_a or .lora_b", path,
-                 t.name.c_str());
-        }
+        fail_if(side != "lora_a" && side != "lora_b", ErrorKind::gguf,
+                "%s: tensor '%s': expected names that end in .lora_a or .lora_b", path, t.name.c_str());
         check_type(lora, t);
         const TensorInfo * other = lora.find_tensor(name + (side == "lora_a" ? ".lora_b" : ".lora_a"));
-        if (!other) {
-            fail(ErrorKind::gguf, "%s: tensor '%s' has no matching '%s'", path, t.name.c_str(),
-                 side == "lora_a" ? "lora_b" : "lora_a");
-        }
+        fail_if(!other, ErrorKind::gguf, "%s: tensor '%s' has no matching '%s'", path, t.name.c_str(),
+                side == "lora_a" ? "lora_b" : "lora_a");
         if (side == "lora_a") check_factors(lora, target, name, t, *other);
     }
 }

@@ -312,9 +312,8 @@ std::vector<TensorPlace> tensor_places(int n_cpu_moe, const std::vector<std::str
             const std::string entry = list.substr(at, end - at);
             at = end + 1;
             const size_t equals = entry.find('=');
-            if (equals == 0 || equals == std::string::npos) {
-                fail(ErrorKind::value, "override_tensor: expected PATTERN=BUFFER, found '%s'", entry.c_str());
-            }
+            fail_if(equals == 0 || equals == std::string::npos, ErrorKind::value,
+                    "override_tensor: expected PATTERN=BUFFER, found '%s'", entry.c_str());
             const std::string pattern = entry.substr(0, equals);
             try {
                 std::regex{pattern};

@@ -45,13 +45,11 @@ void TargetModel::check_servers() const {
 // Sets the parameters for devices and memory. llama.cpp borrows the memory that they point to.
 void TargetModel::set_params(const TargetOptions & options) {
     const std::string & mode = options.split_mode;
-    if (mode != "layer" && mode != "row" && mode != "tensor" && mode != "none") {
-        fail(ErrorKind::value, "split_mode: expected layer, row, tensor or none, found '%s'", mode.c_str());
-    }
-    if (options.tensor_split.size() > llama_max_devices()) {
-        fail(ErrorKind::value, "tensor_split: found %zu shares, but llama.cpp supports %zu devices",
-             options.tensor_split.size(), llama_max_devices());
-    }
+    fail_if(mode != "layer" && mode != "row" && mode != "tensor" && mode != "none", ErrorKind::value,
+            "split_mode: expected layer, row, tensor or none, found '%s'", mode.c_str());
+    fail_if(options.tensor_split.size() > llama_max_devices(), ErrorKind::value,
+            "tensor_split: found %zu shares, but llama.cpp supports %zu devices", options.tensor_split.size(),
+            llama_max_devices());
     if (!options.tensor_split.empty()) {
         split_ = options.tensor_split;
         split_.resize(llama_max_devices(), 0.0f);
@@ -82,10 +80,8 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     const ModelFiles files(path_);
     const GgufReader & header = files.header();
     const std::string arch = header.str("general.architecture");
-    if (reads_hidden_states(arch)) {
-        fail(ErrorKind::unsupported, "%s is a drafter, not a target; pass the target first and this file as the draft",
-             path_.c_str());
-    }
+    fail_if(reads_hidden_states(arch), ErrorKind::unsupported,
+            "%s is a drafter, not a target; pass the target first and this file as the draft", path_.c_str());
     if (options.repack == "auto") {
         const AmxState amx = probe_amx();
         use_repack_ = !amx.claimed || amx.works;
@@ -127,9 +123,8 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     check_servers();
     if (!model_) {
         const std::string why = trail.text();
-        if (is_lack_of_memory(why)) {
-            fail(ErrorKind::out_of_memory, "%s: not enough memory to load the target%s", path_.c_str(), why.c_str());
-        }
+        fail_if(is_lack_of_memory(why), ErrorKind::out_of_memory, "%s: not enough memory to load the target%s",
+                path_.c_str(), why.c_str());
         fail(ErrorKind::gguf, "%s: llama.cpp could not load this target%s", path_.c_str(), why.c_str());
     }
     check_settings(files, model_.get());
@@ -137,11 +132,10 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     if (use_kernels_ && options.use_mmap && !options.use_mlock) {
         for (const GgufReader & file : files.parts()) forget_file_pages(file.path());
     }
-    if (!llama_model_has_decoder(model_.get()) || llama_model_has_encoder(model_.get()) ||
-        llama_model_is_diffusion(model_.get())) {
-        fail(ErrorKind::unsupported, "%s: architecture '%s' does not generate text token by token", path_.c_str(),
-             arch.c_str());
-    }
+    fail_if(!llama_model_has_decoder(model_.get()) || llama_model_has_encoder(model_.get()) ||
+                llama_model_is_diffusion(model_.get()),
+            ErrorKind::unsupported, "%s: architecture '%s' does not generate text token by token", path_.c_str(),
+            arch.c_str());
     load_lora(options);
 }
 
@@ -172,9 +166,8 @@ void TargetModel::attach_lora(llama_context * ctx) const {
     if (lora_.empty()) return;
     auto adapters = lora_;
     auto scales = lora_scales_;
-    if (llama_set_adapters_lora(ctx, adapters.data(), adapters.size(), scales.data()) != 0) {
-        fail(ErrorKind::unsupported, "llama.cpp refused the LoRA adapters; open the engine without them");
-    }
+    fail_if(llama_set_adapters_lora(ctx, adapters.data(), adapters.size(), scales.data()) != 0, ErrorKind::unsupported,
+            "llama.cpp refused the LoRA adapters; open the engine without them");
 }
 
 // Returns the text that `call` writes into a buffer of a given size, or "" if there is no text. `call` returns the

@@ -16,12 +16,10 @@ static void check(bool ok, const char * name, double found, const char * expecte
 
 Sampler::Sampler(const SamplingParams & p, int n_vocab, const Vocabulary * vocab, int n_ctx) : n_vocab_(n_vocab) {
     check(n_vocab > 0, "n_vocab", n_vocab, "at least 1");
-    if (!vocab && (!p.grammar.empty() || p.dry_multiplier != 0.0f)) {
-        fail(ErrorKind::value, "a grammar and DRY need a model, but this sampler has only a vocabulary size");
-    }
-    if (p.rng != "coupled" && p.rng != "llama") {
-        fail(ErrorKind::value, "rng: expected coupled or llama, found '%s'", p.rng.c_str());
-    }
+    fail_if(!vocab && (!p.grammar.empty() || p.dry_multiplier != 0.0f), ErrorKind::value,
+            "a grammar and DRY need a model, but this sampler has only a vocabulary size");
+    fail_if(p.rng != "coupled" && p.rng != "llama", ErrorKind::value, "rng: expected coupled or llama, found '%s'",
+            p.rng.c_str());
     check(std::isfinite(p.temperature), "temperature", p.temperature, "a finite number");
     check(p.repeat_penalty > 0.0f && std::isfinite(p.repeat_penalty), "repeat_penalty", p.repeat_penalty, "above 0");
     check(p.mirostat >= 0 && p.mirostat <= 2, "mirostat", p.mirostat, "0, 1 or 2");
@@ -87,9 +85,8 @@ void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, i
 
 // llama.cpp's infill sampler compares all remaining tokens in pairs, and falls back to the end of the text.
 void Sampler::add_infill(const llama_vocab * vocab) {
-    if (!vocab || (llama_vocab_eot(vocab) < 0 && llama_vocab_eos(vocab) < 0)) {
-        fail(ErrorKind::value, "infill: expected a vocabulary with an end-of-text token, found none");
-    }
+    fail_if(!vocab || (llama_vocab_eot(vocab) < 0 && llama_vocab_eos(vocab) < 0), ErrorKind::value,
+            "infill: expected a vocabulary with an end-of-text token, found none");
     add(llama_sampler_init_top_k(n_infill_max));
     add(llama_sampler_init_infill(vocab));
 }
@@ -137,11 +134,8 @@ Token Sampler::apply(const float * logits, bool is_bound, const Noise & noise) {
     llama_token_data_array all = {data_.data(), data_.size(), -1, is_cut};
     if (is_bound) {
         const std::vector<bool> & allowed = grammar_->allowed();
-        if (std::find(allowed.begin(), allowed.end(), true) == allowed.end()) {
-            fail(ErrorKind::grammar,
-                 "the grammar allows no token of this vocabulary at this point; loosen the "
-                 "grammar or end it earlier");
-        }
+        fail_if(std::find(allowed.begin(), allowed.end(), true) == allowed.end(), ErrorKind::grammar,
+                "the grammar allows no token of this vocabulary at this point; loosen the grammar or end it earlier");
         for (int i = 0; i < n_vocab_; ++i) {
             if (!allowed[i]) data_[i].logit = -INFINITY;
         }
@@ -153,9 +147,8 @@ Token Sampler::apply(const float * logits, bool is_bound, const Noise & noise) {
 Token Sampler::choose(llama_token_data_array & all, const Noise & noise) {
     llama_sampler_apply(chain_.get(), &all);
     if (coupled_) return draw(all, noise);
-    if (all.selected < 0 || (size_t)all.selected >= all.size) {
-        fail(ErrorKind::value, "the samplers left no token to choose; check logit_bias");
-    }
+    fail_if(all.selected < 0 || (size_t)all.selected >= all.size, ErrorKind::value,
+            "the samplers left no token to choose; check logit_bias");
     return all.data[all.selected].id;
 }
 
@@ -188,9 +181,8 @@ Token Sampler::sample(const TopLogits & top, Pos pos) {
         return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
     });
     const int n = n_needed();
-    if (n == 0 || top.n < std::min(n, n_vocab_)) {
-        fail(ErrorKind::broken, "the sampler needs the %d largest logits, found %d", n, top.n);
-    }
+    fail_if(n == 0 || top.n < std::min(n, n_vocab_), ErrorKind::broken,
+            "the sampler needs the %d largest logits, found %d", n, top.n);
     data_.resize(std::min(n, top.n));
     if (plain_greedy_) return data_[0].id;
     llama_token_data_array all = {data_.data(), data_.size(), -1, /*sorted=*/true};

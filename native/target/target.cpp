@@ -46,10 +46,8 @@ int n_physical_cores() {
 }
 
 static void check_range(const char * name, int64_t found, int64_t low, int64_t high) {
-    if (found < low || found > high) {
-        fail(ErrorKind::value, "%s: expected %lld to %lld, found %lld", name, (long long)low, (long long)high,
-             (long long)found);
-    }
+    fail_if(found < low || found > high, ErrorKind::value, "%s: expected %lld to %lld, found %lld", name,
+            (long long)low, (long long)high, (long long)found);
 }
 
 // Checks the options before anything is loaded, and returns them.
@@ -85,12 +83,10 @@ Target::Target(TargetOptions options)
     if (options_.n_ctx < 0) options_.n_ctx = n_ctx_train;
     if (options_.n_ctx <= 0) options_.n_ctx = n_ctx_train > 0 ? std::min(n_ctx_train, 4096) : 4096;
     const int64_t n_cells = options_.n_sequences * ((int64_t)options_.n_ctx + options_.n_draft_max + 1);
-    if (n_cells > n_cells_max) {
-        fail(ErrorKind::value,
-             "n_sequences %d times n_ctx %d with n_draft_max %d: llama.cpp's cache would need %lld cells, but can have "
-             "only %lld; lower n_ctx or n_sequences",
-             options_.n_sequences, options_.n_ctx, options_.n_draft_max, (long long)n_cells, (long long)n_cells_max);
-    }
+    fail_if(n_cells > n_cells_max, ErrorKind::value,
+            "n_sequences %d times n_ctx %d with n_draft_max %d: llama.cpp's cache would need %lld cells, but can have "
+            "only %lld; lower n_ctx or n_sequences",
+            options_.n_sequences, options_.n_ctx, options_.n_draft_max, (long long)n_cells, (long long)n_cells_max);
     options_.n_batch = std::max(1, std::min(options_.n_batch, options_.n_ctx));
     n_slice_ = options_.n_batch;
     // A tree must fit into one ubatch, because a node only sees cells of earlier ubatches and of its own ubatch in
@@ -105,11 +101,9 @@ Target::Target(TargetOptions options)
     options_.n_leaves_max =
         model_->supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
     choose_attention();
-    if (options_.separate_caches && options_.n_leaves_max > 1) {
-        fail(ErrorKind::value,
-             "separate_caches: expected n_leaves_max 1, found %d, because the leaves of a tree share cells",
-             options_.n_leaves_max);
-    }
+    fail_if(options_.separate_caches && options_.n_leaves_max > 1, ErrorKind::value,
+            "separate_caches: expected n_leaves_max 1, found %d, because the leaves of a tree share cells",
+            options_.n_leaves_max);
     set_cells();
 }
 
@@ -121,10 +115,9 @@ void Target::set_cells() {
     cells_ = Cells({options_.n_sequences, options_.n_ctx, options_.n_draft_max,
                     std::max(options_.n_leaves_max, keeps_passed ? 2 : 1), shares_batches(), adds_in_order_,
                     model_->has_state(), copies_states_, n_window});
-    if ((size_t)cells_.n_seqs() > llama_max_parallel_sequences()) {
-        fail(ErrorKind::value, "n_sequences %d needs %d sequence ids each, but llama.cpp allows %zu; lower n_sequences",
-             options_.n_sequences, cells_.n_ids(), llama_max_parallel_sequences());
-    }
+    fail_if((size_t)cells_.n_seqs() > llama_max_parallel_sequences(), ErrorKind::value,
+            "n_sequences %d needs %d sequence ids each, but llama.cpp allows %zu; lower n_sequences",
+            options_.n_sequences, cells_.n_ids(), llama_max_parallel_sequences());
 }
 
 // Chooses the attention. On the CPU a row must have the same bits in a batch of any size, or drafting would change the
@@ -195,12 +188,10 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
     }
     // Only a context shows whether llama.cpp keeps past states of this architecture.
     if (model_->has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(context()) == 0) {
-        if (options_.separate_caches) {
-            fail(ErrorKind::unsupported,
-                 "%s: separate_caches: llama.cpp cannot roll back rejected drafts in the state of this architecture "
-                 "('%s'), and copies of the state need a unified cache; open it without separate_caches or drafts",
-                 options_.path.c_str(), model_->meta("general.architecture").c_str());
-        }
+        fail_if(options_.separate_caches, ErrorKind::unsupported,
+                "%s: separate_caches: llama.cpp cannot roll back rejected drafts in the state of this architecture "
+                "('%s'), and copies of the state need a unified cache; open it without separate_caches or drafts",
+                options_.path.c_str(), model_->meta("general.architecture").c_str());
         copies_states_ = true;
         set_cells();
         make_context();

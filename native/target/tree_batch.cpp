@@ -48,10 +48,9 @@ std::vector<int> leaf_of_seq(int n_leaves, const SeqRange & range) {
 
 int TargetBatch::add_tree(const DraftTree & tree, Pos pos, const SeqRange & range) {
     const std::vector<int32_t> leaves = tree.leaves();
-    if ((int)leaves.size() > range.count) {
-        fail(ErrorKind::value, "the tree has %zu leaves, but the conversation has %d sequence ids; raise n_leaves_max",
-             leaves.size(), range.count);
-    }
+    fail_if((int)leaves.size() > range.count, ErrorKind::value,
+            "the tree has %zu leaves, but the conversation has %d sequence ids; raise n_leaves_max", leaves.size(),
+            range.count);
     std::vector<std::vector<llama_seq_id>> seqs(tree.size());
     const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
     for (int i = 0; i < range.count; ++i) {

@@ -185,10 +185,9 @@ static void on_stack_for(const std::string & text, F && f) {
     const size_t n_run = longest_run(text);
     const size_t n_stack = 2 * n_run * n_stack_per_char;
     if (n_stack <= n_stack_default) return f();
-    if (n_stack > n_stack_max) {
-        fail(ErrorKind::value, "the text has %zu bytes without a line break; the limit is %zu bytes", n_run,
-             n_stack_max / n_stack_per_char / 2);
-    }
+    fail_if(n_stack > n_stack_max, ErrorKind::value,
+            "the text has %zu bytes without a line break; the limit is %zu bytes", n_run,
+            n_stack_max / n_stack_per_char / 2);
     std::pair<F &, std::exception_ptr> job{f, nullptr};
     pthread_attr_t attributes;
     pthread_t thread;
@@ -197,10 +196,8 @@ static void on_stack_for(const std::string & text, F && f) {
     int failed = pthread_attr_setstacksize(&attributes, (n_stack_default + n_stack + n_page - 1) / n_page * n_page);
     if (!failed) failed = pthread_create(&thread, &attributes, &run_and_catch<F>, &job);
     pthread_attr_destroy(&attributes);
-    if (failed) {
-        fail(ErrorKind::out_of_memory, "no stack of %zu MB for tokenising a text with %zu bytes without a line break",
-             n_stack / 1000000, n_run);
-    }
+    fail_if(failed, ErrorKind::out_of_memory,
+            "no stack of %zu MB for tokenising a text with %zu bytes without a line break", n_stack / 1000000, n_run);
     pthread_join(thread, nullptr);
     if (job.second) std::rethrow_exception(job.second);
 }
@@ -258,9 +255,8 @@ std::shared_ptr<const SpecialTokens> Vocabulary::specials() const {
 
 std::optional<Tokens> Vocabulary::tokenize(const std::string & text, bool add_special, bool parse_special,
                                            int n_max) const {
-    if (text.size() > INT32_MAX - 8) {
-        fail(ErrorKind::value, "the text has %zu bytes; the limit is %d bytes", text.size(), INT32_MAX - 8);
-    }
+    fail_if(text.size() > INT32_MAX - 8, ErrorKind::value, "the text has %zu bytes; the limit is %d bytes", text.size(),
+            INT32_MAX - 8);
     const size_t n = (size_t)std::max(n_max, 0);
     Tokens out;
     const auto specials = this->specials();
