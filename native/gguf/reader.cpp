@@ -76,71 +76,61 @@ void GgufReader::read_tensor_table() {
     }
 }
 
-int64_t GgufReader::find(const std::string & key) const {
-    return gguf_find_key(gguf_.get(), key.c_str());
+int64_t GgufReader::find(const std::string & key, std::initializer_list<gguf_type> types, const char * expected,
+                         bool is_array) const {
+    const gguf_context * g = gguf_.get();
+    const int64_t id = gguf_find_key(g, key.c_str());
+    if (id < 0) return id;
+    const bool found_array = gguf_get_kv_type(g, id) == GGUF_TYPE_ARRAY;
+    const gguf_type type = found_array ? gguf_get_arr_type(g, id) : gguf_get_kv_type(g, id);
+    fail_if(found_array != is_array || std::count(types.begin(), types.end(), type) == 0, ErrorKind::gguf,
+            "%s: key '%s': expected %s, found %s%s", path_.c_str(), key.c_str(), expected,
+            found_array ? "an array of " : "", gguf_type_name(type));
+    return id;
 }
 
 bool GgufReader::has(const std::string & key) const {
-    return find(key) >= 0;
-}
-
-void GgufReader::wrong_type(const std::string & key, const char * expected) const {
-    const int64_t id = find(key);
-    const gguf_type type = gguf_get_kv_type(gguf_.get(), id);
-    const bool is_array = type == GGUF_TYPE_ARRAY;
-    fail(ErrorKind::gguf, "%s: key '%s': expected %s, found %s%s", path_.c_str(), key.c_str(), expected,
-         is_array ? "an array of " : "", gguf_type_name(is_array ? gguf_get_arr_type(gguf_.get(), id) : type));
+    return gguf_find_key(gguf_.get(), key.c_str()) >= 0;
 }
 
 std::optional<uint32_t> GgufReader::find_u32(const std::string & key) const {
-    const int64_t id = find(key);
-    if (id < 0) return std::nullopt;
     const gguf_context * g = gguf_.get();
+    const int64_t id = find(key, {GGUF_TYPE_UINT16, GGUF_TYPE_UINT32, GGUF_TYPE_INT32}, "an integer");
+    if (id < 0) return std::nullopt;
     const gguf_type type = gguf_get_kv_type(g, id);
-    if (type != GGUF_TYPE_UINT16 && type != GGUF_TYPE_UINT32 && type != GGUF_TYPE_INT32) wrong_type(key, "an integer");
     const int64_t value = type == GGUF_TYPE_UINT16   ? gguf_get_val_u16(g, id)
                           : type == GGUF_TYPE_UINT32 ? gguf_get_val_u32(g, id)
                                                      : (int64_t)gguf_get_val_i32(g, id);
-    if (value >= 0 && value <= INT32_MAX) return (uint32_t)value;
-    fail(ErrorKind::gguf, "%s: key '%s': expected 0 to %d, found %lld", path_.c_str(), key.c_str(), INT32_MAX,
-         (long long)value);
+    fail_if(value < 0 || value > INT32_MAX, ErrorKind::gguf, "%s: key '%s': expected 0 to %d, found %lld",
+            path_.c_str(), key.c_str(), INT32_MAX, (long long)value);
+    return (uint32_t)value;
 }
 
 std::optional<float> GgufReader::find_f32(const std::string & key) const {
-    const int64_t id = find(key);
+    const gguf_context * g = gguf_.get();
+    const int64_t id = find(key, {GGUF_TYPE_FLOAT32, GGUF_TYPE_FLOAT64}, "a float");
     if (id < 0) return std::nullopt;
-    switch (gguf_get_kv_type(gguf_.get(), id)) {
-        case GGUF_TYPE_FLOAT32:
-            return gguf_get_val_f32(gguf_.get(), id);
-        case GGUF_TYPE_FLOAT64:
-            return (float)gguf_get_val_f64(gguf_.get(), id);
-        default:
-            wrong_type(key, "a float");
-    }
+    return gguf_get_kv_type(g, id) == GGUF_TYPE_FLOAT32 ? gguf_get_val_f32(g, id) : (float)gguf_get_val_f64(g, id);
 }
 
 std::optional<bool> GgufReader::find_bool(const std::string & key) const {
-    const int64_t id = find(key);
+    const int64_t id = find(key, {GGUF_TYPE_BOOL}, "a bool");
     if (id < 0) return std::nullopt;
-    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_BOOL) wrong_type(key, "a bool");
     return gguf_get_val_bool(gguf_.get(), id);
 }
 
 std::optional<std::string> GgufReader::find_str(const std::string & key) const {
-    const int64_t id = find(key);
+    const int64_t id = find(key, {GGUF_TYPE_STRING}, "a string");
     if (id < 0) return std::nullopt;
-    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_STRING) wrong_type(key, "a string");
-    return std::string(gguf_get_val_str(gguf_.get(), id));
+    return gguf_get_val_str(gguf_.get(), id);
 }
 
 template <typename T>
 std::optional<std::vector<T>> GgufReader::find_array(const std::string & key, std::initializer_list<gguf_type> types,
                                                      const char * expected) const {
-    const int64_t id = find(key);
-    if (id < 0) return std::nullopt;
     const gguf_context * g = gguf_.get();
-    const bool is_array = gguf_get_kv_type(g, id) == GGUF_TYPE_ARRAY;
-    if (!is_array || std::count(types.begin(), types.end(), gguf_get_arr_type(g, id)) == 0) wrong_type(key, expected);
+    const int64_t id = find(key, types, expected, /*is_array=*/true);
+    if (id < 0) return std::nullopt;
     std::vector<T> out(gguf_get_arr_n(g, id));
     if constexpr (std::is_same_v<T, std::string>) {
         for (size_t i = 0; i < out.size(); ++i) out[i] = gguf_get_arr_str(g, id, i);
@@ -168,9 +158,8 @@ std::optional<std::vector<std::string>> GgufReader::find_strs(const std::string 
 }
 
 std::optional<int64_t> GgufReader::find_of_layer(const std::string & key, int layer) const {
-    const int64_t id = find(key);
-    if (id < 0) return std::nullopt;
-    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_ARRAY) return find_u32(key);
+    const int64_t id = gguf_find_key(gguf_.get(), key.c_str());
+    if (id < 0 || gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_ARRAY) return find_u32(key);
     std::vector<int32_t> all;
     if (gguf_get_arr_type(gguf_.get(), id) == GGUF_TYPE_BOOL) {
         const auto bools = *find_bools(key);

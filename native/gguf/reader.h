@@ -73,13 +73,14 @@ class GgufReader {
     void read(const TensorInfo & tensor, uint64_t offset, void * dst, uint64_t n) const;
 
   private:
-    int64_t find(const std::string & key) const;
+    // Returns the index of a key, or -1 if it is missing. Error(gguf) if its value has none of these types.
+    int64_t find(const std::string & key, std::initializer_list<gguf_type> types, const char * expected,
+                 bool is_array = false) const;
     template <typename T>
     std::optional<std::vector<T>> find_array(const std::string & key, std::initializer_list<gguf_type> types,
                                              const char * expected) const;
     template <typename T>
     T required(const std::optional<T> & value, const std::string & key, const char * expected) const;
-    [[noreturn]] void wrong_type(const std::string & key, const char * expected) const;
     void read_tensor_table();
 
     std::string path_;
