@@ -5,13 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-
-#if defined(_WIN32)
-#define NOMINMAX
-#include <windows.h>
-#else
-#include <pthread.h>
-#endif
+#include "base/stack.h"
 
 namespace eaglecpp {
 
@@ -80,43 +74,8 @@ GrammarMatcher::GrammarMatcher(const std::string & text, std::shared_ptr<const G
     allowed();  // computes the first mask now, which takes longest
 }
 
-namespace {
-// llguidance's compiler recurses along the references of a schema.
-constexpr size_t n_stack = (size_t)64 << 20;
-
-struct MakeCall {
-    const LlgConstraintInit & init;
-    const std::string & text;
-    LlgMatcher * matcher;
-};
-
-void make_now(void * p) {
-    auto & call = *static_cast<MakeCall *>(p);
-    call.matcher = Llguidance::get().new_matcher(&call.init, "lark", call.text.c_str());
-}
-
-// Runs the call on a stack that no schema overflows. Unused pages of the stack cost nothing.
-bool run_on_stack(MakeCall & call) {
-#if defined(_WIN32)
-    const auto run = [](void * p) -> DWORD { return make_now(p), 0; };
-    HANDLE thread = CreateThread(nullptr, n_stack, run, &call, STACK_SIZE_PARAM_IS_A_RESERVATION, nullptr);
-    if (!thread) return false;
-    WaitForSingleObject(thread, INFINITE);
-    CloseHandle(thread);
-#else
-    const auto run = [](void * p) -> void * { return make_now(p), nullptr; };
-    pthread_attr_t attributes;
-    pthread_t thread;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, n_stack);
-    const int failed = pthread_create(&thread, &attributes, run, &call);
-    pthread_attr_destroy(&attributes);
-    if (failed) return false;
-    pthread_join(thread, nullptr);
-#endif
-    return true;
-}
-}  // namespace
+// Size of a stack that no schema overflows: llguidance's compiler recurses along the references of a schema.
+static constexpr size_t n_stack = (size_t)64 << 20;
 
 GrammarMatcher::Matcher GrammarMatcher::make(const std::string & text) const {
     LlgConstraintInit init;
@@ -124,9 +83,11 @@ GrammarMatcher::Matcher GrammarMatcher::make(const std::string & text) const {
     init.log_stderr_level = 0;
     init.max_items_in_row = text.find("%json") == std::string::npos ? n_places : n_places_json;
     init.verbose_errors = false;
-    MakeCall call{init, text, nullptr};
-    if (!run_on_stack(call)) fail(ErrorKind::out_of_memory, "no stack of %zu MB to compile a grammar", n_stack >> 20);
-    return Matcher(call.matcher);
+    Matcher out;
+    const auto call = [&] { out.reset(llg_.new_matcher(&init, "lark", text.c_str())); };
+    fail_if(!run_on_stack(n_stack, call), ErrorKind::out_of_memory, "no stack of %zu MB to compile a grammar",
+            n_stack >> 20);
+    return out;
 }
 
 void GrammarMatcher::give_up() const {

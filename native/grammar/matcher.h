@@ -14,15 +14,13 @@
 namespace eaglecpp {
 
 // A vocabulary in llguidance's form. Creating it takes 0.2 s of processor time for 49,000 tokens.
-class GrammarVocabulary {
+class GrammarVocabulary : Pinned {
   public:
     using Tokenize = std::function<Tokens(const std::string &)>;
 
     // pieces: bytes of each token; is_end: tokens that end a text; tokenize: is called with valid UTF-8, in any thread.
     GrammarVocabulary(const std::vector<std::string> & pieces, const std::vector<bool> & is_end, Tokenize tokenize);
     ~GrammarVocabulary();
-    GrammarVocabulary(const GrammarVocabulary &) = delete;
-    GrammarVocabulary & operator=(const GrammarVocabulary &) = delete;
 
     int size() const { return (int)is_end_.size(); }
     bool is_end(Token token) const { return is_end_[token]; }

@@ -5,16 +5,13 @@
 #include <atomic>
 #include <bitset>
 #include <cctype>
-#include <exception>
+#include <functional>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
 
-#if !defined(_WIN32)
-#include <pthread.h>
-#endif
-
 #include "base/error.h"
+#include "base/stack.h"
 #include "gguf/guard.h"
 
 namespace eaglecpp {
@@ -24,7 +21,7 @@ template <typename T, typename Make>
 static std::shared_ptr<const T> made_once(std::shared_ptr<const T> & kept, Make && make) {
     std::shared_ptr<const T> found = std::atomic_load(&kept);
     if (found) return found;
-    found = std::make_shared<const T>(make());
+    found = make();
     std::atomic_store(&kept, found);
     return found;
 }
@@ -141,12 +138,6 @@ std::optional<std::vector<TextPart>> SpecialTokens::parts(std::string_view text,
     return parts;
 }
 
-#if defined(_WIN32)
-template <typename F>
-static void on_stack_for(const std::string &, F && f) {
-    f();  // Microsoft's std::regex throws an exception at the end of the stack
-}
-#else
 // The pre-tokenizers of many models (Mistral, DeepSeek, GPT-4o) use std::regex, which recurses at least once per
 // matched character and needs 335 bytes of stack for each (measured). A word of 50,000 letters would end the process on
 // a normal stack.
@@ -167,41 +158,17 @@ static size_t longest_run(const std::string & text) {
     return longest;
 }
 
-template <typename F>
-static void * run_and_catch(void * p) {
-    auto & [f, error] = *static_cast<std::pair<F &, std::exception_ptr> *>(p);
-    try {
-        guarded(f);
-    } catch (...) {
-        error = std::current_exception();
-    }
-    return nullptr;
-}
-
-// Runs f on a stack that the text cannot overflow. Unused pages cost nothing.
-template <typename F>
-static void on_stack_for(const std::string & text, F && f) {
+// Runs f on a stack that the text cannot overflow.
+static void on_stack_for(const std::string & text, const std::function<void()> & f) {
     if (text.size() * n_stack_per_char <= n_stack_default) return f();
-    const size_t n_run = longest_run(text);
-    const size_t n_stack = 2 * n_run * n_stack_per_char;
+    const size_t n_run = longest_run(text), n_stack = 2 * n_run * n_stack_per_char;
     if (n_stack <= n_stack_default) return f();
     fail_if(n_stack > n_stack_max, ErrorKind::value,
             "the text has %zu bytes without a line break; the limit is %zu bytes", n_run,
             n_stack_max / n_stack_per_char / 2);
-    std::pair<F &, std::exception_ptr> job{f, nullptr};
-    pthread_attr_t attributes;
-    pthread_t thread;
-    pthread_attr_init(&attributes);
-    constexpr size_t n_page = 64 << 10;  // macOS does not accept parts of a page
-    int failed = pthread_attr_setstacksize(&attributes, (n_stack_default + n_stack + n_page - 1) / n_page * n_page);
-    if (!failed) failed = pthread_create(&thread, &attributes, &run_and_catch<F>, &job);
-    pthread_attr_destroy(&attributes);
-    fail_if(failed, ErrorKind::out_of_memory,
+    fail_if(!run_on_stack(n_stack_default + n_stack, [&] { guarded(f); }), ErrorKind::out_of_memory,
             "no stack of %zu MB for tokenising a text with %zu bytes without a line break", n_stack / 1000000, n_run);
-    pthread_join(thread, nullptr);
-    if (job.second) std::rethrow_exception(job.second);
 }
-#endif
 
 static Tokens tokens_of(const llama_vocab * vocab, const std::string & text, bool add_special, bool parse_special) {
     return written<Tokens>(text.size() + 8, [&](Token * to, int32_t n_room) {
@@ -250,7 +217,7 @@ static void check_borders(const llama_vocab * vocab) {
 Vocabulary::Vocabulary(const llama_model * model) : vocab_(llama_model_get_vocab(model)) {}
 
 std::shared_ptr<const SpecialTokens> Vocabulary::specials() const {
-    return made_once(specials_, [&] { return SpecialTokens(vocab_); });
+    return made_once(specials_, [&] { return std::make_shared<const SpecialTokens>(vocab_); });
 }
 
 std::optional<Tokens> Vocabulary::tokenize(const std::string & text, bool add_special, bool parse_special,
@@ -315,15 +282,13 @@ static Tokens tokens_within(const llama_vocab * vocab, const std::string & text)
 }
 
 std::shared_ptr<const GrammarVocabulary> Vocabulary::for_grammars() const {
-    const auto found = std::atomic_load(&for_grammars_);
-    if (found) return found;
-    std::vector<std::string> pieces(size());
-    std::vector<bool> is_end(size());
-    for (Token t = 0; t < size(); ++t) pieces[t] = piece(t, /*special=*/true), is_end[t] = is_eog(t);
-    const auto tokenize = [vocab = vocab_](const std::string & text) { return tokens_within(vocab, text); };
-    const auto vocabulary = std::make_shared<const GrammarVocabulary>(pieces, is_end, tokenize);
-    std::atomic_store(&for_grammars_, vocabulary);
-    return vocabulary;
+    return made_once(for_grammars_, [&] {
+        std::vector<std::string> pieces(size());
+        std::vector<bool> is_end(size());
+        for (Token t = 0; t < size(); ++t) pieces[t] = piece(t, /*special=*/true), is_end[t] = is_eog(t);
+        const auto tokenize = [vocab = vocab_](const std::string & text) { return tokens_within(vocab, text); };
+        return std::make_shared<const GrammarVocabulary>(pieces, is_end, tokenize);
+    });
 }
 
 }  // namespace eaglecpp
