@@ -44,8 +44,8 @@ class LowlevelDrafter {
         if (embedding) {
             std::vector<uint8_t> bytes(embedding->nbytes());
             std::memcpy(bytes.data(), embedding->data(), bytes.size());
-            drafter_->set_embedding(EmbeddingTable::from_bytes(std::move(bytes), GGML_TYPE_F32,
-                                                               (int)embedding->shape(1), (int)embedding->shape(0)));
+            drafter_->set_embedding(
+                EmbeddingTable(std::move(bytes), GGML_TYPE_F32, (int)embedding->shape(1), (int)embedding->shape(0)));
         }
         if (head) share_head(*head);
         drafter_->finish();
@@ -92,7 +92,7 @@ class LowlevelDrafter {
 
     std::pair<ArrayOut, ArrayOut> commit(const ArrayIn<3> & hidden_states, const Tokens & tokens) {
         const DraftSpec & s = drafter_->spec();
-        if (s.is_block()) fail(ErrorKind::value, "a block drafter's rows read no states; call block()");
+        check_states();
         commit_with_output(hidden_states, tokens, 0);
         return {to_array(logits(1), {(size_t)s.n_draft_vocab}), to_array(states(1, 0), {(size_t)s.n_embd})};
     }
@@ -112,11 +112,16 @@ class LowlevelDrafter {
         require(states.shape(0), (int)n, "states (one per token)");
         require(states.shape(1), s.n_embd, "state width");
         require(parents.size(), (int)n, "parents (one per token)");
-        // Row i is node i + 1.
+        check_states();
+        // Row i is node i + 1, whose state has this index, too.
         const int first = sequence_->n_draft_rows();
         std::vector<DraftRow> rows;
-        for (size_t i = 0; i < n; ++i) rows.push_back({first + (int)i + 1, tokens[i], parents[i] + 1});
-        for (size_t i = 0; i < n; ++i) sequence_->set_state(parents[i] + 1, states.data() + i * s.n_embd);
+        for (size_t i = 0; i < n; ++i) {
+            fail_if(parents[i] < -1 || parents[i] >= first, ErrorKind::value, "row %d is no earlier row", parents[i]);
+            rows.push_back({first + (int)i + 1, tokens[i], parents[i] + 1});
+            ggml_tensor * all = sequence_->kv().state();
+            ggml_backend_tensor_set(all, states.data() + i * s.n_embd, (parents[i] + 1) * all->nb[1], all->nb[1]);
+        }
         {
             GilRelease release;
             extend_by(rows);
@@ -134,7 +139,7 @@ class LowlevelDrafter {
             const size_t n_row = (size_t)n_head_values * s.n_head_kv;
             std::vector<uint8_t> raw(n * t->nb[1]);
             ggml_backend_tensor_get(t, raw.data(), 0, raw.size());
-            const auto rows = EmbeddingTable::from_bytes(std::move(raw), t->type, (int)t->ne[0], (int)n);
+            const EmbeddingTable rows(std::move(raw), t->type, (int)t->ne[0], (int)n);
             std::vector<float> row(t->ne[0]), out;
             for (size_t i = 0; i < n; ++i) {
                 rows.row((int)i, row.data());
@@ -192,11 +197,15 @@ class LowlevelDrafter {
         return out;
     }
 
-    std::vector<float> states(int n, int first_node) const {
-        const size_t n_embd = drafter_->spec().n_embd;
-        std::vector<float> out(n * n_embd);
-        for (int i = 0; i < n; ++i) sequence_->get_state(first_node + i, &out[i * n_embd]);
+    std::vector<float> states(int n, int first) const {
+        const ggml_tensor * all = sequence_->kv().state();
+        std::vector<float> out(n * all->ne[0]);
+        ggml_backend_tensor_get(all, out.data(), first * all->nb[1], n * all->nb[1]);
         return out;
+    }
+
+    void check_states() const {
+        if (drafter_->spec().is_block()) fail(ErrorKind::value, "a block drafter's rows read no states; call block()");
     }
 
     ggml_context_ptr head_ctx_;  // declared before the drafter that borrows it

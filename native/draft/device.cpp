@@ -37,20 +37,21 @@ void DraftDevice::set_n_threads(int n_threads) {
 
 uint8_t * DraftDevice::staging(const DraftGraph & g) {
     if (ggml_backend_buffer_is_host(g.packed->buffer)) return (uint8_t *)g.packed->data;
-    return staging_.at_least(ggml_nbytes(g.packed), device_);
+    return host_memory(staging_, ggml_nbytes(g.packed));
 }
 
 uint8_t * DraftDevice::landing(size_t n) {
-    return landing_.at_least(n, device_);
+    return host_memory(landing_, n);
 }
 
-uint8_t * DraftDevice::HostMemory::at_least(size_t n, ggml_backend_dev_t device) {
-    if (!buffer_ || ggml_backend_buffer_get_size(buffer_.get()) < n) {
-        ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(device);
-        buffer_.reset(ggml_backend_buft_alloc_buffer(host ? host : ggml_backend_cpu_buffer_type(), n));
-        fail_if(!buffer_, ErrorKind::out_of_memory, "no room for %zu bytes of host memory for the drafter's copies", n);
+// Returns n bytes of host memory of the kind that the device prefers for copies.
+uint8_t * DraftDevice::host_memory(ggml_backend_buffer_ptr & buffer, size_t n) const {
+    if (n_bytes_of(buffer) < n) {
+        ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(device_);
+        buffer.reset(ggml_backend_buft_alloc_buffer(host ? host : ggml_backend_cpu_buffer_type(), n));
+        fail_if(!buffer, ErrorKind::out_of_memory, "no room for %zu bytes of host memory for the drafter's copies", n);
     }
-    return (uint8_t *)ggml_backend_buffer_get_base(buffer_.get());
+    return (uint8_t *)ggml_backend_buffer_get_base(buffer.get());
 }
 
 void DraftDevice::start(const DraftGraph & g) {

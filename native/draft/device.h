@@ -15,15 +15,6 @@ namespace eaglecpp {
 
 class DraftDevice {
   public:
-    // Host memory of the kind that the device prefers for copies.
-    class HostMemory {
-      public:
-        uint8_t * at_least(size_t n, ggml_backend_dev_t device);
-
-      private:
-        ggml_backend_buffer_ptr buffer_;
-    };
-
     // device: null for the CPU. Threads and our kernels are only used on the CPU. Error(unsupported)
     DraftDevice(ggml_backend_dev_t device, int n_threads, bool use_kernels);
 
@@ -51,10 +42,12 @@ class DraftDevice {
     void wait();
 
   private:
+    uint8_t * host_memory(ggml_backend_buffer_ptr & buffer, size_t n) const;
+
     ggml_backend_dev_t device_;
     ggml_backend_ptr backend_;
     bool use_kernels_;
-    HostMemory staging_, landing_;
+    ggml_backend_buffer_ptr staging_, landing_;
     bool is_running_ = false;
 };
 

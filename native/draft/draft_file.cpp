@@ -57,6 +57,12 @@ bool DraftFile::flag(const char * pattern, bool otherwise) const {
     return gguf_.find_bool(key(pattern)).value_or(otherwise);
 }
 
+std::vector<uint8_t> DraftFile::flags_of_layers(const char * pattern, bool otherwise) const {
+    const std::vector<uint8_t> all(spec_.n_layer, otherwise), out = gguf_.find_bools(key(pattern)).value_or(all);
+    refuse_if(out.size() != all.size(), pattern, strf("expected %zu values, found %zu", all.size(), out.size()));
+    return out;
+}
+
 DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     spec_.arch = gguf_.str("general.architecture");
     spec_.fuses_embedding = spec_.arch == "eagle";
@@ -203,10 +209,7 @@ void DraftFile::read_switches() {
                   strf("layer id %d is outside the target's %d layers", id, s.n_layer_target));
     }
     s.sliding_window = (int)gguf_.find_u32(key("{arch}.attention.sliding_window")).value_or(0);
-    s.slides = gguf_.find_bools(key("{arch}.attention.sliding_window_pattern"))
-                   .value_or(std::vector<uint8_t>(s.n_layer, s.sliding_window > 0));
-    refuse_if((int)s.slides.size() != s.n_layer, "{arch}.attention.sliding_window_pattern",
-              strf("expected %d values, found %zu", s.n_layer, s.slides.size()));
+    s.slides = flags_of_layers("{arch}.attention.sliding_window_pattern", s.sliding_window > 0);
     const TensorInfo * d2t = gguf_.find_tensor("d2t");
     s.n_draft_vocab = d2t ? (int)std::min<int64_t>(d2t->ne[0], n_vocab_max) : s.n_vocab;
     const int n_in_file = (int)gguf_.find_u32(key("{arch}.draft_vocab_size")).value_or(s.n_draft_vocab);
@@ -234,10 +237,7 @@ void DraftFile::read_block() {
     b.says_window = gguf_.has(key("{arch}.attention.sliding_window")) || gguf_.has("eaglecpp.converter_version");
     b.is_gated = gguf_.find_tensor(fill("blk.{i}.attn_gate.weight", 0)) != nullptr;
     refuse_if(b.n_slots() < 1, "{arch}.block_size", strf("expected 2 or more rows, found %d", b.n_rows));
-    b.causal = gguf_.find_bools(key("{arch}.attention.causal_pattern"))
-                   .value_or(std::vector<uint8_t>(s.n_layer, flag("{arch}.attention.causal", b.is_gated)));
-    refuse_if((int)b.causal.size() != s.n_layer, "{arch}.attention.causal_pattern",
-              strf("expected %d values, found %zu", s.n_layer, b.causal.size()));
+    b.causal = flags_of_layers("{arch}.attention.causal_pattern", flag("{arch}.attention.causal", b.is_gated));
     s.mask_token = token("tokenizer.ggml.mask_token_id");
     if (rank("selector_hidden.weight") > 0) {
         b.selector_rank = size("{arch}.selector_rank", n_width_max);

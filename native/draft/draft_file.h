@@ -163,6 +163,7 @@ class DraftFile {
     Token token(const char * pattern) const;
     float positive(const char * pattern, std::optional<float> otherwise = {}) const;
     bool flag(const char * pattern, bool otherwise = false) const;
+    std::vector<uint8_t> flags_of_layers(const char * pattern, bool otherwise) const;
     void read_sizes();
     void read_heads();
     void read_latent();

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/process.h"
 #include "draft/hidden_state_sequence.h"
+#include "ggml_hook/hook.h"
 
 namespace eaglecpp {
 
@@ -18,6 +19,9 @@ constexpr int n_top = 64, n_top_markov = 128;
 constexpr size_t embedding_margin = (size_t)512 << 20;
 // Number of rows of a draft step for which memory is reserved. Wider steps allocate memory when they run.
 constexpr int n_reserved_rows = 16;
+// Number of graphs kept for each conversation, and for several together. A generation needs about five, and several
+// times as many if chains are drafted in one graph.
+constexpr int n_graphs_max = 64;
 // Limits beyond what any machine can store. Their padded sum fits into an int.
 constexpr int n_ctx_max = 1 << 30, n_draft_rows_limit = 1 << 20;
 
@@ -41,7 +45,8 @@ HiddenStateDrafter::HiddenStateDrafter(const DraftFile & file, const DrafterOpti
       path_(file.path()),
       device_(options.device, options.n_threads, options.use_kernels),
       weights_(DraftWeights::load(file, device_.buft(), device_.use_kernels(), options_.is_remote)),
-      memory_(device_.buft()) {}
+      memory_(device_.buft()),
+      graphs_(n_graphs_max * (options_.n_sequences + 1)) {}
 
 DraftTraits HiddenStateDrafter::traits() const {
     DraftTraits t;
@@ -94,18 +99,23 @@ void HiddenStateDrafter::share_head(const ggml_tensor * head, const ggml_tensor 
     ggml_backend_tensor_copy(to_copy, weights_.target_head);
 }
 
-const DraftGraph & HiddenStateDrafter::next_graph(GraphCache & kept, const GraphShape & shape) {
+const DraftGraph & HiddenStateDrafter::next_graph(const GraphShape & shape) {
     ++n_runs_;
-    if (DraftGraph * g = kept.find(shape, memory_.epoch())) return *g;
+    const auto * known = graphs_.find(shape);
+    if (known && (*known)->epoch == memory_.epoch()) return **known;
     device_.wait();
-    return kept.keep(shape, build_draft_graph(spec_, weights_, shape, form_, memory_));
+    const auto & graph = graphs_.keep(shape, build_draft_graph(spec_, weights_, shape, form_, memory_));
+    kernels::name_graph(graph->gf);
+    return *graph;
+}
+
+std::unique_ptr<DraftKv> HiddenStateDrafter::make_kv(ggml_backend_buffer_type_t buft) const {
+    return std::make_unique<DraftKv>(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv, buft,
+                                     form_.keeps_states(spec_));
 }
 
 std::unique_ptr<DraftKv> HiddenStateDrafter::take_kv() {
-    if (idle_kv_.empty()) {
-        return std::make_unique<DraftKv>(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
-                                         device_.buft(), form_.keeps_states(spec_));
-    }
+    if (idle_kv_.empty()) return make_kv(device_.buft());
     std::unique_ptr<DraftKv> kv = std::move(idle_kv_.back());
     idle_kv_.pop_back();
     kv->clear();
@@ -114,7 +124,8 @@ std::unique_ptr<DraftKv> HiddenStateDrafter::take_kv() {
 
 void HiddenStateDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
     device_.wait();
-    joint_graphs_.forget(kv.get());
+    const auto is_its = [&](const GraphPart & p) { return p.kv == kv.get(); };
+    graphs_.forget_if([&](const GraphShape & s) { return std::any_of(s.parts.begin(), s.parts.end(), is_its); });
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
@@ -152,9 +163,7 @@ void HiddenStateDrafter::reserve() {
 }
 
 std::vector<MemoryUse> HiddenStateDrafter::memory_use() const {
-    const size_t n_cache = DraftKv::n_bytes_for(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
-                                                form_.keeps_states(spec_));
-    MemoryUse own{device_.get(), 0, options_.n_sequences * n_cache, memory_.n_bytes()};
+    MemoryUse own{device_.get(), 0, options_.n_sequences * make_kv(nullptr)->n_bytes(), memory_.n_bytes()};
     own.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_buffer_) +
                   n_bytes_of(embedding_buffer_);
     const size_t n_host = weights_.embedding.n_bytes() + weights_.before.n_bytes() + weights_.after.n_bytes();

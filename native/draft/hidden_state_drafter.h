@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "base/recent.h"
 #include "draft/device.h"
 #include "draft/draft_file.h"
 #include "draft/drafter.h"
 #include "draft/graph.h"
-#include "draft/graph_cache.h"
 #include "draft/kv.h"
 #include "draft/weights.h"
 
@@ -85,10 +85,7 @@ class HiddenStateDrafter : public Drafter {
 
     // Returns the next graph to run, cached or built. This call may discard the results of the last graph on the
     // device. Error(out_of_memory)
-    const DraftGraph & next_graph(GraphCache & kept, const GraphShape & shape);
-
-    // Cache of the graphs that run several conversations.
-    GraphCache & joint_graphs() { return joint_graphs_; }
+    const DraftGraph & next_graph(const GraphShape & shape);
 
     // Returns the K/V cache of a closed conversation or a new one. Caches are reused because allocating and freeing is
     // slow on some devices, and some drivers failed on freed memory. Error(out_of_memory)
@@ -105,6 +102,7 @@ class HiddenStateDrafter : public Drafter {
                                    int n_together) const;
     bool supports(const GraphForm & form, std::string & missing, int n_steps = 0);
     void check_table(const char * what, int64_t n_embd, int64_t n_found, int n_rows) const;
+    std::unique_ptr<DraftKv> make_kv(ggml_backend_buffer_type_t buft) const;
     void bring_embedding();
     void bring_mask();
     bool make_rows(ggml_tensor *& rows, ggml_type type, int n_rows);
@@ -119,7 +117,7 @@ class HiddenStateDrafter : public Drafter {
     ggml_backend_buffer_ptr head_buffer_, embedding_buffer_;
     GraphForm form_;
     DraftMemory memory_;
-    GraphCache joint_graphs_;
+    Recent<GraphShape, std::unique_ptr<DraftGraph>> graphs_;
     std::vector<std::unique_ptr<DraftKv>> idle_kv_;
     int n_runs_ = 0;
 };

@@ -191,7 +191,7 @@ void HiddenStateSequence::add_steps(const DraftGraph & g) {
     for (int i = 0; i < (int)g.steps.size(); ++i) {
         std::vector<Token> none;
         const DraftCall call = extend_call({{/*node=*/i + 1, 0, /*parent=*/i}}, none);
-        GraphInputs(drafter_.spec(), drafter_.weights(), *g.steps[i], drafter_.device().staging(g)).add(call);
+        write_inputs(drafter_.spec(), drafter_.weights(), *g.steps[i], drafter_.device().staging(g), {call});
     }
     std::fill(nodes_.end() - g.steps.size(), nodes_.end(), -1);
 }
@@ -206,14 +206,12 @@ void HiddenStateSequence::run(const std::vector<DraftCall> & calls, const std::v
     for (const DraftCall & call : calls) shape.parts.push_back(call.part);
     for (const DraftCall & block : blocks) shape.block.push_back(block.part);
     DraftDevice & device = drafter.device();
-    const DraftGraph & g = drafter.next_graph(calls.size() == 1 ? first.graphs_ : drafter.joint_graphs(), shape);
+    const DraftGraph & g = drafter.next_graph(shape);
     device.wait();
-    GraphInputs inputs(drafter.spec(), drafter.weights(), g.context ? *g.context : g, device.staging(g));
-    GraphInputs block_inputs(drafter.spec(), drafter.weights(), g, device.staging(g));
-    for (size_t i = 0; i < calls.size(); ++i) {
-        inputs.add(calls[i]);
-        if (calls[i].is_commit) own(calls[i].seq)->kv_->n_rows += calls[i].hidden_states.n_rows;
-        if (!blocks.empty()) block_inputs.add(blocks[i]);
+    write_inputs(drafter.spec(), drafter.weights(), g.context ? *g.context : g, device.staging(g), calls);
+    if (!blocks.empty()) write_inputs(drafter.spec(), drafter.weights(), g, device.staging(g), blocks);
+    for (const DraftCall & call : calls) {
+        if (call.is_commit) own(call.seq)->kv_->n_rows += call.hidden_states.n_rows;
     }
     first.add_steps(g);
     device.start(g);
@@ -233,22 +231,6 @@ void HiddenStateSequence::run(const std::vector<DraftCall> & calls, const std::v
         if (!calls[i].is_commit) outputs.judge(call.feeds, call.tokens);
         at_slot += call.part.n_out;
     }
-}
-
-void HiddenStateSequence::check_feeds() const {
-    if (drafter_.spec().is_block()) fail(ErrorKind::value, "a block drafter's rows read no states");
-}
-
-void HiddenStateSequence::get_state(int node, float * dst) const {
-    check_feeds();
-    const size_t n = drafter_.spec().n_embd * sizeof(float);
-    ggml_backend_tensor_get(kv_->state(), dst, (1 + row_of(node)) * n, n);
-}
-
-void HiddenStateSequence::set_state(int node, const float * src) {
-    check_feeds();
-    const size_t n = drafter_.spec().n_embd * sizeof(float);
-    ggml_backend_tensor_set(kv_->state(), src, (1 + row_of(node)) * n, n);
 }
 
 void HiddenStateSequence::save_rows(int n, std::vector<uint8_t> & out) const {

@@ -40,10 +40,6 @@ class HiddenStateSequence : public DraftSequence, Pinned {
         return outputs_.candidates(i, k, sampling, pos);
     }
 
-    // Copies the state [H] of a node's row to dst.
-    void get_state(int node, float * dst) const;
-    void set_state(int node, const float * src);
-
     void save_rows(int n, std::vector<uint8_t> & out) const override;
     void load_rows(ByteView bytes, int n) override;
     bool fits(ByteView bytes, int n) const override { return n <= kv_->n_ctx() && bytes.size == kv_->n_bytes_of(n); }
@@ -66,12 +62,10 @@ class HiddenStateSequence : public DraftSequence, Pinned {
     static void run(const std::vector<DraftCall> & calls, const std::vector<DraftCall> & blocks = {}, int n_steps = 0);
     void add_steps(const DraftGraph & g);
     void check_room(int n_rows) const;
-    void check_feeds() const;
     void drop_drafts(int n_left);
 
     HiddenStateDrafter & drafter_;
     std::unique_ptr<DraftKv> kv_;
-    GraphCache graphs_;  // graphs that run only this conversation
     Ancestry drafts_;
     DraftOutputs outputs_;  // outputs of the last call
 };

@@ -46,34 +46,10 @@ struct DraftCall {
     int n_idle() const { return part.n_rows - n(); }
 };
 
-class GraphInputs {
-  public:
-    // bytes: memory that is copied to graph.packed before the graph starts, or the memory of graph.packed itself.
-    GraphInputs(const DraftSpec & spec, const DraftWeights & weights, const DraftGraph & graph, uint8_t * bytes)
-        : spec_(spec), weights_(weights), graph_(graph), bytes_(bytes) {}
-
-    // Adds a call. Calls must come in the order of the shape's parts. Padding rows come first, because only the last
-    // rows of a commit run fully; padding rows write to slots that are never read.
-    void add(const DraftCall & call);
-
-  private:
-    template <typename T>
-    T * at(const ggml_tensor * t) const {
-        return (T *)(bytes_ + ((const uint8_t *)t->data - (const uint8_t *)graph_.packed->data));
-    }
-
-    void add_hidden_states(const DraftCall & call);
-    void add_embeddings(const DraftCall & call);
-    void add_positions(const DraftCall & call);
-    void add_slots(const DraftCall & call, const DraftGraph::Part & in);
-    void add_previous(const DraftCall & call);
-    void add_mask(const DraftCall & call, const DraftGraph::Part::Mask & mask, int n_mask_rows);
-
-    const DraftSpec & spec_;
-    const DraftWeights & weights_;
-    const DraftGraph & graph_;
-    uint8_t * bytes_;
-    int n_parts_ = 0, n_rows_ = 0, n_out_ = 0;  // totals of the earlier calls
-};
+// Writes the inputs of a graph with one call per part of its shape. bytes: memory that is copied to graph.packed before
+// the graph starts, or the memory of graph.packed itself. Padding rows come first, because only the last rows of a
+// commit run fully; padding rows write to slots that are never read.
+void write_inputs(const DraftSpec & spec, const DraftWeights & weights, const DraftGraph & graph, uint8_t * bytes,
+                  const std::vector<DraftCall> & calls);
 
 }  // namespace eaglecpp

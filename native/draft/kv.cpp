@@ -5,12 +5,6 @@
 
 namespace eaglecpp {
 
-// Returns the number of values per state, and the number of states.
-static std::pair<int64_t, int64_t> state_sizes(const DraftSpec & spec, int n_draft_rows_max) {
-    if (!spec.is_block()) return {spec.n_embd, 2 + (int64_t)n_draft_rows_max};
-    return {spec.n_draft_vocab, spec.block.n_slots() + 1};
-}
-
 DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
                  ggml_backend_buffer_type_t buft, bool keeps_states)
     : n_ctx_(n_ctx), n_draft_rows_max_(n_draft_rows_max), n_slots_(pad(n_ctx + n_draft_rows_max + 1)) {
@@ -20,7 +14,8 @@ DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_t
         k_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_k, n_slots_));
         if (!spec.has_latent()) v_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_v, n_slots_));
     }
-    const auto [n_state, n_states] = state_sizes(spec, n_draft_rows_max);
+    const int64_t n_state = spec.is_block() ? spec.n_draft_vocab : spec.n_embd;
+    const int64_t n_states = spec.is_block() ? spec.block.n_slots() + 1 : 2 + (int64_t)n_draft_rows_max;
     if (keeps_states) state_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, n_state, n_states);
     if (!buft) return;
     buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), buft));
@@ -59,15 +54,6 @@ void DraftKv::load_rows(ByteView bytes, int n) {
         at += n * t->nb[1];
     });
     n_rows = n;
-}
-
-size_t DraftKv::n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
-                            bool keeps_states) {
-    const size_t n_slots = pad(n_ctx + n_draft_rows_max + 1);
-    size_t n_row = ggml_row_size(type, (int64_t)spec.key_dim() * spec.n_head_kv);
-    if (!spec.has_latent()) n_row += ggml_row_size(type, (int64_t)spec.value_dim() * spec.n_head_kv);
-    const auto [n_state, n_states] = state_sizes(spec, n_draft_rows_max);
-    return n_slots * n_row * spec.n_layer + (keeps_states ? sizeof(float) * n_state * n_states : 0);
 }
 
 void DraftKv::clear() {

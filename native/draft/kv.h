@@ -26,10 +26,6 @@ class DraftKv {
     DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, ggml_backend_buffer_type_t buft,
             bool keeps_states);
 
-    // Returns the size of such a cache without the device's alignment.
-    static size_t n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
-                              bool keeps_states);
-
     const std::vector<ggml_tensor *> & k() const { return k_; }  // keys of each layer, [key_dim * n_head_kv, n_slots]
     // Values of each layer, [value_dim * n_head_kv, n_slots]. Empty for latent attention, where the values are the
     // first value_dim numbers of the keys.
@@ -46,6 +42,8 @@ class DraftKv {
     void save_rows(int n, std::vector<uint8_t> & out) const;
     void load_rows(ByteView bytes, int n);
     size_t n_bytes_of(int n) const;  // size of the first n rows
+    // Size of the whole cache without the device's alignment.
+    size_t n_bytes() const { return n_bytes_of(n_slots_) + (state_ ? ggml_nbytes(state_) : 0); }
 
     int n_ctx() const { return n_ctx_; }
     int n_slots() const { return n_slots_; }

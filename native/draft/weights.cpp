@@ -9,23 +9,17 @@
 
 namespace eaglecpp {
 
-EmbeddingTable::EmbeddingTable(ggml_type type, int n_embd, int n_rows) : type_(type), n_embd_(n_embd), n_rows_(n_rows) {
+EmbeddingTable::EmbeddingTable(std::vector<uint8_t> data, ggml_type type, int n_embd, int n_rows)
+    : own_(std::move(data)), type_(type), n_embd_(n_embd), n_rows_(n_rows) {
     fail_if(!is_weight_type(type), ErrorKind::unsupported,
             "the token embeddings have type %s, which ggml cannot dequantise; expected one like f16 or q8_0; convert "
             "the model again",
             ggml_type_name(type));
 }
 
-EmbeddingTable EmbeddingTable::from_bytes(std::vector<uint8_t> data, ggml_type type, int n_embd, int n_rows) {
-    EmbeddingTable t(type, n_embd, n_rows);
-    t.own_ = std::move(data);
-    return t;
-}
-
-EmbeddingTable EmbeddingTable::from_tensor(const ggml_tensor * tensor) {
-    EmbeddingTable t(tensor->type, (int)tensor->ne[0], (int)tensor->ne[1]);
-    t.tensor_ = tensor;
-    return t;
+EmbeddingTable::EmbeddingTable(const ggml_tensor * tensor)
+    : EmbeddingTable({}, tensor->type, (int)tensor->ne[0], (int)tensor->ne[1]) {
+    tensor_ = tensor;
 }
 
 const uint8_t * EmbeddingTable::stored_row(int id) const {
@@ -59,12 +53,6 @@ static ggml_backend_buffer_ptr allocate(const DraftFile & file, ggml_context * c
     return buffer;
 }
 
-static EmbeddingTable read_table(const GgufReader & gguf, const TensorInfo & info) {
-    std::vector<uint8_t> data(info.n_bytes);
-    gguf.read(info, 0, data.data(), data.size());
-    return EmbeddingTable::from_bytes(std::move(data), info.type, (int)info.ne[0], (int)info.ne[1]);
-}
-
 DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels,
                                 bool is_remote) {
     const DraftSpec & s = file.spec();
@@ -78,7 +66,9 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
         const TensorInfo * info = gguf.find_tensor(name);
         if (!info) continue;
         if (wanted.table && (is_remote || wanted.table != &DraftWeights::after || !wanted.is_on_device)) {
-            w.*wanted.table = read_table(gguf, *info);
+            std::vector<uint8_t> data(info->n_bytes);
+            gguf.read(*info, 0, data.data(), data.size());
+            w.*wanted.table = EmbeddingTable(std::move(data), info->type, (int)info->ne[0], (int)info->ne[1]);
         }
         if (!wanted.is_on_device) continue;
         on_device.push_back(info);

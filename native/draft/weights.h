@@ -19,12 +19,10 @@ namespace eaglecpp {
 class EmbeddingTable {
   public:
     EmbeddingTable() = default;
-
-    // Makes a table from bytes. Error(unsupported) for a type that ggml cannot dequantise.
-    static EmbeddingTable from_bytes(std::vector<uint8_t> data, ggml_type type, int n_embd, int n_rows);
-
+    // Error(unsupported) for a type that ggml cannot dequantise.
+    EmbeddingTable(std::vector<uint8_t> data, ggml_type type, int n_embd, int n_rows);
     // Makes a table from a tensor in host memory, stored row by row. The tensor must outlive the table.
-    static EmbeddingTable from_tensor(const ggml_tensor * tensor);
+    explicit EmbeddingTable(const ggml_tensor * tensor);
 
     bool empty() const { return n_rows_ == 0; }
     int n_embd() const { return n_embd_; }
@@ -41,8 +39,6 @@ class EmbeddingTable {
     size_t n_row_bytes() const { return ggml_row_size(type_, n_embd_); }
 
   private:
-    EmbeddingTable(ggml_type type, int n_embd, int n_rows);
-
     std::vector<uint8_t> own_;
     const ggml_tensor * tensor_ = nullptr;
     ggml_type type_ = GGML_TYPE_F32;

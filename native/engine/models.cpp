@@ -103,7 +103,7 @@ static std::unique_ptr<HiddenStateDrafter> load_drafter(const EngineOptions & op
                 "%s has no token embedding, and the rows of the target's cannot be read in its memory; use "
                 "repack='off' or a drafter with its own embedding",
                 options.draft_path.c_str());
-        drafter->set_embedding(EmbeddingTable::from_tensor(table));
+        drafter->set_embedding(EmbeddingTable(table));
     }
     if (!s.has_head && target.model().head()) drafter->share_head(target.model().head(), target.model().head_to_copy());
     drafter->finish();

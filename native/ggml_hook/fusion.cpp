@@ -469,22 +469,4 @@ Angles * Fusion::known_angles(const ggml_tensor * rope) {
     return nullptr;
 }
 
-const Fusion & Fusions::of(ggml_cgraph * graph, uint64_t uid, Fusion::IsPacked is_packed) {
-    constexpr size_t max_known = 64;
-    ++n_uses_;
-    for (Known & k : known_) {
-        if (uid == 0 || k.uid != uid) continue;
-        k.last_use = n_uses_;
-        return k.fusion;
-    }
-    const auto is_older = [](const Known & a, const Known & b) { return a.last_use < b.last_use; };
-    if (known_.size() < max_known) known_.emplace_back();
-    Known & k = known_.size() < max_known ? known_.back() : *std::min_element(known_.begin(), known_.end(), is_older);
-    k.uid = 0;
-    k.last_use = uid == 0 ? 0 : n_uses_;
-    k.fusion.find(graph, is_packed);
-    k.uid = uid;
-    return k.fusion;
-}
-
 }  // namespace eaglecpp::kernels

@@ -96,19 +96,4 @@ class Fusion {
     std::deque<Angles> angles_;
 };
 
-// The steps of the most recent graphs. A graph is identified by its `uid`, which ggml changes with the graph.
-class Fusions {
-  public:
-    const Fusion & of(ggml_cgraph * graph, uint64_t uid, Fusion::IsPacked is_packed);
-
-  private:
-    struct Known {
-        uint64_t uid = 0;
-        uint64_t last_use = 0;
-        Fusion fusion;
-    };
-    std::deque<Known> known_;
-    uint64_t n_uses_ = 0;
-};
-
 }  // namespace eaglecpp::kernels

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include <atomic>
 #include <new>
+#include <utility>
 
+#include "base/recent.h"
 #include "ggml_hook/fusion.h"
 #include "ggml_hook/hook_state.h"
 #include "kernels/attention.h"
@@ -126,10 +128,16 @@ ggml_status compute_by_ggml(ggml_backend_t backend, ggml_cgraph * graph) {
 
 ggml_status compute_graph(ggml_backend_t backend, ggml_cgraph * graph) {
     if (!scope.is_computing) return compute_by_ggml(backend, graph);
-    thread_local Fusions fusions;
-    const Fusion * fusion = nullptr;
+    // A graph is identified by its `uid`, which ggml changes with the graph; 0 = unknown.
+    thread_local Recent<uint64_t, Fusion> fusions(64);
+    const uint64_t uid = ((abi::Graph *)graph)->uid;
+    const Fusion * fusion = uid == 0 ? nullptr : fusions.find(uid);
     try {
-        fusion = &fusions.of(graph, ((abi::Graph *)graph)->uid, is_packed_product);
+        if (!fusion) {
+            Fusion found;
+            found.find(graph, is_packed_product);
+            fusion = &fusions.keep(uid, std::move(found));
+        }
     } catch (const std::bad_alloc &) {
         return GGML_STATUS_ALLOC_FAILED;
     }

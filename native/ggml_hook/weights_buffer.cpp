@@ -49,26 +49,6 @@ Packed & packed(ggml_backend_buffer_t buffer) {
     return *(Packed *)((abi::Buffer *)buffer)->context;
 }
 
-const char * type_name(ggml_backend_buffer_type_t) {
-    return "EAGLECPP_PACKED";
-}
-
-size_t alignment(ggml_backend_buffer_type_t) {
-    return n_alignment;
-}
-
-size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor * t) {
-    return can_pack(*ours.table, t) ? packed_bytes(*ours.table, t) : ggml_nbytes(t);
-}
-
-void free_buffer(ggml_backend_buffer_t b) {
-    delete &packed(b);
-}
-
-void * base(ggml_backend_buffer_t b) {
-    return packed(b).base;
-}
-
 // Packs large matrices with several threads, because several threads get fresh memory and the file's pages faster than
 // one.
 void pack_matrix(const ggml_tensor * w, const void * data) {
@@ -112,8 +92,8 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
     uint8_t * memory = allocate(size);
     if (!memory) return nullptr;
     abi::BufferInterface iface = {};
-    iface.free_buffer = free_buffer;
-    iface.get_base = base;
+    iface.free_buffer = [](ggml_backend_buffer_t b) { delete &packed(b); };
+    iface.get_base = [](ggml_backend_buffer_t b) -> void * { return packed(b).base; };
     iface.set_tensor = set_tensor;
     iface.get_tensor = get_tensor;
     return init_(type, iface, new Packed{memory, size}, size);
@@ -124,10 +104,12 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
 abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu, abi::BufferInit init) {
     static abi::BufferType type = {};
     init_ = init;
-    type.iface.get_name = type_name;
+    type.iface.get_name = [](ggml_backend_buffer_type_t) { return "EAGLECPP_PACKED"; };
     type.iface.alloc_buffer = alloc_buffer;
-    type.iface.get_alignment = alignment;
-    type.iface.get_alloc_size = alloc_size;
+    type.iface.get_alignment = [](ggml_backend_buffer_type_t) { return n_alignment; };
+    type.iface.get_alloc_size = [](ggml_backend_buffer_type_t, const ggml_tensor * t) {
+        return can_pack(*ours.table, t) ? packed_bytes(*ours.table, t) : ggml_nbytes(t);
+    };
     type.device = cpu;
     return &type;
 }

@@ -51,7 +51,7 @@ std::unique_ptr<HiddenStateDrafter> make_drafter(const DraftFile & file, const P
     fill(values.data(), values.size(), 1, 1.0f);
     const auto * table = (const uint8_t *)values.data();
     drafter->set_embedding(
-        EmbeddingTable::from_bytes({table, table + values.size() * sizeof(float)}, GGML_TYPE_F32, s.n_embd, s.n_vocab));
+        EmbeddingTable({table, table + values.size() * sizeof(float)}, GGML_TYPE_F32, s.n_embd, s.n_vocab));
     int seed = 2;
     ggml_context * ctx = drafter->weights().ctx.get();
     for (ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
@@ -271,12 +271,10 @@ class Pair {
             same_candidates(a.candidates(row, 3, sampling, 11), b.candidates(row, 3, sampling, 11), what + ", drawn");
         }
         if (spec().is_block()) return;
-        std::vector<float> x(spec().n_embd), y(spec().n_embd);
-        for (int node = 0; node <= a.n_draft_rows(); ++node) {
-            a.get_state(node, x.data());
-            b.get_state(node, y.data());
-            same(x.data(), y.data(), x.size(), strf("state %d", node));
-        }
+        std::vector<float> x((1 + a.n_draft_rows()) * spec().n_embd), y(x);
+        ggml_backend_tensor_get(a.kv().state(), x.data(), 0, x.size() * sizeof(float));
+        ggml_backend_tensor_get(b.kv().state(), y.data(), 0, y.size() * sizeof(float));
+        same(x.data(), y.data(), x.size(), "states");
     }
 
     std::unique_ptr<HiddenStateDrafter> together_, alone_;

@@ -176,6 +176,6 @@ TEST(weights_that_ggml_cannot_read_are_refused) {
                           text.find(ggml_type_name(type)) != std::string::npos,
                       text);
         }
-        CHECK_THROWS(EmbeddingTable::from_bytes(std::vector<uint8_t>(4096), type, 32, 4), "cannot dequantise");
+        CHECK_THROWS(EmbeddingTable(std::vector<uint8_t>(4096), type, 32, 4), "cannot dequantise");
     }
 }

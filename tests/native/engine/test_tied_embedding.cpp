@@ -24,8 +24,8 @@ static void check_rows(const Target & target, const std::string & path) {
     const TensorInfo * info = file.find_tensor("token_embd.weight");
     std::vector<uint8_t> bytes(info->n_bytes);
     file.read(*info, 0, bytes.data(), bytes.size());
-    const auto expected = EmbeddingTable::from_bytes(bytes, info->type, (int)info->ne[0], (int)info->ne[1]);
-    const auto found = EmbeddingTable::from_tensor(table);
+    const EmbeddingTable expected(bytes, info->type, (int)info->ne[0], (int)info->ne[1]);
+    const EmbeddingTable found(table);
     std::vector<float> a(info->ne[0]), b(info->ne[0]);
     for (int i = 0; i < (int)info->ne[1]; ++i) {
         expected.row(i, a.data());

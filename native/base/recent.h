@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <utility>
+
+namespace eaglecpp {
+
+// The most recently used values, by key.
+template <typename Key, typename Value>
+class Recent {
+  public:
+    explicit Recent(size_t n_max) : n_max_(n_max) {}
+
+    // Returns the value of a key, or null. It keeps its address until it is replaced.
+    Value * find(const Key & key) {
+        const auto it = all_.find(key);
+        if (it == all_.end()) return nullptr;
+        it->second.second = ++n_uses_;
+        return &it->second.first;
+    }
+
+    // Sets the value of a key. If there are too many values, it replaces the least recently used one.
+    Value & keep(const Key & key, Value value) {
+        const auto is_older = [](const auto & a, const auto & b) { return a.second.second < b.second.second; };
+        if (all_.size() >= n_max_ && all_.count(key) == 0) {
+            all_.erase(std::min_element(all_.begin(), all_.end(), is_older));
+        }
+        auto & kept = all_[key];
+        kept = {std::move(value), ++n_uses_};
+        return kept.first;
+    }
+
+    // Drops the values whose keys fulfil a condition.
+    template <typename F>
+    void forget_if(F && f) {
+        for (auto it = all_.begin(); it != all_.end();) it = f(it->first) ? all_.erase(it) : std::next(it);
+    }
+
+  private:
+    std::map<Key, std::pair<Value, long>> all_;  // with the number of their last use
+    size_t n_max_;
+    long n_uses_ = 0;
+};
+
+}  // namespace eaglecpp
