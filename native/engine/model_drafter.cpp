@@ -104,12 +104,12 @@ void ModelDrafter::check_vocabulary() const {
 }
 
 void ModelDrafter::check_fit() const {
-    const std::string path = model_->path(), arch = model_->meta("general.architecture");
+    const std::string path = model_->path(), arch = model_->arch();
     fail_if(heads_ == Heads::none && model_->has_state(), ErrorKind::unsupported,
             "%s cannot draft: a model of architecture '%s' keeps a recurrent state, which cannot be rolled back after "
             "rejected drafts; use a small model with plain attention",
             path.c_str(), arch.c_str());
-    const std::string expected = is_assistant() ? "gemma4" : arch, found = target_.model().meta("general.architecture");
+    const std::string expected = is_assistant() ? "gemma4" : arch, found = target_.model().arch();
     const int n_reads = model_->n_state(), n_target = target_.model().n_state();
     fail_if(is_head() && (found != expected || n_reads != n_target), ErrorKind::mismatch,
             "%s cannot draft for %s: its heads read %d values of a '%s', the target is a '%s' with %d; use the heads "
@@ -137,7 +137,7 @@ DraftTraits ModelDrafter::traits() const {
 
 DraftDescription ModelDrafter::describe() const {
     return {is_head() ? "head" : "model",
-            model_->meta("general.architecture"),
+            model_->arch(),
             model_->meta("general.name"),
             model_->n_layer(),
             llama_model_n_ctx_train(model_->get()),

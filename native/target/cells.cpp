@@ -41,11 +41,10 @@ bool Cells::close_gaps_before(const SeqRange & range) {
 // with one id that a sliding window has passed.
 bool Cells::close_gaps() {
     free_reserved();
-    llama_memory_t mem = llama_get_memory(ctx_);
     for (int i = 0; i < rules_.n_conversations; ++i) {
         const SeqRange range = seqs(i);
-        llama_memory_seq_cp(mem, range.first, range.reserved, -1, -1);
-        for (int id = 2; id < range.count; ++id) llama_memory_seq_rm(mem, range.first + id, -1, -1);
+        copy(range.first, range.reserved, -1, -1);
+        for (int id = 2; id < range.count; ++id) drop(range.first + id, -1, -1);
     }
     bool ok = true;
     try {
@@ -56,15 +55,14 @@ bool Cells::close_gaps() {
     }
     for (int i = 0; i < rules_.n_conversations; ++i) {
         const SeqRange range = seqs(i);
-        for (int id = 0; id < range.count; ++id) llama_memory_seq_cp(mem, range.reserved, range.first + id, -1, -1);
-        llama_memory_seq_rm(mem, range.reserved, -1, -1);
+        for (int id = 0; id < range.count; ++id) copy(range.reserved, range.first + id, -1, -1);
+        drop(range.reserved, -1, -1);
     }
     return ok;
 }
 
 // Uses the conversation's first id for the block that moves.
 void Cells::move_down(int conversation) {
-    llama_memory_t mem = llama_get_memory(ctx_);
     const SeqRange own = seqs(conversation);
     const auto for_each_id = [](const SeqRange & range, const auto & call) {
         call(range.first);
@@ -74,8 +72,8 @@ void Cells::move_down(int conversation) {
     // llama.cpp only writes rows within the window of an id's last row.
     const int n_window = llama_model_n_swa(llama_get_model(ctx_));
     const Pos n_block = n_window > 0 ? std::min(n_window, n_moved_at_once) : n_moved_at_once;
-    const Pos end = llama_memory_seq_pos_max(mem, own.reserved) + 1;
-    llama_memory_seq_rm(mem, own.first, -1, -1);
+    const Pos end = last(own.reserved) + 1;
+    drop(own.first, -1, -1);
     std::vector<uint8_t> rows;
     for (Pos from = 0, to; from < end; from = to) {
         to = std::min(end, (from / n_block + 1) * n_block);
@@ -89,21 +87,21 @@ void Cells::move_down(int conversation) {
             is_moved = is_moved || other < conversation;
         }
         if (is_moved) continue;
-        llama_memory_seq_cp(mem, own.reserved, own.first, from, to);
+        copy(own.reserved, own.first, from, to);
         rows.resize(llama_state_seq_get_size(ctx_, own.first));
         rows.resize(llama_state_seq_get_data(ctx_, rows.data(), rows.size(), own.first));
         if (rows.empty()) throw std::bad_alloc();
         for (const SeqRange & range : owners) {
-            for_each_id(range, [&](llama_seq_id id) { llama_memory_seq_rm(mem, id, from, to); });
+            for_each_id(range, [&](llama_seq_id id) { drop(id, from, to); });
         }
         fail_if(llama_state_seq_set_data(ctx_, rows.data(), rows.size(), own.first) != rows.size(), ErrorKind::broken,
                 "llama.cpp did not read back %zu bytes of its cache; open the engine again", rows.size());
         for (const SeqRange & range : owners) {
-            for_each_id(range, [&](llama_seq_id id) { llama_memory_seq_cp(mem, own.first, id, from, to); });
+            for_each_id(range, [&](llama_seq_id id) { copy(own.first, id, from, to); });
         }
-        llama_memory_seq_rm(mem, own.first, -1, -1);
+        drop(own.first, -1, -1);
     }
-    llama_memory_seq_cp(mem, own.reserved, own.first, -1, -1);
+    copy(own.reserved, own.first, -1, -1);
 }
 
 SeqRange Cells::seqs(int conversation) const {
@@ -126,7 +124,6 @@ Pos Cells::pos(const SeqRange & range, int n) const {
 
 bool Cells::truncate(const SeqRange & range, int n) {
     if (!can_end_at(range, n)) return false;
-    llama_memory_t mem = llama_get_memory(ctx_);
     const Pos end = pos(range, n);
     std::vector<int> & common = n_common_[of(range.first)];
     for (size_t i = 0; i < common.size(); ++i) common[i] = n_common_[i][of(range.first)] = std::min(common[i], n);
@@ -143,15 +140,15 @@ bool Cells::truncate(const SeqRange & range, int n) {
             go_back(range);
             return true;
         }
-        llama_memory_seq_rm(mem, range.copy, -1, -1);
+        drop(range.copy, -1, -1);
     }
     bool ok = true;
-    for (int i = 0; i < range.count; ++i) ok = ok && llama_memory_seq_rm(mem, range.first + i, end, -1);
+    for (int i = 0; i < range.count; ++i) ok = ok && drop(range.first + i, end, -1);
     return ok;
 }
 
 bool Cells::has_copy_at(const SeqRange & range, int n) const {
-    return range.copy >= 0 && llama_memory_seq_pos_max(llama_get_memory(ctx_), range.copy) + 1 == pos(range, n);
+    return range.copy >= 0 && last(range.copy) + 1 == pos(range, n);
 }
 
 bool Cells::can_end_at(const SeqRange & range, int n) const {
@@ -166,32 +163,29 @@ bool Cells::can_end_at(const SeqRange & range, int n) const {
 void Cells::save_end(const SeqRange & range, int n, std::vector<uint8_t> & out) const {
     if (n == n_rows(range)) return save(range.first, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, out);
     if (!borrows() || !can_end_at(range, n)) return;
-    llama_memory_t mem = llama_get_memory(ctx_);
     const llama_seq_id borrowed = n_seqs() - 1;
-    llama_memory_seq_rm(mem, borrowed, -1, -1);  // an earlier save may have run out of memory
-    llama_memory_seq_cp(mem, range.first, borrowed, 0, pos(range, n));
+    drop(borrowed, -1, -1);  // an earlier save may have run out of memory
+    copy(range.first, borrowed, 0, pos(range, n));
     save(borrowed, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, out);
-    llama_memory_seq_rm(mem, borrowed, -1, -1);
+    drop(borrowed, -1, -1);
 }
 
 bool Cells::load_end(const SeqRange & range, int n, const std::vector<uint8_t> & bytes) {
     if (range.reserved >= 0 && !are_others_empty(range)) reserve_from(range, 0);
-    llama_memory_t mem = llama_get_memory(ctx_);
-    if (range.copy >= 0) llama_memory_seq_rm(mem, range.copy, -1, -1);
+    if (range.copy >= 0) drop(range.copy, -1, -1);
     n_run_[of(range.first)] = 0;
     // The old cells must be free, or later rows would fill them, before the cells of the loaded rows.
-    for (int i = 1; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, -1, -1);
+    for (int i = 1; i < range.count; ++i) drop(range.first + i, -1, -1);
     const size_t n_taken =
         llama_state_seq_set_data_ext(ctx_, bytes.data(), bytes.size(), range.first, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
     if (n_taken != bytes.size() || n_rows(range) != n) return false;
-    const bool ok = llama_memory_seq_rm(mem, range.first, pos(range, n), -1);
-    for (int i = 1; i < range.count; ++i) llama_memory_seq_cp(mem, range.first, range.first + i, -1, -1);
+    const bool ok = drop(range.first, pos(range, n), -1);
+    for (int i = 1; i < range.count; ++i) copy(range.first, range.first + i, -1, -1);
     return ok;
 }
 
 void Cells::copy_prefix(const SeqRange & source, const SeqRange & range, int n) {
-    llama_memory_t mem = llama_get_memory(ctx_);
-    for (int i = 0; i < range.count; ++i) llama_memory_seq_cp(mem, source.first, range.first + i, 0, pos(range, n));
+    for (int i = 0; i < range.count; ++i) copy(source.first, range.first + i, 0, pos(range, n));
     std::vector<int> & common = n_common_[of(range.first)];
     for (size_t i = 0; i < common.size(); ++i) {
         const int n_both = i == (size_t)of(source.first) ? n : std::min(n, n_common_[of(source.first)][i]);
@@ -222,13 +216,12 @@ bool Cells::load_rows(const SeqRange & range, ByteView bytes, int n_rows) {
         truncate(range, 0);
         return false;
     }
-    llama_memory_t mem = llama_get_memory(ctx_);
-    for (int i = 1; i < range.count; ++i) llama_memory_seq_cp(mem, range.first, range.first + i, 0, pos(range, n_rows));
+    for (int i = 1; i < range.count; ++i) copy(range.first, range.first + i, 0, pos(range, n_rows));
     return true;
 }
 
 int Cells::n_rows(llama_seq_id id) const {
-    int n = llama_memory_seq_pos_max(llama_get_memory(ctx_), id) + 1;
+    int n = last(id) + 1;
     for (const ImageRows & image : images_[of(id)]) {
         if (n > image.first) n = std::max(n + image.n_rows - image.n_pos, image.first + image.n_rows);
     }
@@ -237,15 +230,13 @@ int Cells::n_rows(llama_seq_id id) const {
 
 void Cells::remember(const SeqRange & range) {
     if (range.copy < 0) return;
-    llama_memory_t mem = llama_get_memory(ctx_);
-    llama_memory_seq_rm(mem, range.copy, -1, -1);
-    llama_memory_seq_cp(mem, range.first, range.copy, -1, -1);
+    drop(range.copy, -1, -1);
+    copy(range.first, range.copy, -1, -1);
 }
 
 void Cells::go_back(const SeqRange & range) {
-    llama_memory_t mem = llama_get_memory(ctx_);
-    llama_memory_seq_rm(mem, range.first, -1, -1);
-    llama_memory_seq_cp(mem, range.copy, range.first, -1, -1);
+    drop(range.first, -1, -1);
+    copy(range.copy, range.first, -1, -1);
 }
 
 bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, int n_past) {
@@ -254,7 +245,6 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
         if (!is_whole) go_back(range);
         return is_whole;
     }
-    llama_memory_t mem = llama_get_memory(ctx_);
     const Pos pos = this->pos(range, n_past), end = pos + tree.depth[node] + 1;
     const std::vector<int32_t> leaves = tree.leaves();
     const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
@@ -266,13 +256,13 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
         const bool is_on = std::find(own.begin(), own.end(), node) != own.end();
         (is_on ? keeps : others).push_back(range.first + i);
     }
-    const bool is_padded = llama_memory_seq_pos_max(mem, range.first) >= end;
+    const bool is_padded = last(range.first) >= end;
     for (const llama_seq_id id : keeps) {
-        if (!is_whole || is_padded) llama_memory_seq_rm(mem, id, end, -1);
+        if (!is_whole || is_padded) drop(id, end, -1);
     }
     for (const llama_seq_id id : others) {
-        llama_memory_seq_rm(mem, id, pos, -1);
-        llama_memory_seq_cp(mem, keeps[0], id, pos, end);
+        drop(id, pos, -1);
+        copy(keeps[0], id, pos, end);
     }
     return true;
 }
@@ -291,21 +281,19 @@ bool Cells::borrows() const {
 }
 
 bool Cells::are_others_empty(const SeqRange & range) const {
-    llama_memory_t mem = llama_get_memory(ctx_);
     for (int i = 0; i < rules_.n_conversations; ++i) {
         const llama_seq_id other = seqs(i).first;
-        if (other != range.first && llama_memory_seq_pos_max(mem, other) >= 0) return false;
+        if (other != range.first && last(other) >= 0) return false;
     }
     return true;
 }
 
 // Reserves the cells of rows from position n on, which are about to be removed.
 void Cells::reserve_from(const SeqRange & range, int n) {
-    llama_memory_t mem = llama_get_memory(ctx_);
     int end = n;
     for (int i = 0; i < range.count; ++i) {
         end = std::max(end, n_rows(range.first + i));
-        llama_memory_seq_cp(mem, range.first + i, range.reserved, pos(range, n), -1);
+        copy(range.first + i, range.reserved, pos(range, n), -1);
     }
     n_reserved_[of(range.first)] += end - n;
 }
@@ -316,7 +304,6 @@ void Cells::reserve_from(const SeqRange & range, int n) {
 // kind.
 void Cells::reserve_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
                              Pos pos) {
-    llama_memory_t mem = llama_get_memory(ctx_);
     const std::vector<int32_t> leaves = tree.leaves();
     const bool has_room = n_unused() >= n_unused_min();
     std::vector<uint8_t> is_done(tree.size(), 0);
@@ -334,7 +321,7 @@ void Cells::reserve_rejected(const SeqRange & range, const DraftTree & tree, con
             ++n_order_lost_;
             return;
         }
-        llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.reserved, pos + from, pos + to);
+        copy(range.first + (llama_seq_id)i, range.reserved, pos + from, pos + to);
         n_reserved_[of(range.first)] += to - from;
     }
 }
@@ -344,8 +331,7 @@ int Cells::n_reserved() const {
 }
 
 void Cells::free_reserved() {
-    llama_memory_t mem = llama_get_memory(ctx_);
-    for (int i = 0; i < rules_.n_conversations; ++i) llama_memory_seq_rm(mem, seqs(i).reserved, -1, -1);
+    for (int i = 0; i < rules_.n_conversations; ++i) drop(seqs(i).reserved, -1, -1);
     n_reserved_.assign(rules_.n_conversations, 0);
 }
 

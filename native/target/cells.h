@@ -109,6 +109,16 @@ class Cells {
     int n_order_lost() const { return n_order_lost_; }
 
   private:
+    // llama.cpp's operations on the positions [from, to) of an id; -1 as `to` is the end.
+    bool drop(llama_seq_id id, Pos from, Pos to) const {
+        return llama_memory_seq_rm(llama_get_memory(ctx_), id, from, to);
+    }
+    void copy(llama_seq_id id, llama_seq_id other, Pos from, Pos to) const {
+        llama_memory_seq_cp(llama_get_memory(ctx_), id, other, from, to);
+    }
+    // Last position of an id; -1 = none.
+    Pos last(llama_seq_id id) const { return llama_memory_seq_pos_max(llama_get_memory(ctx_), id); }
+
     int of(llama_seq_id id) const { return id / n_ids(); }
     int n_rows(llama_seq_id id) const;
     bool reserves_rejected() const;

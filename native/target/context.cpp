@@ -25,7 +25,7 @@ void refuse_generating(const TargetModel & model) {
     fail(ErrorKind::unsupported,
          "%s is an embedding model (architecture '%s'): it computes vectors and cannot generate; request "
          "embeddings",
-         model.path().substr(model.path().find_last_of("/\\") + 1).c_str(), model.meta("general.architecture").c_str());
+         model.path().substr(model.path().find_last_of("/\\") + 1).c_str(), model.arch().c_str());
 }
 
 llama_context_params Context::params(const TargetOptions & options) {
@@ -56,23 +56,22 @@ void Context::make(std::shared_ptr<const TargetModel> model, const llama_context
         log_line(LogLevel::error, e.what());
     }
     model_->check_servers();
-    if (!ctx_) refuse(params, trail.text());
+    if (!ctx_) {
+        const std::string why = trail.text();
+        fail_if(is_lack_of_memory(why), ErrorKind::out_of_memory,
+                "%s: no room for a context of %u tokens%s; try a smaller n_ctx", model_->path().c_str(), params.n_ctx,
+                why.c_str());
+        fail(ErrorKind::unsupported,
+             "%s: llama.cpp refused these options for this model (n_ctx %u, n_sequences %u, flash_attn %s, type_k %s, "
+             "type_v %s)%s",
+             model_->path().c_str(), params.n_ctx, params.n_seq_max, llama_flash_attn_type_name(params.flash_attn_type),
+             ggml_type_name(params.type_k), ggml_type_name(params.type_v), why.c_str());
+    }
     // Embedders read vectors within the graph, so their graphs are not fused.
     const bool fuses = model_->uses_kernels() && !params.embeddings;
     for (ggml_backend_t backend : cpu_backends(get())) kernels::take_graphs_of(backend, fuses);
     if (!model_->is_cpu()) note_device();
     model_->attach_lora(get());
-}
-
-void Context::refuse(const llama_context_params & p, const std::string & why) const {
-    fail_if(is_lack_of_memory(why), ErrorKind::out_of_memory,
-            "%s: no room for a context of %u tokens%s; try a smaller n_ctx", model_->path().c_str(), p.n_ctx,
-            why.c_str());
-    fail(ErrorKind::unsupported,
-         "%s: llama.cpp refused these options for this model (n_ctx %u, n_sequences %u, flash_attn %s, type_k %s, "
-         "type_v %s)%s",
-         model_->path().c_str(), p.n_ctx, p.n_seq_max, llama_flash_attn_type_name(p.flash_attn_type),
-         ggml_type_name(p.type_k), ggml_type_name(p.type_v), why.c_str());
 }
 
 void Context::set_n_threads(int n_threads) {

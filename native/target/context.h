@@ -44,8 +44,6 @@ class Context {
     void check_results() const;
 
   private:
-    [[noreturn]] void refuse(const llama_context_params & p, const std::string & why) const;
-
     std::shared_ptr<const TargetModel> model_;
     bool has_results_ = false;  // the last decode succeeded
     llama_context_ptr ctx_;

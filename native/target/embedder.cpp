@@ -23,7 +23,7 @@ static int n_rows_with_logits(int n_vocab) {
 }
 
 static std::string file_pooling(const TargetModel & model) {
-    return model.meta((model.meta("general.architecture") + ".pooling_type").c_str());
+    return model.meta(model.arch() + ".pooling_type");
 }
 
 static enum llama_pooling_type pooling_of(const TargetModel & model, const std::string & name) {
@@ -36,7 +36,7 @@ static enum llama_pooling_type pooling_of(const TargetModel & model, const std::
     if (in_file.size() == 1 && in_file[0] >= '1' && in_file[0] <= '4')
         return (enum llama_pooling_type)(in_file[0] - '0');
     fail(ErrorKind::gguf, "%s: key '%s.pooling_type' is %s, expected 0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)",
-         model.path().c_str(), model.meta("general.architecture").c_str(), in_file.c_str());
+         model.path().c_str(), model.arch().c_str(), in_file.c_str());
 }
 
 Embedder::Embedder(const Target & target, const std::string & pooling)

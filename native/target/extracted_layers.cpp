@@ -20,7 +20,7 @@ ExtractedLayers::ExtractedLayers(const TargetModel & model, std::vector<int32_t>
         fail_if(k < 0 || k > n_layer + 1, ErrorKind::mismatch,
                 "the drafter reads layer id %d, but the target has %d layers", k, n_layer);
     }
-    const std::string arch = model.meta("general.architecture");
+    const std::string arch = model.arch();
     needs_all_outputs_ = *std::max_element(layers_.begin(), layers_.end()) >= n_layer;
     const bool can_record =
         records_layer_inputs(arch) && staging().set_layer_input && staging().get_layer_input && !needs_all_outputs_;

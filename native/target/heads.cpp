@@ -46,7 +46,7 @@ Heads heads_of(const GgufReader & file) {
 }
 
 bool gives_states_of_outputs(const TargetModel & model) {
-    const std::string arch = model.meta("general.architecture");
+    const std::string arch = model.arch();
     const auto rules = all_rules().find(arch);
     return arch == arch_assistant || (rules != all_rules().end() && rules->second.gives_outputs);
 }
@@ -58,45 +58,38 @@ std::vector<std::string> head_architectures() {
 }
 
 void check_heads(const TargetModel & model) {
-    const auto refuse = [&](const std::string & why) {
-        fail(ErrorKind::unsupported, "%s: %s; use an EAGLE drafter, a small model or --draft text",
-             model.path().c_str(), why.c_str());
+    const auto refuse_if = [&](bool is_wrong, const std::string & why) {
+        fail_if(is_wrong, ErrorKind::unsupported, "%s: %s; use an EAGLE drafter, a small model or --draft text",
+                model.path().c_str(), why.c_str());
     };
-    const std::string arch = model.meta("general.architecture");
+    const std::string arch = model.arch();
     if (arch == arch_assistant) return;
     const int n_heads = llama_model_n_layer_nextn(model.get());
-    if (n_heads < 1) refuse("the file has no heads for further tokens (MTP)");
+    refuse_if(n_heads < 1, "the file has no heads for further tokens (MTP)");
     const auto rules = all_rules().find(arch);
-    if (rules == all_rules().end()) {
-        refuse(
-            strf("heads for further tokens (MTP) of architecture '%s' are not supported here; llama.cpp may run "
-                 "them (llama-server --spec-type draft-mtp)",
-                 arch.c_str()));
-    }
-    if (n_heads > 1 && !rules->second.has_several) {
-        refuse(strf("the file has %d heads for further tokens, but llama.cpp runs only one for '%s'", n_heads,
-                    arch.c_str()));
-    }
+    refuse_if(rules == all_rules().end(), strf("heads for further tokens (MTP) of architecture '%s' are not supported "
+                                               "here; llama.cpp may run them (llama-server --spec-type draft-mtp)",
+                                               arch.c_str()));
+    refuse_if(
+        n_heads > 1 && !rules->second.has_several,
+        strf("the file has %d heads for further tokens, but llama.cpp runs only one for '%s'", n_heads, arch.c_str()));
     // For vision models, an assertion on llama.cpp's worker threads would end the process.
-    if (arch == "glm4moe" && llama_model_rope_type(model.get()) == LLAMA_ROPE_TYPE_MROPE) {
-        refuse("llama.cpp's heads of 'glm4moe' cannot rotate in several sections");
-    }
+    refuse_if(arch == "glm4moe" && llama_model_rope_type(model.get()) == LLAMA_ROPE_TYPE_MROPE,
+              "llama.cpp's heads of 'glm4moe' cannot rotate in several sections");
     std::vector<const char *> needed = {"nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight"};
     needed.insert(needed.end(), rules->second.tensors.begin(), rules->second.tensors.end());
     for (int i = 0; i < n_heads; ++i) {
         for (const char * name : needed) {
             const std::string tensor = strf("blk.%d.%s", model.n_layer() + i, name);
-            if (model_tensors(model.get(), tensor.c_str()).empty()) {
-                refuse("its head for further tokens has no " + tensor);
-            }
+            refuse_if(model_tensors(model.get(), tensor.c_str()).empty(),
+                      "its head for further tokens has no " + tensor);
         }
     }
-    const std::string key = model.meta((arch + ".attention.key_length").c_str());
-    const std::string value = model.meta((arch + ".attention.value_length").c_str());
-    if (rules->second.has_equal_sizes && key != value) {
-        refuse(strf("its heads have keys of length %s and values of length %s; expected equal lengths", key.c_str(),
-                    value.c_str()));
-    }
+    const std::string key = model.meta(arch + ".attention.key_length");
+    const std::string value = model.meta(arch + ".attention.value_length");
+    refuse_if(rules->second.has_equal_sizes && key != value,
+              strf("its heads have keys of length %s and values of length %s; expected equal lengths", key.c_str(),
+                   value.c_str()));
 }
 
 }  // namespace eaglecpp

@@ -2,6 +2,7 @@
 #include "target/model.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -44,9 +45,13 @@ void TargetModel::check_servers() const {
 
 // Sets the parameters for devices and memory. llama.cpp borrows the memory that they point to.
 void TargetModel::set_params(const TargetOptions & options) {
-    const std::string & mode = options.split_mode;
-    fail_if(mode != "layer" && mode != "row" && mode != "tensor" && mode != "none", ErrorKind::value,
-            "split_mode: expected layer, row, tensor or none, found '%s'", mode.c_str());
+    static const std::map<std::string, llama_split_mode> modes = {{"none", LLAMA_SPLIT_MODE_NONE},
+                                                                  {"layer", LLAMA_SPLIT_MODE_LAYER},
+                                                                  {"row", LLAMA_SPLIT_MODE_ROW},
+                                                                  {"tensor", LLAMA_SPLIT_MODE_TENSOR}};
+    const auto mode = modes.find(options.split_mode);
+    fail_if(mode == modes.end(), ErrorKind::value, "split_mode: expected layer, row, tensor or none, found '%s'",
+            options.split_mode.c_str());
     fail_if(options.tensor_split.size() > llama_max_devices(), ErrorKind::value,
             "tensor_split: found %zu shares, but llama.cpp supports %zu devices", options.tensor_split.size(),
             llama_max_devices());
@@ -64,10 +69,7 @@ void TargetModel::set_params(const TargetOptions & options) {
     params_.n_gpu_layers = options.n_gpu_layers;
     params_.main_gpu = options.main_gpu;
     params_.load_mtp = options.load_heads;
-    params_.split_mode = mode == "none"     ? LLAMA_SPLIT_MODE_NONE
-                         : mode == "row"    ? LLAMA_SPLIT_MODE_ROW
-                         : mode == "tensor" ? LLAMA_SPLIT_MODE_TENSOR
-                                            : LLAMA_SPLIT_MODE_LAYER;
+    params_.split_mode = mode->second;
     if (!split_.empty()) params_.tensor_split = split_.data();
     if (!overrides_.empty()) params_.tensor_buft_overrides = overrides_.data();
     params_.load_mode = options.use_mlock ? (options.use_mmap ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MLOCK)
@@ -79,8 +81,8 @@ void TargetModel::set_params(const TargetOptions & options) {
 TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     const ModelFiles files(path_);
     const GgufReader & header = files.header();
-    const std::string arch = header.str("general.architecture");
-    fail_if(reads_hidden_states(arch), ErrorKind::unsupported,
+    arch_ = header.str("general.architecture");
+    fail_if(reads_hidden_states(arch_), ErrorKind::unsupported,
             "%s is a drafter, not a target; pass the target first and this file as the draft", path_.c_str());
     if (options.repack == "auto") {
         const AmxState amx = probe_amx();
@@ -135,7 +137,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     fail_if(!llama_model_has_decoder(model_.get()) || llama_model_has_encoder(model_.get()) ||
                 llama_model_is_diffusion(model_.get()),
             ErrorKind::unsupported, "%s: architecture '%s' does not generate text token by token", path_.c_str(),
-            arch.c_str());
+            arch_.c_str());
     load_lora(options);
 }
 
@@ -182,8 +184,8 @@ static std::string text_of_meta(Call && call) {
     return text;
 }
 
-std::string TargetModel::meta(const char * key) const {
-    return text_of_meta([&](char * to, size_t n) { return llama_model_meta_val_str(get(), key, to, n); });
+std::string TargetModel::meta(const std::string & key) const {
+    return text_of_meta([&](char * to, size_t n) { return llama_model_meta_val_str(get(), key.c_str(), to, n); });
 }
 
 std::vector<std::pair<std::string, std::string>> TargetModel::metadata() const {
@@ -191,7 +193,7 @@ std::vector<std::pair<std::string, std::string>> TargetModel::metadata() const {
     for (int i = 0; i < llama_model_meta_count(get()); ++i) {
         const std::string key =
             text_of_meta([&](char * to, size_t n) { return llama_model_meta_key_by_index(get(), i, to, n); });
-        if (!key.empty()) out.push_back({key, meta(key.c_str())});
+        if (!key.empty()) out.push_back({key, meta(key)});
     }
     return out;
 }
@@ -242,7 +244,7 @@ bool TargetModel::has_state() const {
 // llama.cpp's MiniMax-M3 finds the blocks of its sparse attention by cell, which only works with one sequence id. With
 // the several ids of a tree, its graph silently uses dense attention (src/models/minimax-m3.cpp).
 static bool has_block_attention(const TargetModel & model) {
-    return model.meta("general.architecture") == "minimax-m3";
+    return model.arch() == "minimax-m3";
 }
 
 const char * TargetModel::chains_only() const {

@@ -31,7 +31,8 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into this object
     int n_embd_inp() const { return llama_model_n_embd_inp(get()); }
     // Number of values of the state that heads for further tokens read.
     int n_state() const { return llama_model_n_embd_out(get()); }
-    std::string meta(const char * key) const;
+    const std::string & arch() const { return arch_; }
+    std::string meta(const std::string & key) const;
     std::vector<std::pair<std::string, std::string>> metadata() const;
 
     bool uses_repack() const { return use_repack_; }
@@ -78,7 +79,7 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into this object
     void set_params(const TargetOptions & options);
     void load_lora(const TargetOptions & options);
 
-    std::string path_;
+    std::string path_, arch_;
     bool use_repack_ = true;
     bool use_kernels_ = false;
     bool has_float_matrices_ = false;

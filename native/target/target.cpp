@@ -191,7 +191,7 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
         fail_if(options_.separate_caches, ErrorKind::unsupported,
                 "%s: separate_caches: llama.cpp cannot roll back rejected drafts in the state of this architecture "
                 "('%s'), and copies of the state need a unified cache; open it without separate_caches or drafts",
-                options_.path.c_str(), model_->meta("general.architecture").c_str());
+                options_.path.c_str(), model_->arch().c_str());
         copies_states_ = true;
         set_cells();
         make_context();
