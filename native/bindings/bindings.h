@@ -15,7 +15,6 @@ namespace eaglecpp {
 
 void bind_errors(nanobind::module_ & m);
 void bind_system(nanobind::module_ & m);
-void bind_algo(nanobind::module_ & m);
 void bind_gguf(nanobind::module_ & m);
 void bind_options(nanobind::module_ & m);
 void bind_target(nanobind::module_ & m);

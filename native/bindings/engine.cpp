@@ -406,7 +406,6 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("n_embd", [](const E & e) { return e.target().model().n_embd(); })
         .def_prop_ro("n_layer", [](const E & e) { return e.target().model().n_layer(); })
         .def_prop_ro("n_params", [](const E & e) { return llama_model_n_params(e.target().model().get()); })
-        .def_prop_ro("size_bytes", [](const E & e) { return llama_model_size(e.target().model().get()); })
         .def_prop_ro("bos", [](const E & e) { return llama_vocab_bos(e.target().vocab().get()); })
         .def_prop_ro("eos", [](const E & e) { return llama_vocab_eos(e.target().vocab().get()); })
         .def_prop_ro("nl", [](const E & e) { return llama_vocab_nl(e.target().vocab().get()); })
@@ -458,12 +457,12 @@ void bind_engine(nb::module_ & m) {
             "find_image", [](const E & e, const std::string & key) { return image_ids(e.get().images().find(key)); },
             nb::arg("key"))
         .def(
-            "image_id", [](const E & e, const std::string & key, int n) { return e.get().images().first_id({key, n}); },
+            "image_id", [](const E & e, const std::string & key, int n) { return e.get().images().first_id(key, n); },
             nb::arg("key"), nb::arg("n_rows"))
         .def(
             "image_name",
             [](const E & e, Token token) {
-                const Images::Name * name = e.get().images().name(token);
+                const std::optional<Images::Name> name = e.get().images().name(token);
                 return name ? nb::cast(std::make_pair(name->key, name->n_rows)) : nb::none();
             },
             nb::arg("token"))

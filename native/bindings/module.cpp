@@ -19,7 +19,6 @@ NB_MODULE(_core, m) {
     eaglecpp::route_logs();  // before any line is logged to stderr
     eaglecpp::bind_errors(m);
     eaglecpp::bind_system(m);
-    eaglecpp::bind_algo(m);
     eaglecpp::bind_gguf(m);
     eaglecpp::bind_options(m);
     eaglecpp::bind_target(m);

@@ -8,12 +8,14 @@
 #include <thread>
 
 #include "algo/decision.h"
+#include "algo/text.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "bindings/bindings.h"
 #include "bindings/fields.h"
 #include "bindings/gil.h"
 #include "ggml_hook/hook.h"
+#include "grammar/matcher.h"
 #include "target/amx.h"
 #include "target/heads.h"
 #include "target/llama_bridge.h"
@@ -76,6 +78,12 @@ void bind_system(nb::module_ & m) {
         return out;
     });
     m.def("head_architectures", &head_architectures);
+    nb::class_<TextIndex>(m, "TextIndex")
+        .def(nb::init<int>(), nb::arg("n_max"))
+        .def("add", &TextIndex::add, nb::arg("token"))
+        .def("propose", [](const TextIndex & t, int n) { return t.propose(n).tokens; }, nb::arg("n"));
+    m.def("load_llguidance", &Llguidance::load, nb::arg("path"));
+    m.def("check_grammar", &check_grammar, nb::arg("text"), nb::call_guard<nb::gil_scoped_release>());
     m.attr("plan_reasons") = nb::cast(decision_reasons());
 }
 

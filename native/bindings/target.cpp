@@ -33,20 +33,27 @@ class LowlevelTarget {
 
     Target & target() { return target_; }
 
+    // Returns the hidden states [n_layers][n][n_embd] and the logits [n][n_vocab] or None.
     std::pair<ArrayOut, nb::object> forward(const Tokens & tokens, bool want_logits) {
-        Outputs out;
+        const size_t n = tokens.size();
+        std::vector<float> hidden_states, logits;
         {
-            GilRelease release;
-            // The GIL is released, because filling the arrays with zeros takes time and other threads may run other
-            // targets.
-            out = room_for(tokens.size(), want_logits);
+            GilRelease release;  // filling the arrays with zeros takes time, too
+            hidden_states.resize(n_layers_ * n * n_embd());
+            logits.resize(want_logits ? n * n_vocab() : 0);
             clear();
-            run(tokens, &out);
+            run(tokens, want_logits, [&](size_t at, size_t n_rows) {
+                const HiddenStates rows = target_.hidden_states();
+                for (size_t a = 0; a < n_layers_; ++a) {
+                    std::copy_n(rows.layer[a], n_rows * n_embd(), &hidden_states[(a * n + at) * n_embd()]);
+                }
+                for (size_t i = 0; want_logits && i < n_rows; ++i) {
+                    std::copy_n(target_.logits((int)i), n_vocab(), &logits[(at + i) * n_vocab()]);
+                }
+            });
         }
-        const size_t n = tokens.size(), n_logits = out.logits.size();
-        const ArrayOut logits = to_array(std::move(out.logits), {n_logits / n_vocab(), n_vocab()});
-        return {to_array(std::move(out.hidden_states), {n_layers_, n, n_embd()}),
-                n_logits ? nb::cast(logits) : nb::none()};
+        const nb::object out = want_logits ? nb::cast(to_array(std::move(logits), {n, n_vocab()})) : nb::none();
+        return {to_array(std::move(hidden_states), {n_layers_, n, n_embd()}), out};
     }
 
     // Decodes `tokens` after the prefix as one batch, in which every row has logits, `repeats` times. Returns the
@@ -61,7 +68,7 @@ class LowlevelTarget {
         const Pos n_prefix = (Pos)prefix.size();
         if (prefix != in_cache_ || prefix.empty()) {
             clear();
-            run(prefix, nullptr);
+            run(prefix, false, [](size_t, size_t) {});
             in_cache_ = prefix;
         }
         batch_.clear();
@@ -94,43 +101,23 @@ class LowlevelTarget {
         in_cache_.clear();
     }
 
-    // Outputs of n rows: hidden states [n_layers][n][n_embd] and, if requested, logits [n][n_vocab].
-    struct Outputs {
-        std::vector<float> hidden_states, logits;
-    };
-    Outputs room_for(size_t n, bool wants_logits) const {
-        return {std::vector<float>(n_layers_ * n * n_embd()), std::vector<float>(wants_logits ? n * n_vocab() : 0)};
-    }
-
-    // Runs the tokens. If `out` is null, only fills the cache.
-    void run(const Tokens & tokens, Outputs * out) {
+    // Runs the tokens, and calls `read` after each batch with its first row and number of rows.
+    template <typename Read>
+    void run(const Tokens & tokens, bool wants_logits, Read && read) {
         const int n = (int)tokens.size();
         fail_if(n > target_.n_ctx(), ErrorKind::context_full, "%d tokens exceed the context of %d", n, target_.n_ctx());
         target_.vocab().check(tokens);
-        const bool wants_logits = out && !out->logits.empty();
+        const bool has_output = wants_logits || target_.needs_all_outputs();
         // The context reserves logits for a round, not for a whole prompt.
         const int n_round = target_.options().n_draft_max + 1;
         const int n_step = wants_logits && !target_.needs_all_outputs() ? n_round : target_.n_batch();
         for (int at = 0; at < n; at += n_step) {
-            const int n_rows = std::min(n_step, n - at);
             batch_.clear();
-            for (int i = 0; i < n_rows; ++i) {
-                batch_.add(tokens[at + i], at + i, target_.cells().seqs(0),
-                           wants_logits || target_.needs_all_outputs());
+            for (int i = at; i < std::min(n, at + n_step); ++i) {
+                batch_.add(tokens[i], i, target_.cells().seqs(0), has_output);
             }
             target_.decode(batch_, /*is_prompt=*/true);
-            if (out) copy(at, n_rows, n, *out);
-        }
-    }
-
-    // Copies rows of the last decode to their place in `out`, which has n rows.
-    void copy(int at, int n_rows, int n, Outputs & out) {
-        const HiddenStates rows = target_.hidden_states();
-        for (size_t a = 0; a < n_layers_; ++a) {
-            std::copy_n(rows.layer[a], n_rows * n_embd(), &out.hidden_states[(a * n + at) * n_embd()]);
-        }
-        for (int i = 0; !out.logits.empty() && i < n_rows; ++i) {
-            std::copy_n(target_.logits(i), n_vocab(), &out.logits[(at + i) * n_vocab()]);
+            read(at, batch_.n_rows());
         }
     }
 
@@ -156,7 +143,9 @@ class LowlevelSampler {
     void accept_prompt(const Tokens & tokens) { sampler_.accept_prompt(tokens); }
     void accept(Token token) { sampler_.accept(token); }
 
-    std::vector<bool> allowed() { return sampler_.grammar_mask(); }
+    std::vector<bool> allowed() {
+        return sampler_.grammar() ? sampler_.grammar()->allowed() : std::vector<bool>(sampler_.n_vocab(), true);
+    }
 
     Token sample(const ArrayIn<1> & logits, Pos pos) { return sampler_.sample(checked(logits), pos); }
 

@@ -77,8 +77,8 @@ void Drafting::plan(Sequence & s) {
 
 // Puts the forced tokens of the grammar first. Cuts the draft at the first token that the grammar forbids.
 TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
-    if (!s.sampler->has_grammar()) return s.text.propose(limits.n_nodes);
-    const ForcedRun forced = s.sampler->grammar_forces({}, limits.n_nodes);
+    if (!s.sampler->grammar()) return s.text.propose(limits.n_nodes);
+    const ForcedRun forced = s.sampler->grammar()->forced_behind({}, limits.n_nodes);
     TextDraft draft;
     if (s.uses_text) draft = s.text.propose(limits.n_nodes - forced.size(), forced.tokens);
     draft.n_forced = forced.size();
@@ -92,6 +92,14 @@ TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
     }
     draft.tokens = path;
     return draft;
+}
+
+// Returns the tokens from the root, which the grammar has already read, to a node.
+static Tokens drafts_to(const DraftTree & pool, int32_t node) {
+    Tokens path;
+    for (int32_t on : pool.path(node)) path.push_back(pool.token[on]);
+    path.erase(path.begin());
+    return path;
 }
 
 // Adds the tokens that the grammar forces after the likeliest nodes of the pool.
@@ -108,19 +116,17 @@ void Drafting::force(Sequence & s) {
                      [&](int32_t a, int32_t b) { return s.plan.chance(a) > s.plan.chance(b); });
     nodes.resize(std::min(nodes.size(), n_max));
     for (int32_t node : nodes) {
-        Tokens path;
-        for (int32_t on : pool.path(node)) path.push_back(pool.token[on]);
-        path.erase(path.begin());
-        planner_.add_forced(s.plan, node, s.sampler->grammar_forces(path, target_.options().n_draft_max));
+        const int n_draft_max = target_.options().n_draft_max;
+        planner_.add_forced(s.plan, node, s.sampler->grammar()->forced_behind(drafts_to(pool, node), n_draft_max));
     }
 }
 
 // Removes the children that the grammar forbids after `path`.
 void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children) {
-    if (!s.sampler->has_grammar()) return;
+    if (!s.sampler->grammar()) return;
     Tokens tokens;
     for (const Candidate & c : children) tokens.push_back(c.token);
-    const std::vector<bool> allowed = s.sampler->grammar_allows(path, tokens);
+    const std::vector<bool> allowed = s.sampler->grammar()->allows_behind(path, tokens);
     size_t n = 0;
     for (size_t i = 0; i < children.size(); ++i) {
         if (allowed[i]) children[n++] = children[i];
@@ -143,7 +149,7 @@ std::vector<Candidate> Drafting::propose(Sequence & s, int row, Pos pos) const {
 // step costs less than a step in its own graph: 0.03 ms against 0.17 ms on an H200 with the drafter of an 8B model.
 int Drafting::n_steps(const Sequence & s) const {
     constexpr int n_max = 8;
-    if (!drafter_->can_step() || s.sampler->coupled() || s.plan.k() != 1 || s.sampler->has_grammar()) return 0;
+    if (!drafter_->can_step() || s.sampler->coupled() || s.plan.k() != 1 || s.sampler->grammar()) return 0;
     const int n = std::min(s.plan.depth_max() - 1, n_max);
     if (!s.plan.is_auto()) return n;
     constexpr double n_rare = 0.3;  // steps that a smaller share of rounds needs are not worth running
@@ -202,19 +208,14 @@ void Drafting::grow(std::vector<Sequence *> growing) {
                              growing[0]->draft->take_step(n_used, next_rows(*growing[0])[0]);
         if (!was_run) {
             n_used = n_steps;  // the remaining steps are unused
-            if (!traits_.is_parallel) extend(growing);
+            std::vector<DraftRequest> steps;
+            for (Sequence * s : growing) steps.push_back(DraftRequest::step(s->draft.get(), next_rows(*s)));
+            if (!traits_.is_parallel) drafter_->extend_together(steps);
         }
         proposals.clear();
         for (Sequence * s : growing) proposals.push_back({&s->plan, propose_step(*s, was_run)});
         ms = spend() + (was_run ? step_ms : 0.0);
     }
-}
-
-// Runs all frontiers in one graph.
-void Drafting::extend(const std::vector<Sequence *> & growing) {
-    std::vector<DraftRequest> steps;
-    for (Sequence * s : growing) steps.push_back(DraftRequest::step(s->draft.get(), next_rows(*s)));
-    drafter_->extend_together(steps);
 }
 
 // Returns the candidates of the drafter's last call for each node of the frontier. If the drafter is parallel, its
@@ -231,11 +232,7 @@ std::vector<std::vector<Candidate>> Drafting::propose_step(Sequence & s, bool wa
         const Pos pos = (Pos)s.tokens.size() + depth;
         if (!is_parallel || i == 0) next = propose(s, is_parallel || was_run ? depth : (int)i, pos);
         children.push_back(next);
-        if (!s.sampler->has_grammar()) continue;
-        Tokens path;
-        for (int32_t node : pool.path(frontier[i])) path.push_back(pool.token[node]);
-        path.erase(path.begin());  // the grammar has already read the root
-        drop_forbidden(s, path, children.back());
+        if (s.sampler->grammar()) drop_forbidden(s, drafts_to(pool, frontier[i]), children.back());
     }
     return children;
 }

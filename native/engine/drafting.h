@@ -30,7 +30,6 @@ class Drafting {
     void plan(Sequence & s);
     void grow(std::vector<Sequence *> growing);
     int n_steps(const Sequence & s) const;
-    void extend(const std::vector<Sequence *> & growing);
     std::vector<std::vector<Candidate>> propose_step(Sequence & s, bool was_run);
     TextDraft propose_text(Sequence & s, const PlanLimits & limits);
     void force(Sequence & s);

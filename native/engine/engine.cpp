@@ -35,11 +35,10 @@ void Engine::retire() {
     if (in_use_.exchange(true)) fail(ErrorKind::busy, "the engine is in use by another thread and cannot be closed");
 }
 
-// Handles an exception that was thrown while sequences changed, and throws the exception for the caller. Call it from
-// the exception's handler. It restores the sequences with `restore`, or marks the engine as broken: after an assertion
-// or a foreign exception the state of llama.cpp, ggml or the driver is unknown.
-template <typename Restore>
-void Engine::recover(Restore && restore) {
+// Runs a change to sequences. After an exception it restores them with `restore`, or marks the engine as broken: after
+// an assertion or a foreign exception the state of llama.cpp, ggml or the driver is unknown.
+template <typename F, typename Restore>
+auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
     const auto try_restore = [&] {
         try {
             restore();
@@ -50,7 +49,7 @@ void Engine::recover(Restore && restore) {
         }
     };
     try {
-        throw;
+        return f();
     } catch (const Error & e) {
         if (e.kind == ErrorKind::broken) {
             why_broken_ = e.what();
@@ -67,17 +66,6 @@ void Engine::recover(Restore && restore) {
     } catch (...) {
         why_broken_ = "unknown exception";
         fail(ErrorKind::broken, "llama.cpp or a device's driver threw an unknown exception; open the engine again");
-    }
-}
-
-// Runs a change to sequences. Only step() does not use this function.
-template <typename F, typename Restore>
-auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
-    try {
-        return f();
-    } catch (...) {
-        recover(restore);
-        throw;  // never reached
     }
 }
 
@@ -270,7 +258,7 @@ void Engine::check_strategy(const Strategy & st) const {
             draft_traits().depth_max);
     fail_if(st.kind == Strategy::Kind::tree && !target().model().supports_trees(), ErrorKind::unsupported,
             "strategy tree: %s (architecture '%s'); use a chain strategy", target().model().chains_only(),
-            target().model().meta("general.architecture").c_str());
+            target().model().arch().c_str());
 }
 
 void Engine::begin_plan(Sequence & s, Exactness exactness) {
@@ -280,7 +268,7 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     // A fixed strategy drafts from the text only if there is no drafter.
     const bool drafts_chains = s.plan.is_auto() || (!drafter() && s.plan.strategy().kind != Strategy::Kind::off);
     s.uses_text = drafts_text() && drafts_chains;
-    s.forces = s.sampler->has_grammar() && models_.drafts_forms && drafts_chains &&
+    s.forces = s.sampler->grammar() && models_.drafts_forms && drafts_chains &&
                (knows_exact_rows_ || exactness == Exactness::off);
     if (s.uses_text) s.text.assign(s.tokens);
     planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness);
@@ -323,18 +311,15 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
     std::vector<StepResult> results;
     do {
         for (size_t i = 0; i < sequences.size(); ++i) n_tokens[i] = sequences[i]->tokens.size();
+        const auto roll_back = [&] {
+            for (size_t i = 0; i < sequences.size(); ++i) conversations_.roll_back(*sequences[i], n_tokens[i]);
+        };
         try {
-            append(results, rounds_.step(sequences));
+            attempt([&] { append(results, rounds_.step(sequences)); }, roll_back);
         } catch (...) {
-            try {
-                recover([&] {
-                    for (size_t i = 0; i < sequences.size(); ++i) conversations_.roll_back(*sequences[i], n_tokens[i]);
-                });
-            } catch (...) {
-                if (results.empty()) throw;
-                late_error_ = {ids, std::current_exception()};  // the next step() throws it
-                break;
-            }
+            if (results.empty()) throw;
+            late_error_ = {ids, std::current_exception()};  // the next step() throws it
+            break;
         }
     } while (!results.empty() && std::all_of(results.begin(), results.end(), goes_on) && now_ms() - start < for_ms);
     return results;

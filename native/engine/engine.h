@@ -102,8 +102,6 @@ class Engine {
   private:
     class Use;  // does the busy and broken checks of a call
 
-    template <typename Restore>
-    void recover(Restore && restore);
     template <typename F, typename Restore>
     auto attempt(F && f, Restore && restore) -> decltype(f());
 

@@ -2,6 +2,7 @@
 #include "engine/images.h"
 
 #include <climits>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -26,24 +27,28 @@ std::shared_ptr<const Image> Images::find(Token token) {
     return find_if([&](const auto & image) { return image->has(token); });
 }
 
-Token Images::first_id(const Name & name) {
+Token Images::first_id(const std::string & key, int n_rows) {
+    constexpr size_t n_names_max = 4096;
     const std::lock_guard lock(mutex_);
-    const auto known = ids_.find(name);
-    if (known != ids_.end()) return known->second;
-    fail_if(name.n_rows >= next_ - INT_MIN, ErrorKind::value, "this engine has used up its image ids; open it again");
-    names_[next_] = &ids_.emplace(name, next_).first->first;
-    return std::exchange(next_, next_ - name.n_rows);
+    for (const auto & [first, name] : names_) {
+        if (name.n_rows == n_rows && name.key == key) return first;
+    }
+    fail_if(n_rows >= next_ - INT_MIN, ErrorKind::value, "this engine has used up its image ids; open it again");
+    names_[next_] = {key, n_rows};
+    if (names_.size() > n_names_max) names_.erase(std::prev(names_.end()));  // the oldest has the highest id
+    return std::exchange(next_, next_ - n_rows);
 }
 
-const Images::Name * Images::name(Token token) {
+std::optional<Images::Name> Images::name(Token token) {
     const std::lock_guard lock(mutex_);
     const auto found = names_.lower_bound(token);
-    return found != names_.end() && token > found->first - found->second->n_rows ? found->second : nullptr;
+    if (found == names_.end() || token <= found->first - found->second.n_rows) return std::nullopt;
+    return found->second;
 }
 
 std::shared_ptr<const Image> Images::add(const std::string & key, int n_rows, bool is_whole, int n_columns,
                                          std::vector<float> values) {
-    const Token first = first_id({key, n_rows});
+    const Token first = first_id(key, n_rows);
     const std::lock_guard lock(mutex_);
     if (auto known = find_if([&](const auto & image) { return image->key == key; })) return known;
     n_bytes_ += values.size() * sizeof(float);

@@ -9,8 +9,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "base/types.h"
@@ -33,8 +33,8 @@ struct Image {
     const float * row(Token token) const { return values.data() + (size_t)(first - token) * (values.size() / n_rows); }
 };
 
-// Keeps the most recently used images, up to n_bytes_max bytes, and the ids of all images. A sequence that reads an
-// image keeps its own reference. Thread-safe.
+// Keeps the most recently used images, up to n_bytes_max bytes, and the ids of the newest images. A sequence that reads
+// an image keeps its own reference. Thread-safe.
 class Images {
   public:
     explicit Images(size_t n_bytes_max) : n_bytes_max_(n_bytes_max) {}
@@ -46,12 +46,11 @@ class Images {
     struct Name {
         std::string key;
         int n_rows;
-        bool operator<(const Name & other) const { return std::tie(key, n_rows) < std::tie(other.key, other.n_rows); }
     };
     // Returns the id of an image's first row; equal names have equal ids.
-    Token first_id(const Name & name);
-    // Returns the name of the image with a row of this id, or null.
-    const Name * name(Token token);
+    Token first_id(const std::string & key, int n_rows);
+    // Returns the name of the image with a row of this id, if it is known.
+    std::optional<Name> name(Token token);
 
     // Stores an image; `values` has n_rows rows. If the key is known, returns the image already stored.
     std::shared_ptr<const Image> add(const std::string & key, int n_rows, bool is_whole, int n_columns,
@@ -65,8 +64,7 @@ class Images {
     size_t n_bytes_max_;
     size_t n_bytes_ = 0;
     Token next_ = image_token_first;
-    std::map<Name, Token> ids_;  // id of the first row of each image
-    std::map<Token, const Name *> names_;
+    std::map<Token, Name> names_;                     // by the id of the first row
     std::list<std::shared_ptr<const Image>> images_;  // most recently used first
 };
 

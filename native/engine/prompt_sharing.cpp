@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include "engine/prompt_sharing.h"
+// The part of Rounds that cuts prompts into slices while several conversations run. It decides which prompts share a
+// batch with rounds, and which prompts wait for rows that another conversation is about to compute. With Exactness::on,
+// sharing never changes a bit of the results.
+#include "engine/rounds.h"
 
 #include <algorithm>
 
@@ -9,14 +12,14 @@ static constexpr int n_shared_least = 8;  // smallest number of prompt rows for 
 
 // Returns true if exactness is off, or if it is known that cutting this prompt anywhere and sharing its batches changes
 // no bit of its rows.
-bool PromptSharing::cuts_freely(const Sequence & s, int n_rows) const {
+bool Rounds::cuts_freely(const Sequence & s, int n_rows) const {
     if (s.exactness == Exactness::off) return true;
     // Without a drafter no exact row counts were measured. The text without a drafter is the reference for drafted
     // texts.
     return target_.rounds_alike() && (!(can_draft_ || s.forces) || exact_rows_.allows_all(n_rows));
 }
 
-bool PromptSharing::can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const {
+bool Rounds::can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const {
     if (reading.empty() || !target_.shares_batches()) return false;
     const int n_rows = (int)decoding.size() + n_shared_least;
     const auto cuts = [&](const Sequence * s) { return cuts_freely(*s, n_rows); };
@@ -24,7 +27,7 @@ bool PromptSharing::can_share(const std::vector<Sequence *> & reading, const std
            std::all_of(decoding.begin(), decoding.end(), cuts);
 }
 
-std::vector<BatchPart> PromptSharing::cut(const std::vector<Sequence *> & reading, int n_rows) const {
+std::vector<BatchPart> Rounds::cut(const std::vector<Sequence *> & reading, int n_rows) const {
     int n_left = std::min(target_.options().n_ubatch - n_rows, target_.n_shared_rows());
     std::vector<BatchPart> slices;
     for (Sequence * s : reading) {
@@ -41,11 +44,11 @@ std::vector<BatchPart> PromptSharing::cut(const std::vector<Sequence *> & readin
     return slices;
 }
 
-bool PromptSharing::can_adopt(const Sequence & s) const {
+bool Rounds::can_adopt(const Sequence & s) const {
     return s.params.cache_prompt && target_.shares_batches() && cuts_freely(s, 1 + n_shared_least);
 }
 
-bool PromptSharing::waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const {
+bool Rounds::waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const {
     return can_adopt(s) && std::any_of(reading.begin(), reading.end(), [&](const Sequence * other) {
                const int n = n_common(s.tokens, other->tokens, std::min(s.n_prompt - 1, other->prompt_end()));
                return n >= std::max(s.n_past, other->n_past) + n_adopt_least;

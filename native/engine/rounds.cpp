@@ -19,8 +19,7 @@ Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner
       planner_(planner),
       conversations_(conversations),
       exact_rows_(exact_rows),
-      drafting_(models, planner),
-      sharing_(target_, exact_rows, can_draft_) {
+      drafting_(models, planner) {
     // The number of threads adapts only if the user did not set it, and only on the CPU. Threads that wait for a GPU
     // look like threads that wait for a core.
     const TargetOptions & known = target_.options();
@@ -40,8 +39,8 @@ void Rounds::sort(const std::vector<Sequence *> & sequences, std::vector<Sequenc
             if (!s->failure) results.back().finish = "length";
         } else if (s->is_prefilling()) {
             const bool is_begun = s->n_past > s->stats.n_reused;
-            if (!is_begun && sharing_.can_adopt(*s)) conversations_.adopt(*s);
-            if (!is_begun && sharing_.waits_for(*s, reading)) {
+            if (!is_begun && can_adopt(*s)) conversations_.adopt(*s);
+            if (!is_begun && waits_for(*s, reading)) {
                 results.push_back(result_of(*s, "prefill"));
             } else {
                 reading.push_back(s);
@@ -57,7 +56,7 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
     std::vector<StepResult> results;
     std::vector<Sequence *> reading, decoding;
     sort(sequences, reading, decoding, results);
-    if (decoding.empty() || !sharing_.can_share(reading, decoding)) {
+    if (decoding.empty() || !can_share(reading, decoding)) {
         int n_left = target_.n_shared_rows();
         for (Sequence * s : reading) {
             const int n_past = s->n_past;
@@ -243,7 +242,7 @@ double Rounds::verify(std::vector<BatchPart> & rounds, const std::vector<Sequenc
         if (r.tree.size() > 1) target_.cells().remember(r.seq->range);
         r.first = batch_.add_tree(r.tree, target_.cells().pos(r.seq->range, r.seq->n_past), r.seq->range);
     }
-    slices = sharing_.cut(reading, batch_.n_rows());
+    slices = cut(reading, batch_.n_rows());
     for (BatchPart & slice : slices) {
         slice.first = batch_.n_rows();
         add_rows(slice);

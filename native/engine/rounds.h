@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "algo/costs.h"
 #include "algo/planner.h"
 #include "algo/tree.h"
 #include "base/error.h"
 #include "engine/conversations.h"
 #include "engine/drafting.h"
 #include "engine/machine_load.h"
-#include "engine/prompt_sharing.h"
 #include "engine/thread_policy.h"
 #include "target/exact_rows.h"
 
@@ -35,6 +35,16 @@ struct StepResult {
     std::string finish;  // "" | "stop" | "length"
     // Error that ended only this conversation's generation. `tokens` is then empty.
     std::optional<Error> error;
+};
+
+// One conversation's rows in a batch, starting at its n_past: a slice of its prompt or a tree.
+struct BatchPart {
+    Sequence * seq;
+    int n_rows;     // prompt rows
+    int first = 0;  // index of the first row in the batch, set when the part is added
+    DraftTree tree = {};
+
+    bool is_last() const { return seq->n_past + n_rows == seq->n_prompt; }
 };
 
 class Rounds {
@@ -59,6 +69,15 @@ class Rounds {
   private:
     void sort(const std::vector<Sequence *> & sequences, std::vector<Sequence *> & reading,
               std::vector<Sequence *> & decoding, std::vector<StepResult> & results);
+    bool cuts_freely(const Sequence & s, int n_rows) const;
+    // Returns true if the prompts of `reading` may share the batch of the rounds of `decoding`.
+    bool can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const;
+    // Returns the prompt slices to add to a batch that already has n_rows rows of rounds, in the order of `reading`.
+    std::vector<BatchPart> cut(const std::vector<Sequence *> & reading, int n_rows) const;
+    // Returns true if this conversation may copy rows of another one.
+    bool can_adopt(const Sequence & s) const;
+    // Returns true if a conversation in `reading` is about to compute rows that `s` could copy.
+    bool waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const;
     StepResult result_of(const Sequence & s, const char * phase) const;
     StepResult prefill(Sequence & s);
     void add_rows(const BatchPart & slice);
@@ -87,7 +106,6 @@ class Rounds {
     Conversations & conversations_;
     const RowCounts & exact_rows_;
     Drafting drafting_;
-    PromptSharing sharing_;
     TargetBatch batch_;
     ThreadPolicy threads_;
     MachineLoad load_;

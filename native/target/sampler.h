@@ -87,21 +87,8 @@ class Sampler {
     // violate the grammar; its state then stays unchanged. Error(grammar) as for sample().
     void accept(Token token, bool is_own = true);
 
-    bool has_grammar() const { return grammar_ != nullptr; }
-
-    // Returns for each of `tokens` whether the grammar allows it after the text and `path`; all are false if the
-    // grammar forbids `path`. Ignores the other samplers and changes no state.
-    std::vector<bool> grammar_allows(const Tokens & path, const Tokens & tokens) {
-        return grammar_ ? grammar_->allows_behind(path, tokens) : std::vector<bool>(tokens.size(), true);
-    }
-    // Returns up to n_max tokens that the grammar forces after the text and `path`.
-    ForcedRun grammar_forces(const Tokens & path, int n_max) {
-        return grammar_ ? grammar_->forced_behind(path, n_max) : ForcedRun();
-    }
-    // Returns for each token of the vocabulary whether the grammar allows it next.
-    std::vector<bool> grammar_mask() {
-        return grammar_ ? grammar_->allowed() : std::vector<bool>((size_t)n_vocab_, true);
-    }
+    // Returns the grammar, which reads the text; null if there is none.
+    GrammarMatcher * grammar() const { return grammar_.get(); }
 
     // Parameters with which a drafter can predict sample(). Empty if llama.cpp draws the token, or if sample() is
     // greedy.

@@ -394,6 +394,15 @@ def test_an_evicted_image_is_read_again(open_engine: Callable[..., eaglecpp.Engi
         assert result.tokens and engine.native.has_image(min(before))
 
 
+def test_names_of_old_images_are_dropped(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+    with open_engine() as engine:
+        first = engine.native.image_id("old", 3)
+        assert engine.native.image_name(first) == ("old", 3) and engine.native.image_name(first - 3) is None
+        for number in range(4096):
+            engine.native.image_id(f"{number}", 1)
+        assert engine.native.image_name(first) is None and engine.native.image_id("0", 1) == first - 3
+
+
 def test_the_readers_marker_in_a_text_is_text(open_engine: Callable[..., eaglecpp.Engine]) -> None:
     with open_engine() as engine:
         for text in ("<__media__>", "<__me<__media__>dia__>"):
