@@ -96,7 +96,7 @@ class Message:
     def from_dict(cls, message: Mapping[str, Any]) -> Message:
         """Reads a message of the Ollama or OpenAI chat API.
 
-        Images are in `images`, as in Ollama's API, and and go before the text, or they are parts of the
+        Images are in `images`, as in Ollama's API, and go before the text, or they are parts of the
         content, as in OpenAI's API. Raises InvalidValueError for a missing role, for content other than text
         and images, and for an unsupported image.
         """

@@ -68,12 +68,13 @@ _log = logging.getLogger("eaglecpp.async")
 class Serving(TypedDict, total=False):
     """Options for serving requests.
 
-    n_queue:     maximum number of requests that wait for a slot, and of those that wait for embeddings;
-    default 512 host_cache_bytes: host memory for conversations that are swapped out; default 0
+    n_queue:  maximum number of requests that wait for a slot, and of those that wait for embeddings; default
+              512
+    host_cache_bytes: host memory for conversations that are swapped out; default 0
     slot_time_s: maximum seconds for which a generation holds its slot, or an embeddings request takes turns,
-    while other requests wait; 0 = no limit
-    n_unread:    number of unread chunks after which a stream's generation is cancelled; 0 = no limit
-    turns:       a lock shared with other engines in this process, see `FairLock`
+              while other requests wait; 0 = no limit
+    n_unread: number of unread chunks after which a stream's generation is cancelled; 0 = no limit
+    turns:    a lock shared with other engines in this process, see `FairLock`
     """
 
     n_queue: int

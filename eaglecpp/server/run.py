@@ -268,11 +268,6 @@ class Runner(uvicorn.Server):
         self._on_start = on_start
         self._loading: asyncio.Task[None] | None = None
 
-    @property
-    def is_ready(self) -> bool:
-        """True if the server listens and all preloaded models are in memory."""
-        return self.started and not self._shared.loads
-
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:

@@ -67,13 +67,13 @@ class TestServer:
         self.config = ServerConfig(**(options | config))
         self.listener = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        app = make_app(self.config, {MODEL: TARGET} if files is None else files)
-        self.server = Runner(app, preload)
+        self.app = make_app(self.config, {MODEL: TARGET} if files is None else files)
+        self.server = Runner(self.app, preload)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
 
     def __enter__(self) -> Self:
         self.thread.start()
-        while not self.server.is_ready:
+        while not self.server.started or self.app.server.loads:
             if not self.thread.is_alive():
                 raise RuntimeError("the server did not start") from self.server.failure
             self.thread.join(0.02)

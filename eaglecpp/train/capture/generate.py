@@ -41,12 +41,14 @@ def generate(
     """Lets the target answer the prompts of some files, and writes the answers to `out`. Continues an
     existing file.
 
-    paths:    see `records.read_prompts`; a plain-text prompt becomes one user turn, or, for a model without a
-              chat template, the beginning of a text
     engine:   the target, with or without a drafter; it writes as many answers at a time as it has free
               sequences; an answer ends at the latest when the context is full
-    sampling: sampling options of every answer; the n-th prompt uses seed + n Returns the skipped prompts as
-    `dropped`. Raises DataError for an invalid line of the prompts, and the errors of `write_entries`.
+    paths:    see `records.read_prompts`; a plain-text prompt becomes one user turn, or, for a model without a
+              chat template, the beginning of a text
+    sampling: sampling options of every answer; the n-th prompt uses seed + n
+
+    Returns the skipped prompts as `dropped`. Raises DataError for an invalid line of the prompts, and the
+    errors of `write_entries`.
     """
     prompts, dropped = _tokenized(paths, engine)
     hashes = [token_hash(prompt).hex() for prompt in prompts]
