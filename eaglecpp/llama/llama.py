@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import inspect
 import os
 import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
 
 import numpy as np
@@ -175,34 +177,8 @@ class Llama(Mirror):
         return cls(paths[0], **options)
 
     @completes
-    def create_completion(
-        self,
-        prompt: str | list[int],
-        suffix: str | None = None,
-        max_tokens: int | None = 16,
-        temperature: float = 0.8,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        logprobs: int | None = None,
-        echo: bool = False,
-        stop: str | list[str] | None = None,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        repeat_penalty: float = 1.0,
-        top_k: int = 40,
-        stream: bool = False,
-        seed: int | None = None,
-        tfs_z: float = 1.0,
-        mirostat_mode: int = 0,
-        mirostat_tau: float = 5.0,
-        mirostat_eta: float = 0.1,
-        model: str | None = None,
-        stopping_criteria: Callable[..., bool] | None = None,
-        logits_processor: Any = None,
-        grammar: Any = None,
-        logit_bias: Mapping[int, float] | None = None,
-    ) -> Any:
+    @functools.wraps(TheirLlama.create_completion, assigned=())
+    def create_completion(self, *args: Any, **options: Any) -> Any:
         """Completes `prompt` (text, or token ids used unchanged). Returns a dict, or with `stream` an
         iterator of dicts.
 
@@ -212,32 +188,34 @@ class Llama(Mirror):
         `ContextFullError` (a `ValueError`) if the prompt does not fit; `UnsupportedError` for `suffix` if the
         file has no infill tokens, for `tfs_z`, and for `echo` with `logprobs`.
         """
-        given = {name: value for name, value in locals().items() if name != "self"}
-        if logits_processor:
+        given = _given(TheirLlama.create_completion, self, *args, **options)
+        asked = SimpleNamespace(**given)
+        if asked.logits_processor:
             self._twin_is_ahead = True
             return self._plain.create_completion(**given)
         self._twin_is_ahead = False
-        if tfs_z != 1.0:
+        if asked.tfs_z != 1.0:
             refuse("tfs_z", _NO_TFS)
-        if echo and logprobs:
+        if asked.echo and asked.logprobs:
             refuse("echo together with logprobs", "log-probabilities of the prompt are not computed")
+        stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or ()
         sampling = _same_names(SamplingOptions, given) | {
-            "max_tokens": max_tokens if max_tokens and max_tokens > 0 else -1,
-            "seed": self._next_seed(seed),
+            "max_tokens": max(asked.max_tokens or -1, -1),
+            "seed": self._next_seed(asked.seed),
             "rng": self._rng,
-            "stop": tuple(text for text in ([stop] if isinstance(stop, str) else stop or ()) if text),
-            "top_k": max(top_k, 0),
+            "stop": tuple(filter(None, stop)),
+            "top_k": max(asked.top_k, 0),
             "repeat_last_n": self.last_n_tokens_size,
-            "mirostat": mirostat_mode,
-            "logit_bias": tuple((int(token), bias) for token, bias in (logit_bias or {}).items()),
-            "n_probs": logprobs or 0,
+            "mirostat": asked.mirostat_mode,
+            "logit_bias": tuple((int(token), bias) for token, bias in (asked.logit_bias or {}).items()),
+            "n_probs": asked.logprobs or 0,
             "grammar": "",  # any form; the generation converts it
         }
-        text = prompt if isinstance(prompt, str) else self.engine.detokenize(prompt)
-        if suffix is None:
-            tokens = self.engine.prompt_tokens(prompt)
+        text = asked.prompt if isinstance(asked.prompt, str) else self.engine.detokenize(asked.prompt)
+        if asked.suffix is None:
+            tokens = self.engine.prompt_tokens(asked.prompt)
         else:
-            tokens = Infill(text, suffix, suffix_first=self.spm_infill).tokens(self.engine.vocabulary)
+            tokens = Infill(text, asked.suffix, suffix_first=self.spm_infill).tokens(self.engine.vocabulary)
         if len(tokens) >= self.engine.n_ctx:  # llama_cpp's wording, which programs search for
             raise ContextFullError(
                 f"Requested tokens ({len(tokens)}) exceed context window of {self.engine.n_ctx}"
@@ -245,15 +223,15 @@ class Llama(Mirror):
         running = self.engine.stream(
             tokens,
             sampling=SamplingOptions(**sampling),
-            grammar=grammar,
-            stop_when=_criterion(stopping_criteria, tokens),
+            grammar=asked.grammar,
+            stop_when=_criterion(asked.stopping_criteria, tokens),
             utf8_errors="ignore",
         )
         reply = {"id": f"cmpl-{uuid.uuid4()}", "object": "text_completion", "created": int(time.time())}
-        reply["model"] = model or self.model_path
-        shown = text if echo else ""
+        reply["model"] = asked.model or self.model_path
+        shown = text if asked.echo else ""
         lists = LogprobLists(self._text_of, self.engine.token_to_piece, len(text), "ignore")
-        if stream:
+        if asked.stream:
             return self._chunks(running, reply, shown, lists)
         with running:
             for _ in running:
@@ -502,6 +480,18 @@ class Llama(Mirror):
         for chunk in chunks:
             ended = chunk["choices"][0]["finish_reason"] is not None
             yield {**chunk, "timings": self._timings} if ended else chunk
+
+
+def _given(method: Callable[..., Any], *args: Any, **options: Any) -> dict[str, Any]:
+    """Returns the arguments of a call of llama_cpp's method by name, with llama_cpp's defaults. Raises
+    TypeError like the call.
+    """
+    try:
+        bound = inspect.signature(method).bind(*args, **options)
+    except TypeError as error:
+        raise TypeError(f"{method.__name__}() {error}") from None
+    bound.apply_defaults()
+    return {name: value for name, value in bound.arguments.items() if name != "self"}
 
 
 def _same_names(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
