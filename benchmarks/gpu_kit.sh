@@ -59,7 +59,7 @@ server=$kit/built/server/llama-server
 if wants tests; then
     backend=${GGML_BACKEND_PATH:-}
     if [ -n "$gpu" ] && site=$(echo venv/lib/python3*/site-packages) && step counting-device 90 c++ -std=c++20 -O1 -shared \
-        -fPIC -I "$eaglecpp/native" -I "$site/include" -o libcounting_device.so "$eaglecpp/tests/native/gpu/counting_device.cpp" \
+        -fPIC -I "$eaglecpp/native" -I "$site/include" -o libcounting_device.so "$eaglecpp"/tests/native/gpu/counting_*.cpp \
         -L "$site/lib" -lggml-base -lggml -Wl,-rpath,"$(realpath "$site/lib")"; then backend=$kit/libcounting_device.so; fi
     step tests 150 env ${backend:+"GGML_BACKEND_PATH=$backend"} python -P -m pytest -v --tb=short -p no:cacheprovider \
         -o addopts=--import-mode=importlib "$eaglecpp/tests/gpu"
