@@ -67,6 +67,9 @@ struct Functions {
         find({tensor_map_name});
     std::map<ggml_backend_buffer_type_t, MemorySizes> (*get_memory)(const llama_context *) =
         find({"_Z26llama_get_memory_breakdownPK13llama_context"});
+    ggml_backend_meta_get_split_state_t split_of =
+        find({"_Z33llama_meta_device_get_split_statePK11ggml_tensorPv",
+              "?llama_meta_device_get_split_state@@YA?AUggml_backend_meta_split_state@@PEBUggml_tensor@@PEAX@Z"});
     void (*set_use_ref)(ggml_backend_t, bool) = Symbol{kernels::cpu_function("ggml_backend_cpu_set_use_ref")};
 };
 
@@ -151,6 +154,31 @@ std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const 
     const ggml_tensor * first = llama().get_tensor ? llama().get_tensor(model, name) : nullptr;
     if (first) found.push_back(first);
     return found;
+}
+
+std::string weight_with_empty_part(const llama_model * model, const ggml_backend_dev_t * devices) {
+    // llama_meta_device_get_split_state_userdata
+    struct {
+        size_t n_devices;
+        const llama_model * model;
+    } data{0, model};
+    while (devices && devices[data.n_devices]) ++data.n_devices;
+    for (size_t i = 0; !devices && i < ggml_backend_dev_count(); ++i) {
+        data.n_devices += ggml_backend_dev_buffer_type(ggml_backend_dev_get(i)) != ggml_backend_cpu_buffer_type();
+    }
+    if (!llama().split_of || !llama().get_tensor_map) return "";
+    for (const auto & [name, tensor] : llama().get_tensor_map(model)) {
+        ggml_backend_dev_t dev = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer));
+        if (!dev || ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_META) continue;
+        const ggml_backend_meta_split_state split = llama().split_of(tensor, &data);
+        if (split.axis < 0 || split.axis >= GGML_MAX_DIMS) continue;
+        for (size_t i = 0; i < data.n_devices; ++i) {
+            int64_t n = 0;
+            for (size_t s = 0; s < split.n_segments; ++s) n += split.ne[s * data.n_devices + i];
+            if (n == 0) return name;
+        }
+    }
+    return "";
 }
 
 bool has_plain_rows(const ggml_tensor * tensor) {

@@ -47,6 +47,11 @@ void check_state_functions();  // Error(unsupported) if this libllama lacks the 
 // libllama has no accessor at all, returns none.
 std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const char * name);
 
+// Returns the first weight of which split_mode 'tensor' gives a device no part, or "". llama.cpp multiplies such a
+// device's result, which is old memory, by zero: NaN stays NaN (ggml-backend-meta.cpp, allreduce_fallback). `devices`:
+// as in llama_model_params.
+std::string weight_with_empty_part(const llama_model * model, const ggml_backend_dev_t * devices);
+
 // Returns true if the tensor's rows lie in host memory as in the file. ggml's description of a buffer is not enough:
 // extra CPU buffer types store weights in private layouts. Some of them claim to be host memory, and some cannot be
 // read at all.

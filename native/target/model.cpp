@@ -129,6 +129,14 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
                 path_.c_str(), why.c_str());
         fail(ErrorKind::gguf, "%s: llama.cpp could not load this target%s", path_.c_str(), why.c_str());
     }
+    if (const std::string weight =
+            options.split_mode == "tensor" ? weight_with_empty_part(model_.get(), params_.devices) : "";
+        !weight.empty()) {
+        fail(ErrorKind::unsupported,
+             "%s: split_mode 'tensor': one of the GPUs would get no part of %s, and llama.cpp computes wrong results "
+             "then; use split_mode 'layer', fewer GPUs or another tensor_split",
+             path_.c_str(), weight.c_str());
+    }
     check_settings(files, model_.get());
     cell_size_ = cell_size(header, model_.get());
     if (use_kernels_ && options.use_mmap && !options.use_mlock) {

@@ -16,8 +16,8 @@ import eaglecpp
 from helpers.models import Models
 from helpers.random_drafter import DraftShape
 from helpers.script import run_script
-from helpers.tiny import ConvertedPair, TargetSpec, make_target, prompt_ids, write_gguf
-from helpers.tiny_arch import make_latent, make_with_head
+from helpers.tiny import ConvertedPair, TargetSpec, converted_pair, make_target, prompt_ids, write_gguf
+from helpers.tiny_arch import make_latent, make_with_assistant, make_with_head
 from helpers.tiny_tokenizer import tiny_tokenizer
 
 from .conftest import SIZES, Counts, Device
@@ -146,7 +146,7 @@ target, draft, options = *sys.argv[1:3], json.loads(sys.argv[3])
 sizes = dict(n_ctx=512, n_threads=1, n_batch=512, n_ubatch=128, planner_cache=False)
 prompt, out = [5 + 3 * i % 90 for i in range(40)], {"same": [], "accepted": 0}
 try:
-    with Engine.open(target, draft, **sizes, **options) as engine:
+    with Engine.open(target, draft or None, **sizes, **options) as engine:
         out["draft"] = engine.device_info["draft"]
         out["target"] = [place["device"] for place in engine.memory_plan if place["target_weights"]]
         for sampling in ({"temperature": 0.0}, {"seed": 3}):
@@ -186,9 +186,12 @@ def test_two_cards_keep_the_text(
     name: str, it: ConvertedPair, counts: Callable[[], Counts], tmp_path: Path
 ) -> None:
     """The second drafter uses the target's embeddings and head, which may be on another card."""
-    target, (options, draft_device, devices) = it.pair.target, TWO[name]
+    options, draft_device, devices = TWO[name]
+    if name == "tensors":
+        it = converted_pair(tmp_path, "eagle31", TargetSpec(n_ff=256, seed=2))
+    target = it.pair.target
     shape = DraftShape(n_draft_vocab=target.n_vocab, own_embedding=False, own_head=False)
-    for draft in (it.draft, shape.gguf(tmp_path, target.gguf)):
+    for draft in (it.draft, shape.gguf(tmp_path / "sharing", target.gguf)):
         found = on_two_cards(target.gguf, draft, options)
         assert "error" not in found, found
         assert (found["draft"], set(found["target"])) == (draft_device, set(devices))
@@ -206,6 +209,9 @@ def test_unsupported_splits_are_refused_with_the_reason(
             "tensor",
             "on whole layers only; use split_mode 'layer'",
         ),
+        # Their 128 rows of `ffn_up` are one part. Without the check, this Gemma 4 answered with token 0.
+        (make_with_assistant(tmp_path)[0], "", "tensor", "no part of blk.0.ffn_"),
+        (it.pair.target.gguf, it.draft, "tensor", "no part of blk.0.ffn_"),
     ]
     for target, draft, split_mode, reason in refused:
         assert reason in on_two_cards(target, draft, {"split_mode": split_mode})["error"]
