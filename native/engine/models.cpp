@@ -74,14 +74,11 @@ static constexpr size_t n_margin = 256 << 20;
 // Returns the target's output device if it is a single local GPU; otherwise returns the first local GPU, or null
 // without one. A drafter's round has many short waits, for which a network is too slow.
 static ggml_backend_dev_t best_device(const Target & target) {
-    ggml_backend_dev_t dev = target.model().output_device();
+    const ggml_backend_dev_t dev = target.model().output_device();
     const bool is_one = dev && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_META;
     if (is_one && !is_on_server(dev)) return dev;
-    for (const auto type : {GGML_BACKEND_DEVICE_TYPE_GPU, GGML_BACKEND_DEVICE_TYPE_IGPU}) {
-        for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-            dev = ggml_backend_dev_get(i);
-            if (ggml_backend_dev_type(dev) == type && !is_on_server(dev)) return dev;
-        }
+    for (ggml_backend_dev_t gpu : list_gpus()) {
+        if (!is_on_server(gpu)) return gpu;
     }
     return nullptr;
 }

@@ -3,6 +3,7 @@
 
 #include <ggml-cpp.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -156,29 +157,21 @@ std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const 
     return found;
 }
 
-std::string weight_with_empty_part(const llama_model * model, const ggml_backend_dev_t * devices) {
-    // llama_meta_device_get_split_state_userdata
-    struct {
-        size_t n_devices;
-        const llama_model * model;
-    } data{0, model};
-    while (devices && devices[data.n_devices]) ++data.n_devices;
-    for (size_t i = 0; !devices && i < ggml_backend_dev_count(); ++i) {
-        data.n_devices += ggml_backend_dev_buffer_type(ggml_backend_dev_get(i)) != ggml_backend_cpu_buffer_type();
-    }
-    if (!llama().split_of || !llama().get_tensor_map) return "";
+void check_parts(const llama_model * model, size_t n_devices) {
+    if (!llama().split_of || !llama().get_tensor_map) return;
+    std::pair<size_t, const llama_model *> data{n_devices, model};  // llama_meta_device_get_split_state_userdata
     for (const auto & [name, tensor] : llama().get_tensor_map(model)) {
         ggml_backend_dev_t dev = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer));
         if (!dev || ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_META) continue;
         const ggml_backend_meta_split_state split = llama().split_of(tensor, &data);
-        if (split.axis < 0 || split.axis >= GGML_MAX_DIMS) continue;
-        for (size_t i = 0; i < data.n_devices; ++i) {
-            int64_t n = 0;
-            for (size_t s = 0; s < split.n_segments; ++s) n += split.ne[s * data.n_devices + i];
-            if (n == 0) return name;
-        }
+        const bool is_split = split.axis >= 0 && split.axis < GGML_MAX_DIMS;
+        if (!is_split || !std::count(split.ne, split.ne + n_devices, 0)) continue;
+        fail(
+            ErrorKind::unsupported,
+            "split_mode 'tensor': a GPU would get no part of %s and compute NaN; use split_mode 'layer', fewer GPUs or "
+            "another tensor_split",
+            name.c_str());
     }
-    return "";
 }
 
 bool has_plain_rows(const ggml_tensor * tensor) {
@@ -243,6 +236,20 @@ std::vector<DeviceInfo> list_devices() {
         ggml_backend_dev_memory(dev, &info.memory_free, &info.memory_total);
         out.push_back(info);
     }
+    return out;
+}
+
+std::vector<ggml_backend_dev_t> list_gpus(const std::set<std::string> & lost) {
+    std::vector<ggml_backend_dev_t> out, local, integrated;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        if (lost.count(ggml_backend_dev_description(dev))) continue;
+        const enum ggml_backend_dev_type type = ggml_backend_dev_type(dev);
+        if (type == GGML_BACKEND_DEVICE_TYPE_GPU) (is_on_server(dev) ? out : local).push_back(dev);
+        if (type == GGML_BACKEND_DEVICE_TYPE_IGPU) integrated.push_back(dev);
+    }
+    if (local.empty()) local = integrated;
+    out.insert(out.end(), local.begin(), local.end());
     return out;
 }
 

@@ -7,6 +7,7 @@
 #include <ggml-backend.h>
 #include <llama-cpp.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,10 +48,9 @@ void check_state_functions();  // Error(unsupported) if this libllama lacks the 
 // libllama has no accessor at all, returns none.
 std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const char * name);
 
-// Returns the first weight of which split_mode 'tensor' gives a device no part, or "". llama.cpp multiplies such a
-// device's result, which is old memory, by zero: NaN stays NaN (ggml-backend-meta.cpp, allreduce_fallback). `devices`:
-// as in llama_model_params.
-std::string weight_with_empty_part(const llama_model * model, const ggml_backend_dev_t * devices);
+// Error(unsupported) if split_mode 'tensor' gives a device no part of a weight. llama.cpp zeroes such a device's result
+// by multiplying old memory with 0, which may be NaN (ggml-backend-meta.cpp, allreduce_fallback).
+void check_parts(const llama_model * model, size_t n_devices);
 
 // Returns true if the tensor's rows lie in host memory as in the file. ggml's description of a buffer is not enough:
 // extra CPU buffer types store weights in private layouts. Some of them claim to be host memory, and some cannot be
@@ -70,6 +70,10 @@ struct DeviceInfo {
     size_t memory_total, memory_free;
 };
 std::vector<DeviceInfo> list_devices();
+
+// Returns the GPUs in llama.cpp's order: of servers, then local ones, or the integrated ones if there are no others.
+// `lost`: relays of servers to leave out.
+std::vector<ggml_backend_dev_t> list_gpus(const std::set<std::string> & lost = {});
 
 // Returns true if the device is on another machine, via llama.cpp's RPC backend.
 bool is_on_server(ggml_backend_dev_t device);

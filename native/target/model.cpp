@@ -14,24 +14,6 @@
 
 namespace eaglecpp {
 
-// Returns ggml's devices except lost servers, in llama.cpp's order.
-static std::vector<ggml_backend_dev_t> devices_without(const std::set<std::string> & lost) {
-    std::vector<ggml_backend_dev_t> servers, gpus, integrated;
-    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
-        if (lost.count(ggml_backend_dev_description(dev))) continue;
-        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_GPU) {
-            (is_on_server(dev) ? servers : gpus).push_back(dev);
-        }
-        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_IGPU) integrated.push_back(dev);
-    }
-    std::vector<ggml_backend_dev_t> out = servers;
-    const auto & local = gpus.empty() ? integrated : gpus;
-    out.insert(out.end(), local.begin(), local.end());
-    out.push_back(nullptr);
-    return out;
-}
-
 void TargetModel::check_servers() const {
     for (const LostServer & server : lost_rpc_servers()) {
         if (!servers_.count(server.relay)) continue;
@@ -93,13 +75,13 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     use_kernels_ = options.kernels != "off" && kernels::status().is_active;
     std::set<std::string> lost;
     for (const LostServer & server : lost_rpc_servers()) lost.insert(server.relay);
-    if (!lost.empty()) devices_ = devices_without(lost);
-    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-        const ggml_backend_dev_t dev = ggml_backend_dev_get(i);
-        const std::string relay = ggml_backend_dev_description(dev);
-        if (is_on_server(dev) && !lost.count(relay)) servers_.insert(relay);
+    const std::vector<ggml_backend_dev_t> gpus = list_gpus(lost);
+    for (ggml_backend_dev_t dev : gpus) {
+        if (is_on_server(dev)) servers_.insert(ggml_backend_dev_description(dev));
     }
-    if (options.device) devices_ = {options.device, nullptr};
+    if (!lost.empty() || options.split_mode == "tensor") devices_ = gpus;
+    if (options.device) devices_ = {options.device};
+    if (!lost.empty() || !devices_.empty()) devices_.push_back(nullptr);
     set_params(options);
 
     check_weights(files);
@@ -129,14 +111,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
                 path_.c_str(), why.c_str());
         fail(ErrorKind::gguf, "%s: llama.cpp could not load this target%s", path_.c_str(), why.c_str());
     }
-    if (const std::string weight =
-            options.split_mode == "tensor" ? weight_with_empty_part(model_.get(), params_.devices) : "";
-        !weight.empty()) {
-        fail(ErrorKind::unsupported,
-             "%s: split_mode 'tensor': one of the GPUs would get no part of %s, and llama.cpp computes wrong results "
-             "then; use split_mode 'layer', fewer GPUs or another tensor_split",
-             path_.c_str(), weight.c_str());
-    }
+    if (options.split_mode == "tensor") check_parts(model_.get(), devices_.size() - 1);
     check_settings(files, model_.get());
     cell_size_ = cell_size(header, model_.get());
     if (use_kernels_ && options.use_mmap && !options.use_mlock) {
@@ -240,9 +215,7 @@ ggml_backend_dev_t TargetModel::output_device() const {
 
 // llama_supports_gpu_offload() is also true for builds with RPC support, even without a server.
 bool TargetModel::is_cpu() const {
-    const bool has_gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU) ||
-                         ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
-    return !has_gpu || params_.n_gpu_layers == 0;
+    return !find_device("auto", params_.n_gpu_layers);
 }
 
 bool TargetModel::has_state() const {
