@@ -16,12 +16,12 @@ constexpr double slope_min = 0.1, slope_max = 1.5;
 constexpr double slope_prior = 40.0;  // information of the prior slopes: about fifty labels of a confident drafter
 constexpr double clean_min = -8.0;    // clip of the log-probability before the noise
 constexpr double text_max = 7.0;      // clip of |text term|
-// Prior of the term after one token that was not the drafter's first choice, and after several. A parallel drafter
-// proposes the right token at 22 % of such positions, and at 65 to 84 % of the others (rmagur1203/vllm-ddtree
-// docs/DDTREE-FINDINGS-EN.md).
+// Prior of the term for positions after one token that was not the drafter's first choice, and after several such
+// tokens. A parallel drafter proposes the right token at 22 % of these positions, and at 65 to 84 % of all other
+// positions (rmagur1203/vllm-ddtree docs/DDTREE-FINDINGS-EN.md).
 constexpr double parallel_starts[] = {-1.5, -2.0};
 constexpr double confidence_start = 0.3;
-constexpr double drift = 0.01;  // variance that a text gains per label
+constexpr double drift = 0.01;  // variance that a text term gains per label
 constexpr double variance_max = 2.0;
 constexpr double text_spread = 0.5;         // variance of text terms between texts
 constexpr double handed_over_max = 0.4;     // limit of the part of a text term that the drafter takes over
@@ -39,7 +39,7 @@ double logit_of(float logp, double left) {
     return std::clamp(std::log(q / (1.0 - q)), -x_max, x_max);
 }
 
-// Returns the drafter's probability that is left for the siblings after this one.
+// Returns the drafter's probability that remains for the siblings after this one.
 double left_after(float logp, double left) {
     const double q = logp > -60.0f ? std::exp((double)std::min(logp, 0.0f)) : 0.0;
     return std::max(left - q, 1e-6);
@@ -81,8 +81,8 @@ double TextTerm::hand_over(double information) const {
     return std::clamp(gain * value, -handed_over_max, handed_over_max);
 }
 
-// A grammar restricts the target's tokens, so the labels of such a request do not describe the drafter beyond this
-// request.
+// Returns true if the request's labels describe the drafter in general. A grammar restricts the target's tokens, so
+// labels of a request with a grammar describe only this request.
 static bool is_lasting(RequestKind kind) {
     return kind != RequestKind::constrained && kind != RequestKind::coupled_constrained;
 }
@@ -92,7 +92,7 @@ AcceptanceModel::AcceptanceModel() {
 }
 
 // Sets the priors. Published fits of the same form have slopes of 0.44 to 0.83 and negative offsets (vllm-project/vllm
-// #52228). The priors of coupled requests are between the fits of two drafters at temperatures 0.5 to 1.0, with and
+// #52228). The priors of coupled requests lie between the fits of two drafters at temperatures 0.5 to 1.0, with and
 // without top-p and min-p (docs/research/coupled-sampling.md).
 AcceptanceModel::Class::Class(bool is_coupled) {
     const double rank_starts[2][n_rank_terms] = {{-0.4, -0.4, -0.4}, {0.5, 0.2, -0.2}};
@@ -118,8 +118,8 @@ std::vector<AcceptanceModel::Weight *> AcceptanceModel::Class::weights() {
     return out;
 }
 
-// A drafter's probability of its best token is about equal to its acceptance rate, so the model should return the rate
-// where logit(q) = logit(rate). Noise shifts both sides by about the same amount.
+// A drafter's probability of its best token is about equal to the rate at which the target accepts this token. So the
+// model should return the rate where logit(q) = logit(rate). Noise shifts both logits by about the same amount.
 void AcceptanceModel::expect(const std::vector<float> & rates, bool is_parallel) {
     for (Class & c : classes_) {
         for (int i = 0; is_parallel && i < n_deviated; ++i) {
@@ -160,8 +160,8 @@ double AcceptanceModel::side_logit(const Side & side, const TextTerm & text, con
            side.offset[s.offset].value + text.value;
 }
 
-// Moves a part of the text terms into the drafter's own terms, because a part of them is true for the drafter in
-// general. Text terms learn first, so otherwise every new text would start from the same wrong guess.
+// Moves a part of the text terms into the drafter's own terms, because this part is true for the drafter in general.
+// Text terms learn first, so without this step every new text would start from the same wrong guess.
 void AcceptanceModel::end_text(RequestKind kind, TextState & text) {
     Class & c = classes_[(int)kind];
     if (is_lasting(kind)) {
@@ -249,14 +249,15 @@ bool AcceptanceModel::set_state(const LearnedState & state) {
 // --- text acceptance ------------------------------------------------------------------------------------------------
 
 namespace {
-// Pairs of a match length and the initial probability from this length on. The probabilities were counted in greedy
-// answers of small models: copying tasks, questions about documents, and continued code and prose.
+// Pairs of a match length and the prior probability for matches of this length or longer. The probabilities were
+// counted in greedy answers of small models: copying tasks, questions about documents, and continued code and prose.
 constexpr std::pair<int, double> starts[] = {{0, 0.02}, {1, 0.05}, {2, 0.4},   {3, 0.45},  {4, 0.5},
                                              {5, 0.6},  {7, 0.75}, {10, 0.85}, {16, 0.92}, {32, 0.95}};
-// Reduction of the logit with random sampling, for short matches and for longer ones.
+// Reduction of the logit for random sampling: less_short for matches below n_short tokens, less_long for longer
+// matches.
 constexpr double less_short = 1.2, less_long = 0.5;
 constexpr int n_short = 5;
-constexpr double text_pull = 0.9995;  // close to 1, because unverified proposals are labelled too
+constexpr double text_pull = 0.9995;  // decay per label; close to 1, because unverified proposals are labelled too
 
 constexpr double forced_start = 0.97;
 
@@ -296,11 +297,11 @@ void learn_text(RequestKind kind, ChainTerms & terms, const TextDraft & draft, c
 
 // --- mean chances ---------------------------------------------------------------------------------------------------
 
-static constexpr float revisit = 0.03f;  // drift of a tried step towards the step above it, per node seen there
+static constexpr float revisit = 0.03f;  // drift towards the mean of the step above, per node of that step
 
-// Deeper steps are assumed to be like this step until they are tried. While they are not tried, their means drift
-// towards those of this step. Otherwise a step that was never tried, or once at a bad moment, would never be tried
-// again.
+// Deeper steps that were not tried yet are assumed to be like this step. While a deeper step is not tried, its mean
+// drifts towards the mean of this step. Without the drift, a step that was never tried, or once at a bad moment, would
+// never be tried again.
 void MeanChances::learn(int depth, const double * a, int n, float p) {
     const int d = row(depth);
     const float rate = std::max(0.1f, 1.0f / (float)(++n_seen_[d] + 1)) * std::max(p, 0.1f);

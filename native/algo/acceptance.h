@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Estimates the probability that the target accepts a draft. AcceptanceModel estimates it for a drafter's drafts,
-// predict_text() for drafts from the text itself, and MeanChances for draft steps that have not run yet.
+// Estimates the probability that the target accepts a draft. AcceptanceModel covers drafts of a drafter, predict_text()
+// covers drafts copied from the text, and MeanChances covers draft steps that have not run yet.
 #pragma once
 
 #include <algorithm>
@@ -15,26 +15,27 @@ namespace eaglecpp {
 
 // --- acceptance model -----------------------------------------------------------------------------------------------
 
-// Turns the drafter's probabilities into probabilities that the target accepts. For the siblings of one node, best
-// first, with drafter probabilities q_1 >= q_2 >= ...
+// Turns a drafter's probabilities into probabilities that the target accepts the drafted tokens. For sibling nodes,
+// best first, with drafter probabilities q_1 >= q_2 >= ...
 //
 //     first child    a_1 = sigmoid(slope_1 * logit(q_1) + depth[d] + text_1)
 //     k-th child     a_k = (1 - a_1 - ... - a_{k-1}) * sigmoid(slope_2 * logit(q_k / (1 - q_1 - ...)) + rank[k] +
 //     text_2)
 //
-// With shared noise (algo/coupled.h), q_k is the softmax over the drafter's scores with the noise, so logit(q_1) is the
-// margin of the best over all others. The logit gets one more term: weight * log(probability before the noise). A token
-// that the noise lifted from far below is less certain than the margin says. Without shared noise the term is 0.
+// With shared noise (algo/coupled.h), q_k is the softmax over the sums of log-probability and noise, so logit(q_1) is
+// the margin of the best token over all others. The logit gets one more term: weight * log(probability before the
+// noise). A token with a high noise and a low probability is less certain than its margin says. Without shared noise
+// the term is 0.
 //
-// Block drafters add two terms. The first is weight * (the logit of DSpark's confidence head). The second applies to
-// positions after a token that was not the drafter's first choice: a block drafter drafts all tokens of a block at
-// once, and assumes that the likeliest tokens precede each of them.
+// Block drafters add two terms. The first term is weight * (the logit of DSpark's confidence head). The second term
+// applies to positions after a token that was not the drafter's first choice: a block drafter drafts all tokens of a
+// block at once, and assumes for each token that the likeliest tokens precede it.
 //
-// The target emits one token per position, so a later sibling gets a share of the probability that its earlier siblings
+// The target emits one token per position, so a later sibling gets a share of the probability that earlier siblings
 // leave. The probabilities of siblings sum to 1 or less by construction, and the product along a path never rises.
 // Slopes, depth and rank terms belong to the drafter and the kind of request, and are saved to disk. Text terms belong
-// to one conversation and adapt within about ten rounds. All terms are learned by online logistic regression with a
-// step size per parameter. A two-sided CUSUM test on the text term's errors detects sudden changes.
+// to one conversation and adapt within about ten rounds. Online logistic regression with a step size per parameter
+// learns all terms. A two-sided CUSUM test on the text term's errors detects sudden changes.
 //
 // The model learns only from positions that the target reached. Counting unreached drafts as rejected would teach it
 // that deep drafts are never accepted.
@@ -56,19 +57,19 @@ constexpr int n_request_kinds = 8;
 // request constrained. Coupled requests are never greedy: they are cool up to temperature 0.65 and warm up to 0.9.
 RequestKind request_kind(double temperature, bool has_grammar, bool is_coupled = false);
 
-// An additive term of the logit that adapts to one text.
+// An additive term of the acceptance logit that adapts to one text.
 struct TextTerm {
     double value = 0.0;
     double variance = 0.5;
-    double rise = 0.0, fall = 0.0;  // CUSUM of standardised errors
+    double rise = 0.0, fall = 0.0;  // CUSUM sums of standardised errors
 
-    // Learns from one label. `pull` is the decay of the term towards 0 per label, so that no text disables drafting for
-    // good.
+    // Updates the term with one label (accepted or rejected). `pull` is the decay of the term towards 0 per label, so
+    // that no text disables drafting for good.
     void learn(double error, double information, double pull = 0.995);
 
-    // Returns the part of this term that the drafter's own terms should take over when the text ends. `information` is
-    // the Fisher information of the drafter's terms: the part is large while little is known about the drafter, and
-    // small after many texts.
+    // Returns the part of this term that moves into the drafter's own terms when the text ends. `information` is the
+    // Fisher information of the drafter's terms: the part is large while little is known about the drafter, and small
+    // after many texts.
     double hand_over(double information) const;
 };
 
@@ -76,8 +77,8 @@ struct TextState {
     TextTerm first, later;
 };
 
-// Position of sibling drafts: their depth, and the number of tokens before them that were not the drafter's first
-// choice.
+// Position of sibling drafts: their depth, and the number of tokens on the path to them that were not the drafter's
+// first choice.
 struct DraftSite {
     int depth;
     int n_deviations = 0;
@@ -89,35 +90,36 @@ class AcceptanceModel {
 
     AcceptanceModel();
 
-    // Sets the prior of a model that has learned nothing yet. rates[i] is the acceptance at depth i + 1, measured
-    // during the drafter's training on the chains that got to this depth. is_parallel: the drafter's distribution for a
-    // token does not depend on the drafts before it.
+    // Sets the prior of a model that has learned nothing yet. rates[i] is the acceptance rate at depth i + 1, measured
+    // during the drafter's training on the chains that reached this depth. is_parallel: the drafter's distribution for
+    // a token does not depend on the drafts before this token.
     void expect(const std::vector<float> & rates, bool is_parallel = false);
 
     // Ends the text: keeps part of the learned text terms, and resets `text` for the next one.
     void end_text(RequestKind kind, TextState & text);
 
-    // Computes a[0..n): a[i] is the probability that the target chooses children[i], given that it reaches their
-    // parent. `site` is the position of the children. They are sorted best first; n <= n_ranks_max.
+    // Computes a[0..n): a[i] is the probability that the target chooses children[i], given that the target reaches
+    // their parent. `site` is the position of the children. The children are sorted best first; n <= n_ranks_max.
     void predict(RequestKind kind, const TextState & text, const DraftSite & site, const Candidate * children, int n,
                  double * a) const;
 
-    // Learns that the target emitted children[matched], or a token that is not among the children (matched = -1).
+    // Updates the model: the target emitted children[matched], or a token that is not among the children (matched =
+    // -1).
     void learn(RequestKind kind, TextState & text, const DraftSite & site, const Candidate * children, int n,
                int matched);
 
-    // Number of labels of first children that the model has learned from.
+    // Number of labels (accepted or rejected) of first children that the model has learned from.
     int n_labels() const { return n_labels_; }
 
-    // The part of the model that is saved to disk. set_state() returns false and keeps the old state if `state` does
-    // not fit.
+    // The part of the model that is saved to disk. set_state() returns false and keeps the old state if `state` has the
+    // wrong form.
     LearnedState state() const;
     bool set_state(const LearnedState & state);
 
   private:
     static constexpr int n_depths = 12;
-    static constexpr int n_rank_terms = 3;  // later children: rank 2, rank 3, and rank 4 or more
-    static constexpr int n_deviated = 2;    // tokens that were not the first choice: 1, and 2 or more
+    static constexpr int n_rank_terms = 3;  // terms of later siblings: for rank 2, for rank 3, and for rank 4 or more
+    static constexpr int n_deviated = 2;    // terms for 1 token that was not the first choice, and for 2 or more
 
     // A coefficient and its Fisher information.
     struct Weight {
@@ -153,7 +155,7 @@ class AcceptanceModel {
         double clean;  // the child's log-probability before the noise
         double confidence;
         int offset;    // index by depth or rank
-        int deviated;  // -1 = no deviation
+        int deviated;  // number of tokens that were not the first choice, as an index; -1 = no such token
     };
 
     static Signs signs_of(const Candidate & child, double left, const DraftSite & site, int i);
@@ -165,32 +167,33 @@ class AcceptanceModel {
 
 // --- text acceptance ------------------------------------------------------------------------------------------------
 
-// Probability that the target continues as the text did before. For a token that follows a match of n_match tokens,
-// given that the target accepts all tokens before it:
+// Estimates the probability that a text which repeats itself continues as it did before. For a token that follows a
+// match of n_match tokens, given that the target accepts all tokens before it:
 //
 //     a = sigmoid(start[length of the match] + hits)
 //
-// If a grammar forces the text, only its split into tokens can differ. Then a = sigmoid(start + forced).
+// If a grammar forces the text, the target can only split the text into other tokens. Then a = sigmoid(start + forced).
 //
-// `hits` belongs to one conversation and adapts within a few rounds. Every round labels the proposals for free, because
-// the target's next token is known anyway. Unverified proposals are labelled too.
+// `hits` belongs to one conversation and adapts within a few rounds. Every round labels all proposed tokens at no cost,
+// even unverified tokens, because the target's next token is known anyway.
 
 struct ChainTerms {
     TextTerm hits, forced;
 };
 
-// a[i]: probability of draft.tokens[i], given the tokens before it.
+// Computes a[i], the probability of draft.tokens[i], given that the target accepts the tokens before it.
 void predict_text(RequestKind kind, const ChainTerms & terms, const TextDraft & draft, std::vector<float> & a);
 
 // Probability that the target emits a token that a grammar forces.
 float forced_chance(const ChainTerms & terms, bool is_certain);
 
-// Learns that the target continued with `tokens`.
+// Updates the terms: after the position of `draft`, the target emitted `tokens`.
 void learn_text(RequestKind kind, ChainTerms & terms, const TextDraft & draft, const Tokens & tokens);
 
 // --- mean chances ---------------------------------------------------------------------------------------------------
 
-// Mean probabilities of acceptance by depth and rank in one text, to judge draft steps that have not run yet.
+// Mean probabilities of acceptance by depth and rank in one text. They predict the gain of draft steps that have not
+// run yet.
 class MeanChances {
   public:
     static constexpr int n_ranks = AcceptanceModel::n_ranks_max;
@@ -201,12 +204,12 @@ class MeanChances {
         }
     }
 
-    // Means for the children of a frontier node at depth - 1, given that the target reaches this node; indexed by rank
-    // - 1.
+    // Returns the mean probabilities of children at this depth, given that the target reaches their parent. The index
+    // is rank - 1.
     const std::array<float, n_ranks> & of(int depth) const { return means_[row(depth)]; }
 
-    // Learns from the n children of a node that the target reaches with probability p. a[i] is the probability of child
-    // i.
+    // Updates the means with n siblings whose parent the target reaches with probability p. a[i] is the probability of
+    // sibling i.
     void learn(int depth, const double * a, int n, float p);
 
   private:
@@ -214,7 +217,7 @@ class MeanChances {
     static int row(int depth) { return std::clamp(depth, 1, n_depths) - 1; }
 
     std::array<std::array<float, n_ranks>, n_depths> means_;  // [depth - 1][rank - 1]
-    std::array<int, n_depths> n_seen_{};                      // [depth - 1]: nodes whose children were counted
+    std::array<int, n_depths> n_seen_{};  // [depth - 1]: number of nodes whose children were counted
 };
 
 }  // namespace eaglecpp

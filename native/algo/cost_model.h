@@ -9,8 +9,8 @@
 namespace eaglecpp {
 
 // Cost of the draft nodes of one batch. Costs and gains are in target-only steps. In a conversation that runs at s
-// times the target-only speed, a node that is accepted with probability p saves p / s steps. So the nodes of all
-// conversations can be ranked together.
+// times the target-only speed, a node that is accepted with probability p saves p / s steps. With this common unit, the
+// nodes of all conversations can be ranked together.
 class CostModel {
   public:
     // Number of nodes to verify, and their gain minus their cost.
@@ -28,19 +28,19 @@ class CostModel {
     // Fixes the batch size at n rows: smaller trees are free, larger ones not allowed.
     void fix_rows(int n);
 
-    // Adds the cost of a batch size that differs from the last batch's `n_last` rows.
+    // Adds `cost` to every batch size except `n_last`, the number of rows of the last batch.
     void add_change(int n_last, double cost);
 
-    // Allows only exact numbers of rows. If no number up to n_max nodes is exact, extends the range to the next exact
-    // number.
+    // Allows only exact numbers of rows. If no number up to n_max nodes is exact, extends the range of nodes to the
+    // next exact number.
     void keep_exact(const RowCounts & exact, const CostTable & costs);
 
     int n_max() const { return (int)cost_.size() - 1; }
 
-    // Cost of n nodes together; infinite if that number is not allowed.
+    // Cost of adding n nodes to the batch; infinite if n nodes are not allowed.
     double marginal_cost(int n) const { return cost_[n]; }
 
-    // Smallest cost of n or more nodes, including the cost of a first use.
+    // Smallest cost of n or more nodes, including the cost of running a batch size for the first time.
     double least(int n) const;
 
     // Returns the best number of nodes within `budget`, given expected gains in falling order. Compares all numbers of
@@ -51,7 +51,7 @@ class CostModel {
     double cost_of(const CostTable & costs, int n) const;
 
     std::vector<double> cost_{0.0};
-    std::vector<double> once_{0.0};  // additional cost if this process has not run the size yet
+    std::vector<double> once_{0.0};  // additional cost of a batch size that this process has not run yet
     int n_rows_ = 1;
     double round_ms_ = 1.0, per_ms_ = 1.0;
 };

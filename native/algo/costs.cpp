@@ -66,11 +66,11 @@ namespace {
 constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
 constexpr double rate_slow = 0.06;   // learning rate of the slowdown
-constexpr double share_rate = 0.05;  // learning rate of each size's share of the runs
+constexpr double share_rate = 0.05;  // learning rate of each batch size's share of the runs
 constexpr double jump_min = 0.2;     // smallest median residual that counts as a change of the machine
-constexpr double jump_noise = 3.0;   // it must also exceed this multiple of the mean residual
+constexpr double jump_noise = 3.0;   // the median residual must also exceed this multiple of the mean residual
 constexpr int n_settled = 3;         // samples in this process that settle a price
-constexpr int n_outliers_max = 3;    // more consecutive outliers mean a new price, not a stall
+constexpr int n_outliers_max = 3;    // more consecutive outliers than this mean a new price, not a stall
 constexpr double ms_least = 1e-6, ms_max = 1e7;
 }  // namespace
 
@@ -124,7 +124,7 @@ void StepCosts::learn(int n_rows, double ms) {
     const bool has_price = e.n > 0;
     if (!has_price) e.restart(price, true);
     const double raw = std::log(ms / price), error = raw - std::log(slowdown_);
-    // The first samples of a size say more about its price than about the machine's speed.
+    // The first samples of a batch size say more about its price than about the machine's speed.
     const bool is_settled = e.n_tried >= n_settled, is_outlier = is_settled && std::fabs(error) > jump();
     if (is_settled) noise_ += 0.05 * (std::min(std::fabs(error), 1.0) - noise_);
     if (n_anchor_ > 0 && has_price) {
@@ -134,7 +134,8 @@ void StepCosts::learn(int n_rows, double ms) {
         learn_speed(raw);
     }
     ++e.n_tried;
-    // An outlier may be a stall or a change of the machine's speed. The residuals will show which.
+    // An outlier may be a stall or a change of the machine's speed. Only the following residuals distinguish the two
+    // cases.
     e.n_outliers = is_outlier ? e.n_outliers + 1 : 0;
     if (!is_outlier || e.n_outliers > n_outliers_max) e.add(ms / slowdown_);
     const double before = prices_[b];
@@ -143,9 +144,9 @@ void StepCosts::learn(int n_rows, double ms) {
     guess_prices();
 }
 
-// If only one size runs, a change of its price looks like a change of the machine's speed, and both would drift away
-// from the prices of the other sizes. So only a part of the change counts as the machine's: the size's share of the
-// recent runs.
+// If only one batch size runs, a change of its price looks like a change of the machine's speed. Slowdown and price
+// would both drift away from the prices of the other sizes. So only a part of the change is attributed to the machine:
+// the size's share of the recent runs.
 void StepCosts::share_change(int bucket, double change) {
     for (int b = 0; b < n_buckets; ++b) {
         shares_[b] += share_rate * ((b == bucket ? 1.0 : 0.0) - shares_[b]);
@@ -172,7 +173,8 @@ void StepCosts::learn_speed(double raw) {
     is_changed_ = true;
 }
 
-// Until there are several samples, the slowdown is their lower median, because the first sample is often too long.
+// Until there are several samples, the slowdown is the lower median of the samples, because the first sample is often
+// too long.
 void StepCosts::anchor(double raw) {
     const int n = n_residuals - n_anchor_--;
     residuals_[n] = raw;
@@ -186,7 +188,7 @@ void StepCosts::set_saved(int bucket, double ms) {
     guess_prices();
 }
 
-// Guesses the prices of unmeasured sizes. The ratio of price to prior curve is interpolated between the measured
+// Guesses the prices of unmeasured batch sizes: interpolates the ratio of price to prior curve between the measured
 // neighbours.
 void StepCosts::guess_prices() {
     const auto ratio = [&](int b) { return prices_[b] / prior_ratio(bucket_rows[b]); };
@@ -209,8 +211,8 @@ void StepCosts::guess_prices() {
 }
 
 // Limits each price by the cost of running its rows in another way: split into batches of another measured size, or
-// padded to such a size. A price may be up to twice this cost, because graphs differ and real curves have dips and
-// cliffs. A size that seems to cost less than half of one row does not limit other sizes.
+// padded to another measured size. A price may be up to twice this cost, because graphs differ and real curves have
+// dips and cliffs. A size that seems to cost less than half of one row does not limit other sizes.
 void StepCosts::doubt_prices() {
     believed_ = prices_;
     for (int other = 0; other < n_buckets; ++other) {
@@ -267,13 +269,14 @@ void CostTable::learn_drafter(StepCosts & costs, int n_rows, double ms) {
 }
 
 void CostTable::learn_alike(int n_first, int i, int n_rows, double ms) {
-    // The first use of a size also loads kernels, so samples below the current estimate are learned faster (rate_less)
-    // than samples above it (rate_more).
+    // The first use of a batch size also loads kernels. So samples below the current estimate are learned faster
+    // (rate_less) than samples above the estimate (rate_more).
     constexpr double rate_less = 0.5, rate_more = 0.15, over_max = 10.0, cheap = 0.2;  // target-only steps
     if (i == 1) slow_ms_ = 0.0;
     if (i <= n_first) {
         slow_ms_ += std::isfinite(ms) ? std::clamp(ms, 0.0, ms_max) : 0.0;
-        // If a change is expensive, samples of the first batches after it say nothing new about a known price.
+        // If a change of size is expensive, the first batches after the change do not measure the size's price
+        // accurately enough to improve a known price.
         if (is_known(n_rows) && change_ms() > cheap * verify(1)) return;
         if (i == 1 || !is_known(n_rows)) ms = std::max(ms / 2.0, ms - change_ms());
     } else if (i == n_first + 1 && slow_ms_ > 0.0 && is_sane(ms, 0.0)) {
@@ -312,7 +315,7 @@ LearnedState CostTable::state() const {
             if (is_price(ms)) out[name].insert(out[name].end(), {(double)StepCosts::rows_of(b), ms});
         }
     }
-    // If the machine was stopped for a while, the estimates may exceed the range that set_state() accepts.
+    // If the machine was suspended for a while, the estimates may exceed the range that set_state() accepts.
     const auto time = [](double ms) { return std::clamp(ms, 0.0, ms_max); };
     out["host"] = {time(slowdown() * host_target_only_), time(slowdown() * host_draft_)};
     if (n_changes_ > 0) out["change"] = {time(change_ms())};

@@ -17,10 +17,10 @@ namespace eaglecpp {
 
 // --- row counts -----------------------------------------------------------------------------------------------------
 
-// Numbers of rows at which a batch is exact: each of its rows has the bits that it has in a batch of one row. Kernels
+// Numbers of rows at which a batch is exact: each row of the batch has the same bits as in a batch of one row. Kernels
 // change at certain numbers (ggml's repacked products at 4 rows, F32 products at 2), so exactness is measured at a few
-// numbers. A number between two measured ones counts as exact only if both are; numbers above the largest are never
-// exact.
+// numbers. A number between two measured numbers counts as exact only if both are exact. A number above the largest
+// measured number is never exact.
 class RowCounts {
   public:
     // Without measurements only a single row is exact.
@@ -67,13 +67,12 @@ double lower_median(std::array<double, N> values, int n) {
 // Time of one kind of step as a function of its number of rows. Large row counts share buckets, and each bucket learns
 // separately: real curves are staircases with cliffs and even dips (five rows can cost more than eight). So no line or
 // power law is fitted, and the price may fall as the number of rows grows.
-//
 //     time(n rows) = slowdown * price[n]
 //
-// A price is the median of a bucket's last samples, so a stall or the building of a graph does not change it. Buckets
-// without samples follow their measured neighbours along a prior curve that is cheap compared with known machines, so
-// that promising sizes are tried. A price that contradicts another bucket's price is replaced: otherwise a size that
-// only ran while the machine was busy would look too expensive to be tried again.
+// A bucket's price is the median of its last samples, so a stall or the building of a graph does not change the price.
+// Buckets without samples follow their measured neighbours along a prior curve. The prior curve is cheap compared with
+// known machines, so that promising sizes are tried. A price that contradicts another bucket's price is replaced:
+// otherwise a size that only ran while the machine was busy would look too expensive to be tried again.
 class StepCosts {
   public:
     static constexpr int n_buckets = 28;
@@ -94,7 +93,7 @@ class StepCosts {
     // Current slowdown of the machine: the measured times divided by the prices, as one factor.
     double slowdown() const { return slowdown_; }
 
-    // Lowest price of all larger row counts that were measured well; infinity if there are none.
+    // Lowest price of all larger row counts with enough samples; infinity if there are none.
     double least_ms(int n_rows) const;
 
     // Prior price of n rows relative to one row.
@@ -112,7 +111,7 @@ class StepCosts {
     // Adds a measured step.
     void learn(int n_rows, double ms);
 
-    // Returns true, once, after the machine's speed changed.
+    // Returns true once after each change of the machine's speed.
     bool take_changed() { return std::exchange(is_changed_, false); }
 
     // Makes the next samples set the slowdown directly, because the machine may have changed.
@@ -127,16 +126,16 @@ class StepCosts {
     static constexpr int n_residuals = 5;
 
     struct Entry {
-        std::array<double, n_kept> samples{};  // the last samples, without the slowdown; the first may be a guess
+        std::array<double, n_kept> samples{};  // last samples, without the slowdown; the first may be a guess
         int n = 0;                             // samples so far, up to 2 * n_kept
         bool is_guessed = false;               // the first sample was a guess
-        int n_outliers = 0;                    // consecutive samples far off the price
-        int n_tried = 0;                       // samples in this process
+        int n_outliers = 0;                    // number of consecutive samples far from the price
+        int n_tried = 0;                       // number of samples in this process
 
         void restart(double ms, bool is_guess);
         void add(double ms);
-        // Number of measured samples. A single sample may include the time to build a graph, so until there are two, a
-        // guessed price still counts as a guess.
+        // Number of measured samples. A single sample may include the time to build a graph, so a price with a guess
+        // and one sample counts as a guess.
         int n_samples() const { return is_guessed && n <= 2 ? 0 : n; }
         double price() const;
     };
@@ -152,7 +151,7 @@ class StepCosts {
     bool has_slowdown_;
     std::array<Entry, n_buckets> entries_{};
     std::array<double, n_buckets> prices_{};
-    std::array<double, n_buckets> believed_{};     // prices_ without the implausible prices
+    std::array<double, n_buckets> believed_{};     // prices_, with implausible prices replaced
     std::array<double, n_buckets> shares_{};       // share of each bucket in the recent runs
     double slowdown_ = 1.0, noise_ = 0.05;         // noise_: mean |log residual| of recent samples
     std::array<double, n_residuals> residuals_{};  // log(time / price), including the slowdown
@@ -166,12 +165,12 @@ class StepCosts {
 // Times of the parts of a round on this machine with this model: verifying n rows, committing rows to the drafter, one
 // draft step, and work on the host. The table learns them from the rounds themselves.
 //
-// The machine's speed (clock, temperature, other processes) is one factor common to all times, learned from
-// verifications (StepCosts), so other processes do not distort the curves. The class has no clock: callers pass times
-// in milliseconds. Invalid times (not finite, not positive, absurdly long) are ignored.
+// The machine's speed (clock, temperature, other processes) is one factor common to all times. Verifications measure
+// this factor (StepCosts), so other processes do not distort the curves. The class has no clock: callers pass times in
+// milliseconds. Invalid times (not finite, not positive, absurdly long) are ignored.
 class CostTable {
   public:
-    // Returns true if a target-only round of one row was measured.
+    // Returns true if the time of a target-only round of one row was measured.
     bool knows_target_only() const { return is_known(1); }
 
     // Time of a target-only round of n_rows conversations, including the work on the host.
@@ -185,16 +184,17 @@ class CostTable {
     // Time to verify n rows.
     double verify(int n_rows) const { return slowdown() * verify_.ms(n_rows); }
 
-    // Time for the drafter to commit n rows and give its first distribution.
+    // Time for the drafter to commit n rows and compute its first distribution.
     double commit(int n_rows) const;
 
     // Time of one more draft step with n_rows rows.
     double step(int n_rows) const;
 
-    // Time of the host's work in a drafting round that a target-only round does not have.
+    // Additional time of the host's work in a drafting round, compared with a target-only round.
     double host() const { return slowdown() * std::max(0.0, host_draft_ - host_target_only_); }
 
-    // Maximum number of rows to try. Row counts far above the measured ones wait until the counts in between are known.
+    // Maximum number of rows to try. Row counts far above the measured row counts wait until the row counts in between
+    // are measured.
     int n_rows_max() const;
 
     // Returns true if the time to verify n rows was measured rather than guessed.
@@ -206,7 +206,8 @@ class CostTable {
     // Current slowdown of the machine: the measured times divided by the prices, as one factor.
     double slowdown() const { return verify_.slowdown(); }
 
-    // Extra time of the first batches after the batch size changed: the graph is built and, on a device, captured.
+    // Extra time of the first batches after the batch size changed. In these batches the graph is built and, on a
+    // device, captured.
     double change_ms() const { return slowdown() * change_; }
 
     // --- learning; times in ms -----------------------------------------------------------------------------------
@@ -216,7 +217,7 @@ class CostTable {
     // Learns the host's work: the rest of a round's wall time after verification and drafting.
     void learn_host(bool drafted, double ms);
 
-    // Sets the time of a change of batch size until one is measured.
+    // Sets the assumed time of a change of batch size, which is used until this time is measured.
     void assume_change(double ms) { change_ = ms; }
 
     // Number of slow batches after the batch size changed on a device. The device builds the graph in the first batch
@@ -224,11 +225,11 @@ class CostTable {
     static constexpr int n_slow = 2;
 
     // Learns from the i-th consecutive batch of n_rows rows, counted from 1. The first n_first batches measure the time
-    // of a change of batch size. The next batch measures the normal time of this size.
+    // of a change of batch size. The next batch measures the usual time of a batch of n_rows rows.
     void learn_alike(int n_first, int i, int n_rows, double ms);
 
-    // Returns true, once, if a target-only round should be measured again, because the machine's speed or the
-    // conversation's length changed.
+    // Returns true once after the machine's speed or the conversation's length changed: the time of a target-only round
+    // should then be measured again.
     bool take_changed();
 
     // Reports that the machine may have changed: the next samples set its slowdown, and a target-only round should be
@@ -239,14 +240,14 @@ class CostTable {
     }
 
     // --- persistence and reports ---------------------------------------------------------------------------------
-    // Row counts and milliseconds, alternating. set_state() returns false and keeps the old state if `state` does not
-    // fit.
+    // Row counts and milliseconds, alternating. set_state() returns false and keeps the old state if `state` has the
+    // wrong form.
     LearnedState state() const;
     bool set_state(const LearnedState & state);
 
-    // Number of rows, milliseconds, and number of samples (0 = the time is interpolated).
+    // Number of rows, milliseconds, and number of samples. With 0 samples the time is interpolated.
     using Point = std::tuple<int, double, int>;
-    // Times to verify, at the machine's current slowdown and the current length of the text.
+    // Times to verify batches, at the machine's current slowdown and the current length of the text.
     std::vector<Point> verify_points(int n_rows_max) const { return points(verify_, n_rows_max); }
     std::vector<Point> commit_points(int n_rows_max) const { return points(commit_, n_rows_max); }
     std::vector<Point> step_points(int n_rows_max) const { return points(step_, n_rows_max); }

@@ -6,10 +6,10 @@
 
 namespace eaglecpp {
 
-// Tokens whose logits, divided by the temperature, are this far below the likeliest token's are left out. Noise lifts
-// such a token above the likeliest once in nine million times.
+// Tokens whose logits, divided by the temperature, are this far below the largest are ignored. Noise lifts such a token
+// above the likeliest token once in nine million times.
 static constexpr float depth_max = 16.0f;
-static constexpr int n_sorted_first = 256;  // number of tokens sorted first: usually they have most of the probability
+static constexpr int n_sorted_first = 256;  // number of tokens sorted first; they usually have most of the probability
 
 // Sets kept_ to the tokens that remain after top-k, top-p and min-p.
 void CoupledDraft::cut(const float * logits, int n, const CoupledSampling & sampling) {

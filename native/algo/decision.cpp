@@ -10,7 +10,7 @@ using Reason = Decision::Reason;
 constexpr std::array<const char *, 3> mode_names = {"plain", "probe", "draft"};
 constexpr std::array<const char *, n_reasons> reason_names = {
     "off", "room", "calibrating", "over_budget", "all_rejected", "pays", "fixed", "inexact", "no_match", "replay"};
-// Reasons why a generation drafted nothing, for users.
+// Explanations for users why a generation drafted nothing, by Decision::Reason.
 constexpr std::array<const char *, n_reasons> reason_texts = {"",
                                                               ": no room for a draft",
                                                               ": measuring a target-only step",
@@ -28,7 +28,7 @@ std::string join(const std::vector<int32_t> & values) {
     return out;
 }
 
-// Returns the text of a reason. best_speed: predicted speed of recent drafts; 0 = unknown.
+// Explains a reason for users. best_speed: predicted speed of recent drafts; 0 = unknown.
 std::string why_off(Reason reason, double best_speed) {
     const bool is_too_slow = best_speed > 0.0 && best_speed < 1.0;
     if (is_too_slow && (reason == Reason::over_budget || reason == Reason::all_rejected)) {
@@ -63,7 +63,7 @@ void PlanSummary::add(const Decision & decision, int n_tokens, double n_steps) {
     }
     n_probes_ += decision.mode == Mode::probe;
     if (decision.mode != Mode::draft || decision.nodes.empty()) {
-        // Rounds that calibrate, lack room or replay rows do not show whether drafting pays in this text.
+        // Rounds that calibrate, lack room or replay rows do not show whether drafting makes this text faster.
         if (decision.reason != Reason::calibrating && decision.reason != Reason::room &&
             decision.reason != Reason::replay) {
             why_off_ = decision.reason;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Strategies, and the planner's decisions in words.
+// Drafting strategies, and the planner's decision for each round.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace eaglecpp {
 
-// Names of Decision::Reason, in the same order.
+// Names of the Decision::Reason values, in the same order.
 constexpr int n_reasons = 10;
 const std::array<const char *, n_reasons> & decision_reasons();
 
@@ -23,22 +23,22 @@ const std::array<const char *, n_reasons> & decision_reasons();
 //     draft k=4 levels=0/1,2/5,6 nodes=1,2,5 reason=pays tokens=2.91 cost=1.31
 //     draft k=0 levels= text=9 nodes=1,2,3,4,5 reason=pays tokens=5.12 cost=1.44
 //
-// `levels` (member `steps`) are the nodes whose children the drafter proposed, step by step. `nodes` are the verified
-// drafts. Both hold indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes that the
-// text itself proposed. These nodes come first in the pool.
+// `levels` (member `steps`) has one list per draft step: the nodes whose children the drafter proposed. `nodes` are the
+// verified drafts. Both hold indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes
+// that were copied from the text. These nodes come first in the pool.
 struct Decision {
-    enum class Mode { target_only, probe, draft };  // probe: drafted, but not verified
+    enum class Mode { target_only, probe, draft };  // probe: a round that drafts but does not verify the draft
     enum class Reason {
         off,           // the strategy is off, or there is no drafter
         room,          // too few tokens left to generate
         calibrating,   // measuring the time of a target-only step
         over_budget,   // the ledger cannot cover a drafting round
-        all_rejected,  // drafted, but no node is worth verifying
+        all_rejected,  // drafted, but verifying any node costs more than it gains
         pays,          // drafted and verified
         fixed,         // a fixed strategy
         inexact,       // only exact batches are allowed, and no batch of several rows is exact
-        no_match,      // no drafter, and no proposal of the text is worth verifying
-        replay,        // accepted rows that were lost with rejected ones are run again
+        no_match,      // no drafter, and verifying a copy from the text costs more than it gains
+        replay,        // the target runs accepted rows again that were lost together with rejected rows
     };
 
     Mode mode = Mode::target_only;
@@ -46,13 +46,13 @@ struct Decision {
     int k = 0;  // candidates requested per node
     std::vector<std::vector<int32_t>> steps;
     std::vector<int32_t> nodes;
-    int depth = 0;            // of the verified tree
-    int n_leaves = 0;         // of the verified tree
-    int n_text = 0;           // pool nodes proposed by the text or a grammar: 1 .. n_text
-    int n_forced = 0;         // nodes forced by a grammar, at the start of the text's nodes
-    double n_tokens = 1.0;    // expected tokens, including the bonus token
-    double cost = 1.0;        // expected cost, in target-only rounds; 0 = unknown
-    double best_speed = 0.0;  // in a target-only round: predicted speed of recent drafts, target-only = 1; 0 = unknown
+    int depth = 0;            // depth of the verified tree
+    int n_leaves = 0;         // number of leaves of the verified tree
+    int n_text = 0;           // number of pool nodes from the text or a grammar: nodes 1 to n_text
+    int n_forced = 0;         // number of nodes forced by a grammar, which come before the nodes copied from the text
+    double n_tokens = 1.0;    // expected tokens of this round, including the bonus token
+    double cost = 1.0;        // expected cost of this round, in target-only rounds; 0 = unknown
+    double best_speed = 0.0;  // in a target-only round: speed of recent drafts relative to target-only decoding
 
     // Returns the decision as one line, without a line break.
     std::string to_line() const;
@@ -60,25 +60,25 @@ struct Decision {
     bool is_chain() const { return n_leaves <= 1; }
 };
 
-// Sums over the decisions of one generation.
+// Statistics over the decisions of one generation.
 class PlanSummary {
   public:
-    // Adds a round that committed `n_tokens` tokens in the time of `n_steps` target-only rounds. n_steps is 0 if
-    // unknown.
+    // Adds a round that committed `n_tokens` tokens in the time of `n_steps` target-only rounds. n_steps = 0 means that
+    // this time is unknown.
     void add(const Decision & decision, int n_tokens, double n_steps);
 
     int n_rounds() const { return n_rounds_; }
     int n_drafted() const { return n_chains_ + n_trees_; }
     int n_probes() const { return n_probes_; }
 
-    // Mean number of nodes of the rounds with a verified draft; 0 if there are none.
+    // Mean number of nodes per round with a verified draft; 0 if no round had such a draft.
     double n_nodes() const { return mean(n_nodes_); }
     double depth() const { return mean(depth_); }
     double n_tokens_expected() const { return mean(n_tokens_); }
     double cost_expected() const { return mean(cost_); }
 
-    // Speed relative to target-only decoding: tokens per time of a target-only round; 0 = unknown. At most the tokens
-    // per round, because a round that seems cheaper than a target-only round is noise.
+    // Speed relative to target-only decoding: tokens per time of a target-only round; 0 = unknown. The result never
+    // exceeds the tokens per round, because a round that seems cheaper than a target-only round is noise.
     double speedup() const { return n_steps_ > 0.0 ? n_committed_ / std::max(n_steps_, n_counted_) : 0.0; }
 
     // Describes the typical round and the share of drafting rounds in one line: "tree 8 nodes, depth 3: expected 2.9
@@ -92,15 +92,15 @@ class PlanSummary {
     double mean(double sum) const { return n_drafted() > 0 ? sum / n_drafted() : 0.0; }
 
     int n_rounds_ = 0, n_chains_ = 0, n_trees_ = 0, n_probes_ = 0;
-    double n_nodes_ = 0.0, depth_ = 0.0, n_tokens_ = 0.0, cost_ = 0.0;  // sums over drafted rounds
-    double n_committed_ = 0.0, n_steps_ = 0.0, n_counted_ = 0.0;        // sums over rounds whose time is known
+    double n_nodes_ = 0.0, depth_ = 0.0, n_tokens_ = 0.0, cost_ = 0.0;  // sums over rounds with a verified draft
+    double n_committed_ = 0.0, n_steps_ = 0.0, n_counted_ = 0.0;        // sums over rounds with a measured time
     Decision::Reason why_off_ = Decision::Reason::off;
     double best_speed_ = 0.0;
 };
 
 // Settings for using the drafter in each round.
 struct Strategy {
-    enum class Kind { off, chain, tree, automatic };  // automatic: the planner decides
+    enum class Kind { off, chain, tree, automatic };  // automatic: the planner decides in each round
 
     Kind kind = Kind::off;
     int k = 1;      // children per frontier node; a chain has 1

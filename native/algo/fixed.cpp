@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Implements the fixed strategies: chains, and the trees of EAGLE-2 (SafeAILab/EAGLE: eagle/model/cnets.py,
-// topK_genrate). Only the limits of the request and exact row counts cut their drafts.
+// topK_genrate). Only the request's limits and exact row counts shorten their drafts.
 #include <algorithm>
 
 #include "algo/planner.h"
@@ -12,8 +12,8 @@ void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
     PlanRound & round = plan.round;
     round.decision.reason = Reason::off;
     if (s.kind == Strategy::Kind::off) return;
-    // Limits the depth. A draft that is the last token of the generation, or comes after it, is not worth verifying.
-    // Drafts beyond the rows of a batch cannot be verified.
+    // Limits the depth. The last token of the generation and all later tokens are not worth drafting. Drafts beyond the
+    // rows of a batch cannot be verified.
     round.depth_max = std::min(s.depth, n_left - 1);
     if (plan.exact.is_exact && n_roots_ == 1) {
         const int n_max = std::min(s.nodes, round.limits.n_nodes), n_nodes = exact_rows_.largest(1 + n_max) - 1;
@@ -26,7 +26,7 @@ void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
     if (has_drafter || !round.text_draft.empty()) start(plan, Reason::fixed, s.k);
 }
 
-// Sets the frontier to the k new nodes with the highest path probabilities of the drafter.
+// Sets the frontier to the k new nodes with the highest probabilities of their paths, as the drafter estimates them.
 void Planner::next_frontier_fixed(SequencePlan & plan) {
     const DraftPool & pool = plan.round.pool;
     nodes_ = pool.step();

@@ -7,7 +7,7 @@
 
 namespace eaglecpp {
 
-// Learned numbers by name, for a file. Readers must check them: the file is untrusted.
+// Learned numbers by name, as stored in a file. The file is untrusted, so readers must check the numbers.
 using LearnedState = std::map<std::string, std::vector<double>>;
 
 }  // namespace eaglecpp

@@ -14,7 +14,7 @@
 namespace eaglecpp {
 
 namespace {
-constexpr int n_block = n_row_block;  // number of tokens that one comparison can exclude
+constexpr int n_block = n_row_block;  // number of tokens that one comparison can rule out
 constexpr double ln2 = 0.693147180559945309417;
 constexpr double gumbel_max = 45.1;  // -log(2^-65), rounded up
 
@@ -26,8 +26,8 @@ double twice_atanh(double s) {
     return 2.0 * s * sum;
 }
 
-// Mask of the bits, out of the top 16 bits of a token's hash, that must be 0 in any token that can win although its
-// score without noise is `gap` below the best. Its noise must exceed the gap, which has a probability below exp(-gap).
+// Returns a mask for the top 16 bits of a token's hash. A token whose score without noise is `gap` below the best score
+// can only win if all masked bits are 0: its noise must exceed the gap, which has a probability below exp(-gap).
 uint64_t coarse_mask(double gap) {
     const int n_bits = gap > 0.0 ? (int)std::min(gap * (1.0 / ln2), 16.0) : 0;
     return 0xFFFF & ~(0xFFFFull >> n_bits);
@@ -62,7 +62,7 @@ double Noise::uniform() const {
     return (double)(mix(fine_key_ ^ 0xD1342543DE82EF95ull) >> 11) * 0x1.0p-53;
 }
 
-// Returns the top 16 bits of each of the tokens 4 * i to 4 * i + 3, the first token in the lowest bits.
+// Returns the top 16 bits of the hashes of the tokens 4 * i to 4 * i + 3, with the first token in the lowest bits.
 inline uint64_t Noise::coarse_of_four(uint32_t i) const {
     return mix(coarse_key_ + i * mix_step);
 }
@@ -102,8 +102,8 @@ void NoisyBest::add(Token token, double score) {
     }
 }
 
-// Works in two passes. The first finds the largest logit of each block. The second compares hashes with the best score
-// so far; the first score is that of the largest logit.
+// Works in two passes. The first pass finds the largest logit of each block. The second pass compares hashes with the
+// best score so far, and begins with the score of the largest logit.
 Token Noise::choose(const float * logits, int n, double scale, int way) const {
     if (n < 1) return 0;
     const ZerosInBlock zeros = zeros_in_block(way);
@@ -118,7 +118,7 @@ Token Noise::choose(const float * logits, int n, double scale, int way) const {
     for (int b = 0; b < n_blocks; ++b) {
         const double gap = best.score() - tops[b] * scale;
         if (!(gap < gumbel_max) || b == first) continue;
-        // A token of the block can win only if all of these bits are 0 in its 16 bits.
+        // A token of the block can win only if its 16 bits of the hash have a 0 at each of these bits.
         const uint64_t bits = one_each * coarse_mask(gap);
         if (!zeros(coarse_key_, (uint64_t)b * (n_block / 4), bits)) continue;
         const int end = std::min(n, (b + 1) * n_block);

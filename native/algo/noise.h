@@ -2,14 +2,14 @@
 // Gumbel noise that target and drafter share. Among tokens with log-probabilities l_i, the token with the largest l_i +
 // g_i, where g_i = -log(-log u_i) with independent uniform u_i, is an exact sample (the Gumbel-max rule). Here u_i is a
 // function of seed, position in the text and token only. It has no state, so every row, batch and thread computes the
-// same value. A drafter that adds the same g_i to its log-probabilities proposes the target's choice far more often
+// same u_i. A drafter that adds the same g_i to its own log-probabilities proposes the target's choice far more often
 // than its own likeliest token would. The proof is in docs/research/coupled-sampling.md.
 //
 // The noise of a token comes from 64 bits W, with W / 2^64 taken as the probability 1 - u. The largest noises have the
-// smallest W, where a double is exact. The top 16 bits of four neighbouring tokens come from one output of SplitMix64,
-// and nearly always show that a token cannot win. The other 48 bits and the logarithms are only computed for the few
-// tokens that might win. The logarithms are our own, in operations that IEEE 754 defines to the last bit, so the result
-// does not depend on the machine's math library.
+// smallest W, where a double is exact. One output of SplitMix64 holds the top 16 bits of W for four neighbouring
+// tokens, and these bits nearly always show that a token cannot win. The other 48 bits and the logarithms are only
+// computed for the few tokens that might win. The logarithms are our own code, in operations that IEEE 754 defines to
+// the last bit, so the result does not depend on the machine's math library.
 #pragma once
 
 #include <cstdint>
@@ -20,24 +20,26 @@ namespace eaglecpp {
 
 class Noise {
   public:
-    // Noise of the token at index `pos` of the text.
+    // Selects the noise at index `pos` of the text.
     Noise(uint32_t seed, Pos pos);
 
     // The noise g of `token`, between -3.8 and 45.1.
     double gumbel(Token token) const;
 
-    // An upper bound of gumbel(token), which is much cheaper to compute. It exceeds noises from 1 to 10 by less than
-    // 0.7.
+    // An upper bound of gumbel(token), which is much cheaper to compute than gumbel(). For noises from 1 to 10 the
+    // bound is less than 0.7 too high.
     double bound(Token token) const;
 
-    // A number in [0, 1) for other decisions at this position. It is independent of all gumbel() values.
+    // A number in [0, 1) for random decisions other than the choice of a token. It is independent of all gumbel()
+    // values.
     double uniform() const;
 
     // Returns noise that is independent of this one, for a second draw at the same position.
     Noise second() const;
 
     // Returns the token i in 0..n with the largest logits[i] * scale + gumbel(i), in one pass over the logits and one
-    // hash per four tokens. Never chooses NaN or -inf; returns 0 if all logits are NaN or -inf. way: see row_loops.h.
+    // hash per four tokens. Never chooses a token whose logit is NaN or -inf; returns 0 if there is no other token.
+    // way: see row_loops.h.
     Token choose(const float * logits, int n, double scale, int way = -1) const;
 
   private:
@@ -53,15 +55,15 @@ class Noise {
 // error is below 2e-16 relative (1e-16 absolute near 1).
 double portable_log(double x);
 
-// Finds the largest score with Gumbel noise added. Tokens are added one by one, in any order. For most tokens the bound
-// alone shows that they cannot win.
+// Finds the token with the largest sum of score and Gumbel noise. Tokens are added one by one, in any order. For most
+// tokens bound() alone shows that they cannot win.
 class NoisyBest {
   public:
     explicit NoisyBest(const Noise & noise) : noise_(noise) {}
 
     void add(Token token, double score);
 
-    Token token() const { return token_; }  // -1 until a score above -inf was added
+    Token token() const { return token_; }  // the best token so far; -1 until a score above -inf was added
     double score() const { return score_; }
 
   private:

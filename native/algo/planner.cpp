@@ -10,18 +10,18 @@ namespace eaglecpp {
 // --- one round ------------------------------------------------------------------------------------------------------
 
 namespace {
-// Numbers of rounds from one measurement of a target-only step to the next. The first gaps are short; later a
-// measurement's price limits their number. The price is the lost gain of drafting. So measurements are cheapest where
+// Numbers of rounds from one measurement of a target-only step to the next. The first gaps are fixed and short. Later
+// gaps depend on the price of a measurement, which is the lost gain of drafting. So measurements are cheapest where
 // drafting gains little, and there the time of a target-only step must be accurate.
 constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
-constexpr double refresh_share = 0.004;  // maximum share of the time spent on these measurements
+constexpr double refresh_share = 0.004;  // maximum share of the time that these measurements may take
 constexpr int refresh_least = 5, refresh_max = 200;
-// Maximum cost of a first use in target-only steps, and its learning rate. If a first use seemed to cost more than a
-// full ledger can pay, no size would ever be tried.
+// Maximum cost of a batch size's first use in target-only steps, and learning rate of this cost. If a first use seemed
+// to cost more than a full ledger can pay, no batch size would ever be tried.
 constexpr double first_use_max = 6.0, first_use_rate = 0.3;
 
 constexpr double best_speed_rate = 0.1;
-constexpr double sure_tokens = 2.0;  // tokens that make a draft from the text a copy, to which the drafter adds little
+constexpr double sure_tokens = 2.0;  // a copy from the text with more expected tokens is verified without the drafter
 constexpr int n_nodes_max = 512;     // maximum number of nodes of all conversations together
 
 double clean(double ms) {
@@ -62,7 +62,7 @@ void Planner::end_text(SequencePlan & plan) {
 void Planner::begin_round(int n_roots, bool is_timed) {
     n_roots_ = std::max(n_roots, 1);
     // A device does not measure target-only rounds again: a change to one row and back costs several rounds, and rounds
-    // of any size show the machine's speed.
+    // of any batch size show the machine's speed.
     if (costs_.take_changed() && !options_.pads_rows) is_target_only_wanted_ = true;
     target_only_ms_ = std::max(costs_.target_only(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
@@ -76,7 +76,7 @@ void Planner::begin_round(int n_roots, bool is_timed) {
 
 bool Planner::is_calibration_due() const {
     if (is_target_only_wanted_ || !costs_.is_known(n_roots_)) return true;
-    if (options_.pads_rows) return false;  // measured when the engine was opened; a change of size is expensive
+    if (options_.pads_rows) return false;  // measured when the engine was opened; a change of batch size is expensive
     double cost = speed_.speed() - 1.0;
     if (is_change_dear()) cost += cost + rounds(costs_.change_ms());  // only the second step is a valid measurement
     int gap = (int)std::clamp(cost / refresh_share, (double)refresh_least, (double)refresh_max);
@@ -119,9 +119,10 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     }
 }
 
-// The text's proposals only cost rows to verify. If they pay, they are verified together with the drafter's nodes. A
-// likely copy is verified alone, because the drafter's nodes would add less than they cost. The drafter drafts only if
-// the ledger covers its cheapest draft: drafting without the budget to verify is pure loss.
+// Decides for the automatic strategy. Proposals copied from the text only cost rows to verify. If they gain more than
+// they cost, they are verified together with the drafter's nodes. A likely copy is verified alone, because the
+// drafter's nodes would add less than they cost. The drafter runs only if the ledger covers its cheapest draft: a draft
+// without the budget to verify it is pure loss.
 void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
     PlanRound & round = plan.round;
     round.text_gain = 0.0;
@@ -164,12 +165,12 @@ void Planner::start(SequencePlan & plan, Reason reason, int k) {
     round.decision.n_forced = std::min(round.text_draft.n_forced, round.pool.n_text());
 }
 
-// plan: the conversation of the batch if only one is known so far; null = all conversations are known.
+// Opens the cost model for a batch. plan: the only conversation known so far; null = all conversations are known.
 void Planner::open_cost_model(int n_rows, const SequencePlan * plan) {
     const int n_max = std::clamp(costs_.n_rows_max() - n_rows, 1, n_nodes_max);
     const double first_use = std::max(0.0, first_use_ - ledger_.first_uses());
     cost_model_.open(costs_, n_rows, n_max, target_only_ms_, n_roots_, n_times_, first_use);
-    // The cost of a change is shared by two rounds in a row.
+    // Two rounds in a row share the cost of a change of batch size.
     if (!options_.pads_rows && is_change_dear())
         cost_model_.add_change(n_rows_last_, n_roots_ * rounds(costs_.change_ms()) / 2.0);
     if (is_exact_) cost_model_.keep_exact(exact_rows_, costs_);
@@ -184,8 +185,8 @@ void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
 
 // --- drafts from the text -------------------------------------------------------------------------------------------
 
-// Sets the text's draft to the part of the chain that can become tokens and that the strategy allows. It ends at an end
-// token.
+// Sets the draft copied from the text to the part that can become tokens and that the strategy allows. The draft ends
+// at an end token.
 void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
     plan.round.text_draft = {};
     plan.round.text_a.clear();
@@ -201,7 +202,7 @@ void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
     predict_text(plan.text.kind, plan.text.chain, plan.round.text_draft, plan.round.text_a);
 }
 
-// Returns the expected gain, minus cost, of verifying only the text's proposals; 0 = verifying them does not pay.
+// Returns the expected gain minus the cost of verifying only the copy from the text; 0 = the cost is higher.
 double Planner::text_gain(const SequencePlan & plan) {
     const TextDraft & draft = plan.round.text_draft;
     if (draft.empty() || !costs_.knows_target_only()) return 0.0;
@@ -216,11 +217,11 @@ double Planner::text_gain(const SequencePlan & plan) {
 
 // --- grow -----------------------------------------------------------------------------------------------------------
 
-// Number of draft steps to look ahead, so that an expensive step before a cheap one does not end drafting.
+// Number of draft steps to look ahead. An expensive step that comes before a cheap step then does not end drafting.
 static constexpr int n_ahead = 2;
 
-// Adds the proposals to the pools and decides whether another draft step pays. Each conversation is charged for its
-// rows.
+// Adds the proposals to the pools and decides whether another draft step gains more than it costs. Each conversation is
+// charged for its own rows.
 void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
     if (proposals.empty()) return;
     const bool is_first = proposals[0].plan->round.decision.steps.empty();
@@ -271,7 +272,7 @@ void Planner::add_forced(SequencePlan & plan, int32_t node, const ForcedRun & ru
     }
 }
 
-// Chooses the next draft step of all these conversations, which is one call of the drafter.
+// Chooses the frontiers of the next draft step, which is one call of the drafter for all these conversations.
 void Planner::set_frontiers(const std::vector<SequencePlan *> & plans) {
     candidates_.clear();
     int n_wide = 0;
@@ -298,7 +299,7 @@ void Planner::set_frontiers(const std::vector<SequencePlan *> & plans) {
     for (int i = 0; i < best_n; ++i) candidates_[i].plan->round.frontier.push_back(candidates_[i].node);
 }
 
-// Adds the n_max best nodes of the last step that may have children to candidates_.
+// Appends the n_max best nodes of the last step that may have children to candidates_.
 void Planner::find_candidates(SequencePlan & plan, int n_max) {
     const DraftPool & pool = plan.round.pool;
     nodes_.clear();
@@ -324,8 +325,8 @@ void Planner::collect_gains() {
     std::sort(candidate_gains_.begin(), candidate_gains_.end(), std::greater<float>());
 }
 
-// Returns the best expected gain of one to n_ahead more draft steps, minus their cost. The first step extends the first
-// n candidates, with children of average probability.
+// Returns the best expected gain of one to n_ahead more draft steps, minus their cost. The first of these steps extends
+// the first n candidates with children of average probability.
 double Planner::foresee(int n, int n_wide) {
     front_.assign(candidates_.begin(), candidates_.begin() + n);
     merged_ = candidate_gains_;
@@ -409,7 +410,7 @@ void append_depth_first(const DraftTree & pool, const std::vector<int32_t> & nod
 }
 }  // namespace
 
-// Sets the plan's tree to the first n of `nodes`.
+// Makes a tree of the first n of `nodes` and sets it as the plan's tree.
 void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n) {
     PlanRound & round = plan.round;
     Decision & d = round.decision;
@@ -431,7 +432,7 @@ void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int 
 // --- expected results of average drafts ------------------------------------------------------------------------------
 
 namespace {
-// Automatic exactness requires that exact batches reach this share of the best speed over all batch sizes.
+// With Exactness::automatic, exact batches must reach this share of the best speed over all batch sizes.
 constexpr double cheap = 0.95;
 constexpr int n_depths_foreseen = 8;
 
@@ -453,8 +454,8 @@ std::vector<float> foreseen_pool(const MeanChances & chances, int depth, int k, 
 }
 }  // namespace
 
-// Returns for each n the expected tokens per target-only round of the best draft of n nodes, which have average
-// probabilities. Call it only once prices are known.
+// Returns for each n the expected tokens per target-only round of the best draft of n nodes with average probabilities.
+// Call it only once prices are known.
 std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
     const int n_max = std::min(plan.round.limits.n_nodes, std::max(1, costs_.n_rows_max() - n_roots_));
     const bool is_tree = plan.round.limits.n_leaves > 1;
@@ -477,10 +478,10 @@ std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
     return best;
 }
 
-// Decides automatic exactness. A fixed strategy is only cut if the request demands exactness. For the automatic
-// strategy the planner decides once, as soon as prices are known, so that all answers of an engine are computed alike.
-// Prices are known once an engine is open. Before that, exactness does not count as cheap. Devices draft chains unless
-// trees gain clearly.
+// Decides whether exact batches are cheap, for Exactness::automatic. A fixed strategy is only limited if the request
+// demands exactness. For the automatic strategy the planner decides once, as soon as prices are known, so that all
+// answers of an engine are computed alike. Prices are known once an engine is open. Until then, exactness does not
+// count as cheap. Devices draft chains unless trees gain clearly more.
 bool Planner::is_exact_cheap(const SequencePlan & plan) {
     if (exact_rows_.allows_all(n_roots_ + plan.round.limits.n_nodes)) return true;
     if (!plan.is_auto() || !costs_.knows_target_only()) return false;
@@ -498,8 +499,8 @@ bool Planner::is_exact_cheap(const SequencePlan & plan) {
 // --- batch size -----------------------------------------------------------------------------------------------------
 
 // A device reuses a graph while the number of rows stays the same. It builds one graph per tree, because llama.cpp also
-// compares the rows' sequences. So a generation keeps one size of chains from a short list. It chooses the size at its
-// start and rarely changes it.
+// compares the rows' sequences. So a generation keeps one size of chains from this list. The size is chosen at the
+// start of the generation and rarely changes.
 static constexpr int sizes[] = {1, 2, 3, 4, 5, 6, 8, 12, 16};
 static constexpr int n_rounds_kept = 32, n_rounds_paid = 64;  // n_rounds_paid: rounds whose gain must pay for a change
 
@@ -519,8 +520,8 @@ void Planner::choose_size(SequencePlan & plan) {
     }
 }
 
-// Possible loss from changes of size if a draft gains nothing. On a device the loss includes the change back to one
-// row. Half the ledger is reserved for this change until drafts have measurably gained. After a prompt, the first
+// Possible loss from changes of batch size if a draft gains nothing. On a device the loss includes the change back to
+// one row. Half the ledger is reserved for this change until drafts have measurably gained. After a prompt, the first
 // change is free.
 double Planner::change_risk(const SequencePlan & plan) const {
     if (!is_change_dear()) return 0.0;
@@ -532,7 +533,7 @@ double Planner::change_risk(const SequencePlan & plan) const {
     return there + std::min(change, cap / 2.0);
 }
 
-// Pads the batches of drafts, and the batches of rounds between them that happen to draft nothing.
+// Pads batches with drafts, and batches without a draft in rounds between drafting rounds.
 void Planner::pad(SequencePlan & plan) {
     const Reason reason = plan.decision().reason;
     const bool is_short = reason == Reason::room || reason == Reason::no_match || reason == Reason::all_rejected;
@@ -548,9 +549,9 @@ void Planner::pad(SequencePlan & plan) {
 
 // --- learn ----------------------------------------------------------------------------------------------------------
 
-// Every node that the target reached has a known next token, so all of its proposed children get a label. This includes
-// unverified children and the children of the last accepted node. After a draft that was not verified, the walk
-// continues through the following target-only rounds. Unreached nodes give no labels.
+// Learns from every node that the target reached: the node's next token is known, so all of its proposed children get a
+// label. This includes unverified children and the children of the last accepted node. If the draft was not verified,
+// the search for reached nodes continues through the following target-only rounds. Unreached nodes get no labels.
 void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
     plan.round.n_committed = (int)tokens.size();
     learn_text(plan.text.kind, plan.text.chain, plan.round.text_draft, tokens);
@@ -582,8 +583,8 @@ void Planner::end_round(double verify_ms, double round_ms) {
     settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
     learn_decode(n_alike_, n_rows_, verify_ms);
     costs_.learn_host(!is_target_only, round_ms - verify_ms - round_draft_ms_);
-    // A fixed strategy in the batch prevents target-only rounds, so the other conversations do not wait for such a
-    // round.
+    // If the batch has a conversation with a fixed strategy, no target-only round will happen, so the other
+    // conversations do not wait for one.
     const bool is_drafted = n_rows_ > n_roots_;
     if (is_drafted && !is_calibrating_) {
         ++n_since_target_only_;
@@ -606,11 +607,11 @@ void Planner::set_n_threads(int n_threads) {
     n_threads_ = n_threads;
 }
 
-// Updates the ledger and the recent speeds. A target-only round costs exactly 1, whatever its measured time. So does
-// the target-only part of a round that verified nothing. Time beyond the stall limit is not charged if the round's
-// price is known. Rows that the drafter catches up on are not charged while the ledger saves for drafting. With a
-// drafter that is large relative to the target, these rows would use up the whole balance, and drafting would never
-// start again.
+// Updates the ledger and the recent speeds. A target-only round costs exactly 1, whatever its measured time. The
+// target-only part of a round that verified no draft also costs exactly 1. Time beyond the stall limit is not charged
+// if the round's price is known. Committing pending rows to the drafter is not charged while the ledger saves for
+// drafting. With a drafter that is large relative to the target, these commits would use up the whole balance, and
+// drafting would never start again.
 void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     double expected_ms = costs_.host(), n_tokens = 0.0;
     const bool is_verifying = n_rows_ > n_roots_;
@@ -624,7 +625,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     charged_ = 0.0;
     if (!costs_.is_known(n_roots_)) return;
     double cost = 1.0, first_use = 0.0, change = 0.0;
-    // Adds the cost of a change of size, unless a target-only round would have changed the size as well.
+    // Adds the cost of a change of batch size, unless a target-only round would have changed the size as well.
     if (is_slow() && costs_.is_known(n_rows_)) {
         const double over_ms = std::max(0.0, verify_ms - costs_.verify(n_rows_));
         if (!is_size_free_) change = rounds(std::min(over_ms, costs_.change_ms()));
@@ -637,8 +638,8 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         cost = rounds(std::max(round_ms, verify_ms + draft_ms));
         const bool is_first = !costs_.is_tried(n_rows_) || !costs_.is_known(n_rows_);
         if (is_first) first_use = std::clamp(cost - cost_max, 0.0, first_use_max);
-        // The maximum is a stall, which says nothing about other sizes. Charging all of it would end drafting for
-        // thousands of tokens.
+        // An excess of first_use_max is a stall, which says nothing about other batch sizes. Charging all of a stall
+        // would end drafting for thousands of tokens.
         if (is_first && first_use < first_use_max)
             first_use_ += (first_use_ > 0.0 ? first_use_rate : 1.0) * (first_use - first_use_);
         cost = std::min(cost, cost_max + first_use);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Decides in each round whether to draft, how deep and wide the draft is, and which of its nodes to verify. The aim is
-// the most tokens per unit of time. Drafting never costs more than the ledger allows. There is one Planner per engine
-// and one SequencePlan per conversation. docs/research/planner.md has the reasoning and the measurements.
+// Decides in each round whether to draft, how deep and wide the draft is, and which nodes of the draft to verify. The
+// aim is the most tokens per unit of time. Drafting never costs more than the ledger allows. There is one Planner per
+// engine and one SequencePlan per conversation. docs/research/planner.md has the reasoning and the measurements.
 //
 // The calls of one round, for the conversations that share a batch:
 //
@@ -13,8 +13,8 @@
 //     for each plan: planner.learn(plan, tokens emitted);
 //     planner.end_round(verify_ms, round_ms);
 //
-// There is no clock and no randomness: the same calls give the same plans. Vectors grow to their largest size and keep
-// it. After a round that failed halfway, begin the next one as usual.
+// The planner uses no clock and no randomness: the same calls give the same plans. Vectors grow to their largest size
+// and keep it. After a round that failed halfway, begin the next round as usual.
 #pragma once
 
 #include <algorithm>
@@ -33,23 +33,24 @@ namespace eaglecpp {
 
 // --- one conversation -----------------------------------------------------------------------------------------------
 
-// Restriction to batches whose rows have the bits that they have in a batch of one row. automatic: restrict the batches
-// if that costs little.
+// Exactness of the batches: in an exact batch every row has the same bits as in a batch of one row. on: run only exact
+// batches. automatic: run only exact batches if this costs little speed.
 enum class Exactness { off, automatic, on };
 
 // Upper limits of a round.
 struct PlanLimits {
     int n_nodes = 64;         // draft nodes per verification
     int n_leaves = 1;         // leaves per verification; 1 = chains only
-    int n_leaves_exact = 1;   // leaves per verification if rows must have the bits that they have in a batch of one row
-    int n_draft_rows = 128;   // drafter rows in addition to the committed ones
+    int n_leaves_exact = 1;   // maximum leaves per verification if batches must be exact
+    int n_draft_rows = 128;   // drafter rows per round, in addition to the committed rows
     int n_step_rows = 128;    // rows that the drafter can run at once
     int depth_max = INT_MAX;  // draft steps that the drafter supports
-    int n_block_rows = 0;     // extra rows that the drafter computes in a commit and then drops
-    bool replays = false;     // after a rejected draft the accepted rows must be run again
+    int n_block_rows = 0;     // extra rows that a block drafter computes in a commit and then drops
+    bool replays = false;     // after a rejected draft the target must run the accepted rows again
 };
 
-// Recent speed, from decaying sums of tokens and of target-only rounds; never below target-only decoding.
+// Recent speed: a decaying sum of tokens divided by a decaying sum of target-only rounds; never below target-only
+// speed.
 class RecentSpeed {
   public:
     void add(double n_tokens, double n_rounds) {
@@ -64,11 +65,10 @@ class RecentSpeed {
     double n_tokens_ = 0.0, n_rounds_ = 0.0;
 };
 
-// Restriction of one request to exact batches. If the request leaves the choice to the planner, its first round
-// decides.
+// Exactness of one request's batches. With Exactness::automatic, the planner decides in the request's first round.
 struct ExactRule {
     bool is_exact = false, is_settled = true;
-    // Number of nodes that a fixed strategy is cut to because larger batches are not exact; -1 = not cut.
+    // Maximum number of nodes of a fixed strategy because larger batches are not exact; -1 = no such limit.
     int cut = -1;
 };
 
@@ -79,14 +79,15 @@ struct LearnedText {
     ChainTerms chain;
     MeanChances chances;
     RecentSpeed recent;
-    double best_speed = 0.0;  // predicted speed, mean over recent drafting rounds; 0 = unknown
+    double best_speed = 0.0;  // predicted speed, averaged over recent drafting rounds; 0 = unknown
 };
 
-// Measured and expected time of the drafter in a round.
+// The drafter's measured time and its expected time in one round.
 struct DraftTime {
     double ms = 0.0, expected_ms = 0.0;
 
-    // Multiple of the expected time. Time beyond it counts as a stall of the machine, not as a cost of drafting.
+    // Largest multiple of the expected time that is charged. The excess counts as a stall of the machine, not as a cost
+    // of drafting.
     static constexpr double stall = 1.5;
     double fair_ms() const { return std::min(ms, stall * expected_ms); }
 };
@@ -97,8 +98,8 @@ struct PlanRound {
     PlanLimits limits;
     int n_left = 0;             // tokens that may still be generated
     int n_pending = 0;          // rows that the drafter must commit before it drafts
-    TextDraft text_draft;       // proposal from the text after the root
-    std::vector<float> text_a;  // per token of text_draft: probability that it is accepted, given the tokens before it
+    TextDraft text_draft;       // tokens copied from the text, proposed to follow the root
+    std::vector<float> text_a;  // per token of text_draft: probability of acceptance, given the tokens before it
     double text_gain = 0.0;     // expected gain of verifying text_draft alone, in target-only rounds
 
     DraftPool pool;
@@ -110,29 +111,29 @@ struct PlanRound {
     int cursor = -1;      // pool node the target has reached; -1 = it left the pool
     int n_committed = 0;  // tokens emitted in this round
 
-    // Draft rows available for the next step.
+    // Number of rows that the drafter may still run in the next draft step.
     int n_rows_left() const { return std::min(limits.n_draft_rows - n_draft_rows, limits.n_step_rows); }
 
     // Resets the state to a target-only round.
     void begin(Token root, const PlanLimits & limits_now, int n_left_now, int n_pending_now);
 
-    // Rows of the drafter's first call in this round.
+    // Number of rows of the drafter's first call in this round.
     int n_commit_rows() const { return n_pending + limits.n_block_rows; }
 
     bool is_drafting() const { return decision.mode != Decision::Mode::target_only; }
     bool is_verifying() const { return !decision.nodes.empty(); }
-    // Returns true if only the text's proposals are drafted.
+    // Returns true if the draft of this round is only copied from the text.
     bool is_text_only() const { return is_drafting() && decision.steps.empty() && frontier.empty(); }
 };
 
-// Batch size that a generation keeps for several rounds on a device.
+// Batch size that a generation on a device keeps for several rounds.
 struct BatchSize {
-    int n_rows = 0;    // 0 = each round chooses
-    int n_rounds = 0;  // rounds until the next choice
+    int n_rows = 0;    // 0 = each round chooses its own size
+    int n_rounds = 0;  // rounds until the size is chosen again
 };
 
 // The planner's state for one conversation: strategy, statistics of the text, and the current round. The conversation
-// owns it and Planner fills it. The engine reads frontier, tree and decision.
+// owns this object and Planner fills it. The engine reads frontier, tree and decision.
 class SequencePlan {
   public:
     // Sets the strategy from the next round on.
@@ -141,17 +142,17 @@ class SequencePlan {
     bool is_auto() const { return strategy_.kind == Strategy::Kind::automatic; }
 
     // --- the current round ------------------------------------------------------------------------------------------
-    // Nodes whose children the drafter should propose next; at first the root (0). If there are none, drafting is
-    // finished.
+    // Pool nodes whose children the drafter should propose next; in the first step only the root (0). An empty frontier
+    // means that drafting is finished.
     const std::vector<int32_t> & frontier() const { return round.frontier; }
 
     // Maximum number of draft steps in this round.
     int depth_max() const { return round.depth_max; }
 
-    // Number of candidates to propose per node.
+    // Number of candidates that the drafter should propose per node.
     int k() const { return round.decision.k; }
 
-    // All proposals of this round.
+    // The pool: all nodes proposed in this round.
     const DraftTree & pool() const { return round.pool.tree(); }
 
     // The tree to verify; in a target-only round only the root.
@@ -159,14 +160,14 @@ class SequencePlan {
 
     const Decision & decision() const { return round.decision; }
 
-    // Probability that a node of pool() is accepted.
+    // Probability that the target accepts a node of pool().
     float chance(int32_t node) const { return round.pool.p()[node]; }
 
-    // Returns true if only the text itself proposed this node of tree().
+    // Returns true if this node of tree() was copied from the text and the drafter did not propose it.
     bool is_from_text(int node) const { return node > 0 && round.pool.is_from_text(round.decision.nodes[node - 1]); }
 
     // Returns the node of pool() that corresponds to a node of tree(). For the root of a target-only round, returns the
-    // pool node of an earlier draft that the target has reached, or -1.
+    // node of an earlier round's pool that the target has reached, or -1 if the target left that pool.
     int pool_node(int node) const { return node > 0 ? round.decision.nodes[node - 1] : round.cursor; }
 
     // --- reports ---------------------------------------------------------------------------------------------------
@@ -192,18 +193,18 @@ struct PlannerOptions {
     int width = 8;   // rows of a draft step per conversation
     int depth = 10;  // draft steps
 
-    bool pads_rows = false;  // pads batches, for devices that reuse a graph while the number of rows stays the same
+    bool pads_rows = false;  // pads batches to one size, for devices that reuse a graph per number of rows
 
-    std::vector<Token> end_tokens;  // tokens that end a generation, so nothing is drafted after them
+    std::vector<Token> end_tokens;  // tokens that end a generation, so no token is drafted after them
 };
 
 struct RoundRequest {
     Token root = 0;     // the last committed token
     int n_left = 0;     // tokens that may still be generated, 1 or more
-    int n_pending = 0;  // rows that the drafter must commit before it drafts; 0 = no drafter
+    int n_pending = 0;  // rows that the drafter must commit before it drafts; 0 = there is no drafter
     PlanLimits limits;
-    const TextDraft * text = nullptr;  // proposal from the text itself; null = the text is not used
-    int n_replay = 0;                  // rows that the target must run again first; nothing is drafted unless this is 0
+    const TextDraft * text = nullptr;  // draft copied from the text; null = do not draft from the text
+    int n_replay = 0;                  // rows that the target must run again first; drafting requires 0
 };
 
 // The drafter's proposals for one conversation. children[i]: candidates of plan->frontier()[i], best first.
@@ -215,44 +216,47 @@ struct Proposal {
 class Planner {
   public:
     explicit Planner(const PlannerOptions & options = {}) : options_(options), ledger_(options.ledger) {
-        // Time of a change of batch size on a device, for a model of 8B parameters: the host builds a graph (0.4 to 1.5
-        // ms), CUDA runs it once without capturing and captures it the next time (3 to 5 ms on an H200).
+        // Assumed time of a change of batch size on a device, for a model of 8B parameters: the host builds a graph
+        // (0.4 to 1.5 ms), CUDA runs the graph once without capturing it and captures it in the next round (3 to 5 ms
+        // on an H200).
         if (!options.pads_rows) return;
         costs_.assume_change(3.0);
-        // The balance must cover the first draft and the change back to one row.
+        // The first balance must cover the first draft and the change of batch size back to one row.
         options_.ledger.start = 0.75 * options_.ledger.cap;
         ledger_ = Ledger(options_.ledger);
     }
 
-    // Starts a generation. A new conversation keeps only a small part of the statistics of the last text.
+    // Starts a generation. If its conversation is new, keeps only a small part of the last text's statistics.
     void begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation,
                        Exactness exactness = Exactness::automatic);
 
-    // Sets the numbers of rows at which a batch gives every row the bits that it has in a batch of one row.
+    // Sets the exact batch sizes: numbers of rows at which every row of a batch has the same bits as in a batch of one
+    // row.
     void set_exact_rows(const RowCounts & counts) { exact_rows_ = counts; }
 
-    // Ends a conversation and keeps part of its statistics. begin_request() also calls this before it starts a new
-    // conversation.
+    // Ends a conversation's text and keeps part of its statistics. begin_request() calls this function before it starts
+    // a new conversation.
     void end_text(SequencePlan & plan);
 
-    // Starts a round of n_roots conversations. is_timed: the round will end with end_round(), not with
+    // Starts a round of n_roots conversations. is_timed: the round will end with end_round() instead of
     // end_untimed_round().
     void begin_round(int n_roots, bool is_timed = true);
 
-    // Chooses between a target-only round and a draft; plan.decision().mode holds the choice. For a draft,
+    // Chooses between a target-only round and a draft, and stores the choice in plan.decision().mode. For a draft,
     // plan.frontier() then contains the root.
     void decide(SequencePlan & plan, const RoundRequest & request);
 
-    // Adds the tokens that a grammar forces after `node` of the pool.
+    // Adds the tokens that a grammar forces after `node` to the pool.
     void add_forced(SequencePlan & plan, int32_t node, const ForcedRun & run);
 
-    // Adds the proposals of one drafter call for these conversations. Either all or none of the conversations are at
-    // their first draft step. `ms` is the time of the call; at the first step it includes committing the pending rows.
-    // Sets the next frontiers. The frontier of a conversation is empty if another step does not pay.
+    // Adds the proposals of one drafter call to the pools of these conversations. Either all of these conversations are
+    // at their first draft step, or none is. `ms` is the time of the call; at the first step it includes committing the
+    // pending rows. Sets the next frontiers. If another draft step costs a conversation more than it gains, that
+    // conversation's frontier is empty.
     void grow(const std::vector<Proposal> & proposals, double ms);
 
-    // Reports that the drafter committed n_rows rows without drafting, to keep the number of pending rows low. The
-    // round pays for the `ms` milliseconds of this call.
+    // Reports that the drafter committed n_rows rows without drafting, which keeps the number of pending rows low. The
+    // call took `ms` milliseconds, which are charged to the round.
     void catch_up(SequencePlan & plan, int n_rows, double ms);
 
     // Chooses the trees to verify for all conversations of the batch, including conversations in a target-only round.
@@ -261,30 +265,30 @@ class Planner {
     // Number of rows to pad the batch with, in addition to the trees' nodes.
     int n_padding() const { return n_padding_; }
 
-    // Learns from the tokens that the conversation got in this round.
+    // Learns from the tokens that the target emitted for this conversation in this round.
     void learn(SequencePlan & plan, const Tokens & tokens);
 
     // Ends a round. verify_ms is the time of the batch's verification. round_ms is the time of the whole round,
     // including drafting and work on the host, excluding prefills. Both are in milliseconds.
     void end_round(double verify_ms, double round_ms);
 
-    // Learns from a batch of n_rows rows, in a round or outside: it is the n_alike-th consecutive batch of this size,
-    // counted from 1.
+    // Learns from a batch of n_rows rows, inside or outside of a round. The batch is the n_alike-th consecutive batch
+    // of this size, counted from 1.
     void learn_decode(int n_alike, int n_rows, double ms) {
         tells_of_change(n_rows) && (options_.pads_rows || costs_.is_tried(n_rows))
             ? costs_.learn_alike(n_slow(), n_alike, n_rows, ms)
             : costs_.learn_verify(n_rows, std::max(ms / 2.0, ms - extra_ms(n_alike, n_rows)));
     }
 
-    // Ends a round whose times are not representative, because it ran with an unusual number of threads or its threads
-    // were not scheduled. Learns nothing from the round and does not charge the ledger.
+    // Ends a round whose times are not representative, because the round used an unusual number of threads or the
+    // system did not schedule its threads. Learns nothing from the round and does not charge the ledger.
     void end_untimed_round();
 
     // Sets the number of threads of the next rounds. The speed of the machine depends on it.
     void set_n_threads(int n_threads);
 
-    // Cost of the last round in target-only rounds, without stalls of the machine: exactly 1 for a target-only round, 0
-    // if the time of a target-only round was not known yet.
+    // Cost of the last round in target-only rounds, without stalls of the machine. The cost is exactly 1 for a
+    // target-only round, and 0 if the time of a target-only round was not known yet.
     double charged() const { return charged_; }
 
     const PlannerOptions & options() const { return options_; }
@@ -311,12 +315,12 @@ class Planner {
     double rounds(double ms) const { return ms / target_only_ms_; }
     bool is_calibration_due() const;
 
-    // Budget that this round has left after `more_ms` more milliseconds, in target-only steps summed over the
-    // conversations that wait for the batch.
+    // Part of the balance that this round has left after `more_ms` more milliseconds, in target-only steps summed over
+    // the conversations that wait for the batch.
     double budget(double more_ms = 0.0) const {
         return n_roots_ * (ledger_.balance() - rounds(round_draft_ms_ + more_ms + costs_.host()));
     }
-    // Loss of all waiting conversations together if the batch takes `ms` milliseconds longer, in target-only steps.
+    // Cost in target-only steps, summed over all waiting conversations, if the batch takes `ms` milliseconds longer.
     double loss(double ms) const { return n_roots_ * rounds(ms); }
     float expected_gain(const SequencePlan & plan, double p) const { return (float)(p / plan.text.recent.speed()); }
 
@@ -341,18 +345,18 @@ class Planner {
     void choose_auto();
     void take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n);
 
-    // Returns the best expected tokens per target-only step of average drafts, by their number of nodes.
+    // Returns the best expected tokens per target-only step of an average draft; the index is the number of nodes.
     std::vector<double> foreseen_speeds(const SequencePlan & plan) const;
     bool is_exact_cheap(const SequencePlan & plan);
 
-    // Number of batches that take longer after the batch size changed.
+    // Number of consecutive batches that take longer after the batch size changed.
     int n_slow() const { return options_.pads_rows ? CostTable::n_slow : 1; }
     bool is_change_dear() const { return rounds(costs_.change_ms()) > change_least; }
-    // Returns true if a batch of this size shows the cost of a change of size. On a CPU only target-only batches do,
-    // because the first use of a draft's size looks too much like a change.
+    // Returns true if the time of a batch of this size shows the cost of a change of size. On a CPU only target-only
+    // batches show this cost, because the first use of a draft's size looks too much like a change.
     bool tells_of_change(int n_rows) const { return options_.pads_rows || n_rows == n_roots_; }
-    // Time of a change of batch size that the cost of a draft does not include. On a CPU nearly every draft has a
-    // different size, so an expensive change is not part of a draft's cost.
+    // Time of a change of batch size that is not part of a draft's cost. On a CPU nearly every draft has a different
+    // size, so the cost of an expensive change is not charged to the draft.
     double extra_ms(int n_alike, int n_rows) const {
         return n_alike == 1 && !tells_of_change(n_rows) && is_change_dear() ? costs_.change_ms() : 0.0;
     }
@@ -377,7 +381,7 @@ class Planner {
     AcceptanceModel acceptance_;
     Ledger ledger_;
     RowCounts exact_rows_;
-    std::optional<bool> is_exact_cheap_;  // for Exactness::automatic; empty =  undecided
+    std::optional<bool> is_exact_cheap_;  // decision for Exactness::automatic; empty = not decided yet
     RecentSpeed speed_;                   // speed of recent batches
     int n_target_only_ = 0;               // number of measured target-only rounds
     int n_since_target_only_ = 0;         // rounds since the last target-only round
@@ -395,11 +399,11 @@ class Planner {
     CostModel cost_model_;
     int n_rows_ = 1;  // rows of the batch, including the padding
     int n_padding_ = 0;
-    int n_rows_last_ = 0;        // rows of the previous round's batch; 0 = a prompt was run in between
-    int n_alike_ = 0;            // consecutive rounds with this number of rows
-    bool is_size_free_ = false;  // true if the first of these rounds followed a prompt
+    int n_rows_last_ = 0;        // rows of the previous round's batch; 0 = a prompt ran in between
+    int n_alike_ = 0;            // number of consecutive rounds with n_rows_ rows
+    bool is_size_free_ = false;  // true if the first of the n_alike_ rounds followed a prompt
     double verify_ms_expected_ = 0.0;
-    double first_use_ = 0.0;  // excess time of recent first uses of batch sizes, in target-only steps
+    double first_use_ = 0.0;  // average excess time of recent first uses of batch sizes, in target-only steps
     double charged_ = 0.0;
 
     // Members instead of local variables, to save allocations.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// This file is compiled without contraction of a*b+c (native/CMakeLists.txt), because not all processors that run it
-// have the fused operation.
+// This file is compiled without contraction of a*b+c (native/CMakeLists.txt), because not every processor that runs it
+// has a fused multiply-add.
 #include "algo/row_loops.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ EAGLECPP_INLINE void tops_of_blocks(const float * x, int n_blocks, float * tops)
 
 // Returns exp(x) for x <= 0, inlined: 2^i * 2^f with a polynomial for 2^f on [-0.5, 0.5].
 EAGLECPP_INLINE float exp_negative(float x) {
-    const float t = std::max(-126.0f, x * 1.44269504f);  // this order of arguments maps NaN to -126
+    const float t = std::max(-126.0f, x * 1.44269504f);  // std::max with its arguments in this order maps NaN to -126
     const float r = t + 12582912.0f;                     // rounds to an integer: 1.5 * 2^23
     const float f = t - (r - 12582912.0f);
     const float p =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Loops over a row of logits or many states, compiled for several instruction sets. With the four lanes of baseline
-// x86-64, these loops would take as long as a small draft head. All versions give the same bits.
+// Loops over a row of logits or over many hash states, compiled for several instruction sets. With the four lanes of
+// baseline x86-64, these loops would take as long as a small draft head. All versions give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ constexpr int n_row_block = 128;
 // of them for tests, from 0 (portable) to n_row_ways() - 1; -1 selects the default, which is the last one.
 int n_row_ways();
 
-// Computes the largest value of each block of n_row_block; the last block may be shorter. Ignores NaN; a block of
-// only NaN gives -infinity.
+// Computes the largest value of each block of n_row_block values; the last block may be shorter. Ignores NaN. A block
+// of only NaN gives -infinity.
 void block_tops(const float * x, int n, std::vector<float> & tops, int way = -1);
 
-// Hashes the groups of four tokens in a block, starting with group `first`; see noise.h. Returns 0 if each token of the
-// block has at least one of `bits` set in its 16 bits.
+// Hashes the groups of four tokens in a block, starting with group `first`; see noise.h. Returns 0 if every token of
+// the block has at least one of `bits` set in its 16 bits of the hash.
 using ZerosInBlock = uint64_t (*)(uint64_t key, uint64_t first, uint64_t bits);
 ZerosInBlock zeros_in_block(int way = -1);
 constexpr uint64_t one_each = 0x0001000100010001ull;  // a 1 in each 16-bit part

@@ -3,8 +3,8 @@
 
 namespace eaglecpp {
 
-static constexpr int n_agreeing_max = 64;  // longer matches count as matches of this length
-static constexpr int n_places_max = 256;   // number of occurrences that are compared to find the longest match
+static constexpr int n_agreeing_max = 64;  // a longer match counts as a match of this length
+static constexpr int n_places_max = 256;   // number of earlier positions that are compared to find the longest match
 
 static uint64_t pair_of(Token first, Token second) {
     return (uint64_t)(uint32_t)first << 32 | (uint32_t)second;
@@ -50,14 +50,15 @@ void TextIndex::index(Token token) {
     at->second = here;
 }
 
-// Returns how many tokens up to and including `end` match the last tokens of the text.
+// Returns the number of tokens up to and including index `end` that match the last tokens of the text.
 int TextIndex::n_agreeing(int end, const Tokens & last) const {
     int n = 0;
     while (n < (int)last.size() && n <= end && all_[end - n] == last[last.size() - 1 - n]) ++n;
     return n;
 }
 
-// Copies tokens after the match. A copy that reaches the end of the text continues with its own tokens.
+// Copies the tokens after the match. If the copy reaches the end of the text, it continues with the tokens already
+// copied.
 TextDraft TextIndex::propose(int n, const Tokens & more) const {
     TextDraft out;
     Tokens last(all_.end() - std::min<long>((long)all_.size(), n_agreeing_max), all_.end());

@@ -23,13 +23,13 @@ struct ForcedRun {
 // A chain after the text's last token: first the forced tokens of the grammar, then the proposal from the text.
 struct TextDraft {
     Tokens tokens;
-    int n_match = 0;                    // length of the match that precedes the proposal
+    int n_match = 0;                    // number of tokens before the draft that match an earlier place of the text
     int n_forced = 0;                   // forced tokens, at the start of `tokens`
     std::vector<bool> is_certain = {};  // per forced token: no other token could spell the same text
 
     int size() const { return (int)tokens.size(); }
     bool empty() const { return tokens.empty(); }
-    // Length of the match before tokens[i]; it includes tokens of the draft.
+    // Returns the length of the match that ends before tokens[i]; the match includes earlier tokens of the draft.
     int n_match_before(int i) const { return n_match + i - n_forced; }
 };
 
@@ -46,8 +46,8 @@ class TextIndex {
 
     void clear();
 
-    // Returns up to n tokens that followed the longest earlier match of the text's suffix. Of several matches of this
-    // length, it takes the latest. `more` is appended to the text for this search.
+    // Returns up to n tokens that followed the longest earlier match of the text's suffix. If several matches have this
+    // length, the latest match counts. `more` is appended to the text for this search only.
     TextDraft propose(int n, const Tokens & more = {}) const;
 
   private:
@@ -55,11 +55,11 @@ class TextIndex {
     int n_agreeing(int end, const Tokens & last) const;
 
     int n_max_;
-    Tokens all_;   // indexed tokens: the whole text or its end
+    Tokens all_;   // indexed tokens: the whole text, or its end if the text is too long
     Tokens text_;  // the whole text
-    // Occurrences of each pair of tokens, as the index of the second token. last_ maps a pair to its last occurrence;
-    // before_ maps each occurrence to the previous one of the same pair (-1 = none). Single tokens occur too often to
-    // be useful.
+    // Positions of each pair of tokens, as the index of the second token. last_ maps a pair to its last position.
+    // before_ maps each position to the previous position of the same pair (-1 = none). Single tokens occur too often
+    // to be useful.
     std::unordered_map<uint64_t, int32_t> last_;
     std::vector<int32_t> before_;
 };

@@ -65,10 +65,10 @@ struct Candidate {
 
 // --- node order -----------------------------------------------------------------------------------------------------
 
-// The nodes of a pool in the order in which a verify batch should take them. Probabilities of acceptance multiply along
-// a path, so a child never ranks above its parent, and every prefix of the order contains the parents of its nodes.
-// Without a limit on leaves, the first n nodes are the best tree of n nodes, and the sum of their probabilities is
-// concave in n.
+// Order of a pool's nodes for verification: a batch of n nodes takes the first n. Probabilities of acceptance multiply
+// along a path, so a child never ranks above its parent, and every prefix of the order contains the parents of its
+// nodes. Without a limit on leaves, the first n nodes are the best tree of n nodes, and the sum of their probabilities
+// is concave in n.
 class NodeOrder {
   public:
     // p[i] is the probability that node i of the pool is accepted; p[0] is 1, and no node is likelier than its parent.
@@ -90,13 +90,13 @@ class NodeOrder {
 
 // --- draft pool -----------------------------------------------------------------------------------------------------
 
-// All proposals of one round, with the probabilities that the target accepts them. The text's nodes come first, then
-// the drafter's nodes, step by step. A token that both propose as a child of the same node is one node. Node indices in
-// the pool identify the text's proposals and the drafter's rows. The verified nodes form a separate tree, indexed by
-// the rows of the batch.
+// All nodes proposed in one round, with the probabilities that the target accepts them. Nodes copied from the text come
+// first, then the drafter's nodes, step by step. If text and drafter propose the same token as a child of the same
+// node, this token is one node. Node indices in the pool identify the text's proposals and the drafter's rows. The
+// verified nodes form a separate tree, whose indices are rows of the batch.
 class DraftPool {
   public:
-    // The drafter's proposals for the children of one node, best first; n = 0 if the drafter was not asked.
+    // The drafter's proposals for the children of one node, best first; n = 0 if the drafter did not run for this node.
     struct Proposals {
         const Candidate * candidates;  // per child: token, and its log-probability without noise, given its parent
         const int32_t * nodes;         // per candidate: its node in the pool
@@ -105,48 +105,49 @@ class DraftPool {
 
     void begin(Token root);
 
-    // Adds the first nodes: the chain that the text proposes. a[i] is the probability of its token i, given the token
-    // before it.
+    // Adds the nodes of the chain copied from the text, before all other nodes. a[i] is the probability of its token i,
+    // given the token before it.
     void add_text(const TextDraft & draft, const std::vector<float> & a);
 
-    // Adds a child of `parent` that a grammar forces with probability a, or updates it if already proposed. Returns its
-    // node.
+    // Adds a child of `parent` that a grammar forces with probability a. If the child already exists, sets its
+    // probability. Returns the child's node.
     int32_t add_forced(int32_t parent, Token token, float a);
 
     // Starts the drafter's next step.
     void begin_step() { step_.clear(); }
 
-    // Adds the first k of the drafter's `children` to `parent`. Their probabilities stay 0 until set_chances().
+    // Adds the first k of the drafter's `children` to `parent`. The probabilities of new nodes stay 0 until
+    // set_chances().
     Proposals add_children(int32_t parent, const std::vector<Candidate> & children, int k);
 
-    // Sets the probabilities of the drafter's children of `parent`: a[0..n) for the first n children, 0 for the others.
-    // A token that both the text and the drafter propose gets a higher probability than each of them estimates. A token
-    // that only the text proposes keeps a fifth of its probability. Only one token can follow, so the probabilities of
-    // all children are scaled to a sum of 1 or less.
+    // Sets the probabilities of the drafter's children of `parent`: a[0..n) for the first n children, 0 for all other
+    // children. A token that both the text and the drafter propose gets a higher probability than either of them
+    // estimates. A token that only the text proposes keeps a fifth of its probability. Only one token can follow, so
+    // the probabilities of all children are scaled to a sum of 1 or less.
     void set_chances(int32_t parent, const double * a, int n);
 
     const DraftTree & tree() const { return tree_; }
 
-    // p()[node] is the probability that a node is accepted. given_parent() is the same, given that its parent is
-    // accepted.
+    // p()[node] is the probability that the target accepts a node. given_parent() is this probability under the
+    // condition that the target accepts the node's parent.
     const std::vector<float> & p() const { return p_; }
     float given_parent(int32_t node) const { return nodes_[node].a; }
 
     // The text's nodes are 1 to n_text().
     int n_text() const { return n_text_; }
 
-    // Returns true if only the text proposed the node.
+    // Returns true if the node was copied from the text and the drafter did not propose it.
     bool is_from_text(int32_t node) const { return nodes_[node].is_text; }
 
     Proposals proposals(int32_t node) const;
 
-    // Number of nodes on the path to this one, inclusive, that were not the drafter's first choice.
+    // Number of nodes on the path from the root to `node`, inclusive, that were not the drafter's first choice.
     int n_deviations(int32_t node) const;
 
-    // Nodes of the drafter's last step.
+    // Nodes that the drafter proposed in its last step.
     const std::vector<int32_t> & step() const { return step_; }
 
-    // Writes the n_max highest probabilities of all nodes to `out`, in falling order.
+    // Writes the n_max highest probabilities of all nodes to `out`, highest first.
     void best_p(int n_max, std::vector<float> & out) const;
 
   private:
@@ -171,10 +172,10 @@ class DraftPool {
 
 // --- match ----------------------------------------------------------------------------------------------------------
 
-// Result of acceptance by sampling and matching. At each node the target's own sampler chooses the next token from the
-// target's distribution. If a child has that token, the walk continues there; otherwise the token is the bonus token
-// and the walk ends. The sampler is called exactly once per emitted token, in the order of target-only decoding. So the
-// same seed gives the same tokens with or without drafting, whatever was drafted.
+// Result of verification by sampling and matching. At each node the target's own sampler chooses the next token from
+// the target's distribution. If a child of the node has that token, matching continues at the child. Otherwise the
+// token is the bonus token and matching ends. The sampler is called exactly once per emitted token, in the order of
+// target-only decoding. So the same seed gives the same tokens with or without drafting, whatever was drafted.
 struct MatchResult {
     std::vector<int32_t> nodes;  // the root, then the accepted drafts
     Tokens tokens;               // emitted tokens: the accepted drafts, then the bonus token if there is one
@@ -189,8 +190,8 @@ struct Choice {
     bool stop;  // no token may follow (end of generation, token limit)
 };
 
-// `sample(node)` returns std::optional<Choice>, nullopt on failure. It is called for the root, then for each accepted
-// node.
+// Matches a draft tree with the target's choices. `sample(node)` returns std::optional<Choice>, nullopt on failure. It
+// is called for the root, then for each accepted node.
 template <typename Sample>
 MatchResult match(const DraftTree & tree, Sample && sample) {
     MatchResult out;
