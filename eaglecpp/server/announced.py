@@ -2,9 +2,9 @@
 """Announces the address of this user's `eaglecpp serve` on this machine, so that `eaglecpp run` finds the
 server.
 
-`server.json` in the user's folder has the address, and the server locks a file next to `server.json` while it
-runs. The address of a killed server is ignored, because its lock is free. So another program on that port
-receives no requests.
+`server.json` in the user's data folder contains the address. The server locks a file next to `server.json`
+while it runs. If that lock is free, the server was killed, and its address is ignored. So another program on
+the same port receives no requests.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from eaglecpp.data_dir import data_dir
 from eaglecpp.files import make_folder, read_json, replace_bytes
 from eaglecpp.store.layout import default_root
 
-_PATIENCE_S = 1.0  # seconds to wait for the lock, which `find_server` holds only briefly
+_PATIENCE_S = 1.0  # seconds to wait for the lock; `find_server` holds the lock only briefly
 
 
 @contextlib.contextmanager
 def announced(address: str) -> Iterator[None]:
-    """Announces the server's address until the `with` block ends. Only the first of several servers is
-    announced. If the folder is read-only, no server is announced.
+    """Announces the server's address until the `with` block ends. If several servers run, only the first is
+    announced. If the user's data folder is read-only, no server is announced.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, Timeout):
@@ -42,7 +42,7 @@ def find_server() -> str | None:
     try:
         record = read_json(_file())
         address = str(record["address"])
-        if record["models"] != str(default_root()):  # this process has another model store
+        if record["models"] != str(default_root()):  # the server uses another model store than this process
             return None
         _lock().acquire(timeout=0).lock.release()
     except Timeout:  # a running server holds the lock

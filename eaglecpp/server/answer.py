@@ -38,18 +38,18 @@ from eaglecpp.server.shared import note_answer
 T = TypeVar("T")
 
 _PATIENCE_S = 1.0  # seconds for which the HTTP status waits for a slot; clients time out after 30 s
-_SHORT, _SHORT_FORM = 128 << 10, 16 << 10  # maximum bytes of a short body: without a grammar, and with one
+_SHORT, _SHORT_FORM = 128 << 10, 16 << 10  # maximum bytes of a short body: without, with a grammar
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedRequest(GenerationRequest):
-    """One generation that a client requests. Its options override the model's own.
+    """One generation that a client requests. The request's options override the model's own options.
 
     n_ctx:      minimum context if the model has to be loaded
-    n_top:      number of likeliest tokens to report at each position; None = no log-probabilities
+    n_top:      number of likeliest tokens to report at each position; None = report no log-probabilities
     must_think: raise an error if the model cannot think
-    choice:     index of this answer among several answers to the same prompt; it is added to the seed
-    lora:       scales of the model's adapters by number, None = the model's own
+    choice:     index of this answer among several answers to the same prompt; the index is added to the seed
+    lora:       scales of the model's adapters by adapter number; None = the model's own scales
     may_call:   the answer may be a tool call instead of having the requested form
     strict:     JSON schemas that must be enforced completely
     """
@@ -70,10 +70,10 @@ class ServedRequest(GenerationRequest):
 class Answer:
     """A running answer. Iterate over it for chunks; after the last chunk, `completion` is the whole answer.
 
-    started, deadline: start time and deadline of the request; load_ms: time to load the model, 0 if it was in
-    memory
+    started, deadline: start time and deadline of the request; load_ms: time to load the model, 0 if the model
+        was already in memory
     n_own: maximum prompt tokens that may be reported as cached; None = no limit
-    name: the model's name in the answer; blocks: see `AnswerReader`
+    name: the model's name in the answer; blocks: thinking, content and tool calls, as in `AnswerReader`
     """
 
     model: LoadedModel
@@ -112,7 +112,9 @@ class Answer:
 
     @property
     def timings(self) -> dict[str, Any]:
-        """The counters of the answer: those of llama.cpp's server under its names, and eaglecpp's own."""
+        """The counters of the answer: llama-server's counters under the names that llama-server uses, and
+        eaglecpp's own.
+        """
         timings = self.completion.timings.as_dict()
         if self.n_own is not None and (n_more := timings["reused_n"] - self.n_own) > 0:
             timings["reused_n"], timings["prompt_n"] = self.n_own, timings["prompt_n"] + n_more
@@ -150,7 +152,7 @@ class Answer:
         """Waits for a result of the engine. Raises ApiError after the request's deadline."""
         left = None if self.deadline is None else max(0.0, self.deadline - time.perf_counter())
         try:
-            async with asyncio.timeout(left):  # wait_for of Python 3.11 may lose a cancellation
+            async with asyncio.timeout(left):  # asyncio.wait_for of Python 3.11 may lose a cancellation
                 return await awaitable
         except TimeoutError:
             self.stream.cancel()
@@ -162,7 +164,7 @@ class Answer:
             try:
                 chunk = await self._in_time(anext(chunks))
             except StopAsyncIteration:
-                if self.completion.finish_reason == "cancelled":  # cancelled by the server, so not a success
+                if self.completion.finish_reason == "cancelled":  # cancelled by the server
                     raise ApiError(
                         503,
                         "the server stopped this answer before it was complete: the client read too slowly, "
@@ -176,15 +178,17 @@ class Answer:
 
 
 def in_use(request: Request, wanted: ServedRequest) -> AbstractAsyncContextManager[LoadedModel]:
-    """Keeps the requested model in memory, loading it if necessary. GET requests, which monitors send, do not
-    count towards the limit of the queue.
+    """Loads the requested model if necessary, and keeps it in memory until the `with` block ends. GET
+    requests do not count towards the queue limit, because monitors send them.
     """
     return server_of(request).use(wanted, is_queued=request.method == "POST")
 
 
 @asynccontextmanager
 async def open_answer(request: Request, wanted: ServedRequest) -> AsyncIterator[Answer]:
-    """Starts an answer, which ends when the `with` block is left. Raises errors that reject the request."""
+    """Starts an answer. Leaving the `with` block ends the answer. Raises the error if the request is
+    rejected.
+    """
     started, request_s = time.perf_counter(), server_of(request).config.request_s
     deadline = started + request_s if request_s > 0 else None
     async with in_use(request, wanted) as model:
@@ -212,10 +216,10 @@ async def respond(
     end: Callable[[Sequence[Answer]], bytes] = lambda answers: b"",
     media_type: str = "text/event-stream",
 ) -> Response:
-    """Runs several generations, as many at a time as the model has slots. A streamed response sends
-    `parts(answer, index)` of every answer, and then `end(answers)`. Any other response is `whole(answers,
-    items)`, where `one(answer, index)` builds each item. Raises ApiError for more generations than a model's
-    queue allows.
+    """Runs several generations, at most one per slot of the model at a time. A streamed response sends
+    `parts(answer, index)` of every answer, and then `end(answers)`. A response without streaming is
+    `whole(answers, items)`, where `one(answer, index)` builds each item. Raises ApiError if there are more
+    generations than a model's queue allows.
     """
     config = server_of(request).config
     n_at_once, n_max = config.n_parallel, config.n_answers
@@ -242,7 +246,7 @@ async def respond(
     return await live(
         request,
         parts_of_all,
-        lambda n_parts: len(answers) >= min(n_at_once, len(wanted)),  # errors until then set the HTTP status
+        lambda n_parts: len(answers) >= min(n_at_once, len(wanted)),  # an error before sets the HTTP status
         None if is_streamed else lambda: whole(ordered(answers), ordered(items)),
         media_type,
     )
@@ -251,7 +255,7 @@ async def respond(
 async def _merged(
     streams: Sequence[AsyncGenerator[bytes, None]], end: Callable[[], bytes]
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the items of all streams as they arrive, and then `end()`."""
+    """Yields the items of all streams in the order in which they arrive, and then the result of `end()`."""
     awaited = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
     try:
         while awaited:
@@ -271,8 +275,8 @@ async def _merged(
 async def in_lane(
     request: Request, wanted: ServedRequest, model: LoadedModel, work: Callable[[LoadedModel], T]
 ) -> T:
-    """Runs `work` in the threads for one kind of request: short, long, or with images. Short requests never
-    wait for long ones. Requests without images never wait for requests with images.
+    """Runs `work` in the model's threads for this kind of request: short, long, or with images. Short
+    requests never wait for long requests. Requests without images never wait for requests with images.
     """
     n_bytes = getattr(request.state, "n_body", 0)
     lane: Lane = "long" if n_bytes > _SHORT else "short"
@@ -303,8 +307,8 @@ async def n_prompt_tokens(request: Request, wanted: ServedRequest) -> int:
 
 
 def resolve(model: LoadedModel, request: ServedRequest) -> ResolvedRequest:
-    """Resolves a request. Each of several answers to one prompt gets its own seed. Blocks, so `in_lane` runs
-    it in a thread.
+    """Checks a request and builds its prompt. If the prompt gets several answers, each answer gets its own
+    seed. This function blocks, so `in_lane` runs it in a thread.
     """
     if request.strict and not request.choice:
         from eaglecpp._extension import core
@@ -312,7 +316,7 @@ def resolve(model: LoadedModel, request: ServedRequest) -> ResolvedRequest:
         form = {"schema": {"anyOf": [*request.strict]}, "strict": True}
         core.check_grammar(resolve_grammar(None, None, {"type": "json_schema", "json_schema": form}) or "")
     seed = request.options.get("seed", model.engine.engine.sampling.seed)
-    if request.choice and seed not in SamplingOptions.RANDOM_SEEDS:  # random seeds differ anyway
+    if request.choice and seed not in SamplingOptions.RANDOM_SEEDS:  # answers with random seeds differ anyway
         seed = SamplingOptions.fixed_seed(seed + request.choice)
         request = replace(request, options={**request.options, "seed": seed})
     if request.may_call:
@@ -325,8 +329,8 @@ def resolve(model: LoadedModel, request: ServedRequest) -> ResolvedRequest:
 
 
 def _with_calls(model: LoadedModel, request: ServedRequest) -> ServedRequest:
-    """Adds a grammar to the request that allows its form, a tool call in the model's own form, or one in bare
-    JSON.
+    """Adds a grammar to the request. The grammar allows an answer in the requested form, a tool call in the
+    model's own form, and a tool call in bare JSON.
     """
     names = {"enum": [tool["function"]["name"] for tool in request.tools]}
     form = {"$id": "form", **(request.json_schema or {"type": "object"})}  # type: ignore[dict-item]
@@ -336,7 +340,7 @@ def _with_calls(model: LoadedModel, request: ServedRequest) -> ServedRequest:
     ]
     template = model.chat.template
     forms = (*template.calls, *(() if template.takes.tools else (HERMES,)))
-    opens = {form.open for form in forms if form.open}  # calls without an opening mark are bare
+    opens = {form.open for form in forms if form.open}  # calls without an opening mark are bare JSON
     grammar = resolve_grammar(json_schema={"anyOf": [form, *bare]})
     assert grammar is not None
     if opens:
@@ -350,7 +354,7 @@ def _count(answer: Answer, request: Request) -> None:
     metrics = server_of(request).metrics
     try:
         timings, reason = answer.timings, answer.reason
-    except ValueError:  # the answer never had a slot
+    except ValueError:  # the generation never got a slot
         metrics.add("generations_total", model=answer.model.name, reason="cancelled")
         return
     if answer.n_own is not None:

@@ -22,8 +22,9 @@ from eaglecpp.server.answer import Answer, ServedRequest, n_prompt_tokens, respo
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
 
-# Claude Code begins its system prompt with a value that changes in each request, which would prevent prefix
-# reuse. llama.cpp replaces it by a constant too (tools/server/server-chat.cpp).
+# Claude Code begins its system prompt with a value that changes in each request. Without a constant in its
+# place, the prefix of the prompt could not be reused. llama.cpp also replaces this value by a constant
+# (tools/server/server-chat.cpp).
 _BILLING = re.compile(r"\A(x-anthropic-billing-header:[^\n]{0,500}?\bcch=)[^;\s]{1,64}(?=;)")
 ENDINGS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -99,7 +100,7 @@ def _tool(tool: Any, index: int) -> Any:
 
 
 def _turns(entry: Any, where: str) -> list[Message]:
-    """Converts one message from Anthropic's form. Each tool result in it becomes a separate message."""
+    """Converts one message from Anthropic's form. Each tool result becomes a separate message."""
     role = entry.get("role") if isinstance(entry, dict) else None
     if role not in ("user", "assistant", "system"):
         raise ApiError(400, f"{where}: expected role user or assistant, found {role!r}")
@@ -187,8 +188,8 @@ def _begun(part: Part) -> dict[str, Any]:
 
 
 def _filled(part: Part, id: str) -> dict[str, Any]:
-    """Returns the fields of a content block once its content is known. Thinking gets a signature, because
-    clients send only signed thinking back.
+    """Returns the content block of a part whose content is complete. A thinking block gets a signature,
+    because clients send only signed thinking back.
     """
     if part[0] == "call":
         return {"input": dict(part[1].arguments)}
@@ -218,7 +219,7 @@ async def _events(answer: Answer, id: str) -> AsyncIterator[bytes]:
         return sse({"type": kind, **fields}, kind)
 
     start = _message(id, answer.name, [], stop_reason=None, stop_sequence=None)
-    await answer.begun()  # the number of cached tokens is known from here on
+    await answer.begun()  # from here on, the number of cached prompt tokens is known
     start["usage"] = _usage(answer) | {"output_tokens": 0}
     yield one("message_start", message=start)
     async for round in answer:

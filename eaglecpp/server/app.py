@@ -26,7 +26,7 @@ from eaglecpp.server.security import Gate
 
 _STATIC = Path(__file__).parent / "static"
 _FILES = {path.relative_to(_STATIC).as_posix(): path for path in _STATIC.rglob("*")}
-"""Files of the chat page by name. Requests look names up here, never on the disk."""
+"""Files of the chat page by name. A requested name is looked up in this table, never on the disk."""
 _TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
           **dict.fromkeys((".js", ".mjs"), "text/javascript; charset=utf-8")}  # fmt: skip
 _PAGE_HEADERS = {
@@ -99,7 +99,7 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> G
         Route("/slots/{id:int}", llama_server.slot, methods=post),
         Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=post),
     ]
-    # a separate middleware: starlette's own handler for Exception raises the error again
+    # This is a separate middleware, because starlette's own handler for Exception raises the error again.
     faults = Middleware(ExceptionMiddleware, handlers={Exception: _on_error})
     app = Starlette(routes=routes, lifespan=life, middleware=[faults])
     app.add_exception_handler(HTTPException, _on_error)
@@ -110,7 +110,7 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> G
 async def _on_error(request: Request, error: Exception) -> Response:
     """Turns an exception of a handler into an error response of the requested API."""
     path = request.url.path
-    if isinstance(error, ClientGoneError | ClientDisconnect):  # status for the log only
+    if isinstance(error, ClientGoneError | ClientDisconnect):  # only the log shows this status
         return Response(status_code=499)
     if isinstance(error, HTTPException):
         error = ApiError(error.status_code, f"{request.method} {path}: {error.detail.lower()}")
@@ -118,7 +118,9 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 async def _root(request: Request) -> Response:
-    """Returns the chat page to browsers. Other clients get Ollama's text, which some of them check."""
+    """Returns the chat page to browsers. Other clients get Ollama's text, because some clients check for this
+    text.
+    """
     if "text/html" in request.headers.get("accept", ""):
         return _file("index.html")
     return PlainTextResponse("Ollama is running")
@@ -137,7 +139,9 @@ def _file(name: str) -> Response:
 
 
 async def _health(request: Request) -> Response:
-    """Reports status as llama-server does: 503 while the models of the command line are loading."""
+    """Reports the server's status as llama-server does. The HTTP status is 503 while the models of the
+    command line are loading.
+    """
     server = server_of(request)
     if server.loads:
         raise ApiError(503, f"Loading model: {server.loads[0]}")

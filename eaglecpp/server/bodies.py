@@ -2,7 +2,7 @@
 """Request bodies as types, and the parsing that all APIs share: sampling, messages, tools, forms of answers.
 
 A null counts as a missing field. A text that contains a number counts as that number. Unknown fields are
-ignored. The sampling fields are those that `eaglecpp.options` declares.
+ignored. `eaglecpp.options` declares the sampling fields.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ B = TypeVar("B", bound=msgspec.Struct)
 Limit = Annotated[int, Meta(ge=-1)]
 """Maximum tokens of an answer; -1 = no limit."""
 NTop = Annotated[int, Meta(ge=0, le=20)]
-"""Likeliest tokens to report for each position."""
+"""Number of likeliest tokens to report for each position."""
 _WHERE = re.compile(r"(?P<what>.*) - at `\$\.?(?P<where>.*)`", re.DOTALL)
 _FIELDS = {option.name: option for option in describe(SamplingOptions) if option.name != "n_probs"}
 _OPTIONS = _FIELDS | {o.name: o for o in describe(DraftOptions) if o.name == "draft_window"}
@@ -41,8 +41,8 @@ _KINDS: dict[Any, Any] = {"strings": str | list[str], "pairs": Any}
 
 
 async def read(request: Request, kind: type[B]) -> B:
-    """Reads the body of a request as a `kind`. Raises ApiError, which names the field, the expected value and
-    the actual value.
+    """Reads the body of a request as an object of the class `kind`. Raises ApiError, which names the invalid
+    field, the expected value and the actual value.
     """
     return await in_thread(request, _converted, await read_json(request), kind)
 
@@ -62,7 +62,7 @@ def _converted(values: Mapping[str, Any], kind: type[B]) -> B:
 
 
 class _Scale(msgspec.Struct):
-    """Scale of an adapter, by its number in `GET /lora-adapters`."""
+    """Scale of an adapter. `id` is the adapter's number in `GET /lora-adapters`."""
 
     id: int
     scale: Annotated[float, Meta(ge=-100, le=100)]
@@ -71,7 +71,7 @@ class _Scale(msgspec.Struct):
 class Body(msgspec.Struct, kw_only=True):
     """Fields of requests in every API. `draft`, `strategy` and `exact` are eaglecpp's own fields. `options`
     is Ollama's field, and `num_ctx` is the same as `options.num_ctx`. `lora` is llama-server's field:
-    adapters that it does not list are not used.
+    adapters that `lora` does not list are not used.
     """
 
     model: str = ""
@@ -86,8 +86,8 @@ class Body(msgspec.Struct, kw_only=True):
     lora: Annotated[list[_Scale], Meta(max_length=64)] | None = None
 
     def request(self, sampling: Mapping[str, Any] | None = None, **fields: Any) -> ServedRequest:
-        """Returns the body as a `ServedRequest`. sampling: sampling options that override `options`; fields:
-        further fields of the request. Raises ApiError.
+        """Returns the body as a `ServedRequest`. sampling: sampling options that override the body's
+        `options`; fields: further fields of the `ServedRequest`. Raises ApiError.
         """
         options = _ollama_options(self.options)
         n_ctx, n_keep = options.pop("num_ctx", 0), options.pop("num_keep", None)
@@ -117,9 +117,9 @@ class Body(msgspec.Struct, kw_only=True):
 
 
 def _ollama_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks the entries of Ollama's `options` and returns the known entries. Ollama's parameters are clamped
-    to their range. Fields of `SamplingOptions` and `draft_window` are accepted too. Other entries are
-    ignored, as in Ollama. Raises ApiError.
+    """Checks the entries of Ollama's `options` and returns the known entries. Values of Ollama's parameters
+    are clamped to their range. Fields of `SamplingOptions` and `draft_window` are accepted too. Other entries
+    are ignored, as in Ollama. Raises ApiError.
     """
     options: dict[str, Any] = {}
     for name, value in values.items():
@@ -172,8 +172,8 @@ def sampling_of(body: SampledBody, **rest: Any) -> dict[str, Any]:
 
 
 def _biases(value: Any) -> list[Any]:
-    """Reads `logit_bias`: an object from token ids to biases, or llama-server's list of [token id, bias]. A
-    bias of false forbids the token. Raises ApiError.
+    """Reads `logit_bias`, which is an object of biases by token id, or llama-server's list of [token id,
+    bias] pairs. A bias of false forbids the token. Raises ApiError.
     """
     pairs = list(value.items()) if isinstance(value, dict) else value
     if not isinstance(pairs, list) or len(pairs) > LOGIT_BIASES:
@@ -187,8 +187,8 @@ def _biases(value: Any) -> list[Any]:
 
 
 class CloudBody(SampledBody, kw_only=True):
-    """Fields that the APIs of OpenAI and Anthropic share. Values out of range are refused, as both servers
-    do.
+    """Fields that the APIs of OpenAI and Anthropic share. Values out of range are refused, as OpenAI and
+    Anthropic refuse them.
     """
 
     max_tokens: Limit | None = None
@@ -222,9 +222,9 @@ def _part(part: Any) -> Any:
 
 
 def read_prompts(value: Any, where: str = "prompt", n_max: int | None = None) -> list[str | list[int]]:
-    """Reads the prompts of a request, each a text or token ids. A list that contains a number is one prompt,
-    any other list is several. Raises ApiError, also for more than n_max prompts, before any prompt is
-    processed.
+    """Reads the prompts of a request. Each prompt is a text or a list of token ids. A list that contains a
+    number is one prompt, any other list is a list of prompts. Raises ApiError for an invalid prompt or more
+    than n_max prompts, before any prompt is processed.
     """
     prompts = value if isinstance(value, list) and not any(type(x) is int for x in value) else [value]
     if n_max is not None and len(prompts) > n_max:
@@ -252,8 +252,8 @@ def _read_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
-    """Converts `response_format` to fields of `GenerationRequest`. name: the field's name in the API, for
-    errors. Raises ApiError.
+    """Converts a `response_format` to fields of `GenerationRequest`. name: name of the API's field, for error
+    messages. Raises ApiError.
     """
     kind = value.get("type") if isinstance(value, dict) else None
     if value is None or kind == "text":
@@ -272,7 +272,8 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
 
 def offered(offers: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the tools and the form of an answer as arguments of `Body.request`. The answer has this `form`
-    or is a tool call. If `choice` requires a call, the form is that of a call. Raises ApiError.
+    or is a tool call. If `choice` requires a tool call, the result has the form of a tool call instead.
+    Raises ApiError.
     """
     tools = _read_tools(offers)
     if choice == "none":
@@ -319,8 +320,8 @@ def read_effort(effort: str, reasoning: Mapping[str, Any]) -> bool | str | None:
 
 
 def read_budget(*budgets: Any) -> dict[str, int]:
-    """Returns the sampling option that limits thinking, in tokens. budgets: values of the API's fields for
-    this limit; the first set value counts. Raises ApiError.
+    """Returns the sampling option that limits the tokens of thinking. budgets: values of the API's fields for
+    this limit; the first value that is set counts. Raises ApiError.
     """
     budget = next((value for value in budgets if value is not None), None)
     if budget is None:
@@ -332,5 +333,5 @@ def read_budget(*budgets: Any) -> dict[str, int]:
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
-    """Returns the arguments of a tool call as JSON text, which most APIs use."""
+    """Returns the arguments of a tool call as JSON text, because most APIs send text."""
     return json.dumps(dict(arguments), ensure_ascii=False)

@@ -50,7 +50,7 @@ def facts(files: Mapping[str, Path], config: ServerConfig, name: str) -> dict[st
 
 
 def _as_served(entry: dict[str, Any], name: str, config: ServerConfig) -> dict[str, Any]:
-    """Adds to a model's entry the projector and the drafter that the command line gives this model."""
+    """Adds the projector and the drafter of the command line or a preset to a model's entry."""
     own: dict[str, Any] = {}
     if config.engine_of(name).get("mmproj"):
         own["capabilities"] = list(dict.fromkeys([*entry["capabilities"], "vision"]))
@@ -81,8 +81,8 @@ def _facts(model: StoredModel) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _stored_facts(model: StoredModel, states: tuple[FileState, ...]) -> dict[str, Any]:
     """Returns the facts about a stored model for /api/show, without vocabularies. The result is cached,
-    because reading takes long and clients ask often. A manifest names all contents of a model, so equal
-    models have equal facts.
+    because reading the files takes long and clients ask often. Models with equal manifests have equal facts,
+    because a manifest names all contents of a model.
     """
     heads = head_facts(model)
     facts = everything(model, heads, template_in_use(model, heads[0]))
@@ -102,8 +102,8 @@ def read_name(text: str) -> ModelName:
 
 
 def served(path: Path) -> StoredModel:
-    """Returns a file outside any store as a model. The file's content is not read, because clients list
-    models often.
+    """Returns a `StoredModel` for a file outside any store. The file's content is not read, because clients
+    list models often.
     """
     state = hashlib.sha256(f"{path}:{path.stat().st_mtime_ns}".encode()).hexdigest()
     config = _config(path, file_state(path))
@@ -111,8 +111,8 @@ def served(path: Path) -> StoredModel:
 
 
 def complete_entry(model: StoredModel, name: str = "") -> dict[str, Any]:
-    """Returns a model's entry of /api/tags, without nulls in fields that clients read. name: the served name
-    of a file outside any store
+    """Returns a model's entry of /api/tags. Fields that clients read are never null. name: the name under
+    which a file outside any store is served
     """
     entry = list_entry(model)
     details = {key: value or "" for key, value in entry["details"].items()}
@@ -120,7 +120,7 @@ def complete_entry(model: StoredModel, name: str = "") -> dict[str, Any]:
     details["families"] = entry["details"]["families"] or ([family] if family else [])
     names = {"name": name, "model": name} if name else {}
     known: dict[str, Any] = {"parameter_size": "", "capabilities": [], "context_length": 0}
-    with suppress(EagleError, of_convert.ConvertError, OSError):  # lists contain damaged models too
+    with suppress(EagleError, of_convert.ConvertError, OSError):  # damaged models are listed too
         known = _known(model, tuple(map(file_state, model.target_files())))
     details["parameter_size"] = details["parameter_size"] or known["parameter_size"]
     own = {key: known[key] for key in ("capabilities", "context_length")}
@@ -129,7 +129,7 @@ def complete_entry(model: StoredModel, name: str = "") -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _known(model: StoredModel, states: tuple[FileState, ...]) -> dict[str, Any]:
-    """Returns the facts for /api/tags that only the header of the model's file contains."""
+    """Returns the facts for /api/tags that are read from the header of the model's file."""
     facts = read_facts(model.target_files())
     return {
         "parameter_size": human_number(facts.n_parameters),

@@ -2,7 +2,7 @@
 """The configuration of a server, and the models that its operator lists in one file: `serve --models FILE`.
 
 [coder]
-path = "qwen-coder.gguf"    # relative to this file; without a path, the stored model of that name
+path = "qwen-coder.gguf"    # relative to this file; without a path, the stored model "coder"
 draft = "qwen-eagle.gguf"
 context = 16384
 pinned = true
@@ -29,7 +29,9 @@ from eaglecpp.references import is_path_text
 from eaglecpp.server.errors import FieldError
 
 OLLAMA_VERSION = "0.33.0"
-"""The emulated version of Ollama. Clients compare it; it must be digits and dots."""
+"""The version of Ollama that the server emulates. Clients compare versions, so this version consists of
+digits and dots.
+"""
 
 _OF_ONE_MODEL = ("mmproj", "lora")
 _DURATION_CHARS = 100
@@ -50,10 +52,10 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The operator's settings for serving one model: a table of the file of `--models`.
+    """The operator's settings for serving one model: one table in the file of `--models`.
 
     path:   the model's file; None for a stored model
-    draft:  the drafter, as for `find_here`; None = the model's own
+    draft:  reference of the drafter, as in `find_here`; None = the model's own drafter
     pinned: load the model at startup and never unload it
     """
 
@@ -66,7 +68,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def engine(self) -> dict[str, Any]:
-        """Options that override the server's."""
+        """Engine options of this model, which override the server's options."""
         lora = [(one, 1.0) if isinstance(one, str) else (one.path, one.scale) for one in self.adapters]
         options = {"n_ctx": self.context, "mmproj": self.mmproj, "lora": tuple(lora)}
         return {name: value for name, value in options.items() if value}
@@ -76,20 +78,20 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ServerConfig(Checked):
     """The settings of a server. Settings with a flag are options of `eaglecpp serve`.
 
-    n_held:      maximum bytes of all unanswered requests' bodies together
+    n_held:      maximum bytes of the bodies of all unanswered requests together
     n_connections: maximum open connections; 0 = half of the files that this process may open, up to 2048
-    head_s:      seconds for the head of a request
-    body_s:      seconds for each further megabyte of a request's body
+    head_s:      maximum seconds for receiving the head of a request
+    body_s:      maximum seconds for receiving each megabyte of a request's body
     n_unread:    number of unread rounds after which an answer is cancelled, 0 = no limit
     n_response_bytes: maximum bytes of kept responses for each API key
-    hosts:       further accepted host names. Other names are refused, because a malicious site could let its
-    own name resolve to this machine (DNS rebinding)
+    hosts:       accepted host names, in addition to this machine's. Other host names are refused, because a
+        malicious site could let its own host name resolve to this machine (DNS rebinding)
     engine:      options of every model, by field name of `ModelOptions` and `DraftOptions`. Options that name
     a file apply only to `model`
     model:       the model of the command line, which also serves requests without a model name
     draft:       the drafter of the command line
-    presets:     the operator's settings for single models, by listed name
-    strategy:    default strategy of requests, "" = each model's own
+    presets:     the operator's settings for single models, by the name under which a model is listed
+    strategy:    default drafting strategy of requests; "" = each model's own strategy
     learn_idle_s: seconds without a request before drafters learn
     """
 
@@ -219,12 +221,12 @@ class ServerConfig(Checked):
         return self.presets[name].draft if name in self.presets else self.draft
 
     def is_pinned(self, name: str) -> bool:
-        """Returns whether a model stays in memory, even if requests unload it."""
+        """Returns whether a model stays in memory even if a request asks to unload it."""
         return name in self.presets and self.presets[name].pinned
 
     @property
     def is_loopback(self) -> bool:
-        """True if only this machine can reach the server's address, judged by the text of the address."""
+        """True if the text of the server's address shows that only this machine can reach it."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -248,8 +250,8 @@ class PresetError(EagleError):
 
 
 def read_presets(file: Path) -> dict[str, Preset]:
-    """Returns the models in the file, by name. Paths are relative to its folder. Raises PresetError with the
-    table and what was expected.
+    """Returns the presets in a file of `--models`, by model name. Paths in the file are relative to the
+    file's folder. Raises PresetError, which names the table and the expected value.
     """
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -273,13 +275,13 @@ def read_presets(file: Path) -> dict[str, Preset]:
 
 
 def means_path(name: str) -> bool:
-    """Returns whether a client means a model name as a path."""
+    """Returns whether a model name from a client is meant as a path."""
     return is_path_text(name) or name.startswith((".", "/", "~")) or "\\" in name
 
 
 def _preset(name: str, preset: Preset, folder: Path) -> tuple[str, Preset]:
-    """Returns one model's listed name, and its preset with whole paths. Missing files are reported now, to
-    the operator, and not later to a client.
+    """Returns the name under which a model is listed, and its preset with absolute paths. A missing file is
+    reported to the operator at startup, instead of to a client later.
     """
     if preset.path is None and means_path(name):
         raise PresetError("expected the name of a stored model; set path for a file")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Vectors of texts: Ollama's `/api/embed` and `/api/embeddings`, OpenAI's `/v1/embeddings`.
 
-Threads compute the vectors between the rounds of generations, a few texts of each request in turn. Long
-responses are encoded in a thread too, vector by vector, because the JSON encoder holds the GIL.
+The engine computes the vectors between the rounds of generations. Concurrent requests take turns, with a few
+texts of one request per turn. Long responses are encoded in a thread, vector by vector, because the JSON
+encoder holds the GIL.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ async def prompt_embedding(request: Request) -> Response:
 
 
 async def openai_embeddings(request: Request) -> Response:
-    """`POST /v1/embeddings`. `truncate: true` is our extension."""
+    """`POST /v1/embeddings`. The field `truncate` is eaglecpp's extension of OpenAI's API."""
     body = await read(request, _Body)
     texts = read_prompts(body.input or None, "input")
     vectors, name, _ = await _embedded(request, body, texts, truncate=bool(body.truncate))
@@ -131,7 +132,9 @@ async def _list_response(
     vectors: Sequence[Embedding],
     item: Callable[[int, Embedding], Any],
 ) -> Response:
-    """Returns a JSON response with the fields of `head`, and under `key` a list of `item(index, vector)`."""
+    """Returns a JSON response with the fields of `head`, and a list of `item(index, vector)` in the field
+    `key`.
+    """
 
     def write() -> bytes:
         items = b",".join(dump(item(index, vector)) for index, vector in enumerate(vectors))

@@ -15,7 +15,7 @@ from eaglecpp.store.errors import DownloadError, HostRefusedError, OfflineError
 _OF_LLAMA_SERVER = {400: "invalid_request_error", 413: "invalid_request_error", 500: "server_error",
                     503: "unavailable_error"}  # fmt: skip
 _log = logging.getLogger("eaglecpp.server")
-_MOST, _HEAD = 300, 200  # maximum characters of a message; characters kept from the beginning of a longer one
+_MOST, _HEAD = 300, 200  # maximum characters of a message; characters kept from a longer message's beginning
 _READ = 10_000
 _FOLDERS = re.compile(r"(?<![\w.:/\\~-])(?:[A-Za-z]:)?(?:[/\\][^/\\\s:'\"]+)+[/\\]")
 _TYPES = {
@@ -31,8 +31,8 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """An error that is sent to the client as the response. code, param: fields of OpenAI's error object. A
-    long message is shortened, because it may quote megabytes of a request.
+    """An error that the client gets as the response. code, param: fields of OpenAI's error object. A long
+    message is shortened, because the message may quote megabytes of a request.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
     else:
         _log.error("%s: internal error", path or "-", exc_info=error)
         return ApiError(500, "internal error; the server's log has the details")
-    # clients must not learn the locations of files
+    # Paths of folders are removed, because clients must not learn the locations of files.
     text = str(error) if isinstance(error, _OF_A_REQUEST) else _FOLDERS.sub("", str(error)[:_READ])
     if code in ("queue_full", "engine_busy"):
         text = f"server busy, please try again: {text}"
@@ -84,7 +84,7 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
 
 
 _OF_A_REQUEST = (of_engine.InvalidArgumentError, of_engine.GrammarError, of_engine.TemplateError)
-"""Exceptions whose text quotes only the request."""
+"""Exceptions whose message quotes only the request, and no paths of this machine."""
 _WRONG = (*_OF_A_REQUEST, of_engine.UnsupportedError, of_engine.MismatchError, ModelfileError, ModelNameError)
 _KNOWN: tuple[tuple[Any, int, str | None, str | None], ...] = (
     (of_engine.ModelNotFoundError, 404, "model_not_found", "model"),

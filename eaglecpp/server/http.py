@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """HTTP for all APIs: JSON bodies of any content type, streamed answers, clients that disconnect.
-`eaglecpp.server.bodies` has the contents of the bodies.
+`eaglecpp.server.bodies` defines the fields of the bodies.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 _log = logging.getLogger("eaglecpp.server")
 _STEP = 1 << 20  # bytes of a body that must arrive within `ServerConfig.body_s`
-_PING_S = 15.0  # seconds of silence before a ping; some proxies close a silent stream after a minute
-_LARGE = 64 << 10  # bytes above which a body is parsed in a thread
-_MAX_DEPTH = 100  # nesting of a body; parsers recurse, and must not reach Python's limit
+_PING_S = 15.0  # seconds without data before a ping; some proxies close an idle stream after a minute
+_LARGE = 64 << 10  # a body with more bytes is parsed in a thread
+_MAX_DEPTH = 100  # maximum nesting of a body; parsers recurse, and must not reach Python's limit
 _HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
-_ENDS = re.compile(b"\xc2\x85|\xe2\x80[\xa8\xa9]")  # Unicode's line separators, at which some clients split
+_ENDS = re.compile(b"\xc2\x85|\xe2\x80[\xa8\xa9]")  # Unicode line separators; some clients split at these
 _IS_ODD = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\0|^\xef\xbb\xbf")
 """Matches halves of surrogate pairs, UTF-16 or UTF-32, and a byte order mark."""
 
@@ -46,9 +46,9 @@ class _UnreadError(Exception):
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """Reads the body as a JSON object, with any content type, because `curl -d` sends a wrong type. Halves of
-    surrogate pairs, from clients that cut texts in the middle, become U+FFFD, as in Ollama. Raises ApiError
-    for a body that is too long or too slow.
+    """Reads the body as a JSON object. Any content type is accepted, because `curl -d` sends a wrong content
+    type. Clients that cut texts inside a character send halves of surrogate pairs, which become U+FFFD, as in
+    Ollama. Raises ApiError for a body that is too long, or that arrives too slowly.
     """
     server = server_of(request)
     limit = server.config.n_body
@@ -79,7 +79,9 @@ async def read_json(request: Request) -> dict[str, Any]:
 
 
 async def in_thread(request: Request, work: Callable[..., T], *args: Any) -> T:
-    """Runs `work(*args)`, which processes the request's body: at once for a small body, else in a thread."""
+    """Runs `work(*args)`, which processes the request's body. Runs it at once if the body is small, else in a
+    thread.
+    """
     if request.state.n_body <= _LARGE:
         return work(*args)
     return await server_of(request).work.bodies.run(work, *args)
@@ -88,7 +90,7 @@ async def in_thread(request: Request, work: Callable[..., T], *args: Any) -> T:
 def _parsed(data: bytes) -> dict[str, Any]:
     try:
         check_values(data)
-        if _IS_ODD.search(data):  # `dump` replaces half pairs
+        if _IS_ODD.search(data):  # `dump` replaces halves of surrogate pairs by U+FFFD
             data = dump(json.loads(data))
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError) as error:
@@ -108,8 +110,8 @@ def check_values(data: bytes) -> None:
 
 
 def dump(value: Any) -> bytes:
-    """Encodes a JSON value on one line, in UTF-8. Infinite numbers become null, halves of surrogate pairs
-    U+FFFD. Unicode's line separators are escaped, because many clients split streams at them.
+    """Encodes a value as JSON on one line, in UTF-8. Infinite numbers become null. Halves of surrogate pairs
+    become U+FFFD. Unicode's line separators are escaped, because many clients split streams at them.
     """
     try:
         data = msgspec.json.encode(value)
@@ -162,8 +164,9 @@ async def live(
     whole: Callable[[], Any] | None,
     media_type: str,
 ) -> Response:
-    """Sends the `parts` as they arrive. With `whole`, waits for the last part and sends the result of `whole`
-    as JSON. Until `is_begun(number of parts so far)` is true, an error sets the HTTP status.
+    """Sends each of the `parts` as it arrives. If `whole` is given, waits for the last part instead, and
+    sends the result of `whole()` as JSON. An error that occurs before `is_begun(number of parts so far)` is
+    true sets the HTTP status.
     """
     first = list[bytes]()
     try:
@@ -180,9 +183,9 @@ async def live(
 
 
 class _LiveResponse(StreamingResponse):
-    """A response that sends its headers at once, then `first`, then the `parts`. It stops early if the client
-    disconnects or reads nothing for `ServerConfig.unread_s`. It always closes `parts`. An error is sent in
-    the stream, because the status has already been sent.
+    """A response that sends its headers at once, then `first`, then the `parts`. The response stops early if
+    the client disconnects or reads nothing for `ServerConfig.unread_s`. The response always closes `parts`.
+    An error is sent in the stream, because the HTTP status has already been sent.
     """
 
     def __init__(self, first: bytes, parts: AsyncGenerator[bytes, None], media_type: str) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The models of this machine over HTTP: list, show, create, copy, delete, pull.
 
-The store does the work, in threads. A request names models, never paths: the operator decides which files may
-be read.
+The model store does the work, in threads. A request names models and never paths, because the operator
+decides which files the server may read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from eaglecpp.store import Status, Stores
 from eaglecpp.store.store import read_again
 from eaglecpp.store.transaction import copy_model, remove_model
 
-_REPORT_S = 0.1  # seconds between two reports of the same step
+_REPORT_S = 0.1  # minimum seconds between two progress reports of the same step
 
 
 class _Named(msgspec.Struct, kw_only=True):
@@ -162,7 +162,9 @@ async def ps(request: Request) -> Response:
 
 
 def _drafter(engine: Engine) -> str | None:
-    """Returns the kind of an engine's drafter, named as in `eaglecpp list`; None if it does not draft."""
+    """Returns the kind of an engine's drafter, named as in `eaglecpp list`; None if the engine does not
+    draft.
+    """
     if not engine.has_draft or (info := engine.draft_info) is None:
         return TEXT if engine.has_draft else None
     return HEAD if info["kind"] == "head" else info["arch" if info["kind"] in ("eagle", "model") else "kind"]
@@ -205,7 +207,7 @@ async def copy(request: Request) -> Response:
 
 
 async def create(request: Request) -> Response:
-    """`POST /api/create`: creates a model from a stored one, which is pulled if it is missing."""
+    """`POST /api/create`: creates a model from a stored model, which is pulled if it is missing."""
     body = await read(request, _Create)
     if body.base in server_of(request).files:
         raise FieldError("from", "expected a stored model, found a file that this server serves")
@@ -214,7 +216,7 @@ async def create(request: Request) -> Response:
     def work(report: Callable[[Status], None]) -> None:
         from eaglecpp.store.create import create_model
 
-        with tempfile.TemporaryDirectory() as empty:  # FROM searches here first
+        with tempfile.TemporaryDirectory() as empty:  # FROM looks for files in this empty folder first
             create_model(Stores.open(), name, modelfile, Path(empty), report=report)
 
     return await _progress(request, work, body.stream)
@@ -228,7 +230,7 @@ async def pull(request: Request) -> Response:
     name = read_name(body.named)
     draft: str | ModelName | None
     draft = {True: "auto", False: "none"}[body.draft] if isinstance(body.draft, bool) else body.draft
-    # a path in a request could name any file of this machine
+    # A client must not give a path, because a path could name any file of this machine.
     if draft is not None and draft not in ("auto", TEXT) and not Strategy.is_off(draft):
         draft = read_draft_name(draft)
     if body.insecure and not server_of(request).config.insecure:
@@ -270,13 +272,13 @@ async def _progress(
         try:
             with named_by_a_request(server.config.registries):
                 work(report)
-        except OSError as error:  # a full disk, in the middle of a stream
+        except OSError as error:  # such as a full disk in the middle of a stream
             raise EagleError(f"cannot write to the store: {error.strerror or error}") from error
 
     def ended(task: asyncio.Future[None]) -> None:
         lines.put_nowait(None)
         if not task.cancelled():
-            task.exception()  # marks the exception as retrieved
+            task.exception()  # asyncio would log an exception that was never retrieved
 
     async def parts() -> AsyncGenerator[bytes, None]:
         task = asyncio.ensure_future(server.work.downloads.run(run))

@@ -41,7 +41,7 @@ _SAMPLERS: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": 1.0, "dynatemp_range": 0.0},
     "infill": {"infill": False},
 }
-"""llama.cpp's samplers by name, each with the options that switch it off."""
+"""llama.cpp's samplers by name. The value is the options that switch the sampler off."""
 
 
 class CompletionBody(SampledBody, kw_only=True):
@@ -110,7 +110,7 @@ async def _answered(request: Request, body: Body, wanted: Sequence[ServedRequest
         n_tokens = 0
         async for round in answer:
             n_tokens += len(round.tokens)
-            if round.tokens:  # several tokens if drafts were accepted
+            if round.tokens:  # a round has several tokens if drafts were accepted
                 part = {"index": index, "content": round.text, "tokens": round.tokens, "stop": False}
                 counts = {"tokens_predicted": n_tokens, "tokens_evaluated": len(answer.prompt.tokens)}
                 yield sse({**part, "id_slot": answer.stream.slot_number, **counts})
@@ -168,7 +168,7 @@ async def tokenize(request: Request) -> Response:
 
 
 def _piece(data: bytes) -> str | list[int]:
-    """Returns a token's text, or the token's bytes if they are not whole characters."""
+    """Returns a token's text, or the list of the token's bytes if these bytes are not complete characters."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -203,7 +203,7 @@ async def unload(request: Request) -> Response:
 
 async def adapters(request: Request) -> Response:
     """`GET /lora-adapters`; `?model=` selects one of several models. llama-server's `POST`, which changes the
-    answers of all clients, is not supported: each request sets its own scales.
+    answers of all clients, is not supported. A request sets the scales for itself.
     """
     own = (await _named(request))[0].adapters
     listed = [{"id": i, "path": Path(path).name, "scale": scale} for i, (path, scale) in enumerate(own)]
@@ -211,13 +211,15 @@ async def adapters(request: Request) -> Response:
 
 
 async def _named(request: Request) -> tuple[ModelFiles, Key]:
-    """Returns the model that `?model=` names, or the model of the command line; and its key."""
+    """Returns the model that `?model=` names, and its key. Without `?model=`, returns the model of the
+    command line.
+    """
     server, name = server_of(request), request.query_params.get("model", "")
     return await server.work.names.run(find_model, name, server.config, server.files)
 
 
 async def props(request: Request) -> Response:
-    """`GET /props`; `?model=` selects one of several models. Loads nothing."""
+    """`GET /props`; `?model=` selects one of several models. Does not load a model."""
     server, (files, key) = server_of(request), await _named(request)
     if (model := server.models.get(key)) is not None:
         engine = model.engine.engine
@@ -245,7 +247,9 @@ async def props(request: Request) -> Response:
 
 
 async def slots(request: Request) -> Response:
-    """`GET /slots`; `?model=` selects one of several models. Loads nothing, and reports no prompts."""
+    """`GET /slots`; `?model=` selects one of several models. Does not load a model, and does not report
+    prompts.
+    """
     server, (files, key) = server_of(request), await _named(request)
     if (model := server.models.get(key)) is not None:
         running, drafts, n_ctx = model.engine.running_slots, model.engine.engine.has_draft, model.n_ctx

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """`Server`: state shared by requests, above all the models in memory.
 
-`async with server.use(request) as model` loads a model if necessary; a model in use is not unloaded. An
-unused model is unloaded after its keep-alive time, or when another model needs its memory, least recently
-used first. All state belongs to the event loop; only finding and opening models runs in threads.
+`async with server.use(request) as model` loads a model if necessary. A model in use is not unloaded. An
+unused model is unloaded after its keep-alive time, or when another model needs the memory. The least recently
+used model is unloaded first. All state belongs to the event loop. Only finding and opening models runs in
+threads.
 """
 
 from __future__ import annotations
@@ -46,26 +47,26 @@ if TYPE_CHECKING:
     from eaglecpp.server.answer import ServedRequest
 
 _N_BATCH = 256  # prompt tokens processed between two rounds of other requests
-_HOST_CACHE_SHARE = 8  # swapped out conversations may take 1/8 of the free memory
-_SHARE = 0.85  # share of the memory free at startup that models may use
-_LOOK_S = 1.0  # maximum seconds between two checks for a change
+_HOST_CACHE_SHARE = 8  # the host cache may take 1/8 of the free memory
+_SHARE = 0.85  # models may use this share of the memory that is free at startup
+_LOOK_S = 1.0  # maximum seconds between two checks for unused models
 _log = logging.getLogger("eaglecpp.server")
 T = TypeVar("T")
 
 
 Key = tuple[Any, ...]
-"""Identity of an opened model: its files in their current state, its Modelfile settings, and last the scales
-of its adapters if a request chose them.
+"""Identity of an opened model: its files in their current state, its Modelfile settings, and as the last
+entry the scales of its adapters, if a request set these scales.
 """
 
 
 def find_model(
     name: str, config: ServerConfig, served: Mapping[str, Path], lora: Mapping[int, float] | None = None
 ) -> tuple[ModelFiles, Key]:
-    """Finds the model of a name on this machine, and its key; downloads nothing. served: GGUF files by the
-    name under which they are served. The operator decides which files are served. If the server's model is a
-    file, every unknown name means that file, as in llama-server, since clients send arbitrary names. lora:
-    scales of the model's adapters by number, instead of its own
+    """Returns the files of the model with this name on this machine, and the model's key. Downloads nothing.
+    served: GGUF files by the name under which they are served. If the model of the command line is a file,
+    every unknown name means that file, as in llama-server, because clients send arbitrary names. lora: scales
+    of the model's adapters by adapter number; None = the model's own scales
 
     Raises ModelNotFoundError, ModelNameError; ApiError for an empty name without a default model.
     """
@@ -96,9 +97,9 @@ def find_model(
 
 
 def _adapted(model: ModelFiles, scales: Mapping[int, float]) -> ModelFiles:
-    """Returns this model with other scales of its adapters, given by number. Unlisted adapters are not used.
-    The result counts as another model in memory, because different adapters share neither a batch nor a
-    cache. Raises ApiError.
+    """Returns this model with other scales of its adapters. scales: scales by adapter number; an adapter that
+    is not listed is not used. The result counts as another model in memory, because generations with
+    different adapters cannot share a batch or a cache. Raises ApiError.
     """
     for number in scales:
         if not 0 <= number < len(model.adapters):
@@ -109,9 +110,9 @@ def _adapted(model: ModelFiles, scales: Mapping[int, float]) -> ModelFiles:
 
 
 def _key(model: ModelFiles, config: ServerConfig) -> Key:
-    """Returns the key of a model. Other spellings of its name and copies of the model have the same key. The
-    same weights with another drafter, adapter or Modelfile (parameters, system prompt, template, messages)
-    are another model.
+    """Returns the key of a model. Other spellings of the model's name and copies of the model have the same
+    key. The same weights with another drafter, adapter or Modelfile (parameters, system prompt, template,
+    messages) have another key.
     """
     others = (*(Path(path) for path, _ in model.adapters), *model.projectors)
     states = tuple(map(file_state, (*part_paths(model.target), *others)))
@@ -124,8 +125,8 @@ def _key(model: ModelFiles, config: ServerConfig) -> Key:
 
 def plan_model(model: ModelFiles, config: ServerConfig, n_ctx: int) -> OpeningPlan:
     """Returns the plan for opening a model for several conversations. The server's settings override the
-    model's own. n_ctx: minimum context of each conversation in tokens; it is longer if model and memory allow
-    it.
+    model's own settings. n_ctx: minimum context of each conversation in tokens; the context is longer if
+    model and memory allow more.
     """
     strategy = Strategy.parse(config.strategy) if config.strategy else None
     options: dict[str, Any] = config.engine_of(model.label) | {"n_sequences": config.n_parallel}
@@ -133,11 +134,11 @@ def plan_model(model: ModelFiles, config: ServerConfig, n_ctx: int) -> OpeningPl
     options.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
     if model.adapters:
         options["lora"] = tuple((path, scale) for path, scale in model.adapters if scale)
-    defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # files get Ollama's sampling defaults too
+    defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # also gives a file Ollama's sampling defaults
     defaults |= {name: value for name, value in parameter_options({}).items() if name.startswith("sampling.")}
     make = partial(make_plan, model, strategy=strategy, defaults=defaults, choose_context=True)
     plan = make(options=options)
-    if 0 <= plan.model_options().n_ctx < n_ctx:  # -1 means the model's maximum
+    if 0 <= plan.model_options().n_ctx < n_ctx:  # n_ctx -1 means the model's maximum
         plan = make(options=options | {"n_ctx": n_ctx})
     off = plan.strategy.value.kind == "off"
     return plan.without_drafts() if off and model.draft is None else plan
@@ -149,25 +150,26 @@ def n_bytes_of(plan: OpeningPlan) -> int:
 
 
 class LoadedModel:
-    """A model in memory: the engine, which the constructor opens, and the requests that use it. Belongs to
-    one server.
+    """A model in memory: an engine, which the constructor opens, and the requests that use the model. The
+    object belongs to one `Server`.
 
-    used: time when the last use of the model ended; load_ms: load time, 0 after a request has reported it
+    used: time when the last use of the model ended; load_ms: load time, 0 after a request has reported the
+        load time
     is_pinned: the model is never unloaded to make room for another model
-    ends_late: functions of the requests that use the model. Each takes seconds, and ends the use if it has
-    lasted longer, because other requests wait for the memory
+    ends_late: functions of the requests that use the model, called when other requests wait for the memory.
+        Each function takes a number of seconds, and ends its request if the request has lasted longer
     """
 
     def __init__(
         self, files: ModelFiles, key: Key, plan: OpeningPlan, entry: dict[str, Any], server: Server
     ) -> None:
-        """Opens the model. entry: its entry of /api/tags"""
+        """Opens the model. entry: the model's entry of /api/tags"""
         started, config = time.perf_counter(), server.config
         self.files, self.key, self.name, self.entry = files, key, files.label, entry
         self.notices = list(plan.notices)
         self.n_bytes = n_bytes_of(plan)
-        # Steps that may fail come before the engine is opened, because no caller could close it after a
-        # failure.
+        # Steps that may fail come before the engine is opened, because no caller could close the engine after
+        # a failure.
 
         def open_engine() -> Engine:
             engine, without = open_fitting(plan)
@@ -208,7 +210,7 @@ class LoadedModel:
 
     @asynccontextmanager
     async def ending_late(self, end_late: Callable[[float], None]) -> AsyncIterator[None]:
-        """Adds a function to `ends_late` until the `with` block ends."""
+        """Adds a function to the model's `ends_late` until the `with` block ends."""
         self.ends_late.add(end_late)
         try:
             yield
@@ -221,7 +223,9 @@ class LoadedModel:
         return self.engine.engine.shared.chat
 
     def answers_as(self, requested: str) -> str:
-        """Returns the model's name for an answer: the requested name, or the file's own name for a file."""
+        """Returns the name that an answer states as its model: the requested name, or for a file the file's
+        own name.
+        """
         return self.name if self.files.name is None or not requested else requested
 
 
@@ -232,7 +236,7 @@ def server_of(request: Request) -> Server:
 
 
 def owner_of(request: Request) -> str:
-    """Returns the API key of a request; "" if the server requires none."""
+    """Returns the API key of a request; "" if the server requires no key."""
     return str(request.scope.get("api_key", ""))
 
 
@@ -240,7 +244,7 @@ class Server:
     """State shared by requests. files: GGUF files by the name under which they are served, in addition to
     stored models.
 
-    models: models in memory by `Key`, so that all names of a model share one entry
+    models: models in memory by `Key`; all names of one model have the same key, so they share one entry
     """
 
     def __init__(self, config: ServerConfig, files: Mapping[str, Path]) -> None:
@@ -251,12 +255,12 @@ class Server:
         self.held = Held(max(config.n_held, config.n_body))
         self.kept = KeptResponses(config.n_responses, config.n_response_bytes)
         self.models: dict[Key, LoadedModel] = {}
-        self.loads: list[str] = []  # models of the command line that are not loaded yet
+        self.loads: list[str] = []  # names of the models to load at startup that are not loaded yet
         self.n_bytes = config.n_bytes or int(_SHARE * (free_memory() or 1 << 62))
         self._n_asked: Counter[Key] = Counter()
         self._loading = asyncio.Lock()
         self._loads: dict[Key, asyncio.Future[LoadedModel]] = {}
-        self._n_joined: Counter[Key] = Counter()  # requests that wait for a load, including disconnected ones
+        self._n_joined: Counter[Key] = Counter()  # requests that wait for a load, even if disconnected
         self._changed = asyncio.Event()
         self.turns = FairLock()
         self._last_use = time.monotonic()
@@ -266,7 +270,7 @@ class Server:
         )
 
     async def files_run(self, work: Callable[..., T], *args: Any) -> T:
-        """Runs `work(files, config, *args)`, which uses the models of this machine, in a thread."""
+        """Runs `work(files, config, *args)` in a thread. `work` uses the models of this machine."""
         return await self.work.files.run(work, self.files, self.config, *args)
 
     def _learning(self) -> Iterator[tuple[str, Path, Path]]:
@@ -278,20 +282,20 @@ class Server:
                 yield model.name, model.files.target, model.files.draft
 
     def idle_for(self) -> float:
-        """Returns the seconds since the last use of any model, 0 while one is in use."""
+        """Returns the seconds since any model was last used; 0 while a model is in use."""
         in_use = self._loading.locked() or any(model.n_users for model in self.models.values())
         return 0.0 if in_use else time.monotonic() - self._last_use
 
     @asynccontextmanager
     async def use(self, wanted: ServedRequest, is_queued: bool = True) -> AsyncIterator[LoadedModel]:
-        """Keeps the model that a request names in memory, loading it if necessary. is_queued: the request
-        counts towards the model's queue limit. Raises ModelNotFoundError, QueueFullError and the errors of
-        opening an engine.
+        """Loads the model that a request names if necessary, and keeps it in memory until the `with` block
+        ends. is_queued: the request counts towards the model's queue limit. Raises ModelNotFoundError,
+        QueueFullError and the errors of opening an engine.
         """
         self.learner.stop_for_request()
         self._last_use = time.monotonic()
         files, key = await self.work.names.run(find_model, wanted.model, self.config, self.files, wanted.lora)
-        n_max, queue = self.config.n_answers, key[:-1]  # shared by requests with other scales of the adapters
+        n_max, queue = self.config.n_answers, key[:-1]  # requests with other adapter scales share the limit
         if is_queued and self._n_asked[queue] >= n_max:
             raise QueueFullError(
                 f"the queue is full: {files.label} has {n_max} requests, {self.config.n_parallel} at a time"
@@ -310,8 +314,9 @@ class Server:
             self._n_asked += Counter()  # removes zero counts
 
     async def unload(self, name: str) -> bool:
-        """Unloads the model with this name, and its variants with other adapters, as soon as they are unused.
-        Returns False if the model is not loaded. Raises ModelNotFoundError; ApiError for a pinned model.
+        """Unloads the model with this name, and its variants with other adapter scales, as soon as no request
+        uses them. Returns False if the model is not loaded. Raises ModelNotFoundError; ApiError for a pinned
+        model.
         """
         files, key = await self.work.names.run(find_model, name, self.config, self.files)
         if self.config.is_pinned(files.label):
@@ -322,8 +327,8 @@ class Server:
         return bool(models)
 
     async def forget(self, name: str) -> None:
-        """Unloads the models with a listed name as soon as they are unused. Called after a model was removed
-        or got another drafter.
+        """Unloads the models that are listed under a name, as soon as no request uses them. Called after a
+        model was removed or got another drafter.
         """
         for model in [model for model in self.models.values() if model.name == name]:
             await self._end(model)
@@ -338,7 +343,7 @@ class Server:
     async def close(self) -> None:
         """Gives running requests the configured time to finish, then frees everything."""
         self.stop_loads()
-        await self._loading.acquire()  # never released, so that nothing is loaded any more
+        await self._loading.acquire()  # the lock is never released, so no model is loaded any more
         models = list(self.models.values())
         self.models.clear()
         await asyncio.gather(*(model.engine.close(grace_s=self.config.grace_s) for model in models))
@@ -351,7 +356,7 @@ class Server:
 
     async def _taken(self, files: ModelFiles, key: Key, n_ctx: int) -> LoadedModel:
         """Returns a loaded model and adds one to the count of its users. All requests for a model that is
-        being loaded share this load and its error. The load continues even if all of them disconnect.
+        being loaded share this load and its error. The load continues even if all these requests disconnect.
         """
         model = self.models.get(key)
         if model is not None and model.engine.broken is None:
@@ -377,8 +382,8 @@ class Server:
         self._changed.set()
 
     async def _load(self, files: ModelFiles, key: Key, n_ctx: int) -> LoadedModel:
-        """Loads a model for all requests that wait for this load. A loaded model whose engine is broken is
-        replaced. Raises ApiError if the server stops.
+        """Loads a model for all requests that wait for this load. If the model is loaded but its engine is
+        broken, it is replaced. Raises ApiError if the server stops.
         """
         try:
             async with self._loading:
@@ -396,7 +401,7 @@ class Server:
         if (old := self.models.pop(key, None)) is not None:  # the old engine is broken
             await self._unload(old)
         plan = await self.work.loading.run(plan_model, files, self.config, n_ctx)
-        if await self._make_room(n_bytes_of(plan), name):  # now a longer context may fit
+        if await self._make_room(n_bytes_of(plan), name):  # models were unloaded, so a longer context may fit
             plan = await self.work.loading.run(plan.with_context)
         adapters = "".join(f", {Path(path).name} at {scale:g}" for path, scale in files.adapters)
         _log.info("loading %s%s", name, adapters)
@@ -414,8 +419,9 @@ class Server:
         return model
 
     async def _make_room(self, n_bytes: int, name: str) -> bool:
-        """Unloads other models until `n_bytes` more fit into memory; returns whether a model was unloaded.
-        name: the new model, for errors. Raises ApiError if the pinned models leave too little.
+        """Unloads other models until a new model of `n_bytes` bytes fits into memory. Returns whether a model
+        was unloaded. name: name of the new model, for error messages. Raises ApiError if the pinned models
+        leave too little memory.
         """
         pinned = [model for model in self.models.values() if model.is_pinned]
         n_pinned_bytes = sum(model.n_bytes for model in pinned)

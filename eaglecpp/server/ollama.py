@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ollama's `/api/chat` and `/api/generate`: Ollama's objects, one per line."""
+"""Ollama's `/api/chat` and `/api/generate`, which stream one JSON object per line."""
 
 from __future__ import annotations
 
@@ -162,8 +162,8 @@ def _drafts(answer: Answer, round: Chunk) -> dict[str, Any]:
 
 
 def _last(answer: Answer) -> dict[str, Any]:
-    """Returns the last object of an answer: the reason of the end, Ollama's times in nanoseconds, and our
-    timings.
+    """Returns the last object of an answer: why the answer ended, Ollama's times in nanoseconds, and
+    eaglecpp's timings.
     """
     timings = answer.timings
     return {

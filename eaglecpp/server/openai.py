@@ -27,7 +27,7 @@ from eaglecpp.server.models import LoadedModel, server_of
 
 ENDINGS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 Choices = Annotated[int, Meta(ge=1, le=128)]
-"""Answers to each prompt; the maximum is OpenAI's."""
+"""Number of answers to each prompt; the maximum is OpenAI's."""
 _OF_PROMPTS = {"messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "chat_template"}
 
 
@@ -64,11 +64,11 @@ class _Chat(_Body, kw_only=True):
     reasoning_effort: str = ""
     reasoning_budget_tokens: int | None = None
     thinking_budget_tokens: int | None = None
-    """llama-server's field, like `reasoning_budget_tokens`."""
+    """llama-server's field, which means the same as `reasoning_budget_tokens`."""
     reasoning: dict[str, Any] = {}
     chat_template_kwargs: Annotated[dict[str, str | float | int | bool | None], Meta(max_length=256)] = {}
-    """Variables for the chat template. Their number is limited, because the probes of a template try each
-    value.
+    """Variables for the chat template. The number of variables is limited, because probing a template tries
+    the value of each variable.
     """
 
     def chat(self) -> ServedRequest:
@@ -101,7 +101,9 @@ class _Completions(_Body, kw_only=True):
     echo: bool = False
 
     def requests(self, n_max: int) -> list[ServedRequest]:
-        """Returns one request for each answer. Raises ApiError, also for more than n_max answers."""
+        """Returns one request for each answer. Raises ApiError for an invalid field or more than n_max
+        answers.
+        """
         if self.echo:
             raise FieldError("echo", "not supported; remove it")
         if self.best_of not in (None, self.n):
@@ -203,7 +205,7 @@ async def completions(request: Request) -> Response:
 
 
 async def models(request: Request) -> Response:
-    """`GET /v1/models`, in OpenAI's form and Anthropic's at once."""
+    """`GET /v1/models`. The response has the fields of OpenAI's form and of Anthropic's form."""
     listed = [_model(item, request) for item in await server_of(request).files_run(entries)]
     ids = [item["id"] for item in listed] or [None]
     ends = {"has_more": False, "first_id": ids[0], "last_id": ids[-1]}
@@ -217,7 +219,7 @@ async def model(request: Request) -> Response:
 
 
 def _model(entry: Mapping[str, Any], request: Request) -> dict[str, Any]:
-    """Returns a model's entry of `/v1/models`. Its `status` is llama-server's field."""
+    """Returns a model's entry of `/v1/models`. The field `status` is llama-server's."""
     is_loaded = any(model.name == entry["name"] for model in server_of(request).models.values())
     status = {"status": {"value": "loaded" if is_loaded else "unloaded"}}
     name, modified = entry["name"], entry["modified_at"]
@@ -247,16 +249,16 @@ def _whole(
 
 
 def _end(head: Mapping[str, Any], body: _Body, answers: Sequence[Answer]) -> bytes:
-    """Returns the last chunks of a stream. The chunks before have no `usage` field, because some clients take
-    even null for the end.
+    """Returns the last chunks of a stream. The earlier chunks have no `usage` field, because some clients
+    take even a null `usage` for the end of the stream.
     """
     last = {**head, "model": answers[0].name, "choices": [], "usage": _usage(answers)}
     return (sse(last) if body.stream_options.get("include_usage") is True else b"") + b"data: [DONE]\n\n"
 
 
 def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Returns token counts, including cached and drafted tokens. A prompt counts once, even with several
-    answers.
+    """Returns the `usage` object with token counts, including cached and drafted tokens. A prompt with
+    several answers counts once.
     """
     first = [answer for answer in answers if answer.request.choice == 0]
     n_prompt = sum(len(answer.prompt.tokens) for answer in first)

@@ -47,14 +47,14 @@ class _Body(bodies.CloudBody, kw_only=True):
     truncation: Annotated[str, Meta(pattern="^(auto|disabled)$")] = "disabled"
     conversation: None = None
     prompt: None = None
-    """A prompt stored on OpenAI's servers. It is refused, because an answer without the prompt would be
-    wrong.
+    """A prompt stored on OpenAI's servers. A request with such a prompt is refused, because an answer without
+    the prompt would be wrong.
     """
 
     def wanted(self) -> ServedRequest:
         """Returns the body as a `ServedRequest`. Raises ApiError."""
         n_bytes = len(dump([getattr(self, name) for name in _REPEATED]))
-        if n_bytes > _REPEATED_BYTES:  # three events repeat these fields
+        if n_bytes > _REPEATED_BYTES:  # three events of a stream repeat these fields
             names = ", ".join(_REPEATED)
             raise ApiError(400, f"{names} have {n_bytes} bytes in all, the maximum is {_REPEATED_BYTES}")
         if self.background:
@@ -71,9 +71,9 @@ class _Body(bodies.CloudBody, kw_only=True):
 
 
 def _functions(tools: Iterable[Any]) -> Iterator[Any]:
-    """Yields the tools that the client runs, as functions. A custom tool takes a text, for which its function
-    gets one parameter. Tools in a namespace keep the name of the namespace (Codex has one per MCP server).
-    Tools that OpenAI runs are left out, as in Ollama.
+    """Yields the tools that the client runs, as functions. A custom tool takes a text, so its function gets
+    one text parameter. Tools in a namespace keep the name of the namespace (Codex has a namespace for each
+    MCP server). Tools that OpenAI runs are left out, as in Ollama.
     """
     for tool in tools:
         kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
@@ -87,8 +87,8 @@ def _functions(tools: Iterable[Any]) -> Iterator[Any]:
 
 
 def _as_function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts a custom tool to a function. The grammar of the tool's input is not enforced, but added to the
-    tool's description.
+    """Converts a custom tool to a function. The grammar of the tool's input is added to the tool's
+    description, but not enforced.
     """
     form, text = tool.get("format"), str(tool.get("description") or "")
     if isinstance(form, dict) and isinstance(form.get("definition"), str):
@@ -97,7 +97,7 @@ def _as_function(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(tool: Any) -> Any:
-    """Returns a tool or a tool call with the name that the model knows, in which a namespace is a prefix."""
+    """Returns a tool or a tool call with the name that the model sees. The name's prefix is the namespace."""
     space = tool.get("namespace") if isinstance(tool, dict) else None
     return {**tool, "name": f"{space}__{tool.get('name')}"} if space else tool
 
@@ -117,15 +117,17 @@ async def responses(request: Request) -> Response:
 
 
 async def input_tokens(request: Request) -> Response:
-    """`POST /v1/responses/input_tokens`: returns the number of prompt tokens of the same request."""
+    """`POST /v1/responses/input_tokens`: returns the number of prompt tokens that `/v1/responses` would use
+    for the same body.
+    """
     wanted = await in_thread(request, (await _read(request)).wanted)
     n_tokens = await n_prompt_tokens(request, wanted)
     return json_response({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 
 async def _read(request: Request) -> _Body:
-    """Reads the body of a request and replaces `input` by the whole conversation, as a list of items. Raises
-    ApiError.
+    """Reads the body of a request, and replaces its `input` by the whole conversation as a list of items.
+    Raises ApiError.
     """
     body = await bodies.read(request, _Body)
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
@@ -169,7 +171,7 @@ def _continued(kept: bytes, items: list[Any]) -> list[Any]:
 def _messages(items: list[Any], instructions: str | None) -> list[Message]:
     turns = [Message(Role.SYSTEM, instructions)] if instructions else []
     turns += [_item(item, f"input[{index}]") for index, item in enumerate(items)]
-    return merged(turns, (Role.ASSISTANT,))  # a turn of the model may be several items
+    return merged(turns, (Role.ASSISTANT,))  # one turn of the model may consist of several items
 
 
 def _item(item: Any, where: str) -> Message:
@@ -191,14 +193,14 @@ def _item(item: Any, where: str) -> Message:
 
 
 def _texts(parts: Any) -> str:
-    """Returns the texts of a reasoning item: its own, or its summary's."""
+    """Returns the text of a reasoning item: the text of its content, or of its summary."""
     texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     return "\n\n".join(text for text in texts if isinstance(text, str))
 
 
 class _Form(NamedTuple):
     """Names in one kind of output item: type, prefix of the id, key of the text, and events of the text. If
-    the item holds its text in a part, also the events and the type of that part.
+    the item contains its text in a part, the events and the type of that part too.
     """
 
     item: str
@@ -223,7 +225,7 @@ ServerEvent = tuple[str, dict[str, Any]]
 
 class _ResponseObject:
     """The response object, updated by each event. output: finished items; keep: function that saves the
-    conversation with these items, and returns whether it was kept
+    conversation with these items, and returns whether the conversation was saved
     """
 
     def __init__(self, body: _Body) -> None:
@@ -270,7 +272,7 @@ class _ResponseObject:
         step, (kind, text), position = event.step, event.part, {"output_index": event.index}
         form = _FORMS[kind]
         own = {"role": "assistant"} if kind == "content" else {}
-        lists: dict[str, Any] = {"logprobs": []} if kind == "content" else {}  # log-probabilities: empty
+        lists: dict[str, Any] = {"logprobs": []} if kind == "content" else {}  # no values are reported
         id = uuid.uuid4().hex
         if isinstance(text, ToolCall):
             id, own = text.id, {"call_id": text.id, "name": text.name}
@@ -344,7 +346,7 @@ async def _events(response: _ResponseObject, answer: Answer, choice: int) -> Asy
                 for fields in response.events(answer, event):
                     yield one(*fields)
         yield one(*response.end(answer))
-    except Exception as error:  # clients expect a final event and know no other errors
+    except Exception as error:  # clients expect every error as a final event
         known = as_api_error(error, "/v1/responses")
         failure = {"code": known.code or "server_error", "message": known.message}
         yield one("response.failed", {"response": response.object(answer, "failed", error=failure)})

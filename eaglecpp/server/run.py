@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Runs the application on uvicorn: binds the port, limits connections, logs, and stops gracefully.
 
-uvicorn waits forever for the rest of a request, and accepts connections until the process has no file
-descriptors left. Here a new connection replaces the one that has waited longest for a complete request, so a
-client that opens thousands of connections cannot block others. `eaglecpp.server.http` limits bodies.
+uvicorn alone waits forever for the rest of a request, and accepts connections until the process has no file
+descriptors left. This module limits the number of connections: above the limit, a new connection replaces the
+connection that has waited longest for a complete request. So a client that opens thousands of connections
+cannot block other clients. `eaglecpp.server.http` limits bodies.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from eaglecpp.server.security import Gate
 
 _MAX = 2048
 _LINES = 10
-_FILES = 1 << 16  # maximum; a process that needs more open files has another problem
+_FILES = 1 << 16  # maximum open files; a process that needs more has another problem
 _WRITE_BUFFER = 8 << 10
 _CHUNKS, _CHUNK_BYTES = 10_000, 1024
-"""Number of chunks that a body may have, plus one per this many bytes: h11 takes 10 us for each."""
+"""A body may have `_CHUNKS` chunks, plus one per `_CHUNK_BYTES` bytes. h11 takes 10 us for each chunk."""
 
 
 def raise_file_limit() -> int:
-    """Raises this process's limit on open files, up to `_FILES`. Returns the limit, 0 = unknown."""
+    """Raises this process's limit on open files, up to `_FILES`. Returns the new limit; 0 = unknown."""
     try:
         import resource
     except ImportError:  # Windows
@@ -59,8 +60,8 @@ class Connections:
     """All connections of one server. waiting: connections without a complete request, oldest first."""
 
     def __init__(self, n_max: int = 0, n_files: int = 0) -> None:
-        """n_max: maximum connections; 0 = half of the files that this process may open, so that models and
-        downloads have the other half
+        """n_max: maximum connections; 0 = half of the files that this process may open, because models and
+        downloads need files too
         """
         self.n_max = n_max or (min(_MAX, n_files // 2) if n_files else _MAX)
         self.waiting: dict[Protocol, None] = {}
@@ -68,12 +69,12 @@ class Connections:
     def make_room(self, n_open: int, newest: Protocol) -> None:
         if n_open > self.n_max:
             oldest = next(iter(self.waiting), newest)
-            self.waiting.pop(oldest, None)  # now: many connections may open before this one is lost
+            self.waiting.pop(oldest, None)  # at once, before further connections open
             oldest.transport.abort()
 
 
 class _Connection(h11.Connection):
-    """An HTTP/1.1 connection that refuses bodies in very small chunks, and bodies whose end is ambiguous."""
+    """An HTTP/1.1 connection that refuses bodies in tiny chunks and bodies whose length is ambiguous."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER)
@@ -97,8 +98,8 @@ class _Connection(h11.Connection):
 
 
 class Protocol(H11Protocol):
-    """uvicorn's HTTP protocol with two more limits. It stops writing to a client that does not read, instead
-    of buffering. It limits the time for the rest of a request.
+    """uvicorn's HTTP protocol with two more limits. The protocol stops writing to a client that does not
+    read, instead of buffering. It also limits the time for the rest of a request.
     """
 
     def __init__(self, connections: Connections, head_s: float, **options: Any) -> None:
@@ -151,9 +152,8 @@ class Protocol(H11Protocol):
 
 
 class Seldom(logging.Filter):
-    """A log filter that limits each warning to a few lines a minute, so that no client can fill a disk. It
-    also drops the tracebacks that uvicorn and starlette log for requests that are cancelled when the server
-    stops.
+    """A log filter that limits each warning to a few lines a minute, so that no client can fill a disk. The
+    filter also drops the tracebacks that uvicorn and starlette log when a stopping server cancels requests.
     """
 
     def __init__(self) -> None:
@@ -174,8 +174,8 @@ class Seldom(logging.Filter):
 
 
 LARGE = 1 << 20
-"""Bytes above which a freed block returns to the system. Blocks that a round allocates are smaller, or are
-kept.
+"""A freed memory block with more bytes returns to the system. Blocks that a round allocates are smaller, or
+are not freed after each round.
 """
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -183,7 +183,9 @@ _TRIM = 16 << 20
 
 
 def give_back_large_blocks() -> bool:
-    """Makes malloc return large freed blocks to the system. Returns False except on Linux with glibc."""
+    """Makes malloc return large freed memory blocks to the system. Returns False if this is not supported
+    (only glibc on Linux is).
+    """
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
@@ -201,10 +203,11 @@ class PortInUseError(EagleError):
 def bind(host: str, port: int) -> socket.socket:
     """Opens a listening socket. Raises PortInUseError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # without IPPROTO_TCP, asyncio leaves Nagle's algorithm on, which delays each answer by 40 ms
+    # Without IPPROTO_TCP, asyncio leaves Nagle's algorithm on, which delays each answer by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    # SO_REUSEADDR frees a port as soon as its last server ends. On Windows it would let a second server share
-    # the port; there the port is free at once anyway, and SO_EXCLUSIVEADDRUSE keeps it exclusive.
+    # SO_REUSEADDR frees a port as soon as its last server ends. On Windows, SO_REUSEADDR would let a second
+    # server share the port. Windows frees a port at once anyway, and SO_EXCLUSIVEADDRUSE keeps the port
+    # exclusive.
     option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
     listener.setsockopt(socket.SOL_SOCKET, option, 1)
     try:
@@ -217,8 +220,8 @@ def bind(host: str, port: int) -> socket.socket:
                 "program, or choose another port with --port"
             ) from None
         raise EagleError(f"cannot listen on {host} port {port}: {error.strerror}") from None
-    # Connections inherit these options, which keep the system's buffer small for a client that does not read,
-    # and close the connection after a while, even with unsent data.
+    # Connections inherit these options. SO_SNDBUF keeps the system's buffer small for a client that does not
+    # read. TCP_USER_TIMEOUT closes such a connection after a while, even if data is unsent.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
@@ -234,8 +237,8 @@ def serve(
     listener: socket.socket,
     on_start: Callable[[], None] | None = None,
 ) -> None:
-    """Serves until a signal arrives; running answers get the configured time to finish. Raises the error that
-    prevents loading the model `preload`.
+    """Serves until a signal arrives, then gives running answers the configured time to finish. Raises the
+    error if the model `preload` cannot be loaded.
     """
     for name in ("asyncio", "uvicorn.error", "eaglecpp.server"):
         logging.getLogger(name).addFilter(Seldom())
@@ -250,7 +253,7 @@ def serve(
 
 class Runner(uvicorn.Server):
     """A uvicorn server that listens at once, then loads the preloaded and the pinned models. failure: the
-    error of such a load, which stops the server.
+    error that stopped such a load, and so the server.
     """
 
     def __init__(self, app: Gate, preload: str, on_start: Callable[[], None] | None = None) -> None:

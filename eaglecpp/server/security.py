@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Access control: host names, origins of pages, API keys; and the access log. One ASGI middleware, before any
-route.
+"""Access control (host names, origins of pages, API keys) and the access log, in one ASGI middleware that
+runs before any route.
 
 The Host header must be an address or a name of this machine. Otherwise a malicious page could reach the
-server through its own domain name that resolves to this machine. Allowed origins are Ollama's. Browsers mark
-requests that another site's page makes without an origin, such as images and links (Sec-Fetch-Site).
+server through the page's own domain name, if this name resolves to this machine. The allowed origins are the
+same as Ollama's. A page of another site can send requests without an Origin header, for images and links;
+browsers mark these requests with Sec-Fetch-Site.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from eaglecpp.server.shared import in_words
 _log = logging.getLogger("eaglecpp.server.access")
 _POLLED = ("/static/", "/api/ps", "/api/tags")  # polled by the page; successes are logged at DEBUG
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
-_CORS: Any = {"allow_private_network": True, "max_age": 12 * 3600}  # seconds that a preflight is valid
-_OPEN = ("/", "/health", "/v1/health", "/metrics")  # paths that probes may read without a key
-_OWN_PAGES = ("none", "same-origin")  # Sec-Fetch-Site: typed by the user; from our page
+_CORS: Any = {"allow_private_network": True, "max_age": 12 * 3600}  # seconds for which a preflight is valid
+_OPEN = ("/", "/health", "/v1/health", "/metrics")  # paths that need no API key
+_OWN_PAGES = ("none", "same-origin")  # Sec-Fetch-Site of an address that the user typed, and of our own page
 
 
 class Gate:
@@ -66,15 +67,15 @@ class Gate:
             self.server.held.release(scope)
             path = self._route(scope)
             self.server.metrics.add("requests_total", path=path, status=status)
-            target = cut(scope["raw_path"].decode("ascii", "replace"))  # percent-encoded, so one line
+            target = cut(scope["raw_path"].decode("ascii", "replace"))  # percent-encoded: no line breaks
             ms = 1000 * (time.perf_counter() - started)
             words = [f"{scope['method']} {target} {status} {ms:.1f} ms {id}", *in_words(scope)]
             level = logging.DEBUG if path.startswith(_POLLED) and status < 400 else logging.INFO
             _log.log(level, "%s", " ".join(words))
 
     def _route(self, scope: Scope) -> str:
-        """Returns the pattern of the matching route as a label for metrics, because model names must not
-        become labels.
+        """Returns the pattern of the matching route as a label for metrics. The path itself is not a label,
+        because a path may contain a model name.
         """
         routes = (route for route in self.app.routes if isinstance(route, Route))
         return next((route.path for route in routes if route.matches(scope)[0] is not Match.NONE), "other")
@@ -122,11 +123,11 @@ def _known_key(headers: Headers, keys: Sequence[str]) -> str | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     sent = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
     same = [k for k in keys for key in sent if hmac.compare_digest(key.encode("latin-1"), k.encode())]
-    return next(iter(same), None)  # only now, so that the time is constant
+    return next(iter(same), None)  # all keys are compared first, so that the time is constant
 
 
 def _host(text: str) -> str:
-    """Returns a host name or address without its port, in lower case; other text unchanged."""
+    """Returns a host name or address in lower case, without its port. Returns any other text unchanged."""
     name, colon, port = text.rpartition(":")
     if colon and port.isascii() and port.isdigit():
         text = name

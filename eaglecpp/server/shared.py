@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """State shared by requests. `Work`: the server's threads by purpose. `Held`: bytes of request bodies.
-`KeptResponses`: responses that later requests may continue. `OwnTexts`: texts sent and received by each key.
-`Metrics`, and the log line of a request's answers. Everything but the threads belongs to the event loop;
-nothing is locked.
+`KeptResponses`: responses that later requests may continue. `OwnTexts`: texts that each API key has sent and
+received. `Metrics`: counters of answers. Everything but the threads belongs to the event loop, so there are
+no locks.
 
-Work that blocks or takes longer than a few milliseconds runs in one of these threads, or in those that each
-engine has for prompts and vectors (`eaglecpp.engine.AsyncEngine`). So no kind of slow request delays the
-others.
+Work that blocks or takes longer than a few milliseconds runs in one of these threads, or in the threads that
+each engine has for prompts and vectors (`eaglecpp.engine.AsyncEngine`). So no kind of slow request delays the
+other kinds.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from eaglecpp.threads import Threads
 class Work:
     """Threads of the server, by purpose.
 
-    names:     looks up model names, for every request
-    loading:   opens models, one after another
-    files:     lists and describes models, changes the store
-    downloads: pulls models, which may take hours; refuses further pulls while all threads are busy
-    bodies:    parses large bodies
-    answers:   writes large answers
+    names:     look up model names, for every request
+    loading:   open models, one after another
+    files:     list and describe models, and change the store
+    downloads: pull models, which may take hours; further pulls are refused while all threads are busy
+    bodies:    parse large bodies
+    answers:   encode large answers
     """
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class Work:
 
 
 class Held:
-    """Counter of the bytes in all bodies of unanswered requests. n_max: maximum of this sum. The first 64 KiB
-    of a body are not counted, so a few large bodies cannot block ordinary requests.
+    """Counter of the bytes in the bodies of all unanswered requests. n_max: maximum of this sum. The first 64
+    KiB of a body are not counted, so a few large bodies cannot block ordinary requests.
     """
 
     FREE = 64 << 10
@@ -55,8 +55,8 @@ class Held:
         self._n = 0
 
     def hold(self, scope: Scope, size: int) -> None:
-        """Counts the body of a request. size: bytes received so far. Raises ApiError if the sum exceeds
-        n_max.
+        """Counts the body of a request. size: bytes of the body received so far. Raises ApiError if the sum
+        of all bodies exceeds n_max.
         """
         more = max(0, size - self.FREE) - scope.get("held", 0)
         if more <= 0:
@@ -71,9 +71,9 @@ class Held:
 
 
 class KeptResponses:
-    """Responses that later requests may continue. n_max, n_bytes: maximum responses and bytes of each owner,
-    0 = keep no responses; the least recently used responses are dropped first. An owner is an API key, or ""
-    if the server requires no key. Owners can neither read nor evict each other's responses.
+    """Responses that later requests may continue. n_max, n_bytes: maximum number and bytes of each owner's
+    responses; 0 = keep no responses. The least recently used responses are dropped first. An owner is an API
+    key, or "" if the server requires no key. Owners can neither read nor evict each other's responses.
     """
 
     def __init__(self, n_max: int, n_bytes: int) -> None:
@@ -81,8 +81,8 @@ class KeptResponses:
         self._of: dict[str, OrderedDict[str, bytes]] = {}
 
     def add(self, owner: str, id: str, items: bytes) -> bool:
-        """Keeps a conversation with its response, a JSON array of items. Returns False if this response alone
-        exceeds the limit.
+        """Keeps a conversation including its response. items: JSON array of the conversation's items. Returns
+        False if this conversation alone exceeds the limit.
         """
         if not self.n_max or len(items) > self.n_bytes:
             return False
@@ -101,8 +101,9 @@ class KeptResponses:
 
 
 class OwnTexts:
-    """The latest prompts and answers of each API key on one model, as tokens. An answer reports as cached
-    only tokens that its own key has sent or received, so the count reveals nothing about other keys' prompts.
+    """The latest prompts and answers of each API key on one model, as tokens. An answer counts as cached only
+    the tokens that its own key has sent or received before. So the count reveals nothing about the prompts of
+    other keys.
     """
 
     N_MAX = 32
@@ -137,7 +138,7 @@ _OF_ANSWERS = {
     "draft_tokens_total": ("draft_n", "Tokens drafted."),
     "draft_tokens_accepted_total": ("draft_n_accepted", "Drafted tokens that were accepted."),
 }
-"""Counters of `/metrics`, each with a description and the entry of `timings` that the counter sums."""
+"""Counters of `/metrics` by name, each with its description and the entry of `timings` that is summed."""
 _GAUGES = {
     "requests_running": "Running generations.",
     "requests_waiting": "Requests waiting for a slot.",
@@ -156,7 +157,7 @@ _FAMILIES = {
     "generation_seconds_total": ("counter", "Time from requests to their last tokens."),
 }
 _FORMER = {"host_cache_conversations": "parked_conversations", "host_cache_bytes": "parked_bytes"}
-"""Former names of metrics, which are still exported."""
+"""Former names of metrics by current name. Metrics are exported under both names."""
 
 
 class Metrics:
@@ -179,7 +180,7 @@ class Metrics:
         self.add("generation_seconds_total", seconds, model=model)
 
     def text(self, models: Iterable[Any]) -> str:
-        """Formats all metrics. models: the models in memory, measured now"""
+        """Formats all metrics. models: the models in memory, whose gauges are read now"""
         self._values |= {family: {} for family in _GAUGES}
         for model in models:
             engine = model.engine
@@ -211,7 +212,7 @@ def in_words(scope: Mapping[str, Any]) -> list[str]:
     words = [answers[0][0], f"prompt {n('prompt_n') + n('reused_n')} ({n('reused_n')} cached)"]
     if n("predicted_n"):
         ms = max(timings.get("predicted_ms", 0.0) for _, timings in answers)
-        # the answers ran concurrently
+        # The answers ran concurrently, so the longest time counts.
         words.append(f"answer {n('predicted_n')}, {1000 * n('predicted_n') / max(ms, 1e-3):.1f} tokens/s")
         words.append(f"drafts {n('draft_n_accepted')}/{n('draft_n')}")
     return words
