@@ -8,8 +8,8 @@
 
 namespace eaglecpp {
 
-// Returns the folders of this process's groups with this controller. In a container the process's group may be mounted
-// as the root although its path has more parts; then only the last folder exists.
+// Returns the folders of this process's groups that have this controller. In a container the process's group may be
+// mounted as the root, although the group's path has more parts. Only the last returned folder exists then.
 static std::vector<std::string> folders(const std::string & root, const std::string & controller) {
     std::vector<std::string> out;
     std::ifstream groups(root + "/proc/self/cgroup");
@@ -27,7 +27,8 @@ static std::vector<std::string> folders(const std::string & root, const std::str
     return out;
 }
 
-// Returns the number in a file, or the number after `key`; `missing` if there is no number ("max").
+// Returns the number in a file, or the number after `key`. Returns `missing` if there is no number, for example if the
+// file says "max".
 static double number(const std::string & path, double missing, const std::string & key = "") {
     std::ifstream file(path);
     std::string found;

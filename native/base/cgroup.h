@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Reads the limits that Linux control groups (versions 1 and 2) set for this process, for example in a container or a
-// systemd unit. Each group and all groups above it may have limits; the smallest one applies.
+// systemd unit. The process's group and all groups above it may have limits. The smallest limit applies.
 #pragma once
 
 #include <string>

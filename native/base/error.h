@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Kinds of errors, one per cause. The bindings map each kind to the class of the same name in `eaglecpp.errors`. what()
-// says what was expected, what was found, where, and what to do.
+// Kinds of errors, one per cause. The bindings map each kind to the class of the same name in `eaglecpp.errors`. The
+// text of what() says what was expected, what was found, where, and what to do.
 #pragma once
 
 #include <stdexcept>
@@ -34,11 +34,12 @@ class Error : public std::runtime_error {
 #define EAGLECPP_PRINTF(fmt, args)
 #endif
 
-// printf into a std::string.
+// Formats a text like printf and returns it.
 std::string strf(const char * fmt, ...) EAGLECPP_PRINTF(1, 2);
 
-// Throws Error(kind, printf text), fail_if() only if `is_wrong`. The order in which a call evaluates its arguments is
-// unspecified: `is_wrong` must not change the others, and they must be valid either way.
+// fail() throws Error(kind, printf text); fail_if() does so only if `is_wrong`. C++ may evaluate the arguments of a
+// call in any order: evaluating `is_wrong` must not change the other arguments, and all arguments must be valid even if
+// `is_wrong` is false.
 [[noreturn]] void fail(ErrorKind kind, const char * fmt, ...) EAGLECPP_PRINTF(2, 3);
 void fail_if(bool is_wrong, ErrorKind kind, const char * fmt, ...) EAGLECPP_PRINTF(3, 4);
 

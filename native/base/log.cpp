@@ -17,8 +17,8 @@ constexpr size_t n_trail_max = 64;
 std::mutex mutex;
 std::deque<LogLine> queue;
 
-// Error lines of this thread, the newest at the end, and the number of lines ever added, so that marks survive
-// trimming.
+// Error lines of this thread, the newest at the end, and the number of lines ever added. This number stays valid as a
+// mark when old lines are dropped.
 thread_local std::deque<std::string> trail;
 thread_local size_t n_trail = 0;
 

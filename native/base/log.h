@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The queue of log lines: ours and, through target/llama_bridge, those of llama.cpp and ggml. It is bounded and drops
-// its oldest lines when full. Python drains it into `logging`. Thread-safe.
+// The queue of log lines: our own lines and, through target/llama_bridge, the lines of llama.cpp and ggml. The queue is
+// bounded and drops its oldest lines when full. Python moves the lines into `logging`. Thread-safe.
 #pragma once
 
 #include <string>
@@ -21,13 +21,13 @@ void log_line(LogLevel level, std::string text);
 // Removes and returns the queued lines.
 std::vector<LogLine> log_drain();
 
-// Collects the error lines that this thread logs after construction. They name the reasons that llama.cpp's boolean
-// results leave out.
+// Collects the error lines that this thread logs after construction. llama.cpp's functions only return false, and these
+// lines say why.
 class ErrorTrail {
   public:
     ErrorTrail();
 
-    // Returns the lines as " (llama.cpp: ...)", or "" without errors.
+    // Returns the collected lines as " (llama.cpp: ...)", or "" if there are none.
     std::string text() const;
 
   private:

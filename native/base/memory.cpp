@@ -50,7 +50,7 @@ void forget_file_pages([[maybe_unused]] const std::string & path) {
 #ifdef __linux__
     struct stat file;
     if (stat(path.c_str(), &file) != 0) return;
-    // Compares device and inode, because the list may contain another name of the same file.
+    // Compares device and inode, because the list of mappings may contain another name of the same file.
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
         uintptr_t begin, end;
@@ -61,7 +61,7 @@ void forget_file_pages([[maybe_unused]] const std::string & path) {
                         &inode) != 7) {
             continue;
         }
-        // Writable mappings may be private copies.
+        // Skips writable mappings, because they may be private copies.
         if (inode != file.st_ino || makedev(major_id, minor_id) != file.st_dev || mode[1] == 'w') continue;
         madvise((void *)begin, end - begin, MADV_DONTNEED);
     }

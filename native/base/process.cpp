@@ -20,7 +20,7 @@ std::atomic<bool> is_lost{false};
 void watch_forks() {
 #ifndef _WIN32
     static std::once_flag once;
-    // This handler runs in the child, on the thread that forked.
+    // The handler below runs in the child, on the thread that forked.
     std::call_once(once, [] {
         pthread_atfork(nullptr, nullptr, [] {
             if (has_helpers || has_device) is_lost = true;

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: MIT
-// Detects use after fork(), which copies memory but only one thread. ggml's helper threads and the state of a GPU's
-// driver do not exist in the child, so a call that waits for them never returns. OpenMP's pool of threads belongs to
-// the first thread that computed.
+// Detects use after fork(), which copies memory but only one thread. ggml's helper threads and the state of a GPU
+// driver do not exist in the child, so a call in the child that waits for them never returns. OpenMP's pool of threads
+// belongs to the first thread that computed.
 #pragma once
 
 namespace eaglecpp {
 
-// Records that this thread computes with helper threads: a child forked from it can no longer compute. Call it before
-// the computation.
+// Records that this thread computes with helper threads. A child forked from this thread can no longer compute. Call
+// the function before the computation.
 void note_helper_threads();
 
-// Records that the process uses a device: a child forked from any thread can no longer compute. Call it before the
-// first use.
+// Records that the process uses a device. A child forked from any thread can no longer compute. Call the function
+// before the device's first use.
 void note_device();
 
 // Returns true if this process is a forked child that cannot compute.
 bool lost_by_fork();
 
-// Raises Error(unsupported) if this process is a forked child that cannot compute. `what` names the failed action.
+// Raises Error(unsupported) if this process is a forked child that cannot compute. `what` is the failed action, as the
+// start of the error message.
 void check_not_forked(const char * what);
 
 }  // namespace eaglecpp

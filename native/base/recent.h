@@ -15,7 +15,8 @@ class Recent {
   public:
     explicit Recent(size_t n_max) : n_max_(n_max) {}
 
-    // Returns the value of a key, or null. It keeps its address until it is replaced.
+    // Returns a pointer to the value of a key, or null. The pointer stays valid until this value is replaced or
+    // dropped.
     Value * find(const Key & key) {
         const auto it = all_.find(key);
         if (it == all_.end()) return nullptr;
@@ -23,7 +24,7 @@ class Recent {
         return &it->second.first;
     }
 
-    // Sets the value of a key. If there are too many values, it replaces the least recently used one.
+    // Sets the value of a key. If the cache is full, the new value replaces the least recently used value.
     Value & keep(const Key & key, Value value) {
         const auto is_older = [](const auto & a, const auto & b) { return a.second.second < b.second.second; };
         if (all_.size() >= n_max_ && all_.count(key) == 0) {
@@ -41,7 +42,7 @@ class Recent {
     }
 
   private:
-    std::map<Key, std::pair<Value, long>> all_;  // with the number of their last use
+    std::map<Key, std::pair<Value, long>> all_;  // each value with the number of its last use
     size_t n_max_;
     long n_uses_ = 0;
 };

@@ -37,7 +37,7 @@ bool run_on_stack(size_t n_bytes, const std::function<void()> & call) {
     CloseHandle(thread);
 #else
     const auto run = [](void * p) -> void * { return ((Job *)p)->run(), nullptr; };
-    constexpr size_t n_page = 64 << 10;  // macOS does not accept parts of a page
+    constexpr size_t n_page = 64 << 10;  // rounds the size up: macOS accepts only whole pages
     pthread_attr_t attributes;
     pthread_t thread;
     pthread_attr_init(&attributes);

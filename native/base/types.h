@@ -13,7 +13,7 @@ using Pos = int32_t;    // a position in a sequence, from 0
 
 using Tokens = std::vector<Token>;
 
-// Ids from this one down are rows of images (engine/images.h); -1 is not a token.
+// Ids from image_token_first downwards are rows of images (engine/images.h). The id -1 is not a token.
 constexpr Token image_token_first = -2;
 
 // Replaces the id of an image row by an arbitrary token, for code that only knows tokens, such as a drafter's

@@ -20,8 +20,8 @@ namespace {
 thread_local const AbortGuard * innermost = nullptr;
 ggml_abort_callback_t previous = nullptr;
 
-// Returns true if every frame between here and the guard can be unwound. Stacks grow downwards on all of ggml's
-// platforms.
+// Returns true if exceptions can unwind every stack frame between the caller and the guard. Stacks grow downwards on
+// all of ggml's platforms.
 #ifdef _WIN32
 bool can_unwind_to(const AbortGuard *) {
     return true;  // all functions have unwind tables on Windows
@@ -43,7 +43,7 @@ bool can_unwind_to(const AbortGuard * guard) {
 }
 #endif
 
-// ggml calls abort() when this function returns, so it must throw.
+// ggml calls abort() when this function returns, so the function must throw.
 void on_abort(const char * message) {
     if (innermost) {
         if (can_unwind_to(innermost)) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Keeps GGML_ASSERT and GGML_ABORT from ending the process. While a guard is active, an assertion that fails on its
-// thread is thrown as Error(broken); the handler must give up the objects in use.
+// Keeps GGML_ASSERT and GGML_ABORT from ending the process. While a guard is active, an assertion that fails on the
+// guard's thread throws Error(broken). The code that catches this error must discard the objects in use.
 //
 // The exception passes through C functions of ggml, which have nothing to clean up. On x86-64, 64-bit ARM, macOS and
 // Windows, compilers write unwind tables for C too. On other platforms llama.cpp must be compiled with -funwind-tables
 // (never with -fexceptions, which makes OpenMP regions of C code end the process). The guard checks the tables before
-// it throws. If a frame on the stack has no table, or on ggml's worker threads, the process ends with the assertion's
-// text, as without a guard. So callers also check known causes before the call.
+// it throws. If a frame on the stack has no table, or if a worker thread of ggml fails, the process ends with the
+// assertion's text, as it would without a guard. So callers also check known causes before they call ggml.
 #pragma once
 
 #include <utility>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Reads a GGUF header, typed and checked, through ggml's parser. Errors name the file, the key, the expected and the
-// found value. Tensor ranges are checked against the file's size on opening, so data can be read later without checks.
-// Tensor data is not loaded.
+// Reads a GGUF header through ggml's parser and checks the types of its values. Errors name the file, the key, the
+// expected value and the value found. Tensor ranges are checked against the file's size on opening, so data can be read
+// later without checks. Tensor data is not loaded.
 #pragma once
 
 #include <ggml.h>
@@ -25,12 +25,12 @@ struct TensorInfo {
     uint64_t n_bytes;
 };
 
-// Returns true for types that ggml can multiply with and look up rows of: floats, and quantised types that it can
-// dequantise. Returns false for integers and for the quantised types of activations.
+// Returns true for types of weights: ggml can multiply with them and look up their rows. These are floats, and
+// quantised types that ggml can dequantise. Returns false for integers and for the quantised types of activations.
 bool is_weight_type(ggml_type type);
 
 // is_block_arch() returns true for block drafters. reads_hidden_states() returns true for all drafters that read the
-// target's hidden states: EAGLE and block drafters.
+// target's hidden states: EAGLE drafters and block drafters.
 inline bool is_block_arch(const std::string & architecture) {
     return architecture == "dflash" || architecture == "dflash_ex";
 }
@@ -47,8 +47,8 @@ class GgufReader {
 
     bool has(const std::string & key) const;
 
-    // The find_*() functions return std::nullopt if the key is missing. Error(gguf) if its value has another type or is
-    // out of range.
+    // The find_*() functions return std::nullopt if the key is missing. They raise Error(gguf) if the key's value has
+    // another type or is out of range.
     std::optional<uint32_t> find_u32(const std::string & key) const;
     std::optional<float> find_f32(const std::string & key) const;
     std::optional<bool> find_bool(const std::string & key) const;
@@ -57,11 +57,11 @@ class GgufReader {
     std::optional<std::vector<float>> find_floats(const std::string & key) const;
     std::optional<std::vector<uint8_t>> find_bools(const std::string & key) const;
     std::optional<std::vector<std::string>> find_strs(const std::string & key) const;
-    // Reads the value of a layer. The key has one number or bool for all layers, or an array, which must be long
-    // enough.
+    // Reads a layer's value. The file has one number or bool for all layers, or an array with a value for each layer.
+    // Error(gguf) if the array is too short.
     std::optional<int64_t> find_of_layer(const std::string & key, int layer) const;
 
-    // These functions raise Error(gguf) if the key is missing; otherwise they do what the find_*() functions do.
+    // These functions work like the find_*() functions, but raise Error(gguf) if the key is missing.
     uint32_t u32(const std::string & key) const;
     float f32(const std::string & key) const;
     std::string str(const std::string & key) const;
@@ -73,7 +73,8 @@ class GgufReader {
     void read(const TensorInfo & tensor, uint64_t offset, void * dst, uint64_t n) const;
 
   private:
-    // Returns the index of a key, or -1 if it is missing. Error(gguf) if its value has none of these types.
+    // Returns the index of a key, or -1 if it is missing. Error(gguf) if the key's value has a type that is not in
+    // `types`.
     int64_t find(const std::string & key, std::initializer_list<gguf_type> types, const char * expected,
                  bool is_array = false) const;
     template <typename T>

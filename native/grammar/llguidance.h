@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Declares llguidance's C interface (parser/llguidance.h). The functions come from the shared library of its Python
-// package, which is not linked but loaded at the first use of a grammar.
+// Declares llguidance's C interface (parser/llguidance.h). The functions come from the shared library in llguidance's
+// Python package. The library is not linked; it is loaded at the first use of a grammar.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ struct LlgConstraintInit {
     uint8_t unused[256] = {};
 };
 
-// The functions of llguidance in use. Thread-safe if each thread has its own matcher.
+// llguidance's functions that eaglecpp calls. They are thread-safe if each thread has its own matcher.
 struct Llguidance {
     LlgTokenizer * (*new_tokenizer_v2)(const LlgTokenizerInit *, char * error, size_t n_error);
     void (*free_tokenizer)(LlgTokenizer *);
@@ -60,7 +60,7 @@ struct Llguidance {
     // Loads the library; later calls do nothing. Error(unsupported) if the library lacks a function.
     static void load(const std::string & path);
 
-    // Returns the loaded functions. Error(grammar) before load().
+    // Returns the functions of the loaded library. Error(grammar) before load().
     static const Llguidance & get();
 };
 

@@ -12,12 +12,13 @@ namespace eaglecpp {
 // First byte of the pieces of end tokens. No text contains it.
 static constexpr char end_mark = '\xFF';
 
-// Maximum numbers of parser items, in general and for JSON. A schema has four items for each optional property. In an
-// ambiguous grammar the time per token grows with the square of the number of items, up to 0.1 s at the maximum.
+// Maximum numbers of parser items: n_places in general, n_places_json for JSON. A schema has four items for each
+// optional property. In an ambiguous grammar the time per token grows with the square of the number of items, up to 0.1
+// s at the maximum.
 static constexpr size_t n_places = 1000, n_places_json = 10000;
 
-// After several consecutive slow calls of the drafts' matcher, the next calls are skipped, so that on average the
-// matcher costs little per round. A single call may be slow only because another process took its core.
+// The drafts' matcher skips calls after several consecutive slow calls, so that on average it costs little per round. A
+// single call may be slow only because another process took its core.
 static constexpr double slow_ms = 2.0, n_rest_per_ms = 8.0, n_rest_max = 1000.0;
 static constexpr int n_slow_max = 3;
 
@@ -62,7 +63,7 @@ GrammarVocabulary::~GrammarVocabulary() {
     Llguidance::get().free_tokenizer(tokenizer_);
 }
 
-// The text's matcher does not force tokens: its mask allows every tokenization.
+// The matcher of the text does not force tokens: its mask allows every tokenization.
 GrammarMatcher::GrammarMatcher(const std::string & text, std::shared_ptr<const GrammarVocabulary> vocabulary)
     : llg_(Llguidance::get()),
       vocabulary_(std::move(vocabulary)),
@@ -74,7 +75,7 @@ GrammarMatcher::GrammarMatcher(const std::string & text, std::shared_ptr<const G
     allowed();  // computes the first mask now, which takes longest
 }
 
-// Size of a stack that no schema overflows: llguidance's compiler recurses along the references of a schema.
+// Stack size that no schema overflows: llguidance's compiler recurses along the references of a schema.
 static constexpr size_t n_stack = (size_t)64 << 20;
 
 GrammarMatcher::Matcher GrammarMatcher::make(const std::string & text) const {
@@ -156,8 +157,8 @@ std::vector<bool> GrammarMatcher::allows_behind(const Tokens & path, const Token
     return out;
 }
 
-// Returns the longest token that is a prefix or an extension of all other allowed tokens, or -1. This token is the last
-// one of a forced text; the target may choose a longer token instead.
+// Returns the longest token that is a prefix or an extension of all other allowed tokens, or -1. This token can only be
+// the last token of a forced text, because the target may choose a longer token instead.
 Token GrammarMatcher::open_end(LlgMatcher * m, bool & is_certain) {
     if (llg_.matcher_is_stopped(m)) return -1;
     if (llg_.matcher_compute_mask_into(m, bits_.data(), bits_.size() * sizeof(uint32_t)) != 0) return -1;

@@ -35,25 +35,25 @@ class GrammarVocabulary : Pinned {
     LlgTokenizer * tokenizer_;
 };
 
-// The text and its drafts have separate matchers. Draft look-ups never change the answers or the limits of the text's
-// matcher, so a text is the same with and without drafting.
+// Matches a grammar with a text and with its drafts. The text and its drafts have separate matchers. Checking drafts
+// never changes the results or the limits of the text's matcher, so a text is the same with and without drafting.
 class GrammarMatcher {
   public:
-    // text: a grammar in llguidance's variant of Lark. Error(grammar)
+    // text: a grammar in llguidance's variant of Lark. Error(grammar) if the grammar is invalid.
     GrammarMatcher(const std::string & text, std::shared_ptr<const GrammarVocabulary> vocabulary);
 
-    // Returns true if the grammar allows the token next. This function and the next two raise Error(grammar) if the
+    // Returns true if the grammar allows the token next. allows(), allowed() and accept() raise Error(grammar) if the
     // matcher takes too many steps.
     bool allows(Token token);
 
-    // Returns for each token id whether the grammar allows it next. Valid until the next call.
+    // Returns for each token id whether the grammar allows this token next. The result is valid until the next call.
     const std::vector<bool> & allowed();
 
     // Appends a token to the text. End tokens have no effect. Error(grammar) also if the token is not allowed.
     void accept(Token token);
 
-    // Returns for each of `tokens` whether it may follow the text and `path`. All are false if the grammar forbids
-    // `path`, or if the drafts' matcher failed or is slow.
+    // Returns for each of `tokens` whether it may follow the text and `path`. All results are false if the grammar
+    // forbids `path`, if the drafts' matcher failed, or if it is slow.
     std::vector<bool> allows_behind(const Tokens & path, const Tokens & tokens);
 
     // Returns up to n_max tokens that must follow the text and `path`. They are tokenized as the model tokenizes text.

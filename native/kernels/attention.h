@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Selects the attention operations that the kernels of attention.inc compute; ggml computes all others.
+// Selects the attention operations that the kernels of attention.inc compute. ggml computes all other attention
+// operations.
 #pragma once
 
 #include <ggml.h>
@@ -9,7 +10,8 @@
 
 namespace eaglecpp::kernels {
 
-// Returns the block size of a cache of this type; 0 = not supported, so ggml computes it.
+// Returns the block size of a cache of this type; 0 = our kernels do not support the type, so ggml computes the
+// operation.
 inline int attention_block(ggml_type type) {
     switch (type) {
         case GGML_TYPE_F32:

@@ -11,8 +11,8 @@ namespace eaglecpp::kernels {
 
 namespace {
 
-// With few inputs or a single row, every thread rounds the rows for itself, which costs less than waiting for the other
-// threads.
+// Returns true if every thread rounds all rows for itself. With few inputs or a single row, this costs less than
+// waiting for the other threads.
 bool rounds_privately(const ggml_tensor * op) {
     constexpr int64_t n_private = 3072;
     const int64_t n_rows = ggml_nrows(op->src[1]);
@@ -23,22 +23,23 @@ int64_t n_groups(const ggml_tensor * w) {
     return (w->ne[1] + n_group - 1) / n_group;
 }
 
-// Pieces of [0, n) for the threads of one operation, larger ones first: half of the work in one piece per thread, then
-// half of the rest, and so on. A free thread takes the next piece, so a thread that is slower for a while (shared core,
-// distant memory) does not delay the others for long. Each thread owns a stretch of [0, n), and every round has one
-// piece of each stretch, right after the piece of the previous round. So threads of equal speed continue where their
-// weights were prefetched.
+// Divides [0, n) into pieces for the threads of one operation, larger pieces first: half of the work in one piece per
+// thread, then half of the rest, and so on. A free thread takes the next piece, so a thread that is slower for a while
+// (shared core, distant memory) does not delay the other threads for long. Each thread owns a stretch of [0, n). Every
+// round has one piece of each stretch, right after the piece of the previous round. So threads of equal speed continue
+// where they prefetched weights.
 //
-// The number of taken pieces is stored in the last parameter of the node, which no product uses. It starts at 0 and
-// returns to 0 when every thread has once asked for a piece and got none. So no thread waits before it starts, and a
-// graph can be computed many times with any number of threads.
+// The number of taken pieces is stored in the last parameter of the node, which no product uses. The number starts at 0
+// and returns to 0 when every thread has found no more pieces. So no thread waits before it starts, and a graph can be
+// computed many times with any number of threads.
 class Pieces {
   public:
     Pieces(ggml_tensor * op, int nth, int64_t n, size_t n_bytes)
         : taken_(*(std::atomic<int32_t> *)&op->op_params[n_params - 1]), nth_(nth), n_(n) {
         for (size_t least = n_bytes_least * nth; nth > 1 && n_rounds_ < 5 && n_bytes > least; least *= 2) ++n_rounds_;
     }
-    // Returns false if no piece is left. Every thread must call it until it returns false.
+    // Returns the next piece, or false if no piece is left. Every thread must call this function until it returns
+    // false.
     bool next(int64_t & first, int64_t & end) {
         do {
             const int32_t i = taken_.fetch_add(1, std::memory_order_relaxed);
@@ -78,8 +79,8 @@ int64_t n_listed(const ggml_tensor * op) {
     return is_experts(op) ? op->src[2]->ne[0] * op->src[2]->ne[1] : ggml_nrows(op->src[1]);
 }
 
-// Returns the size of a thread's lists. They are pointers to rows and to their results, and for experts also the
-// assignment of rows. They lie at the end of the work buffer, so no thread has to allocate memory for them.
+// Returns the size of a thread's lists: pointers to rows and to their results, and for experts also the assignment of
+// rows. The lists lie at the end of the work buffer, so no thread has to allocate memory for them.
 size_t list_size(const ggml_tensor * op) {
     size_t n = 2 * sizeof(void *) * n_listed(op);
     if (is_experts(op)) n += 2 * sizeof(int32_t) * n_listed(op) + sizeof(int64_t) * (op->src[0]->ne[2] + 1);
@@ -103,8 +104,8 @@ struct RowList {
     int n = 0;
 };
 
-// Calls run(matrix index, list) for every matrix that has rows: the only matrix, or each chosen expert. row_at(i) is
-// row i of src1.
+// Calls run(matrix index, list) for every matrix that is multiplied with rows: the only matrix, or each chosen expert.
+// row_at(i) is row i of src1.
 template <class Row, class RowAt, class Run>
 void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at, const Run & run) {
     const ggml_tensor * x = op->src[1];
@@ -128,7 +129,7 @@ void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at
         }
     }
     for (int64_t e = 0; e < n_experts; ++e) end[e + 1] += end[e];
-    int64_t * at = end;  // first entry of each expert, later its end
+    int64_t * at = end;  // first entry of each expert; after the loop below, its end
     for (int64_t i = 0; i < n_chosen; ++i) {
         if (chosen[i] >= 0 && chosen[i] < n_experts) order[at[chosen[i]]++] = (int32_t)i;
     }
@@ -144,14 +145,14 @@ void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at
     }
 }
 
-// Returns true if the operands of a product suit the kernels, whatever its weights are.
+// Returns true if the kernels can read the operands of a product, whatever its weights are.
 bool is_plain_product(const ggml_tensor * op) {
     if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) return false;
     const ggml_tensor * x = op->src[1];
     if (op->type != GGML_TYPE_F32 || op->nb[0] != sizeof(float)) return false;
     if (!x || x->type != GGML_TYPE_F32 || x->nb[0] != sizeof(float) || x->ne[0] != op->src[0]->ne[0]) return false;
     if (is_experts(op)) return op->src[2] && op->src[2]->type == GGML_TYPE_I32 && x->ne[3] == 1;
-    return op->src[0]->ne[2] == 1 && op->src[0]->ne[3] == 1 && op->op_params[1] == 0;  // [1]: hint for other kernels
+    return op->src[0]->ne[2] == 1 && op->src[0]->ne[3] == 1 && op->op_params[1] == 0;  // [1]: a hint for other kernels
 }
 
 }  // namespace
@@ -193,8 +194,8 @@ bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op) {
     const ggml_backend_buffer_t buffer = w->view_src ? w->view_src->buffer : w->buffer;
     if (!buffer) return false;
     const ggml_backend_buffer_usage usage = ggml_backend_buffer_get_usage(buffer);
-    // Returns true for weights. llama.cpp does not mark the buffers of LoRA factors as weights; products with a cache
-    // read views.
+    // Accepts weights and for LoRA factors, whose buffers llama.cpp does not mark as weights. Rejects caches: products
+    // with a cache read views.
     return usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS || (usage == GGML_BACKEND_BUFFER_USAGE_ANY && !w->view_src);
 }
 
@@ -219,7 +220,8 @@ void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, 
     table.packed(w->type)->quantize(row_of<const float>(x, row) + first, n, to);
 }
 
-// Rounds all rows and waits for the other threads; or rounds the thread's own copy, if each thread rounds for itself.
+// Rounds the rows of activations. If the threads share the rows, waits for the other threads; otherwise rounds this
+// thread's own copy.
 static uint8_t * round_rows(const KernelTable & table, const ComputeParams & params, const ggml_tensor * op) {
     const int64_t n_rows = ggml_nrows(op->src[1]);
     uint8_t * rounded = rounded_rows(params);
@@ -260,7 +262,7 @@ void multiply_packed(const KernelTable & table, const ComputeParams & params, gg
 void multiply_dense(const KernelTable & table, const ComputeParams & params, ggml_tensor * op) {
     const ggml_tensor *w = op->src[0], *x = op->src[1];
     const DenseProduct multiply = table.dense(w->type);
-    // Threads take eight outputs at a time, so that they do not keep writing to each other's cache lines.
+    // A thread takes eight outputs at a time, so that threads do not keep writing to the same cache lines.
     constexpr int64_t n_step = 8;
     RowList<float> list(params, op);
     Pieces pieces(op, params.nth, (w->ne[1] + n_step - 1) / n_step, w->nb[1] * w->ne[1] * n_used(op));

@@ -11,15 +11,15 @@ namespace eaglecpp::kernels {
 // contiguous, consist of whole units, and have a type with a kernel.
 bool can_pack(const KernelTable & table, const ggml_tensor * weights);
 size_t packed_bytes(const KernelTable & table, const ggml_tensor * weights);
-// packed_groups() returns the number of groups of all matrices together. Packing covers groups [g0, g1) of them. data:
+// packed_groups() returns the number of groups of all matrices together. pack_groups() packs the groups [g0, g1). data:
 // the tensor in the file's layout; packed: packed_bytes() bytes.
 int64_t packed_groups(const ggml_tensor * weights);
 void pack_groups(const KernelTable & table, const ggml_tensor * weights, const void * data, uint8_t * packed,
                  int64_t g0, int64_t g1);
 
-// Returns true for a product whose first operand is packed and whose other operands suit the kernels.
+// Returns true for a product whose first operand is packed and whose other operands the kernels can read.
 bool can_multiply_packed(const KernelTable & table, const ggml_tensor * op);
-// Returns true for a product of F32, F16 or BF16 weights in the file's layout.
+// Returns true for a product of F32, F16 or BF16 weights in the file's layout that our kernels can compute.
 bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op);
 
 // Returns row i of a tensor, where i counts over all dimensions.
@@ -32,8 +32,9 @@ T * row_of(const ggml_tensor * t, int64_t i) {
 size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op);
 size_t dense_work_size(int n_threads, const ggml_tensor * op);
 void multiply_packed(const KernelTable & table, const ComputeParams & params, ggml_tensor * op);
-// A product in two parts: round the second operand, then multiply. Row i of the rounded operand is i row sizes after
-// `rounded`. If all threads share the rows, `rounded` is rounded_rows(), and a barrier is needed between the parts.
+// These functions compute a product in two parts: round the second operand, then multiply. Row i of the rounded operand
+// begins i row sizes after `rounded`. If all threads share the rounded rows, `rounded` is rounded_rows(), and a barrier
+// is needed between the parts.
 inline uint8_t * rounded_rows(const ComputeParams & params) {
     return (uint8_t *)(((uintptr_t)params.wdata + 63) & ~(uintptr_t)63);
 }

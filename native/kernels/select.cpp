@@ -12,7 +12,7 @@
 
 namespace eaglecpp::kernels {
 
-// The variable is defined in this file, so that kernels can be tested without ggml's libraries.
+// barrier_of_ggml is defined in this file, so that kernels can be tested without ggml's libraries.
 Barrier barrier_of_ggml = nullptr;
 
 #if defined(EAGLECPP_KERNELS_X86)

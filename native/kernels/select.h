@@ -27,8 +27,8 @@ std::vector<const KernelTable *> usable_tables(const Processor & processor);
 // Returns the kernel tables of this build that this processor can run, best first.
 std::vector<const KernelTable *> usable_tables();
 
-// Returns the table in use: the best one, or the table named by EAGLECPP_KERNELS (avx512, avx_vnni, avx2, neon; for
-// tests). Null if no table is usable.
+// Returns the table in use: the fastest usable table, or the table named by EAGLECPP_KERNELS (avx512, avx_vnni, avx2,
+// neon; for tests). Null if no table is usable.
 const KernelTable * chosen_table();
 
 }  // namespace eaglecpp::kernels

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Defines values of sixteen lanes with the same operations on every instruction set. A file that defines KERNEL_AVX512,
-// KERNEL_AVX2 (with KERNEL_AVX_VNNI or without) or KERNEL_NEON before including this gets that instruction set; other
-// files get the portable version. All names are in a namespace per instruction set (KERNEL_NS), so that one program can
-// contain all of them.
+// KERNEL_AVX2 (with KERNEL_AVX_VNNI or without) or KERNEL_NEON before it includes this header gets that instruction
+// set. All other files get the portable version. All names are in a namespace per instruction set (KERNEL_NS), so that
+// one program can contain all versions.
 //
-// Lanes are stored in one or more registers. lanes/ defines the operations on one register (`Register`), and those that
-// depend on how registers share the lanes. This file builds the operations on sixteen lanes from them.
+// Lanes are stored in one or more registers. The files in lanes/ define the operations on one register (`Register`) and
+// the operations that depend on how registers share the lanes. From these, this file builds the operations on sixteen
+// lanes.
 //
 // Every operation gives the same bits on every instruction set: float operations are correctly rounded and in a fixed
-// order, integer operations are exact. So a product has the same result on all machines, and the portable version can
-// test the others.
+// order, integer operations are exact. So a product has the same result on all machines, and tests can compare every
+// version with the portable version.
 //
 //   F32    16 floats
 //   I32    16 integers
@@ -68,7 +69,7 @@ struct Lanes {
     T v[n_registers];
 };
 using F32 = Lanes<FloatRegister>;
-using I32 = Lanes<IntRegister>;  // signedness depends on the operation
+using I32 = Lanes<IntRegister>;  // each operation defines whether the integers are signed
 using Bytes = Lanes<ByteRegister>;
 
 #if defined(KERNEL_AVX512)
@@ -92,7 +93,7 @@ KERNEL_INLINE To bits_as(const From & x) {
 }
 KERNEL_INLINE F32 set1(float x) {
     F32 r;
-    KERNEL_EACH r.v[i] = x - FloatRegister{};  // not +, which would turn -0 into 0
+    KERNEL_EACH r.v[i] = x - FloatRegister{};  // -, because + would turn -0 into 0
     return r;
 }
 KERNEL_INLINE I32 set1(int32_t x) {
@@ -122,7 +123,7 @@ KERNEL_INLINE Bytes load_bytes(const uint8_t * p) {
 KERNEL_INLINE void store(float * p, F32 x) {
     KERNEL_EACH *(FloatsInMemory *)(p + i * n_in_register) = x.v[i];
 }
-// Loads the first n lanes and sets the others to 0; n may be 0 or less.
+// Loads the first n lanes and sets all other lanes to 0; n may be 0 or less.
 KERNEL_INLINE F32 load_n(const float * p, int n) {
     F32 r;
     KERNEL_EACH r.v[i] = Register::load_n(p + i * n_in_register, n - i * n_in_register);
@@ -211,13 +212,13 @@ KERNEL_INLINE F32 abs(F32 a) {
     KERNEL_EACH a.v[i] = Register::abs(a.v[i]);
     return a;
 }
-// Returns x in lanes with a < b, else y.
+// Returns x in lanes where a < b, and y in all other lanes.
 KERNEL_INLINE F32 select_less(F32 a, F32 b, F32 x, F32 y) {
     KERNEL_EACH x.v[i] = a.v[i] < b.v[i] ? x.v[i] : y.v[i];
     return x;
 }
 #if !defined(KERNEL_AVX512)  // AVX-512 has masks
-// Returns x in lanes whose bit is set, else 0.
+// Returns x in lanes whose bit is set, and 0 in all other lanes.
 KERNEL_INLINE F32 keep(uint16_t bits, F32 x) {
     static constexpr uint32_t of_lane[n_lanes] = {1,   2,   4,    8,    16,   32,   64,    128,
                                                   256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
@@ -262,7 +263,7 @@ KERNEL_INLINE F32 exp2_int(I32 n) {
     KERNEL_EACH n.v[i] = (n.v[i] + 127) << 23;
     return bits_as<F32>(n);
 }
-// Returns the sum of all lanes, always as a balanced tree over lanes 8, 4, 2 and 1 apart.
+// Returns the sum of all lanes. The additions always form the same tree: first lanes 8 apart, then 4, 2 and 1 apart.
 template <int n = n_registers, class T>
 KERNEL_INLINE auto sum(Lanes<T> a) {
     if constexpr (n > 1) {

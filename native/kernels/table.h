@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The kernels of one instruction set, as function pointers. Each file in isa/ compiles all of them, or only the packed
-// products. select.cpp builds the tables and selects one at run time.
+// The kernels of one instruction set, as function pointers. Each file in isa/ compiles either all kernels or only the
+// packed products. select.cpp builds the tables and selects one of them at run time.
 #pragma once
 
 #include <ggml.h>
@@ -29,7 +29,8 @@ struct PackedProduct {
                      const uint8_t * const * rows, int n_rows, float * const * out);
 };
 
-// Products of F32, F16 and BF16 weights in the file's layout: computes out[r][o] for outputs [o0, o1).
+// Products of F32, F16 and BF16 weights in the file's layout. Computes out[r][o] for all rows r and the outputs o0 <= o
+// < o1.
 using DenseProduct = void (*)(const uint8_t * weights, size_t row_bytes, int64_t n_in, int64_t o0, int64_t o1,
                               const float * const * rows, int n_rows, float * const * out);
 
@@ -47,7 +48,7 @@ struct KernelTable {
     size_t (*attention_work_size)(int n_threads, const ggml_tensor * op);
     void (*attention)(const ComputeParams & params, ggml_tensor * op);
     void (*fetch_cells)(const ComputeParams & params, const ggml_tensor * op);
-    // Operations on rows (small_ops.inc); results may overwrite operands. add_rows computes out = a + b.
+    // Operations on rows (small_ops.inc). A result may overwrite an operand. add_rows computes out = a + b.
     void (*add_rows)(const float * a, const float * b, int64_t n, float * out);
     // Computes normed = x / sqrt(mean(x^2) + eps) and out = normed * weights. `normed` or `out` may be null; `out`
     // requires weights.

@@ -12,13 +12,13 @@ struct AmxState {
 };
 
 // Returns the state of AMX on this machine. Some virtual machines report AMX but fault on the first tile instruction.
-// So a forked child multiplies a small matrix, once per process. If forking is impossible, reported AMX counts as
+// So the first call multiplies a small matrix in a forked child. If forking is impossible, reported AMX counts as
 // broken.
 AmxState probe_amx();
 
 #ifndef _WIN32
-// Returns true if `call` returns true in a forked child within n_seconds. In the child it may also crash, throw or
-// hang.
+// Runs `call` in a forked child. Returns true if `call` returns true within n_seconds. The call may also crash, throw
+// or hang; the result is then false.
 bool succeeds_in_child(const std::function<bool()> & call, unsigned n_seconds);
 #endif
 

@@ -9,36 +9,36 @@
 
 namespace eaglecpp {
 
-// Cells reserved for rejected nodes when all others are in use. Closing gaps copies the whole cache, block by block, so
-// it must not be needed every few rounds.
+// Number of cells kept for reserving rejected nodes when all other cells are in use. Closing gaps copies the whole
+// cache, block by block, so it must not be needed every few rounds.
 static constexpr int n_reserved_max = 128;
-// Positions moved together when gaps are closed: 32 MiB of an 8B target's cache in F16.
+// Number of positions that are moved together when gaps are closed: 32 MiB of an 8B target's cache in F16.
 static constexpr Pos n_moved_at_once = 256;
-// Reserved cells that attention may scan in vain before gaps are closed, if no more rows are in use.
+// Maximum number of reserved cells, unless more cells than this are in use. Attention scans reserved cells in vain.
 static constexpr int n_gaps_min = 1024;
 
 void Cells::prepare(const llama_batch & rows) {
     if (reserves_rejected() && rows.n_tokens > n_unused() - n_reserved()) close_gaps();
-    // Attention scans the reserved cells with every row.
+    // Attention scans the reserved cells for every row.
     const int n_used = (int)llama_n_ctx(ctx_) - n_unused();
     if (rules_.n_conversations > 1 && n_reserved() > std::max(n_gaps_min, n_used)) close_gaps();
     n_run_.assign(rules_.n_conversations, 0);
     for (int i = 0; i < rows.n_tokens; ++i) ++n_run_[of(rows.seq_id[i][0])];
     is_shared_ = n_run_[of(rows.seq_id[0][0])] < rows.n_tokens;
-    // There are more conversations than ids for reserving cells.
+    // If there are more conversations than ids for reserving cells, rejected nodes change the order of the cells.
     if (is_shared_ && rules_.adds_in_order && rules_.is_shared && !reserves_rejected()) ++n_order_lost_;
 }
 
 bool Cells::close_gaps_before(const SeqRange & range) {
-    // Cells of other conversations also shift the tiles, depending on their drafts.
+    // Cells of other conversations also shift the tiles, and their number depends on drafts.
     if (!are_others_empty(range)) return false;
     return n_reserved() == 0 || close_gaps();  // reserved cells may remain from another conversation
 }
 
 // llama.cpp has no call that moves cells. But it can write rows into a buffer, and reading them back puts them into the
-// lowest free cells. Moves one block of positions after the other, starting with the lowest cells, so that each block
-// finds free cells below its old ones. Rows that do not move get several ids meanwhile, because llama.cpp reuses cells
-// with one id that a sliding window has passed.
+// lowest free cells. This function moves one block of positions after the other, starting with the lowest cells, so
+// that each block finds free cells below its old cells. Rows that do not move get several ids meanwhile, because
+// llama.cpp reuses cells that have only one id and that a sliding window has passed.
 bool Cells::close_gaps() {
     free_reserved();
     for (int i = 0; i < rules_.n_conversations; ++i) {
@@ -61,7 +61,7 @@ bool Cells::close_gaps() {
     return ok;
 }
 
-// Uses the conversation's first id for the block that moves.
+// Moves a conversation's rows down. Uses the conversation's first id for the block that moves.
 void Cells::move_down(int conversation) {
     const SeqRange own = seqs(conversation);
     const auto for_each_id = [](const SeqRange & range, const auto & call) {
@@ -69,7 +69,7 @@ void Cells::move_down(int conversation) {
         if (range.count > 1) call(range.first + 1);
         call(range.reserved);
     };
-    // llama.cpp only writes rows within the window of an id's last row.
+    // llama.cpp only writes rows within the window of the last row of an id.
     const int n_window = llama_model_n_swa(llama_get_model(ctx_));
     const Pos n_block = n_window > 0 ? std::min(n_window, n_moved_at_once) : n_moved_at_once;
     const Pos end = last(own.reserved) + 1;
@@ -128,8 +128,8 @@ bool Cells::truncate(const SeqRange & range, int n) {
     std::vector<int> & common = n_common_[of(range.first)];
     for (size_t i = 0; i < common.size(); ++i) common[i] = n_common_[i][of(range.first)] = std::min(common[i], n);
     const int n_back = n_rows(range) - n;
-    // Reserved cells stay reserved, even for later positions: one of them may come before a kept cell, and later rows
-    // would fill it. For the same reason the cells freed now are reserved against other conversations.
+    // Reserved cells stay reserved, even for later positions: a reserved cell may come before a kept cell, and later
+    // rows would fill it. For the same reason the cells freed now are reserved against other conversations.
     if (range.reserved >= 0 && are_others_empty(range)) {
         if (n == 0) free_reserved();
     } else if (range.reserved >= 0) {
@@ -154,7 +154,8 @@ bool Cells::has_copy_at(const SeqRange & range, int n) const {
 bool Cells::can_end_at(const SeqRange & range, int n) const {
     const int n_back = n_rows(range) - n;
     if (n == 0 || n_back <= 0 || has_copy_at(range, n)) return true;
-    // llama.cpp has the states between the rows of the last batch. It would also go back further, to wrong states.
+    // llama.cpp has a state for each row of the last batch. If asked for an earlier row, it would restore a wrong
+    // state.
     if (rules_.has_state) return n_back < n_run_[of(range.first)];
     const Pos first = llama_memory_seq_pos_min(llama_get_memory(ctx_), range.first);
     return rules_.n_window == 0 || first <= std::max(0, pos(range, n) - rules_.n_window + 1);
@@ -174,7 +175,7 @@ bool Cells::load_end(const SeqRange & range, int n, const std::vector<uint8_t> &
     if (range.reserved >= 0 && !are_others_empty(range)) reserve_from(range, 0);
     if (range.copy >= 0) drop(range.copy, -1, -1);
     n_run_[of(range.first)] = 0;
-    // The old cells must be free, or later rows would fill them, before the cells of the loaded rows.
+    // Frees the old cells before loading. If they were freed later, later rows would fill them, before the loaded rows.
     for (int i = 1; i < range.count; ++i) drop(range.first + i, -1, -1);
     const size_t n_taken =
         llama_state_seq_set_data_ext(ctx_, bytes.data(), bytes.size(), range.first, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
@@ -211,7 +212,7 @@ bool Cells::load_rows(const SeqRange & range, ByteView bytes, int n_rows) {
     n_run_[of(range.first)] = 0;
     if (reserves_rejected() && n_rows > n_unused() - n_reserved() && !close_gaps()) return false;
     const bool is_taken = llama_state_seq_set_data(ctx_, bytes.data, bytes.size, range.first) == bytes.size;
-    // Bytes from a file may contain a shorter text.
+    // Bytes from a file may hold a shorter text.
     if (!is_taken || this->n_rows(range) < n_rows || llama_state_seq_get_size(ctx_, range.first) != bytes.size) {
         truncate(range, 0);
         return false;
@@ -249,7 +250,7 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
     const std::vector<int32_t> leaves = tree.leaves();
     const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
     if (range.reserved >= 0) reserve_rejected(range, tree, tree.path(node), pos);
-    // An id whose path contains the node keeps it; the other ids copy it.
+    // An id whose path contains the node keeps it; all other ids copy the node's path.
     std::vector<llama_seq_id> keeps, others;
     for (int i = 0; i < range.count; ++i) {
         const std::vector<int32_t> own = tree.path(leaves[leaf[i]]);
@@ -267,14 +268,14 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
     return true;
 }
 
-// A single conversation with only chains needs no reserved cells: its rejected rows come after the kept ones.
+// A single conversation that drafts only chains needs no reserved cells: its rejected rows come after the kept rows.
 bool Cells::reserves_rejected() const {
     if (!rules_.adds_in_order || !rules_.is_shared) return false;
     const size_t n_ids = (size_t)rules_.n_conversations * (rules_.n_leaves_max + 1);
     return rules_.n_leaves_max > 1 || (rules_.n_conversations > 1 && n_ids <= llama_max_parallel_sequences());
 }
 
-// With separate caches, cells cannot be shared with another id.
+// With separate caches, another id cannot share cells.
 bool Cells::borrows() const {
     const size_t n_ids = (size_t)rules_.n_conversations * this->n_ids();
     return rules_.n_window > 0 && rules_.is_shared && n_ids < llama_max_parallel_sequences();
@@ -288,7 +289,7 @@ bool Cells::are_others_empty(const SeqRange & range) const {
     return true;
 }
 
-// Reserves the cells of rows from position n on, which are about to be removed.
+// Reserves the cells of rows from index n on, which are about to be removed.
 void Cells::reserve_from(const SeqRange & range, int n) {
     int end = n;
     for (int i = 0; i < range.count; ++i) {
@@ -298,10 +299,10 @@ void Cells::reserve_from(const SeqRange & range, int n) {
     n_reserved_[of(range.first)] += end - n;
 }
 
-// If a rejected node freed a cell before an accepted one, a later row would fill it. Attention adds in the order of the
-// cells, so it would round differently than without the tree. Such cells stay reserved until the cache is full; then
-// its gaps are closed. If other conversations have later rows in the batch, every rejected node leaves a cell of this
-// kind.
+// Reserves cells that rejected nodes leave before cells of accepted nodes. If a later row filled such a cell,
+// attention, which adds in the order of the cells, would round differently than without the tree. The cells stay
+// reserved until the cache is full; then its gaps are closed. If other conversations have later rows in the batch,
+// every rejected node leaves a cell of this kind.
 void Cells::reserve_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
                              Pos pos) {
     const std::vector<int32_t> leaves = tree.leaves();
@@ -339,7 +340,7 @@ bool Cells::has_room_for_trees() const {
     return n_unused() >= n_unused_min() + rules_.n_conversations * (rules_.n_draft_max + 1);
 }
 
-// Number of cells without a token of any conversation. A common prefix is stored once.
+// Number of cells that hold no token of any conversation. A common prefix is stored once.
 int Cells::n_unused() const {
     int n = (int)llama_n_ctx(ctx_);
     for (int i = 0; i < rules_.n_conversations; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A llama.cpp context over a model's weights. Targets, drafters that llama.cpp runs, and embedders all create, run and
-// read it through this class.
+// A llama.cpp context over a model's weights. Targets, drafters that llama.cpp runs, and embedders use this class to
+// create their contexts, run batches and read results.
 #pragma once
 
 #include <llama.h>
@@ -32,12 +32,13 @@ class Context {
     // Sets the number of threads for later decodes.
     void set_n_threads(int n_threads);
 
-    // Runs a batch. The rows of a long prompt batch may be rounded differently than in batches of one row.
-    // Error(context_full | out_of_memory | broken)
+    // Runs a batch. is_prompt: the batch may be long, and its rows may be rounded differently than in batches of one
+    // row. Error(context_full | out_of_memory | broken)
     void decode(const llama_batch & rows, bool is_prompt = true);
 
-    // Both functions return an output of row i of the last decode: its logits, or the state that a head gives for it.
-    // The row must have an output. Valid until the next decode. Error(broken)
+    // logits() and state() return an output of row i of the last decode: its logits, or the state that a
+    // multi-token-prediction head gives. The row must have an output. The result is valid until the next decode.
+    // Error(broken)
     const float * logits(int row) const;
     const float * state(int row) const;
     // Raises Error(broken) unless the last decode gave results.
@@ -52,7 +53,7 @@ class Context {
 // Raises Error(unsupported) for an embedding model, which cannot generate.
 [[noreturn]] void refuse_generating(const TargetModel & model);
 
-// Returns the ggml type with this name. Error(value)
+// Returns the ggml type with this name. Error(value) for an unknown name.
 ggml_type type_by_name(const std::string & name);
 
 }  // namespace eaglecpp

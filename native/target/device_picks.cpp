@@ -11,8 +11,8 @@ namespace eaglecpp {
 
 namespace {
 
-// Adds the picks to the graph: from logits [n_vocab, n] the ids and, if more than one token is picked, their logits,
-// row by row.
+// Adds the picks to the graph. Input: logits [n_vocab, n]. Results, row by row: the ids of the picked tokens and, if
+// more than one token is picked, their logits.
 void pick(ggml_context * ctx, ggml_tensor * logits, DevicePicks::Kind & kind) {
     const int64_t n_vocab = logits->ne[0], n = logits->ne[1];
     if (kind.n_top == 1) {
@@ -23,18 +23,18 @@ void pick(ggml_context * ctx, ggml_tensor * logits, DevicePicks::Kind & kind) {
     kind.logits = ggml_get_rows(ctx, ggml_reshape_3d(ctx, logits, 1, n_vocab, n), kind.ids);
 }
 
-// Returns the logits of all rows. libllama passes a view of one row of a tensor that it padded by one row. Returns null
-// if the graph has another form.
+// Returns the tensor with the logits of all rows. libllama passes a view of one row of a tensor that libllama padded by
+// one row. Returns null if the graph has another form.
 ggml_tensor * all_logits(const ggml_tensor * row) {
     ggml_tensor * padded = row->view_src;
     if (!padded || padded->op != GGML_OP_PAD) return nullptr;
     ggml_tensor * all = padded->src[0];
-    if (all->ne[1] == 0) return padded;  // no row has output, and all samplers are called for the padding
+    if (all->ne[1] == 0) return padded;  // no row has output; libllama calls all samplers for the padding row
     const bool is_plain = ggml_is_matrix(all) && ggml_is_contiguous(all) && all->ne[1] + 1 == padded->ne[1];
     return is_plain && all->ne[0] == row->ne[0] ? all : nullptr;
 }
 
-// Does not pick from a view of the row, because devices cannot bind memory at every offset.
+// Adds the picks for all rows, not for a view of one row, because devices cannot bind memory at every offset.
 void apply(llama_sampler * self, ggml_context * ctx, ggml_cgraph *, llama_sampler_data * data) {
     auto & kind = *(DevicePicks::Kind *)self->ctx;
     const ggml_tensor * row = data->logits;
@@ -52,15 +52,15 @@ void forget(llama_sampler * self) {
     kind = {kind.n_top};
 }
 
-// Returns true if the device has all operations of picks. If it lacked one, libllama would return neither tokens nor
-// logits.
+// Returns true if the device has all operations of picks. If an operation were missing, libllama would return neither
+// tokens nor logits.
 bool has_operations(ggml_backend_dev_t device, int n_top) {
     DevicePicks::Kind kind{n_top};
     constexpr int64_t n_vocab = 128 * 1024;
     const ggml_context_ptr ctx(ggml_init({16 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
     pick(ctx.get(), ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_vocab, 1), kind);
     for (const ggml_tensor * t : {kind.ids, kind.logits}) {
-        // The ids may be the result of more than one operation.
+        // The tensor of ids may be the result of more than one operation.
         for (; t && t->op != GGML_OP_NONE; t = t->src[0]) {
             if (!ggml_backend_dev_supports_op(device, t)) return false;
         }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Computes vectors of texts in a separate context on the target's weights. The context has the size of the longest text
-// so far and keeps nothing of a text. `begin` starts the texts. Each `step` is one decode of llama.cpp, so other work
-// can run between steps.
+// Computes vectors of texts in a separate context on the target's weights. The context has room for the longest text so
+// far and keeps no rows of finished texts. begin() takes the texts. Each step() is one decode of llama.cpp, so other
+// work can run between steps.
 //
-// BERT and similar models need a text in one batch, whatever its length. All other models read it in pieces. This class
-// computes the mean of a text's rows itself, because llama.cpp pools each batch separately. Not thread-safe.
+// BERT and similar models need a text in one batch, whatever its length. All other models read a text in pieces. This
+// class computes the mean of a text's rows itself, because llama.cpp pools each batch separately. Not thread-safe.
 #pragma once
 
 #include <llama.h>
@@ -21,8 +21,8 @@ namespace eaglecpp {
 
 class Embedder {
   public:
-    // pooling: none, mean, cls or last; "" = the pooling that the file names, or mean if it names none. Error(value |
-    // gguf | unsupported)
+    // pooling: none, mean, cls or last. "" selects the pooling that the file names, or mean if the file names no
+    // pooling. Error(value | gguf | unsupported)
     Embedder(const Target & target, const std::string & pooling);
 
     const char * pooling() const;
@@ -33,14 +33,15 @@ class Embedder {
 
     // Starts new texts and drops earlier ones. Error(value | context_full | out_of_memory | unsupported)
     void begin(std::vector<Tokens> texts);
-    // Runs one decode. Returns false once all texts have been read. After Error(out_of_memory | broken), call `begin`
+    // Runs one decode. Returns false once all texts have been read. After Error(out_of_memory | broken), call begin()
     // again.
     bool step(int n_threads);
-    // Returns the rows of all texts: one row per text, or one per token if pooling is none. They are not normalised.
+    // Returns the vectors of all texts: one row per text, or one row per token if pooling is none. The vectors are not
+    // normalised.
     std::vector<float> take() { return std::move(rows_); }
 
   private:
-    // Part of a text that a batch reads.
+    // The part of a text that one batch reads.
     struct Part {
         size_t text;
         int begin, n, first_row;
@@ -56,16 +57,16 @@ class Embedder {
     bool reads_at_once_ = false;
     enum llama_pooling_type pooling_ = LLAMA_POOLING_TYPE_NONE;
     bool is_in_file_ = false;   // the file names a pooling
-    bool llama_pools_ = false;  // llama.cpp pools, which works if the last row or all rows of a text are in one batch
+    bool llama_pools_ = false;  // llama.cpp pools, which requires the last row or all rows of a text in one batch
     Vocabulary vocab_;
     int n_values_ = 0, n_max_ = 0;
     int n_texts_max_ = 1;              // maximum number of texts per batch
-    int n_rows_of_piece_ = 0;          // rows per batch, for texts that are read in pieces
-    int n_rows_max_ = 0, n_room_ = 0;  // rows per batch; tokens that the context was made for
+    int n_rows_of_piece_ = 0;          // rows per batch for texts that are read in pieces
+    int n_rows_max_ = 0, n_room_ = 0;  // n_rows_max_: rows per batch; n_room_: tokens that the context has room for
     std::vector<Tokens> texts_;
     std::vector<size_t> first_rows_;  // by text: index of its first row in the result
     size_t next_ = 0;
-    int n_done_ = 0;  // tokens of the current text already read
+    int n_done_ = 0;  // number of tokens of the current text that were read
     std::vector<Part> parts_;
     std::vector<float> rows_;
     TargetBatch batch_;

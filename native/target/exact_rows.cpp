@@ -13,9 +13,9 @@ namespace {
 constexpr int counts_measured[] = {2, 3, 4, 5, 8, 16, 32, 64};
 constexpr int n_rows_measured = 65;
 constexpr int n_rows_twice = 8;   // batches up to this size are run twice
-constexpr int n_before = 24;      // number of rows before the compared ones
-constexpr double ms_slow = 50.0;  // milliseconds; longer steps take longer than building and capturing graphs
-// Number of rows before the compared ones on a GPU, where attention after long texts uses other kernels than after
+constexpr int n_before = 24;      // number of rows that are run before the compared rows
+constexpr double ms_slow = 50.0;  // longer steps take longer than building and capturing graphs
+// Number of rows before the compared rows on a GPU, where attention uses other kernels after long texts than after
 // short texts. On the CPU it uses the same kernels (Target).
 constexpr int n_before_gpu = 600;
 
@@ -41,8 +41,8 @@ class Measurement {
     }
 
   private:
-    // Compares all sizes from the last position to the first. Larger batches start earlier, so each row is run alone
-    // only once. If a target cannot roll back that far, each batch starts at the first row.
+    // Compares all sizes at positions from the last to the first. Larger batches start earlier, so each row is run
+    // alone only once. If a target cannot roll back that far, each batch starts at the first row.
     void compare_all() {
         for (int n : counts_measured) {
             if (n < n_rows_max_) compare(n, n_rows_max_ - n);
@@ -51,7 +51,7 @@ class Measurement {
         if (n_batch_max_ > n_rows_max_) compare(n_batch_max_, 0);
     }
 
-    // Chooses arbitrary tokens, always the same ones.
+    // Chooses arbitrary tokens, which are the same in every run.
     void choose_tokens() {
         for (int i = 0; i < n_before_ + n_batch_max_; ++i) {
             tokens_.push_back((Token)((uint32_t)i * 2654435761u % (uint32_t)target_.vocab().size()));
@@ -98,8 +98,8 @@ class Measurement {
         decode(n_before_ + first, n, false);
     }
 
-    // Compares a batch of n rows with the rows run alone. Repeats the batch until its graph is built, for callers that
-    // learn its time.
+    // Compares a batch of n rows with the rows run alone. Repeats the batch until its graph is built, so that callers
+    // can learn the batch's time.
     void compare(int n, int last) {
         const int first = target_.model().supports_trees() ? last : 0;
         const bool is_fast = !target_.model().is_cpu() && alone_ms_ < ms_slow;
@@ -118,7 +118,7 @@ class Measurement {
     const Decode & decode_;
     SeqRange range_;
     int n_rows_max_, n_batch_max_, n_before_ = 0;
-    int n_rows_last_ = 0, n_alike_ = 0;  // rows of the last batch; consecutive batches with this number of rows
+    int n_rows_last_ = 0, n_alike_ = 0;  // number of rows of the last batch; number of consecutive batches with it
     Tokens tokens_;
     TargetBatch batch_;
     std::vector<float> alone_;

@@ -57,11 +57,11 @@ bool ExtractedLayers::on_eval(ggml_tensor * t, bool ask, void * self) {
     for (size_t i = 0; i < extracted->names_.size(); ++i) {
         if (extracted->names_[i] == t->name) return ask ? true : extracted->copy(t, i);
     }
-    return !ask;  // not requested: skip the tensor; after computing a tensor: continue
+    return !ask;  // before a tensor: false skips it; after a tensor: true continues
 }
 
 bool ExtractedLayers::copy(ggml_tensor * t, size_t layer) {
-    if (t->type != GGML_TYPE_F32 || t->ne[0] != n_embd_) return true;  // read() reports the rows as missing
+    if (t->type != GGML_TYPE_F32 || t->ne[0] != n_embd_) return true;  // continues; read() reports the missing rows
     auto & rows = rows_[layer];
     const size_t at = rows.size();
     rows.resize(at + (size_t)ggml_nelements(t));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Reads the hidden states at the inputs of chosen blocks k (0-based) in every decode. There are three modes:
+// Reads the hidden states at the inputs of chosen blocks k (counted from 0) in every decode. There are three modes:
 //   layer_inp  llama.cpp records the inputs of blocks, for the architectures listed in llama_bridge
 //   cb_eval    the evaluation callback copies the tensors named "l_out-<k-1>", which costs a graph split per layer
-//   states     instead of layers, the states for the model's own heads for further tokens ("nextn embeddings")
+//   states     instead of layers, reads the states for the model's heads for further tokens ("nextn embeddings")
 //
-// k = n_layer (the last block's output before the final norm) and k = n_layer + 1 (after it, "result_norm") are always
-// read by cb_eval, and only for output rows, because llama.cpp drops the other rows inside the last block.
+// Two values of k are special: k = n_layer is the last block's output before the final norm, and k = n_layer + 1 is the
+// output after the final norm ("result_norm"). Both are always read by cb_eval, and only for output rows, because
+// llama.cpp drops all other rows inside the last block.
 #pragma once
 
 #include <llama.h>
@@ -23,8 +24,8 @@ class ExtractedLayers : Pinned {  // the context holds a pointer to it
   public:
     enum class Mode { none, layer_inp, cb_eval, states };
 
-    // Error(unsupported) for layers that this target cannot provide. With reads_states, reads the states for heads
-    // instead of layers; Error(unsupported) if this libllama cannot provide them.
+    // Error(unsupported) for layers that this target cannot provide. reads_states: reads the states for heads instead
+    // of layers; Error(unsupported) if this libllama cannot provide these states.
     ExtractedLayers(const TargetModel & model, std::vector<int32_t> layers, bool reads_states);
 
     Mode mode() const { return mode_; }
@@ -33,7 +34,7 @@ class ExtractedLayers : Pinned {  // the context holds a pointer to it
         return names[(int)mode_];
     }
     bool needs_all_outputs() const { return needs_all_outputs_; }
-    // Returns true if the last block also computes rows without output.
+    // Returns true if the last block computes all rows, including rows without output.
     bool widens_last_block() const { return needs_all_outputs_ || mode_ == Mode::states; }
 
     // Call configure() before the context is created and attach() afterwards.
@@ -43,8 +44,8 @@ class ExtractedLayers : Pinned {  // the context holds a pointer to it
     // Call it before each decode of n_rows rows.
     void begin(int n_rows);
 
-    // Returns the hidden states of the last decode in batch order, valid until the next decode. Error(unsupported) if
-    // the graph did not compute a requested tensor.
+    // Returns the hidden states of the last decode in batch order. The result is valid until the next decode.
+    // Error(unsupported) if the graph did not compute a requested tensor.
     HiddenStates read(llama_context * ctx);
 
   private:
@@ -57,7 +58,7 @@ class ExtractedLayers : Pinned {  // the context holds a pointer to it
     bool needs_all_outputs_ = false;
     int n_embd_;
     int n_rows_ = 0;
-    std::vector<std::vector<float>> rows_;  // cb_eval: rows of each layer, one ubatch after the other
+    std::vector<std::vector<float>> rows_;  // for cb_eval: rows of each layer, one ubatch after the other
 };
 
 }  // namespace eaglecpp

@@ -39,7 +39,7 @@ static bool ends_with(const std::string & text, const std::string & end) {
     return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// Checks numbers that ggml uses without checks as indices into tables with one entry per expert.
+// Checks the numbers that ggml uses, without checks of its own, as indices into tables with one entry per expert.
 static void check_expert_numbers(const GgufReader & file, const TensorInfo & table, uint32_t n_experts) {
     std::vector<int32_t> numbers(table.n_bytes / sizeof(int32_t));
     file.read(table, 0, numbers.data(), numbers.size() * sizeof(int32_t));
@@ -50,12 +50,12 @@ static void check_expert_numbers(const GgufReader & file, const TensorInfo & tab
     }
 }
 
-// Tensors that llama.cpp's loader treats as optional but its graph needs in blocks with certain other tensors.
-// `tests/architectures/run.py --mutations` found them: it removes each kind of tensor from a model of each
-// architecture.
+// Tensors that llama.cpp's loader treats as optional, although its graph needs them in blocks with certain other
+// tensors. `tests/architectures/run.py --mutations` found these tensors: it removes each kind of tensor from a model of
+// each architecture.
 struct Companion {
-    std::vector<const char *> archs;   // architectures; empty = all
-    std::vector<const char *> where;   // applies to blocks with all of these tensors
+    std::vector<const char *> archs;   // architectures of this rule; empty = all
+    std::vector<const char *> where;   // the rule applies to blocks with all of these tensors
     std::vector<const char *> needed;  // such a block needs at least one of these tensors
 };
 
@@ -65,7 +65,7 @@ static const std::vector<Companion> & companions() {
         {{}, {"ffn_gate_inp.weight"}, {"ffn_down_exps.weight"}},
         {{"qwen35", "qwen35moe"}, {"ssm_out.weight"}, {"attn_qkv.weight"}},
         {{"qwen35", "qwen35moe"}, {"ssm_out.weight"}, {"attn_gate.weight"}},
-        {{"qwen3next"}, {"ssm_out.weight"}, {"attn_qkv.weight", "ssm_in.weight"}},  // ssm_in.weight in old files
+        {{"qwen3next"}, {"ssm_out.weight"}, {"attn_qkv.weight", "ssm_in.weight"}},  // old files have ssm_in.weight
         {{"qwen3next"}, {"ssm_out.weight", "attn_qkv.weight"}, {"attn_gate.weight"}},
         {{"nemotron_h", "nemotron_h_moe", "granitehybrid", "falcon-h1"}, {"ssm_conv1d.weight"}, {"ssm_conv1d.bias"}},
         {{"glm-dsa"}, {"indexer.k_norm.weight"}, {"indexer.attn_q_b.weight"}},
@@ -90,7 +90,8 @@ static void check_companions(const ModelFiles & model, const std::string & arch,
     }
 }
 
-// Checks the type of a tensor. ggml calls a missing function for a matrix of a type that it only uses internally.
+// Checks the type of a weight tensor. If a matrix has a type that ggml only uses internally, ggml calls a missing
+// function.
 static void check_type(const GgufReader & file, const TensorInfo & tensor) {
     if (is_weight_type(tensor.type)) return;
     refuse(file, strf("tensor '%s' has type %s, which ggml cannot compute with; expected one like f16 or q8_0",
@@ -144,7 +145,8 @@ static std::string shape_of(const TensorInfo & t) {
     return out;
 }
 
-// Checks the factors of one matrix. Factors of embeddings are transposed, because rows are looked up in them.
+// Checks the LoRA factors of one matrix. Factors of embeddings are transposed, because rows of embeddings are looked
+// up.
 static void check_factors(const GgufReader & lora, const ModelFiles & target, const std::string & name,
                           const TensorInfo & a, const TensorInfo & b) {
     const TensorInfo * weight = target.find_tensor(name);
@@ -196,15 +198,15 @@ void check_lora(const GgufReader & lora, const ModelFiles & target) {
     }
 }
 
-// Checks the rotated dimensions of one kind of layer. head_size is 0 if the size is unknown, because layers without
-// attention come first.
+// Checks the number of rotated dimensions of one kind of layer. head_size = 0 means that the size is unknown, because
+// the first layers have no attention.
 static void check_rotated(const GgufReader & file, const std::string & key, uint32_t n, uint32_t head_size) {
     if (head_size == 0 || (n > 0 && n % 2 == 0 && n <= head_size)) return;
     refuse(file, strf("key '%s' is %u, expected an even number from 2 to the head's %u", key.c_str(), n, head_size));
 }
 
-// Checks the sections of a rotation. They split a position's angle between text, height, width and a fourth section.
-// ggml divides by their sum.
+// Checks the sections of a rotary embedding. Sections divide a position's angle between text, height, width and a
+// fourth dimension. ggml divides by their sum.
 static void check_sections(const GgufReader & file, const std::string & key) {
     const auto values = file.find_ints(key);
     const std::vector<int32_t> sections = values.value_or(std::vector<int32_t>(4, 0));
@@ -252,8 +254,8 @@ CellSize cell_size(const GgufReader & header, const llama_model * model) {
     return out;
 }
 
-// Checks the length of keys. llama.cpp allocates a cache of this size, however large, before it notices that the keys
-// have another length.
+// Checks the length of keys. llama.cpp allocates a cache for keys of the stated length, however large, before it
+// notices that the keys have another length.
 static void check_key_length(const ModelFiles & files, const llama_model * model) {
     const GgufReader & header = files.header();
     const std::string key = header.str("general.architecture") + ".attention.key_length";
@@ -269,8 +271,8 @@ static void check_key_length(const ModelFiles & files, const llama_model * model
     }
 }
 
-// Checks the tokens that the tokenizer needs. A SentencePiece vocabulary maps unknown text to byte tokens; without byte
-// tokens llama.cpp throws.
+// Checks the tokens that the tokenizer needs. A SentencePiece vocabulary maps unknown text to byte tokens. If it has no
+// byte tokens, llama.cpp throws.
 static void check_tokenizer(const GgufReader & header, const llama_model * model) {
     const llama_vocab * vocab = llama_model_get_vocab(model);
     if (llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_SPM || !header.has("tokenizer.ggml.merges")) return;
@@ -299,7 +301,7 @@ void check_settings(const ModelFiles & files, const llama_model * model) {
     const uint32_t n_head = (uint32_t)llama_model_n_head(model);
     uint32_t head_size = n_head > 0 ? (uint32_t)llama_model_n_embd(model) / n_head : 0, n_rotated = 0;
     const std::string count = arch + ".rope.dimension_count", length = arch + ".attention.key_length";
-    // Layers with a window inherit missing values from the layers without one.
+    // Layers with a sliding window inherit missing values from the layers without a window.
     for (const std::string window : {"", "_swa"}) {
         head_size = header.find_u32(length + window).value_or(head_size);
         n_rotated = header.find_u32(count + window).value_or(window.empty() ? head_size : n_rotated);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Checks files for values that llama.cpp accepts while loading. When ggml later computes with such values on a worker
-// thread, the process ends, hangs or writes out of bounds. Assertions on worker threads cannot be caught.
+// Checks files for values that llama.cpp accepts while loading, but that make ggml fail when a worker thread computes
+// with them: the process ends, hangs or writes out of bounds. Assertions on worker threads cannot be caught.
 #pragma once
 
 #include <llama.h>
@@ -12,7 +12,8 @@
 
 namespace eaglecpp {
 
-// Headers of a model's files: one file, or all parts of a split model whose names follow llama.cpp's pattern.
+// Headers of a model's files: a single file, or all parts of a split model if the file name follows llama.cpp's
+// pattern.
 class ModelFiles {
   public:
     // Opens the files. Error(not_found | gguf)
@@ -26,19 +27,19 @@ class ModelFiles {
     std::vector<GgufReader> parts_;
 };
 
-// Checks the weights. Call before the model is loaded. Error(gguf)
+// Checks the types and sizes of the weights. Call it before the model is loaded. Error(gguf)
 void check_weights(const ModelFiles & model);
 
-// Checks an adapter. Call before llama.cpp reads it. Error(gguf | mismatch)
+// Checks a LoRA adapter. Call it before llama.cpp reads the adapter. Error(gguf | mismatch)
 void check_lora(const GgufReader & lora, const ModelFiles & target);
 
-// Checks the tensor types of a projector. Error(gguf)
+// Checks the tensor types of an image projector. Error(gguf)
 void check_projector(const GgufReader & projector);
 
 // Compares the settings of a file with the loaded model. Error(gguf)
 void check_settings(const ModelFiles & files, const llama_model * model);
 
-// Lower bounds of the values per position in a cache of keys and values of plain attention, over all layers.
+// Lower bounds of the number of cached values per position, for keys and values of plain attention over all layers.
 struct CellSize {
     double keys = 0, values = 0;
 };

@@ -11,12 +11,12 @@ namespace {
 
 struct HeadRules {
     bool has_several = false;                // llama.cpp can run several heads
-    bool gives_outputs = false;              // the graph keeps only the states of output rows
+    bool gives_outputs = false;              // the graph returns only the states of output rows
     bool has_equal_sizes = false;            // llama.cpp asserts that the key length equals the head width
-    std::vector<const char *> tensors = {};  // tensors of a block: needed by the graph, not by the loader
+    std::vector<const char *> tensors = {};  // tensors of a block that the graph needs and the loader does not check
 };
 
-// Tested architectures, with tiny random heads. The values are facts of llama.cpp's src/models/*.cpp.
+// Architectures that were tested with tiny random heads. The values are facts of llama.cpp's src/models/*.cpp.
 const std::map<std::string, HeadRules> & all_rules() {
     static const std::map<std::string, HeadRules> rules = {
         {"bailingmoe3", {}},
@@ -73,7 +73,7 @@ void check_heads(const TargetModel & model) {
     refuse_if(
         n_heads > 1 && !rules->second.has_several,
         strf("the file has %d heads for further tokens, but llama.cpp runs only one for '%s'", n_heads, arch.c_str()));
-    // For vision models, an assertion on llama.cpp's worker threads would end the process.
+    // For vision models of this architecture, an assertion on llama.cpp's worker threads would end the process.
     refuse_if(arch == "glm4moe" && llama_model_rope_type(model.get()) == LLAMA_ROPE_TYPE_MROPE,
               "llama.cpp's heads of 'glm4moe' cannot rotate in several sections");
     std::vector<const char *> needed = {"nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight"};

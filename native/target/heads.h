@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Heads for further tokens (multi-token prediction, MTP; "nextn layers" in llama.cpp). They read the model's states and
-// draft tokens. They are the last blocks of the model's file, or a separate file.
+// Heads for further tokens (multi-token prediction, MTP; "nextn layers" in llama.cpp). The heads read the model's
+// states and draft tokens. They are the last blocks of the model's file, or in a separate file.
 #pragma once
 
 #include <string>
@@ -26,11 +26,11 @@ Heads heads_of(const GgufReader & file);
 // Returns the architectures with heads that can draft.
 std::vector<std::string> head_architectures();
 
-// Raises Error(unsupported), with the reason, if a model's heads cannot draft, including cases in which llama.cpp would
-// end the process.
+// Raises Error(unsupported), with the reason, if a model's heads cannot draft. This includes heads with which llama.cpp
+// would end the process.
 void check_heads(const TargetModel & model);
 
-// Returns true if llama.cpp's graph of the heads keeps only the states of output rows.
+// Returns true if llama.cpp's graph of the heads returns only the states of output rows.
 bool gives_states_of_outputs(const TargetModel & model);
 
 }  // namespace eaglecpp

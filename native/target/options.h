@@ -13,17 +13,17 @@ namespace eaglecpp {
 
 struct TargetOptions {
     std::string path;
-    int n_ctx = 0;  // tokens per conversation; 0 = min(n_ctx_train, 4096), -1 = n_ctx_train
+    int n_ctx = 0;  // tokens per conversation; 0 = smaller of n_ctx_train and 4096, -1 = n_ctx_train
     int n_batch = 512;
     int n_ubatch = 512;
     int n_threads = 0;        // 0 = physical cores
     int n_threads_batch = 0;  // 0 = n_threads
     int n_gpu_layers = -1;    // -1 = all
     int main_gpu = 0;
-    ggml_backend_dev_t device = nullptr;       // only device to use; null = all
+    ggml_backend_dev_t device = nullptr;       // the only device to use; null = all devices
     std::string split_mode = "layer";          // distribution over several GPUs: layer, row, tensor or none
     std::vector<float> tensor_split;           // share of each GPU; empty = by free memory
-    int n_cpu_moe = 0;                         // layers whose experts stay in host memory; -1 = all
+    int n_cpu_moe = 0;                         // number of layers whose experts stay in host memory; -1 = all
     std::vector<std::string> override_tensor;  // PATTERN=BUFFER[,...], as llama.cpp's --override-tensor
     std::string flash_attn = "auto";
     std::string type_k = "auto";  // auto = f16, or f32 if only plain attention on the CPU is exact
@@ -39,15 +39,15 @@ struct TargetOptions {
     int n_sequences = 1;           // number of conversations
     bool separate_caches = false;  // a cache per conversation; disables trees
     int n_draft_max = 64;          // draft nodes per round and conversation
-    int n_draft_more = 0;          // additional draft nodes, for a single conversation without a recurrent state
-    bool drafts_forms = false;     // the only drafts are tokens that a grammar forces, few per conversation
+    int n_draft_more = 0;          // additional draft nodes if there is one conversation and no recurrent state
+    bool drafts_forms = false;     // drafts are only tokens that a grammar forces, a few per conversation
     int n_leaves_max = 1;          // tree leaves per round and conversation
     std::vector<std::pair<std::string, float>> lora;
-    std::function<void()> on_progress;  // called while a model loads and is measured; an exception cancels
+    std::function<void()> on_progress;  // called while a model loads and is measured; an exception cancels both
 };
 
-// Keeps an exception of `on_progress` for later, because neither llama.cpp nor an engine that restores a step lets it
-// pass.
+// Calls on_progress and keeps its exception for later, because llama.cpp and an engine that restores a step do not let
+// exceptions pass.
 class Progress {
   public:
     explicit Progress(const TargetOptions & options) : report_(options.on_progress) {}

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The sampler that the user chose: a grammar, then llama.cpp's samplers in llama.cpp's order. Call sample() and
+// The sampler with the user's settings: a grammar, then llama.cpp's samplers in llama.cpp's order. Call sample() and
 // accept() once per emitted token, in the order of the text: the random state depends only on the emitted tokens.
 //
-// With rng "coupled", the last step (the draw) is ours: the largest logit after adding noise that depends on seed,
-// position and token (algo/noise.h), so that a drafter can add the same noise. It needs no random state. XTC's random
-// decision uses the same noise. Mirostat draws as in llama.cpp.
+// With rng "coupled", our own code draws the token: the token with the largest sum of logit and noise. The noise
+// depends on seed, position and token (algo/noise.h), so that a drafter can add the same noise. This draw needs no
+// random state. XTC's random decision uses the same noise. Mirostat draws as in llama.cpp.
 #pragma once
 
 #include <llama.h>
@@ -64,30 +64,30 @@ struct TopLogits {
 
 class Sampler {
   public:
-    // Error(grammar) if the grammar does not parse, Error(value) for impossible parameters.
+    // Error(grammar) if the grammar does not parse. Error(value) if a parameter is impossible.
     Sampler(const SamplingParams & params, int n_vocab, const Vocabulary * vocab = nullptr, int n_ctx = 0);
 
     int n_vocab() const { return n_vocab_; }
 
-    // Adds the prompt to the history of the penalties.
+    // Adds the prompt to the tokens that the penalties count.
     void accept_prompt(const Tokens & prompt);
 
-    // Samples the token at index `pos` of the text from the target's logits [n_vocab]. The logits are not changed.
+    // Samples the token at index `pos` of the text from the target's logits [n_vocab]. The logits stay unchanged.
     // Error(grammar) if the grammar allows no token of the vocabulary or takes too long. Error(value) if the other
     // parameters leave no token.
     Token sample(const float * logits, Pos pos);
 
-    // Samples the token from the largest logits of the row. `top` must have at least n_needed() of them.
+    // Samples the token from the largest logits of the row. `top` must hold at least n_needed() logits.
     Token sample(const TopLogits & top, Pos pos);
 
-    // Number of largest logits that determine the result of sample(); 0 = all.
+    // Number of largest logits that determine the result of sample(); 0 = all logits.
     int n_needed() const { return plain_greedy_ ? 1 : grammar_ ? 0 : n_first_; }
 
-    // Appends the token to the text. is_own: sample() returned this token. Other tokens (synthetic acceptance) may
-    // violate the grammar; its state then stays unchanged. Error(grammar) as for sample().
+    // Appends the token to the text. is_own: sample() returned this token. Other tokens (from synthetic acceptance) may
+    // violate the grammar; the grammar's state then stays unchanged. Error(grammar) as for sample().
     void accept(Token token, bool is_own = true);
 
-    // Returns the grammar, which reads the text; null if there is none.
+    // Returns the grammar's matcher for the text; null if there is no grammar.
     GrammarMatcher * grammar() const { return grammar_.get(); }
 
     // Parameters with which a drafter can predict sample(). Empty if llama.cpp draws the token, or if sample() is
@@ -105,13 +105,13 @@ class Sampler {
 
     int n_vocab_;
     int n_history_;             // number of prompt tokens that the penalties need
-    bool plain_greedy_ = true;  // sample() is only an argmax
+    bool plain_greedy_ = true;  // sample() is only an argmax over the logits
     bool only_draws_ = false;   // sample() is only a temperature and a coupled draw
     int n_first_ = 0;           // number of largest logits that a coupled chain starts with; 0 = all
     std::optional<CoupledSampling> coupled_;
     float xtc_probability_ = 0.0f;
     llama_sampler_ptr chain_;
-    llama_sampler_ptr xtc_;          // XTC of a coupled chain; always removes tokens when applied
+    llama_sampler_ptr xtc_;          // XTC of a coupled chain; removes tokens whenever it is applied
     llama_sampler_ptr temperature_;  // temperature of a coupled chain
     std::unique_ptr<GrammarMatcher> grammar_;
     std::vector<llama_token_data> data_;

@@ -18,7 +18,7 @@
 
 namespace eaglecpp {
 
-// ggml's CPU attention works in tiles from this number of rows on, unless our kernel is used.
+// Number of rows from which ggml's CPU attention works in tiles. Our kernel has no such tiles.
 static constexpr int n_rows_tiled = 64;
 // Maximum number of cells of all conversations. It exceeds any machine's memory, and values computed from it
 // (positions, padded sizes) fit into 32 bits.
@@ -41,7 +41,7 @@ int n_physical_cores() {
     }
 #endif
     if (!cores.empty()) n_logical = (int)cores.size();
-    // Threads wait for each other, so a thread that the quota stops makes all of them wait.
+    // Threads wait for each other, so one thread that the CPU quota stops makes all threads wait.
     return std::max(1, (int)std::min((double)n_logical, cgroup_cpus()));
 }
 
@@ -73,7 +73,7 @@ Target::Target(TargetOptions options)
         options_.n_draft_max = model_->has_state() ? 0 : std::min(options_.n_draft_max, n_max);
     }
     // n_draft_more is not used with a recurrent state, because every draft node needs a copy of the state. It is not
-    // used with several conversations, because every draft node needs logits in each of them.
+    // used with several conversations, because every draft node needs logits in each conversation.
     if (!model_->has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
         options_.n_draft_max += options_.n_draft_more;
     }
@@ -89,13 +89,13 @@ Target::Target(TargetOptions options)
             options_.n_sequences, options_.n_ctx, options_.n_draft_max, (long long)n_cells, (long long)n_cells_max);
     options_.n_batch = std::max(1, std::min(options_.n_batch, options_.n_ctx));
     n_slice_ = options_.n_batch;
-    // A tree must fit into one ubatch, because a node only sees cells of earlier ubatches and of its own ubatch in
-    // llama.cpp. Shared prompts must fit into the same ubatch, so that they can share a batch with trees of any size.
+    // A tree must fit into one ubatch, because in llama.cpp a node only sees cells of earlier ubatches and of its own
+    // ubatch. Prompt rows that share a batch with trees must fit into the same ubatch, whatever the size of the trees.
     const int n_rows_max = options_.n_sequences * (options_.n_draft_max + 1) + n_shared_rows();
     options_.n_batch = std::max(options_.n_batch, n_rows_max);
     const int n_ubatch = std::max(1, std::min(options_.n_ubatch, n_slice_));
     options_.n_ubatch = std::max(n_ubatch, n_rows_max);
-    // A GPU queues the whole slice, unless a tree needs larger batches than prompts have.
+    // A GPU runs the whole slice as one batch, unless a tree needs larger batches than prompts have.
     n_prompt_rows_ = model_->is_cpu() || options_.n_ubatch > n_ubatch ? n_ubatch : n_slice_;
     // A tree of n nodes has up to n leaves; more ids would only cost memory.
     options_.n_leaves_max =
@@ -109,7 +109,7 @@ Target::Target(TargetOptions options)
 
 void Target::set_cells() {
     const int n_window = model_->has_state() ? 0 : llama_model_n_swa(model_->get());
-    // llama.cpp reuses cells with one id that a window has passed, so rows would lose their order.
+    // llama.cpp reuses cells that have only one id and that a window has passed, so rows would lose their order.
     const bool keeps_passed = n_window > 0 && options_.n_sequences > 1 && shares_batches() &&
                               4 * (size_t)options_.n_sequences <= llama_max_parallel_sequences();
     cells_ = Cells({options_.n_sequences, options_.n_ctx, options_.n_draft_max,
@@ -121,9 +121,10 @@ void Target::set_cells() {
 }
 
 // Chooses the attention. On the CPU a row must have the same bits in a batch of any size, or drafting would change the
-// text. Our kernel ensures this for the cache types that it reads. So does ggml's reference version of fused attention.
-// If neither can be used, only plain attention over F32 caches ensures it. Over F16 caches, the product of one row
-// rounds the query and the product of several rows does not, which changes a logit of an 8-bit target by about 0.01.
+// text. Our kernel ensures this for the cache types that it reads, and ggml's reference version of flash attention
+// ensures it too. If neither can be used, only plain attention over F32 caches ensures it. Over F16 caches, the product
+// of one row rounds the query and the product of several rows does not, which changes a logit of an 8-bit target by
+// about 0.01.
 void Target::choose_attention() {
     bool has_kernel = model_->is_cpu() && model_->uses_kernels();
     for (const std::string & type : {options_.type_k, options_.type_v}) {
@@ -142,15 +143,15 @@ void Target::choose_attention() {
 llama_context_params Target::context_params() const {
     llama_context_params p = Context::params(options_);
     const int n_round = options_.n_draft_max + 1;
-    // Draft nodes of a full conversation need additional cells.
+    // If a conversation has filled its context, its draft nodes need additional cells.
     p.n_ctx = (uint32_t)options_.n_sequences * (uint32_t)(options_.n_ctx + n_round);
     p.n_batch = (uint32_t)options_.n_batch;
     p.n_ubatch = (uint32_t)options_.n_ubatch;
     p.n_seq_max = (uint32_t)cells_.n_seqs();
     p.n_outputs_max =
         (uint32_t)(extracted_layers_->needs_all_outputs() ? options_.n_batch : options_.n_sequences * n_round);
-    p.n_outputs_max_per_seq = (uint32_t)n_round;  // rows of a tree that one id sees; read only by samplers on devices
-    // llama.cpp reserves an output for every id, even unused ones.
+    p.n_outputs_max_per_seq = (uint32_t)n_round;  // rows of a tree that one id sees; only samplers on devices use this
+    // llama.cpp reserves an output for every sequence id, even for unused ids.
     p.n_outputs_max = std::max(p.n_outputs_max, p.n_seq_max);
     p.kv_unified = !options_.separate_caches;
     p.swa_full = true;
@@ -159,7 +160,7 @@ llama_context_params Target::context_params() const {
                                                                         : LLAMA_FLASH_ATTN_TYPE_AUTO;
     p.type_k = type_by_name(options_.type_k);
     p.type_v = type_by_name(options_.type_v);
-    // Number of snapshots for rolling back recurrent states; other architectures ignore it.
+    // Number of snapshots of a recurrent state for rolling back. Other architectures ignore it.
     if (model_->has_state()) p.n_rs_seq = (uint32_t)options_.n_draft_max;
     return p;
 }
@@ -175,7 +176,7 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
     make_context();
     if (!context_.generates()) {
         only_embeds_ = true;
-        // In most embedding models, a position is a row of a table, which limits the context.
+        // In most embedding models, a position is a row of a table, so the table's size limits the context.
         const int n_ctx_train = llama_model_n_ctx_train(model_->get());
         if (n_ctx_train > 0) options_.n_ctx = std::min(options_.n_ctx, n_ctx_train);
         context_.free();
@@ -198,13 +199,14 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
     }
     guarded([&] { extracted_layers_->attach(context()); });
     cells_.attach(context());
-    // Devices cannot pick if the very last layer is read, because reading it requires the output of every prompt row.
+    // Devices cannot pick tokens if the very last layer is extracted, because extracting it requires the output of
+    // every prompt row.
     ggml_backend_dev_t device = extracted_layers_->needs_all_outputs() ? nullptr : model_->output_device();
     // On an RPC server, each row's picks would need a round trip over the network.
     picks_ = DevicePicks(device && is_on_server(device) ? nullptr : device, vocab_.size());
     picks_.attach(context());
     if (extracted_layers_->mode() == ExtractedLayers::Mode::cb_eval) {
-        // A trial run shows now, not in the middle of a text, whether the graph names its layers.
+        // This trial run shows now, not in the middle of a text, whether the graph names its layers.
         TargetBatch probe;
         probe.add(0, 0, cells_.seqs(0), true);
         decode(probe);

@@ -3,7 +3,8 @@
 // tokens, cells and device picks.
 //
 // Loading takes two calls, the constructor and open_context(). The drafter's file decides which layers to extract, and
-// the context needs them when it is created. So the caller checks the fit of target and drafter between the two calls.
+// the context needs these layers when it is created. So the caller checks that drafter and target match between the two
+// calls.
 #pragma once
 
 #include <llama.h>
@@ -29,14 +30,14 @@ class Target {
     // Loads the model. Error(not_found | gguf | unsupported | out_of_memory)
     explicit Target(TargetOptions options);
 
-    // Creates the context. Its decodes extract the hidden states at the inputs of the given blocks, or the states for
-    // the model's heads. `layers` may be empty.
+    // Creates the context. Its decodes extract the hidden states at the inputs of the given blocks. `layers` may be
+    // empty. reads_states: decodes extract the states for the model's heads instead.
     void open_context(const std::vector<int32_t> & layers, bool reads_states = false);
 
     const TargetOptions & options() const { return options_; }
     const TargetModel & model() const { return *model_; }
     std::shared_ptr<const TargetModel> weights() const { return model_; }
-    // The target's context. An assistant reads its keys and values.
+    // Returns the target's context. An assistant head reads the target's keys and values from this context.
     llama_context * context() const { return context_.get(); }
     // Returns true for an embedding model, which reads a text in one batch. Such a target has no context and cannot
     // decode.
@@ -52,12 +53,12 @@ class Target {
 
     int n_ctx() const { return options_.n_ctx; }
     int n_batch() const { return options_.n_batch; }
-    // n_slice() is the number of prompt rows per step, n_prompt_rows() that per batch within a step. Both are as
-    // configured, whatever a drafter needs.
+    // n_slice() is the number of prompt rows per step, and n_prompt_rows() is the number of prompt rows per batch
+    // within a step. Both numbers follow the configuration, whatever a drafter needs.
     int n_slice() const { return n_slice_; }
     int n_prompt_rows() const { return n_prompt_rows_; }
-    // Number of prompt rows in a batch with generating conversations, which wait for these rows; 0 = prompts get
-    // separate batches.
+    // Number of prompt rows in a batch with generating conversations, which wait for these rows; 0 = prompts and
+    // generating conversations never share a batch.
     int n_shared_rows() const;
     const char * extraction_mode() const { return extracted_layers_->mode_name(); }
 
@@ -65,22 +66,23 @@ class Target {
     std::vector<MemoryUse> memory() const { return context_.memory(); }
 
     // Returns true if this target has a recurrent state from which llama.cpp cannot remove rows. After a rejection the
-    // state is restored from a copy that was made before the drafts, and the accepted rows must be run again.
+    // state is restored from a copy made before the drafts, and the accepted rows must be run again.
     bool copies_states() const { return copies_states_; }
-    // Returns true if cells keep their order when the rejected nodes of a tree are removed. With chains they always do.
+    // Returns true if cells keep their order when the rejected nodes of a tree are removed. The rejected nodes of a
+    // chain never change the order.
     bool keeps_order() const { return adds_in_order_; }
     // Returns true if our kernels compute every row. According to all measurements, a row's bits then do not depend on
     // how rows are divided into batches.
     bool rounds_alike() const { return model_->uses_kernels() && has_own_attention_; }
-    // Returns true if conversations can share batches of any kind of rows, and the cells of a common prefix.
+    // Returns true if conversations can share batches with any mix of rows, and share the cells of a common prefix.
     bool shares_batches() const { return model_->supports_trees() && !options_.separate_caches; }
 
-    // Returns true if the cells of a conversation can be saved and restored. Targets whose sparse attention counts in
-    // cells cannot do this, because it would find other blocks after a restore.
+    // Returns true if the cells of a conversation can be saved and restored. This is impossible for targets whose
+    // sparse attention numbers its blocks by cell: after a restore it would find other blocks.
     bool can_save_rows() const { return model_->supports_trees() || model_->has_state(); }
 
-    // Call before a batch of n_rows prompt rows. If attention works in tiles, closes the gaps that rejected nodes left,
-    // because gaps would shift the borders of the tiles. Returns false if closing them is impossible.
+    // Call it before a batch of n_rows prompt rows. If attention works in tiles, closes the gaps that rejected nodes
+    // left, because gaps would shift the borders of the tiles. Returns false if the gaps cannot be closed.
     bool prepare_prompt(const SeqRange & range, int n_rows);
 
     // Sets the number of threads for later decodes.
@@ -90,16 +92,18 @@ class Target {
     // conversations back.
     void decode(TargetBatch & batch, bool is_prompt = false);
 
-    // Returns the logits of row i of the last decode, valid until the next decode. The row must have an output.
-    // Error(broken) if the decode failed.
+    // Returns the logits of row i of the last decode. The logits are valid until the next decode. The row must have an
+    // output. Error(broken) if the decode failed.
     const float * logits(int row) const { return context_.logits(row); }
-    // Returns the hidden states of all rows of the last decode, valid until the next decode. Error(broken) if the
-    // decode failed.
+    // Returns the hidden states of all rows of the last decode. They are valid until the next decode. Error(broken) if
+    // the decode failed.
     HiddenStates hidden_states();
 
-    // Returns true if prompt rows need outputs, because the very last layer's hidden states exist only for output rows.
+    // Returns true if prompt rows need outputs. This is so if the very last layer is extracted, because its hidden
+    // states exist only for output rows.
     bool needs_all_outputs() const { return extracted_layers_->needs_all_outputs(); }
-    // Returns true if the last block also computes rows without output, which can change how rows are rounded.
+    // Returns true if the last block computes all rows, including rows without output. This can change how rows are
+    // rounded.
     bool widens_last_block() const { return extracted_layers_->widens_last_block(); }
 
   private:
@@ -112,19 +116,19 @@ class Target {
     std::shared_ptr<const TargetModel> model_;
     Vocabulary vocab_;
     std::unique_ptr<ExtractedLayers> extracted_layers_;
-    bool is_fused_ = false;         // attention is fused
+    bool is_fused_ = false;         // flash attention is in use
     bool adds_in_order_ = false;    // attention adds in the order of the cells
-    bool needs_reference_ = false;  // few rows use the reference version of ggml's attention
+    bool needs_reference_ = false;  // batches with few rows use the reference version of ggml's attention
     bool has_own_attention_ = false;
     bool copies_states_ = false;
     bool only_embeds_ = false;
     int n_slice_ = 0, n_prompt_rows_ = 0;
     Cells cells_;
     DevicePicks picks_;
-    Context context_;  // declared after extracted_layers_ and picks_, to which it holds pointers
+    Context context_;  // declared after extracted_layers_ and picks_, because the context holds pointers to both
 };
 
-// Number of physical cores that this process may use.
+// Returns the number of physical cores that this process may use.
 int n_physical_cores();
 
 }  // namespace eaglecpp

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Collects the rows for one decode of the target. A tree becomes a batch through sequence ids: one id per leaf. Every
-// node has the ids of the leaves below it, so llama.cpp's mask, which compares position and sequence, shows a node
-// exactly its ancestors (llama.cpp src/llama-kv-cache.cpp, set_input_kq_mask). Rows keep their order: row i of the
-// batch has logits row i and hidden-state row i.
+// node has the ids of the leaves below it. llama.cpp's mask compares position and sequence, so a node sees exactly its
+// ancestors (llama.cpp src/llama-kv-cache.cpp, set_input_kq_mask). Rows keep their order: row i of the batch has logits
+// row i and hidden-state row i.
 #pragma once
 
 #include <llama.h>
@@ -13,12 +13,13 @@
 
 namespace eaglecpp {
 
-// Sequence ids of one conversation: [first, first + count). All these ids always contain the committed prefix.
+// Sequence ids of one conversation: [first, first + count). Each of these ids always contains the whole committed
+// prefix.
 struct SeqRange {
     llama_seq_id first = 0;
     int count = 1;
-    llama_seq_id reserved = -1;  // id that keeps the cells of rejected nodes reserved; no row has it
-    llama_seq_id copy = -1;      // id of the copy of a recurrent state from before the drafts; no row has it
+    llama_seq_id reserved = -1;  // id that keeps the cells of rejected nodes reserved; no row uses this id
+    llama_seq_id copy = -1;      // id of the copy of a recurrent state from before the drafts; no row uses this id
 };
 
 class TargetBatch {
@@ -26,29 +27,32 @@ class TargetBatch {
     void clear();
     int n_rows() const { return (int)tokens_.size(); }
 
-    // Adds a row. seqs: the sequence ids that see this row. state: the state that a head for further tokens reads along
-    // with the token. Either all rows of a batch have a state or none. It must stay valid until the batch has been run.
+    // Adds a row. seqs: the sequence ids that see this row. state: the state that a head for further tokens reads
+    // together with the token. Either all rows of a batch have a state or none. `state` must stay valid until the batch
+    // has been run.
     void add(Token token, Pos pos, const std::vector<llama_seq_id> & seqs, bool output, const float * state = nullptr);
 
     // Adds a committed row, which every id of the conversation sees.
     void add(Token token, Pos pos, const SeqRange & range, bool output, const float * state = nullptr);
 
-    // Adds a committed row of an image: n values instead of a token. Rows of images and tokens cannot share a batch.
-    // With `is_whole` the image's rows see each other in both directions. `values` must stay valid until the batch has
-    // been run. y, x: position in the image, counted from `pos`; ignored by targets that number all rows like text.
+    // Adds a committed row of an image: n values instead of a token. Rows of images and rows of tokens cannot share a
+    // batch. is_whole: the image's rows see each other in both directions. `values` must stay valid until the batch has
+    // been run. y, x: the row's position in the image, counted from `pos`; ignored by targets that number image rows
+    // like text.
     void add_image_row(const float * values, int n, Pos pos, Pos y, Pos x, const SeqRange & range, bool output,
                        bool is_whole);
     bool is_causal() const { return is_causal_; }
 
-    // Adds all nodes of a tree in index order, all with output. The root is at `pos`. Returns the root's row in the
+    // Adds all nodes of a tree in index order, each with output. The root is at `pos`. Returns the root's row in the
     // batch. Error(value) if the tree has more leaves than the conversation has ids.
     int add_tree(const DraftTree & tree, Pos pos, const SeqRange & range);
 
-    // Pads the batch with n rows. They are added as rejected children of the last row, and removed with its
-    // conversation's rejected rows. They repeat its token, so a mixture of experts reads few additional experts.
+    // Pads the batch with n rows. The new rows are rejected children of the last row, and are removed together with the
+    // rejected rows of its conversation. They repeat the last row's token, so a mixture of experts reads few additional
+    // experts.
     void pad(int n);
 
-    // Returns all rows for llama.cpp, with states of n_state values; valid until the next change.
+    // Returns all rows in llama.cpp's form, with states of n_state values. The result is valid until the batch changes.
     llama_batch view(int n_state);
 
   private:
@@ -66,7 +70,7 @@ class TargetBatch {
     std::vector<llama_seq_id *> seq_ptrs_;
 };
 
-// Returns a leaf for each id of the conversation, as an index into tree.leaves(). The first ids get one leaf each; all
+// Assigns a leaf to each id of the conversation, as an index into tree.leaves(). The first ids get one leaf each; all
 // other ids get leaf 0.
 std::vector<int> leaf_of_seq(int n_leaves, const SeqRange & range);
 

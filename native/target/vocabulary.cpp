@@ -16,7 +16,8 @@
 
 namespace eaglecpp {
 
-// Returns a value that is made at the first call. Another thread may make the same value at the same time.
+// Returns a value that is made at the first call. If two threads make the value at the same time, both results are
+// equal.
 template <typename T, typename Make>
 static std::shared_ptr<const T> made_once(std::shared_ptr<const T> & kept, Make && make) {
     std::shared_ptr<const T> found = std::atomic_load(&kept);
@@ -59,16 +60,16 @@ class SpecialTokens {
     // Returns false if the tokenizer adds something to each part that depends on other parts.
     bool knows_parts() const { return knows_parts_; }
 
-    // Splits a text as llama.cpp's tokenizer_st_partition does. Text parts are tokenised independently, so the tokens
-    // of a text are the concatenation of its parts' tokens. Returns nullopt if there are more than n_max special
-    // tokens.
+    // Splits a text as llama.cpp's tokenizer_st_partition does. The parts between special tokens are tokenised
+    // independently, so the tokens of a text are the concatenation of its parts' tokens. Returns nullopt if there are
+    // more than n_max special tokens.
     std::optional<std::vector<TextPart>> parts(std::string_view text, bool parse_special, size_t n_max) const;
 
   private:
     struct Special {
         std::string text;
         Token token;
-        bool is_hidden;  // not found in a text unless special tokens are parsed
+        bool is_hidden;  // not found in a text if special tokens are not parsed
         bool strips_left, strips_right;
     };
 
@@ -98,7 +99,8 @@ std::optional<std::vector<TextPart>> SpecialTokens::parts(std::string_view text,
                                                           size_t n_max) const {
     std::vector<TextPart> parts, next;
     if (!text.empty()) parts.push_back({0, text.size(), -1});
-    // Most special tokens do not occur in a text. One pass over the text's pairs of bytes excludes these tokens.
+    // Most special tokens do not occur in a text. A set of all pairs of neighbouring bytes in the text excludes these
+    // tokens.
     std::bitset<1 << 16> pairs;
     const auto pair = [](std::string_view s, size_t i) {
         return (size_t)(unsigned char)s[i] << 8 | (unsigned char)s[i + 1];
@@ -139,14 +141,14 @@ std::optional<std::vector<TextPart>> SpecialTokens::parts(std::string_view text,
 }
 
 // The pre-tokenizers of many models (Mistral, DeepSeek, GPT-4o) use std::regex, which recurses at least once per
-// matched character and needs 335 bytes of stack for each (measured). A word of 50,000 letters would end the process on
-// a normal stack.
+// matched character and needs 335 bytes of stack for each character (measured). A word of 50,000 letters would overflow
+// a normal stack and end the process.
 static constexpr size_t n_stack_per_char = 2048;
 static constexpr size_t n_stack_default = 1 << 22;
 static constexpr size_t n_stack_max = (size_t)1 << 32;
 
-// Returns the length of the longest run without a line break, or of white space. No pattern matches more than one such
-// run.
+// Returns the length of the longest run of characters without a line break, or of white space. No pattern matches more
+// than one such run.
 static size_t longest_run(const std::string & text) {
     size_t longest = 0, line = 0, blank = 0;
     for (const char c : text) {
@@ -188,14 +190,14 @@ static Tokens tokens_of(const llama_vocab * vocab, const std::string & text, boo
 }
 
 // Returns true if the beginning of a text shows that the text has more than n_max tokens: in most texts a token has
-// fewer than 16 bytes. The rest of the text may change a few of the beginning's last tokens, but hardly ever across a
-// line end.
+// fewer than 16 bytes. The rest of the text may change a few of the last tokens of this beginning, but hardly ever
+// across a line end.
 static bool exceeds(const llama_vocab * vocab, const std::string & text, bool parse_special, size_t n_max) {
     const size_t n_sure = n_max + 16;
     for (size_t n_bytes = 16 * n_sure; n_bytes < text.size(); n_bytes *= 4) {
         size_t end = text.rfind('\n', n_bytes - 1) + 1;
         if (end == 0) end = n_bytes;
-        while (end > 0 && ((unsigned char)text[end] & 0xc0) == 0x80) --end;  // not inside a character
+        while (end > 0 && ((unsigned char)text[end] & 0xc0) == 0x80) --end;  // never cuts a character
         if (tokens_of(vocab, text.substr(0, end), false, parse_special).size() > n_sure) return true;
     }
     return false;
@@ -271,8 +273,8 @@ std::string Vocabulary::piece(Token token, bool special) const {
 
 // Returns the tokens of a text that is part of a longer text.
 static Tokens tokens_within(const llama_vocab * vocab, const std::string & text) {
-    // Some tokenizers add a space before a text. This character is put before the text, because no other character
-    // merges with it.
+    // Some tokenizers add a space before a text. So this character comes first, because no other character merges with
+    // it.
     static const std::string before = "\x02";
     const Tokens skipped = tokens_of(vocab, before, false, true);
     Tokens out = tokens_of(vocab, before + text, false, true);

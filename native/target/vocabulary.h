@@ -15,8 +15,8 @@ namespace eaglecpp {
 
 class SpecialTokens;
 
-// Not copyable, because threads share it: they exchange members that are made at their first use atomically, and a copy
-// would not.
+// Not copyable, because threads share a vocabulary: some members are made at their first use and exchanged atomically,
+// which a copy would not do.
 class Vocabulary : Pinned {
   public:
     explicit Vocabulary(const llama_model * model);
@@ -24,9 +24,9 @@ class Vocabulary : Pinned {
     const llama_vocab * get() const { return vocab_; }
     int size() const { return llama_vocab_n_tokens(vocab_); }
 
-    // Returns the ids that llama.cpp gives for the text. The time is linear in the text's length, not quadratic.
-    // Returns nullopt if there are more than n_max ids; most of the work is then skipped. Error(value | out_of_memory)
-    // for a text that cannot be tokenised.
+    // Returns the ids that llama.cpp gives for the text. The time is linear in the text's length. Returns nullopt,
+    // without most of the work, if there are more than n_max ids. Error(value | out_of_memory) for a text that cannot
+    // be tokenised.
     std::optional<Tokens> tokenize(const std::string & text, bool add_special, bool parse_special, int n_max) const;
 
     std::string detokenize(const Tokens & tokens, bool remove_special, bool special) const;
