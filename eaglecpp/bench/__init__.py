@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: MIT
-"""Measures strategies against plain decoding on a few prompts (`strategies`) and reports the result in words
-(`verdict`).
+"""Measures strategies against target-only decoding on a few prompts (`strategies`) and reports the result
+in words (`verdict`).
 """

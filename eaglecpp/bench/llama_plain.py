@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Measures llama.cpp's own plain decoding in a process that does not load the extension, which would replace
-ggml's kernels. Run as a file, this module is that process.
+"""Measures llama.cpp's own target-only decoding in a process that does not load the extension, which would
+replace ggml's kernels. Run as a file, this module is that process.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Measures the decoding speed of each strategy on this machine and reports the planner's measurements.
 
-`measure` alternates plain decoding, fixed strategies and the planner on the same questions, so that a change
-of the machine's speed affects all of them; only ratios of neighbouring answers count. Questions are asked in
-the same way as by `run`: with the model's chat template and up to its end token, because endless raw text
-repeats itself and is then drafted easily. `plan_report` returns the planner's cost table, the reliability of
-its acceptance model and the expected speed of every draft size. Prints nothing.
+`measure` alternates target-only decoding, fixed strategies and the planner on the same questions, so that a
+change of the machine's speed affects all of them; only ratios of neighbouring answers count. Questions are
+asked in the same way as by `run`: with the model's chat template and up to its end token, because endless raw
+text repeats itself and is then drafted easily. `plan_report` returns the planner's cost table, the
+reliability of its acceptance model and the expected speed of every draft size. Prints nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Speeds:
     """Measurement of one strategy at one temperature, as medians over all answers.
 
     ms:        milliseconds per token
-    ratio:     speed against plain decoding of the same prompt in the same pass, median of `ratios`
+    ratio:     speed against target-only decoding of the same prompt in the same pass, median of `ratios`
     acceptance_by_position: share of accepted drafts at position 1, 2, ... of a round, given those before
     is_steady: the times of a plain token agree, and the ratio does not exceed the tokens per round
     """

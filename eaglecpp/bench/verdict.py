@@ -18,7 +18,7 @@ from eaglecpp.bench.strategies import Speeds, measure, plan_report, point_at
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.gains import Gain
 
-# minimum speed-up over plain decoding that is worth reporting; a smaller one disappears in rounding
+# minimum speed-up over target-only decoding that is worth reporting; a smaller one disappears in rounding
 PAYS = 1.05
 _STEADY = 1.2  # maximum ratio of llama.cpp's two measurements; a higher ratio means that other programs ran
 
@@ -31,10 +31,10 @@ class Verdict:
     row_cost: time of such a batch over the time of a single token
     most:    maximum cost at which drafting pays
     tokens:  expected tokens per round
-    speed:   speed over plain decoding, measured on the counted answers, else predicted for the expected
+    speed:   speed over target-only decoding, measured on the counted answers, else predicted for the expected
     rounds
     greedy, sampled: speed-up on the counted answers at temperature 0 and above; None = too few answers
-    kernels: speed of plain decoding with eaglecpp's kernels over that with llama.cpp's own; None = not
+    kernels: speed of target-only decoding with eaglecpp's kernels over that with llama.cpp's own; None = not
              measured, or llama.cpp's own kernels run
     is_busy: the measurement failed because other programs took the processor
     """
@@ -77,14 +77,14 @@ class Verdict:
         n_answers = sum(gain.n_answers for gain in answered)
         where = f"the last {n_answers} answers" if n_answers > 1 else "the last answer"
         return (
-            f"{begin}: {speeds} the speed of plain decoding in {where}, with an acceptance length "
+            f"{begin}: {speeds} the speed of target-only decoding in {where}, with an acceptance length "
             f"of {self.tokens:.1f}; {self._cost()}."
         )
 
     def _prediction(self) -> str:
         gives = f"this drafter makes {self.tokens:.1f} tokens of that"
         if self.pays:
-            speed = f"about {self.speed:.1f} times the speed of plain decoding"
+            speed = f"about {self.speed:.1f} times the speed of target-only decoding"
             return f"Drafting should pay here: {self._cost()}, and {gives}, {speed}."
         if self.speed >= 1.0:
             return f"Drafting should make little difference here: {self._cost()}, and {gives}."
@@ -103,7 +103,8 @@ class Verdict:
     def _on_kernels(self) -> str:
         if self.kernels is None:
             return ""
-        return f"eaglecpp's kernels make plain decoding {self.kernels:.1f} times as fast as llama.cpp's own."
+        times = f"{self.kernels:.1f} times as fast as llama.cpp's own"
+        return f"eaglecpp's kernels make target-only decoding {times}."
 
 
 def verdict_of(engine: Engine) -> Verdict:
@@ -143,8 +144,8 @@ def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
 
 
 def keep(engine: Engine, measured: Sequence[Speeds], kernels: float | None = None) -> bool:
-    """Replaces the recorded speed-ups by a measurement of plain decoding and of the strategy `auto`. If the
-    measurement is not steady, returns False and keeps the old speed-ups. measured: measurements of one
+    """Replaces the recorded speed-ups by a measurement of target-only decoding and of the strategy `auto`. If
+    the measurement is not steady, returns False and keeps the old speed-ups. measured: measurements of one
     engine.
     """
     if not all(one.is_steady for one in measured):

@@ -498,8 +498,8 @@ class Parser:
         while sign.kind == "," and self._peek().kind == "variable" and self._peek(1).kind in (":=", "=", ","):
             names.append(self._take())
             sign = self._take()
-        n_most = {"range": 2, "parentheses": 0, "template": 0}.get(where, 1)
-        if names and (sign.kind == "," or len(names) > n_most):
+        n_names_max = {"range": 2, "parentheses": 0, "template": 0}.get(where, 1)
+        if names and (sign.kind == "," or len(names) > n_names_max):
             raise _unexpected(sign, where)
         value: nodes.Expr | None = None
         while self._peek().kind != end:

@@ -244,16 +244,16 @@ class ChatModel:
             prompt = prompts.get(len(messages)) or self.prompt(messages, n_ctx=n_ctx, options=options)
             return replace(prompt, n_left_out=conversation.n_left_out)
 
-    def infill(self, gap: Infill, n_most: int = 0) -> ChatPrompt:
+    def infill(self, gap: Infill, n_tokens_max: int = 0) -> ChatPrompt:
         """Returns a prompt whose answer fills the gap between two texts, with the infill tokens of the
         target.
 
-        n_most: as in `Infill.tokens`. Raises UnsupportedError if the target has no infill tokens, or if the
-        request has a template.
+        n_tokens_max: as in `Infill.tokens`. Raises UnsupportedError if the target has no infill tokens, or if
+        the request has a template.
         """
         if self._base is not None:
             raise UnsupportedError("an infill uses the tokens of the target's file; remove the template")
-        return ChatPrompt(Rendered("", has_bos=False), gap.tokens(self._vocabulary, n_most))
+        return ChatPrompt(Rendered("", has_bos=False), gap.tokens(self._vocabulary, n_tokens_max))
 
     # From an answer to a message
 

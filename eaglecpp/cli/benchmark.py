@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp bench`: alternates plain decoding, fixed strategies and the planner, and compares their speeds as
-ratios.
+"""`eaglecpp bench`: alternates target-only decoding, fixed strategies and the planner, and compares their
+speeds as ratios.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BenchOptions:
     )
     strategies: tuple[str, ...] = declare(
         (),
-        "Compare this strategy with plain decoding (repeatable).  [default: six fixed ones and auto]",
+        "Compare this strategy with target-only decoding (repeatable).  [default: six fixed ones and auto]",
         flags="--strategy",
         metavar="S",
     )
@@ -66,7 +66,7 @@ class BenchOptions:
 
 
 @command(
-    ("eaglecpp bench smollm2", "plain decoding against drafting, in about a minute"),
+    ("eaglecpp bench smollm2", "target-only decoding against drafting, in about a minute"),
     ("eaglecpp bench model.gguf --draft d.gguf --strategy chain:4", "one strategy"),
     ("eaglecpp bench model.gguf --draft d.gguf --draft mtp --draft text", "several drafters"),
     usual="drafts strategies files n_tokens seconds temperature as_json n_ctx n_threads n_gpu_layers",
@@ -136,8 +136,8 @@ def _block(engine: Any, measured: Sequence[Any]) -> str:
 
 
 def _strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list[str]:
-    """Returns the strategies to measure: plain decoding, then the requested strategies, or else the usual
-    strategies that this engine supports.
+    """Returns the strategies to measure: target-only decoding, then the requested strategies, or else the
+    usual strategies that this engine supports.
 
     Raises ValueError for a strategy that the engine does not support.
     """
@@ -145,7 +145,7 @@ def _strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list
         wanted = [engine.resolve(Strategy.parse(text))[0] for text in asked]
         return [*dict.fromkeys(["off", *map(str, wanted)])]
     if not engine.has_draft:
-        note("no drafter: plain decoding only")
+        note("no drafter: target-only decoding only")
         return ["off"]
     n_heads = (engine.draft_info or {}).get("n_heads", 1)  # with several heads, each head drafts one token
     unable = "tree" if engine.chains_only or n_heads > 1 else ""

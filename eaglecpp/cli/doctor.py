@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp doctor`: checks this machine and the installation, and reports the speed-up that drafting and the
 kernels give a model. The speed-up is predicted or, with --measure, measured; a measurement also finds the
-batches that give exactly the text of plain decoding.
+batches that give exactly the text of target-only decoding.
 
 Gathers facts into one dict, prints them, and exits with 1 if something is broken. It must work on a broken
 installation, so imports that can fail are inside the checks.
@@ -47,7 +47,7 @@ def doctor(model: str | None, draft: str | None, measure: bool, as_json: bool, *
     With MODEL, a GGUF file or a stored name, also show how much memory target and drafter need on each
     device, and the speed-up by drafting and the kernels: as measured in earlier runs, else predicted from a
     few steps. --measure decodes for some seconds instead, and finds the batches in which the model gives the
-    same bits as plain decoding. Pass the options that you use to run the model.
+    same bits as target-only decoding. Pass the options that you use to run the model.
     """
     if measure and model is None:
         raise click.UsageError("--measure needs a MODEL")
@@ -64,7 +64,7 @@ def doctor(model: str | None, draft: str | None, measure: bool, as_json: bool, *
 
 def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measure: bool) -> dict[str, Any]:
     """Returns a model's memory use and the verdict on drafting. measure: measure the speeds and find the
-    exact batches. Without a drafter, only plain decoding is measured.
+    exact batches. Without a drafter, only target-only decoding is measured.
     """
     from eaglecpp.bench.verdict import measure_verdict, verdict_of
     from eaglecpp.engine import exactness
@@ -217,7 +217,7 @@ def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
     if "exact_rows" not in model:
         exact = "not measured; --measure does"
     elif model["exact_reason"]:
-        exact = f"plain decoding only: {model['exact_reason']}"
+        exact = f"target-only decoding only: {model['exact_reason']}"
     else:
         kinds = "chains and trees" if model["exact_trees"] and not model["chains_only"] else "chains"
         exact = f"{kinds} in batches of {model['exact_rows']} tokens: the same bits as one by one"

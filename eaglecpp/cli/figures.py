@@ -43,10 +43,12 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
 
 def not_drafted(plan: Mapping[str, Any]) -> str:
     """Returns the reason why the planner did not draft. plan: `Timings.plan`"""
-    return _NOT_DRAFTED.get(plan.get("reason", PlanReason.OFF), "not drafted: plain decoding is faster here")
+    return _NOT_DRAFTED.get(
+        plan.get("reason", PlanReason.OFF), "not drafted: target-only decoding is faster here"
+    )
 
 
-_MEASURING = "not drafted yet: measuring plain decoding first"
+_MEASURING = "not drafted yet: measuring target-only decoding first"
 _NOT_DRAFTED: Mapping[str, str] = {
     PlanReason.OFF: _MEASURING,
     PlanReason.CALIBRATING: _MEASURING,
@@ -83,7 +85,7 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
             ("accepted per depth", ", ".join(f"{rate:.2f}" for rate in stats.accepted_per_depth)),
             ("draft duration", _duration(stats.draft_ms)),
             ("verify duration", _duration(stats.verify_ms)),
-            ("speed-up", "" if speedup is None else f"~{speedup:.2f}x plain decoding"),
+            ("speed-up", "" if speedup is None else f"~{speedup:.2f}x target-only decoding"),
         ]
     return figures(rows)
 

@@ -248,7 +248,7 @@ def _found(
         if saved is not None and (source is None or source.draft is None):
             source = find(model or saved.model, asked.draft or saved.draft)
         assert source is not None
-        opened = RunModel(replace(source, asked_template=asked.template()), options, asked.strategy)
+        opened = RunModel(replace(source, requested_template=asked.template()), options, asked.strategy)
     if saved is not None:
         opened.go_on(saved.parameters, saved.strategy)
     needs_draft(opened.asked, opened.can_draft)

@@ -37,7 +37,7 @@ from eaglecpp.engine.async_stream import AsyncGeneration, AsyncStream, send
 from eaglecpp.engine.embedding import EmbedKeywords
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.native import NativeSequence, checks_arguments
-from eaglecpp.engine.prompt_cache import PromptCache, why_none
+from eaglecpp.engine.prompt_cache import PromptCache, no_cache_reason
 from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
 from eaglecpp.engine.scheduler import CancelledGenerationError, Scheduler, Updates
 from eaglecpp.engine.session import MessageList
@@ -265,12 +265,12 @@ class AsyncEngine:
         texts: Sequence[Prompt],
         *,
         n_ctx: int = 0,
-        n_values_most: int = 0,
+        n_values_max: int = 0,
         **options: Unpack[EmbedKeywords],
     ) -> list[Embedding]:
         """Like `Engine.embed` for a list of texts. Computes the vectors between the rounds of conversations,
         in turns with other embeddings requests. n_ctx: maximum tokens of a text, if less than the engine's
-        context; n_values_most: maximum values in all vectors together, 0 = no limit. Also raises
+        context; n_values_max: maximum values in all vectors together, 0 = no limit. Also raises
         QueueFullError and PreemptedError.
         """
         if self._n_embedding > self._n_queue:
@@ -288,10 +288,10 @@ class AsyncEngine:
                         f"the request was stopped after {self._slot_time_s:g} s, because other requests wait"
                     )
                 n_values = sum(embedding.vector.size for embedding in vectors)
-                if n_values_most and n_values * len(texts) > n_values_most * len(vectors):
+                if n_values_max and n_values * len(texts) > n_values_max * len(vectors):
                     raise InvalidValueError(
                         f"{len(texts)} inputs of {n_values // len(vectors)} values each: expected at most "
-                        f"{n_values_most} values in all; send fewer at a time"
+                        f"{n_values_max} values in all; send fewer at a time"
                     )
         finally:
             finished.set()  # stops the work for a cancelled caller at the next step
@@ -342,7 +342,7 @@ class AsyncEngine:
 
     def _files(self) -> PromptCache:
         if (prompts := self.engine.shared.prompts) is None:
-            why = why_none(self.engine.native, self.engine.model.prompt_cache)
+            why = no_cache_reason(self.engine.native, self.engine.model.prompt_cache)
             raise UnsupportedError(f"this model's slots cannot be saved: {why}")
         return prompts
 

@@ -370,7 +370,7 @@ def open_fitting(plan: OpeningPlan) -> tuple[Engine, str]:
     try:
         return Engine(plan), ""
     except MismatchError as error:
-        if plan.files.draft_asked:
+        if plan.files.names_draft:
             raise
         why = f"running without the drafter, which does not fit: {error}"
     return Engine(plan.without_drafts()), why

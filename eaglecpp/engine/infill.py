@@ -34,9 +34,9 @@ class Infill:
     begun: str = ""
     suffix_first: bool = False
 
-    def tokens(self, vocabulary: Vocabulary, n_most: int = 0) -> list[int]:
-        """Returns the prompt as token ids. n_most: maximum length in tokens, 0 = raise ContextFullError if
-        the prompt does not fit into the context. A longer prompt loses other files first, then the text
+    def tokens(self, vocabulary: Vocabulary, n_tokens_max: int = 0) -> list[int]:
+        """Returns the prompt as token ids. n_tokens_max: maximum length in tokens, 0 = raise ContextFullError
+        if the prompt does not fit into the context. A longer prompt loses other files first, then the text
         farthest from the gap; up to three quarters of the space are kept for the prefix. Raises
         UnsupportedError if the model's file lacks infill tokens.
         """
@@ -48,16 +48,18 @@ class Infill:
             raise UnsupportedError(
                 f"this model does not support insert: its file has no {kinds} token for infilling ({keys})"
             )
-        n_chars = n_most * _CHARS_PER_TOKEN
+        n_chars = n_tokens_max * _CHARS_PER_TOKEN
 
         def read(text: str, special: bool = False) -> list[int]:
-            return vocabulary.tokenize(text, add_bos=False, special=special, n_ctx=None if n_most else 0)
+            return vocabulary.tokenize(
+                text, add_bos=False, special=special, n_ctx=None if n_tokens_max else 0
+            )
 
         before, behind = read(self.prefix[-n_chars:]), read(self.suffix[: n_chars or None])
         begun, others = read(self.begun[-n_chars:], special=True), self._others(fim, read, n_chars)
         head = vocabulary.bos_tokens
-        if n_most:
-            n_left = max(0, n_most - len(_NEEDED) - len(head) - len(begun))
+        if n_tokens_max:
+            n_left = max(0, n_tokens_max - len(_NEEDED) - len(head) - len(begun))
             n_before = min(len(before), max(3 * n_left // 4, n_left - len(behind)))
             n_behind = min(len(behind), n_left - n_before)
             before, behind = _last(before, n_before), behind[:n_behind]
@@ -66,7 +68,7 @@ class Infill:
         if self.suffix_first:
             parts.reverse()
         tokens = [*others, *head, *parts[0], *parts[1], fim["mid"]]
-        if not n_most:
+        if not n_tokens_max:
             vocabulary.check_fit(len(tokens))
         return tokens
 

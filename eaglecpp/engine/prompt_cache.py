@@ -110,8 +110,8 @@ class PromptCache:
     saved states depend on.
     """
 
-    def __init__(self, folder: Path, n_most: int, of: str, native: core.Engine | None = None) -> None:
-        self.folder, self._n_most, self._native = folder, n_most, native
+    def __init__(self, folder: Path, n_bytes_max: int, of: str, native: core.Engine | None = None) -> None:
+        self.folder, self._n_bytes_max, self._native = folder, n_bytes_max, native
         self._of = hashlib.sha256(of.encode()).hexdigest()
         make_folder(folder, 0o700)
         self._key = _key()
@@ -132,12 +132,12 @@ class PromptCache:
         model = plan.model_options()
         if not model.prompt_cache or native.only_embeds:
             return None
-        if why := why_none(native, model.prompt_cache):
+        if why := no_cache_reason(native, model.prompt_cache):
             _log.warning("prompt_cache: no prompts are saved, because %s", why)
             return None
         try:
-            n_most = n_bytes_of(model.prompt_cache_bytes)
-            return cls(expanded(model.prompt_cache), n_most, _depends_on(native, plan, drafting), native)
+            n_bytes_max = n_bytes_of(model.prompt_cache_bytes)
+            return cls(expanded(model.prompt_cache), n_bytes_max, _depends_on(native, plan, drafting), native)
         except OSError as error:
             raise InvalidValueError(
                 f"prompt_cache {model.prompt_cache}: expected a folder to write to, found: {error}"
@@ -291,7 +291,7 @@ class PromptCache:
         start = b"".join((_MAGIC, *(n.to_bytes(4, "little") for n in (_VERSION, len(head))), head))
         n_bytes = len(start) + state.n_bytes + 2 * _CODE
         try:
-            if n_bytes > self._n_most:
+            if n_bytes > self._n_bytes_max:
                 raise ValueError(f"it has {n_bytes} bytes, more than prompt_cache_bytes")
             self._make_room(n_bytes)
             with replaced(path, mode=0o600) as temporary, temporary.open("wb") as file:
@@ -311,7 +311,7 @@ class PromptCache:
         files = sorted(_files(self.folder), key=lambda pair: pair[1].st_mtime_ns)
         n_bytes += sum(status.st_size for _, status in files)
         for path, status in files:
-            if n_bytes <= self._n_most:
+            if n_bytes <= self._n_bytes_max:
                 return
             path.unlink(missing_ok=True)
             n_bytes -= status.st_size
@@ -390,7 +390,7 @@ def _key() -> bytes:
     return read_limited(path, 32)
 
 
-def why_none(native: core.Engine, folder: str) -> str:
+def no_cache_reason(native: core.Engine, folder: str) -> str:
     """Returns the reason why an engine has no prompt cache; "" if it can have one."""
     if not folder:
         return "it was opened without --prompt-cache DIR"

@@ -57,7 +57,7 @@ def fetch(
 
         facts, here = read_facts([model.target]), Path.cwd()
         file = find_draft(stores, os.fspath(draft), here, facts, report=report)
-        return model.using(file, "requested, from the Hub", draft_asked=True)
+        return model.using(file, "requested, from the Hub", names_draft=True)
     offers = draft is None and wants_draft and files.draft is None
     return replace(files, offer=_offer(stores, model)) if offers else files
 
@@ -89,7 +89,7 @@ def _automatic(stores: Stores, model: ModelFiles, report: Report) -> ModelFiles:
 
     if (original := stores.original_of(model.target)) is not None:
         why = f"auto: the drafter of {original.short_name}, since this is a copy of it"
-        return model.using(original.draft_file(), why, draft_asked=True)
+        return model.using(original.draft_file(), why, names_draft=True)
     try:
         facts = read_facts([model.target])
     except (GgufError, UnsupportedError) as error:
@@ -101,7 +101,7 @@ def _automatic(stores: Stores, model: ModelFiles, report: Report) -> ModelFiles:
     if first is not None:
         match, file = first
         notices = (f"{failed}; using {match.repo} instead",) if failed else ()
-        return model.using(file, f"auto: {match.why}", draft_asked=True, notices=notices)
+        return model.using(file, f"auto: {match.why}", names_draft=True, notices=notices)
     if facts.has_head:
         origin = f"auto: its own head, because {failed or why}"
         return with_draft(model, HEAD).using(model.target, origin)

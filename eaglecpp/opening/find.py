@@ -46,10 +46,10 @@ class ModelFiles:
     name:     name of the model, None for a path
     title:    the name under which a server serves a file
     stored_template: chat template that Ollama chose for the model
-    asked_template: template that overrides all others: its text, or a name from the pragma `chat_template`
+    requested_template: template that overrides all others: its text, or a name for `chat_template`
     draft_origin: source of the drafter, "" without one
     drafts_text: True if drafts from the text itself were requested, instead of a drafter
-    draft_asked: True if a drafter was requested by name, and did not just come with the model
+    names_draft: True if a drafter was requested by name, and did not just come with the model
     notices:  notices from the search for the files
     offer:    advice on a drafter for a model without one
     """
@@ -63,10 +63,10 @@ class ModelFiles:
     name: ModelName | None = None
     title: str = ""
     stored_template: str | None = None
-    asked_template: str = ""
+    requested_template: str = ""
     draft_origin: str = ""
     drafts_text: bool = False
-    draft_asked: bool = False
+    names_draft: bool = False
     notices: tuple[str, ...] = ()
     offer: str = ""
 
@@ -101,12 +101,12 @@ class ModelFiles:
         `eos_text` of `ChatTemplate.choose`. Raises ValueError for a `chat_template` pragma with an unknown
         template.
         """
-        asked = self.asked_template if "{" in self.asked_template else None
+        asked = self.requested_template if "{" in self.requested_template else None
         return ChatTemplate.choose(
             asked=asked,
             modelfile=self.modelfile.template,
             stored=self.stored_template,
-            choice="asked" if asked else self.asked_template or self.modelfile.settings.chat_template,
+            choice="asked" if asked else self.requested_template or self.modelfile.settings.chat_template,
             **of_the_file,
         )
 
@@ -141,11 +141,11 @@ def with_draft(
     if draft == TEXT:
         return model.using(drafts_text=True)
     if draft == HEAD:  # the head is part of the target's file
-        return model.using(model.target, "its own multi-token prediction head", draft_asked=True)
+        return model.using(model.target, "its own multi-token prediction head", names_draft=True)
     if draft is not None and draft != "auto":
-        return model.using(find_drafter(draft, stores), "asked for", draft_asked=True)
+        return model.using(find_drafter(draft, stores), "asked for", names_draft=True)
     origin = f"comes with {model.reference}"
-    return model if model.draft is None else model.using(model.draft, origin, draft_asked=draft is not None)
+    return model if model.draft is None else model.using(model.draft, origin, names_draft=draft is not None)
 
 
 def with_learned(model: ModelFiles, *, learns: bool) -> ModelFiles:

@@ -207,7 +207,7 @@ class DraftOptions(Checked):
     )
     exact: str = declare(
         "auto",
-        "draft only in batches that give the same bits, and so the same text, as plain decoding; "
+        "draft only in batches that give the same bits, and so the same text, as target-only decoding; "
         "auto = if that costs at most 5 %",
         choices=("auto", "on", "off"),
     )

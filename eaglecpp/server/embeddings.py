@@ -111,7 +111,7 @@ async def _embedded(
                     dimensions=body.dimensions,
                     truncate=truncate,
                     n_ctx=wanted.n_ctx,
-                    n_values_most=EMBEDDING_VALUES,
+                    n_values_max=EMBEDDING_VALUES,
                 )
             note_answer(request.scope, name, {"prompt_n": sum(embedding.n_tokens for embedding in vectors)})
             return vectors, name, load_ms

@@ -129,7 +129,7 @@ class _Job:
             what = f"{files[0]}, a '{facts.architecture}',"
             raise MismatchError(f"DRAFT {HEAD}: {what} has no MTP head that can draft")
         layers += self._texts(whole, drafts_head)
-        model = transaction.commit(name, layers, config, made_here=True)
+        model = transaction.commit(name, layers, config, is_local=True)
         transaction.report(Status("success"))
         return replace(model, notices=(*named.modelfile.notices, *misspelt, *named.notices))
 

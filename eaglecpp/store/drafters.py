@@ -105,10 +105,10 @@ def known_for(name: str, file: str, facts: Facts) -> tuple[list[KnownDrafter], s
 
     matches = find_drafters([name, file], metadata(facts.file))
     runnable = [match for match in matches if not match.refused]
-    return runnable, "" if runnable else why_none(name or file, matches)
+    return runnable, "" if runnable else no_drafter_reason(name or file, matches)
 
 
-def why_none(name: str, matches: Iterable[KnownDrafter]) -> str:
+def no_drafter_reason(name: str, matches: Iterable[KnownDrafter]) -> str:
     """Returns the reason why a model has no drafter: no drafter is known, or the known drafters cannot
     run.
     """

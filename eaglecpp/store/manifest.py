@@ -69,13 +69,13 @@ class Manifest:
     """The blobs of one model.
 
     config:    layer of the config, None in manifests without a config
-    made_here: True if this machine's user wrote the settings (`create`). The flag is stored in the manifest,
+    is_local: True if this machine's user wrote the settings (`create`). The flag is stored in the manifest,
     so that it changes together with the settings. A manifest that comes from a registry loses the flag
     """
 
     layers: tuple[Layer, ...]
     config: Layer | None = None
-    made_here: bool = False
+    is_local: bool = False
 
     @property
     def blobs(self) -> tuple[Layer, ...]:
@@ -96,7 +96,7 @@ class Manifest:
         """Returns the file's content: compact JSON with the keys in Ollama's order, and a newline."""
         value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST, "config": self.config}
         value |= {"layers": self.layers}
-        value |= {_DECIDED_HERE: [_SETTINGS]} if self.made_here else {}
+        value |= {_DECIDED_HERE: [_SETTINGS]} if self.is_local else {}
         return msgspec.json.encode(value) + b"\n"
 
     @classmethod
@@ -108,14 +108,14 @@ class Manifest:
         """
         value: Mapping[str, Any] = decoded(data, where, dict[str, Any])
         decided = value.get(_DECIDED_HERE)
-        made_here = isinstance(decided, list) and _SETTINGS in decided
+        is_local = isinstance(decided, list) and _SETTINGS in decided
         if value.get("mediaType") == _LIST:
             value = _chosen(value, where, read_blob)
         config = value.get("config")
         has_config = isinstance(config, Mapping) and config.get("digest")
         try:
             layers = msgspec.convert(value.get("layers"), tuple[Layer, ...])
-            return cls(layers, msgspec.convert(config, Layer) if has_config else None, made_here)
+            return cls(layers, msgspec.convert(config, Layer) if has_config else None, is_local)
         except msgspec.ValidationError as error:
             raise StoreError(f"{where}: layers and config: {error}") from None
 

@@ -162,11 +162,11 @@ class StoredModel:
         return self._decoded(layers[-1], kind.rpartition(".")[2], type) if layers else default
 
     @property
-    def made_here(self) -> bool:
+    def is_local(self) -> bool:
         """True if this machine's user wrote the model's settings, and not the model's publisher; see
         `Manifest`.
         """
-        return self.own and self.manifest.made_here
+        return self.own and self.manifest.is_local
 
     @property
     def template_origin(self) -> str:
@@ -189,7 +189,7 @@ class StoredModel:
         """
         parameters, notices = self._parameters()
         pragmas = tuple(Command(name, value, file=str(self.name)) for name, value in self.pragmas())
-        if not self.made_here:
+        if not self.is_local:
             parameters, pragmas, left_out = without_untrusted(parameters, pragmas)
             notices += [f"{self.name} was not made here, ignored: {text}; {_TO_ALLOW}" for text in left_out]
         notices += [f"{self.name}: unknown pragma {p.name}; ignored" for p in pragmas if not is_known(p.name)]

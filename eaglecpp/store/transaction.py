@@ -125,18 +125,18 @@ class Transaction:
         config: Mapping[str, Any] | Layer,
         *,
         data: bytes | None = None,
-        made_here: bool = False,
+        is_local: bool = False,
     ) -> StoredModel:
         """Creates (or replaces) the model `name` with these layers.
 
         config:    the model's config, or its layer
         data:      the manifest's bytes, if they must be kept as they are
-        made_here: as in `Manifest`
+        is_local: as in `Manifest`
         Raises StoreError, OSError.
         """
         if not isinstance(config, Layer):
             config = self.add_bytes(CONFIG, msgspec.json.encode(config))
-        manifest = Manifest(tuple(layers), config, made_here)
+        manifest = Manifest(tuple(layers), config, is_local)
         self.report(Status("writing manifest"))
         with lock_store(self.root):
             for layer in manifest.blobs:

@@ -147,8 +147,8 @@ Status install() {
     s.is_possible = true;
     if (!is_known_ggml()) return without(std::string("expected ggml ") + known_commit + ", found " + ggml_commit());
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    barrier_of_ggml = (Barrier)symbol_beside(cpu_function("ggml_backend_set_n_threads"), "ggml_barrier");
-    const auto init = (abi::BufferInit)symbol_beside((void *)&ggml_backend_buft_name, "ggml_backend_buffer_init");
+    barrier_of_ggml = (Barrier)symbol_next_to(cpu_function("ggml_backend_set_n_threads"), "ggml_barrier");
+    const auto init = (abi::BufferInit)symbol_next_to((void *)&ggml_backend_buft_name, "ggml_backend_buffer_init");
     if (!barrier_of_ggml || !init)
         return without("this libggml does not export ggml_barrier and ggml_backend_buffer_init");
     const auto answering = (abi::BufferType *)find_answering_type(cpu);
@@ -177,7 +177,7 @@ void * cpu_function(const char * name) {
     return cpu ? ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name) : nullptr;
 }
 
-void * symbol_beside(void * known, const char * name) {
+void * symbol_next_to(void * known, const char * name) {
 #ifdef _WIN32
     HMODULE library = nullptr;
     GetModuleHandleExA(GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT,

@@ -42,7 +42,7 @@ void * cpu_function(const char * name);
 
 // Returns a symbol from the library that contains `known`, or null. llama_cpp loads its libraries with local
 // visibility, so a global look-up would not find it.
-void * symbol_beside(void * known, const char * name);
+void * symbol_next_to(void * known, const char * name);
 
 // The trial run: a product of Q8_0 weights [n_in, n_out] in a buffer of this type with rows x [n_in, n_rows], computed
 // by a new CPU backend. `out` is empty on failure.

@@ -37,7 +37,7 @@ struct Symbol {
 // name and Microsoft's.
 Symbol find(std::initializer_list<const char *> names) {
     for (const char * name : names) {
-        if (void * p = kernels::symbol_beside((void *)&llama_decode, name)) return {p};
+        if (void * p = kernels::symbol_next_to((void *)&llama_decode, name)) return {p};
     }
     return {nullptr};
 }

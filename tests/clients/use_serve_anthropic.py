@@ -43,8 +43,8 @@ with serving() as url, anthropic.Anthropic(base_url=url, api_key="x", timeout=30
     assert stopped.content[0].text == text[:3]
     schema = {"type": "object", "properties": {"n": {"enum": [17]}}, "required": ["n"]}
     form = {"format": {"type": "json_schema", "schema": schema}}
-    told = client.messages.create(**LONG, output_config=form)
-    assert json.loads(told.content[0].text) == {"n": 17}
+    reply = client.messages.create(**LONG, output_config=form)
+    assert json.loads(reply.content[0].text) == {"n": 17}
     models = client.models.list()
     assert models.data[0].display_name and models.data[0].created_at.year > 2020 and not models.has_more
     with pytest.raises(anthropic.BadRequestError, match="web_search_20250305"):

@@ -29,10 +29,10 @@ with serving() as url:
     assert parts[-1].done_reason in ("stop", "length")
     assert client.chat(MODEL, TURNS, options=OPTIONS, tools=[weather]).message.role == "assistant"
     schema = {"type": "object", "properties": {"n": {"enum": [7]}}, "required": ["n"]}
-    told = client.chat(MODEL, TURNS, options=OPTIONS, format=schema)
-    assert json.loads(told.message.content) == {"n": 7}
-    told = client.generate(MODEL, "What is len?", options=OPTIONS)
-    assert told.response == whole.message.content
+    reply = client.chat(MODEL, TURNS, options=OPTIONS, format=schema)
+    assert json.loads(reply.message.content) == {"n": 7}
+    reply = client.generate(MODEL, "What is len?", options=OPTIONS)
+    assert reply.response == whole.message.content
     shown = client.show(MODEL)
     assert shown.modelinfo["general.architecture"] and "completion" in shown.capabilities
     assert client.ps().models[0].expires_at.year > 2026

@@ -57,16 +57,16 @@ with (
     chunks = list(client.completions.create(model=MODEL, prompt="The", max_tokens=5, logprobs=2, stream=True))
     assert sum(len(c.choices[0].logprobs.tokens) for c in chunks if c.choices[0].logprobs) == 5
     asked = {"model": MODEL, "input": "What is len?", "max_output_tokens": 24, "temperature": 0.0}
-    told = client.responses.create(**asked)
-    assert told.output_text == first, (told.output_text, first)
+    reply = client.responses.create(**asked)
+    assert reply.output_text == first, (reply.output_text, first)
     with client.responses.stream(**asked) as events:
         *_, last = events
     assert last.response.output_text == first
-    more = {**asked, "input": "And sum?", "previous_response_id": told.id}
+    more = {**asked, "input": "And sum?", "previous_response_id": reply.id}
     counted = client.responses.input_tokens.count(
-        model=MODEL, input="And sum?", previous_response_id=told.id
+        model=MODEL, input="And sum?", previous_response_id=reply.id
     ).input_tokens
-    assert client.responses.create(**more).usage.input_tokens == counted > told.usage.input_tokens
+    assert client.responses.create(**more).usage.input_tokens == counted > reply.usage.input_tokens
     with pytest.raises(openai.BadRequestError) as gone:
         client.responses.create(**more | {"previous_response_id": "resp_x"})
     assert gone.value.code == "previous_response_not_found"
@@ -76,7 +76,7 @@ with (
         ({"messages": long}, openai.BadRequestError, "context_length_exceeded"),
         ({"temperature": -1}, openai.BadRequestError, None),
     ):
-        with pytest.raises(kind) as told:
+        with pytest.raises(kind) as raised:
             client.chat.completions.create(**{**ASK, **wrong})
-        assert told.value.code == code, told.value
+        assert raised.value.code == code, raised.value
 done("models, chat, usage, tools, schema, completions, responses, kept ones, 3 errors")

@@ -99,9 +99,9 @@ def check(page: Page, where: str) -> None:
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
         page.evaluate(AXE)
-        told = page.evaluate("axe.run(document, { resultTypes: ['violations', 'passes'] })")
-        assert len(told["passes"]) > 10, "axe looked at nothing"
-        found = [(one["id"], one["nodes"]) for one in told["violations"] if one["impact"] != "minor"]
+        reply = page.evaluate("axe.run(document, { resultTypes: ['violations', 'passes'] })")
+        assert len(reply["passes"]) > 10, "axe looked at nothing"
+        found = [(one["id"], one["nodes"]) for one in reply["violations"] if one["impact"] != "minor"]
         assert not found, f"{where}, {scheme}: {found}"
 
 
@@ -292,9 +292,9 @@ def keep_conversations(page: Page) -> None:
     search.fill("")
     with page.expect_download() as got:
         pick(page, "Export as Markdown")
-    told = got.value.path().read_text(encoding="utf-8")
+    reply = got.value.path().read_text(encoding="utf-8")
     assert got.value.suggested_filename == "Paths-joined.md"
-    assert told.startswith(f"# Paths, joined\n\n## You\n\n{QUESTION}\n\n## Answer\n\n"), told
+    assert reply.startswith(f"# Paths, joined\n\n## You\n\n{QUESTION}\n\n## Answer\n\n"), reply
 
 
 def use_two_windows(page: Page, url: str) -> None:
@@ -316,15 +316,15 @@ def use_two_windows(page: Page, url: str) -> None:
 def fill_the_storage(browser: Browser, url: str) -> None:
     """The page reports conversations that it cannot store, and stores them once there is room."""
     page = browser.new_context().new_page()
-    told = page.context.new_cdp_session(page)
-    told.send("Storage.overrideQuotaForOrigin", {"origin": url, "quotaSize": 1})
+    reply = page.context.new_cdp_session(page)
+    reply.send("Storage.overrideQuotaForOrigin", {"origin": url, "quotaSize": 1})
     page.goto(url)
     unsaved = page.locator("#unsaved")
     ask(page, QUESTION)
     expect(unsaved).to_contain_text("Unsaved conversations: 1, because the browser's storage is full")
     expect(page.locator("#spoken")).to_have_text("The answer is complete.")
     check(page, "a full storage")
-    told.send("Storage.overrideQuotaForOrigin", {"origin": url})
+    reply.send("Storage.overrideQuotaForOrigin", {"origin": url})
     rename(page, "")
     expect(unsaved).to_be_hidden()
     page.reload()

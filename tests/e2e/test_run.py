@@ -162,7 +162,7 @@ def test_doctor_predicts_or_measures_drafting_and_lists_exact_sizes(cli: Cli, mo
     said = model["verdict"]["text"]
     assert ("Not measured" if model["verdict"]["is_busy"] else "Drafting") in said, "it may be busy"
     text = report(measured)
-    assert re.search(r"^exact +(plain decoding only: |chains and trees in batches of 1)", text, re.M)
+    assert re.search(r"^exact +(target-only decoding only: |chains and trees in batches of 1)", text, re.M)
     assert text.startswith(said)
     text = cli("doctor", models.target, "-t", "1").stdout
     assert "context           2048 tokens, everything the model was trained for\n" in text

@@ -94,9 +94,9 @@ class BlockShape:
             "is_causal": self.causal,
             "block_size": self.block,
         }
-        told = {"mask_token_id": MASK_TOKEN, "target_layer_ids": [k - 1 for k in self.layers]}
+        reply = {"mask_token_id": MASK_TOKEN, "target_layer_ids": [k - 1 for k in self.layers]}
         if self.kind == "dspark":
-            config |= told | {
+            config |= reply | {
                 "architectures": ["Gemma4DSparkModel" if self.gemma else "Qwen3DSparkModel"],
                 "num_anchors": 512,
                 "markov_rank": self.rank,
@@ -105,7 +105,7 @@ class BlockShape:
                 "confidence_head_with_markov": self.rank > 0,
             }
         else:
-            config |= {"auto_map": {"AutoModel": "dflash.DFlashDraftModel"}, "dflash_config": told}
+            config |= {"auto_map": {"AutoModel": "dflash.DFlashDraftModel"}, "dflash_config": reply}
         if self.kind == "dflash2":
             config["dflash_config"] |= {
                 "conv_kernel_size": self.taps,

@@ -121,8 +121,8 @@ def differences(made: Made, kind: Any = None, **options: Any) -> list[float]:
         previous = np.random.default_rng(3).integers(0, made.shape.n_vocab, len(previous)).tolist()
     native = made.native(**options)
     native.append(np.ascontiguousarray(features[:, :N_BEFORE]), tokens[:N_BEFORE])
-    n_most = reference.top_k or made.shape.n_draft_vocab
-    found = native.block(np.ascontiguousarray(features[:, N_BEFORE:]), tokens[N_BEFORE:], previous, n_most)
+    n_max = reference.top_k or made.shape.n_draft_vocab
+    found = native.block(np.ascontiguousarray(features[:, N_BEFORE:]), tokens[N_BEFORE:], previous, n_max)
     gaps = []
     for mine, theirs in zip(found, slot_distributions(reference, done, previous), strict=True):
         shared = [abs(value - theirs[token]) for token, value, _ in mine if token in theirs]

@@ -135,6 +135,6 @@ def test_without_a_drafter_no_draft_is_measured(models: Models, capsys: pytest.C
     out, err = capsys.readouterr()
     first_words = [line.split()[0] for line in out.splitlines() if line]
     assert first_words[:4] == ["greedy,", "plain", "temperature", "plain"], "and kernels, if they run"
-    assert err == "no drafter: plain decoding only\n"
+    assert err == "no drafter: target-only decoding only\n"
     assert main(["bench", str(models.target), "--strategy", "chain:1", *SHORT]) == 1
     assert "strategy chain:1 needs a drafter" in capsys.readouterr().err

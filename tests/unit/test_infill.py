@@ -34,8 +34,8 @@ def engine(pair: tuple[Path, Path]) -> Iterator[Engine]:
         yield opened
 
 
-def infill(engine: Engine, prefix: str, suffix: str, n_most: int = 0, **rest: Any) -> list[int]:
-    return Infill(prefix, suffix, **rest).tokens(engine.vocabulary, n_most)
+def infill(engine: Engine, prefix: str, suffix: str, n_tokens_max: int = 0, **rest: Any) -> list[int]:
+    return Infill(prefix, suffix, **rest).tokens(engine.vocabulary, n_tokens_max)
 
 
 def shown(engine: Engine, tokens: list[int]) -> str:
@@ -79,17 +79,17 @@ def test_bos_stands_before_the_prefix(tmp_path: Path) -> None:
         assert Infill("a", "b").tokens(vocabulary)[:2] == [engine.native.bos, 300]
 
 
-@pytest.mark.parametrize("n_most", [12, 40, 200])
-def test_text_far_from_the_gap_is_left_out(engine: Engine, n_most: int) -> None:
+@pytest.mark.parametrize("n_tokens_max", [12, 40, 200])
+def test_text_far_from_the_gap_is_left_out(engine: Engine, n_tokens_max: int) -> None:
     before, after = "one two three\n" * 200, "four five six\n" * 200
-    whole = infill(engine, "two\n", "four\n", extra=[("a", "x " * 500)], n_most=n_most)
-    assert len(whole) == n_most and shown(engine, whole).endswith(f"{PRE}two\n{SUF}four\n{MID}")
-    tokens = infill(engine, before, after, extra=[("a", "x")], n_most=n_most)
-    assert len(tokens) == n_most and tokens[0] == engine.native.fim_tokens()["pre"]
+    whole = infill(engine, "two\n", "four\n", extra=[("a", "x " * 500)], n_tokens_max=n_tokens_max)
+    assert len(whole) == n_tokens_max and shown(engine, whole).endswith(f"{PRE}two\n{SUF}four\n{MID}")
+    tokens = infill(engine, before, after, extra=[("a", "x")], n_tokens_max=n_tokens_max)
+    assert len(tokens) == n_tokens_max and tokens[0] == engine.native.fim_tokens()["pre"]
     head, _, tail = shown(engine, tokens).removeprefix(PRE).removesuffix(MID).partition(SUF)
     assert before.endswith(head) and after.startswith(tail)
     assert len(engine.tokenize(head)) == pytest.approx(3 * len(engine.tokenize(tail)), rel=0.5)
-    assert shown(engine, infill(engine, "a", after, n_most=n_most)).startswith(f"{PRE}a{SUF}")
+    assert shown(engine, infill(engine, "a", after, n_tokens_max=n_tokens_max)).startswith(f"{PRE}a{SUF}")
 
 
 def test_too_long_input_is_refused(engine: Engine) -> None:

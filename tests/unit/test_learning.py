@@ -207,10 +207,10 @@ class Replacing:
         self.learning.use(self.files[name], self.stock, {"name": name} | more)
 
     def in_use(self) -> str:
-        found, told = self.learning.drafter(self.stock), self.learning.facts(self.stock)
-        if found is None or told is None:
+        found, reply = self.learning.drafter(self.stock), self.learning.facts(self.stock)
+        if found is None or reply is None:
             return "stock"
-        name: str = told["name"]
+        name: str = reply["name"]
         assert found.read_text() == name * 1000, f"a partial drafter, or another one than {name}"
         return name
 

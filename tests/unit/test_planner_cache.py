@@ -62,12 +62,12 @@ def test_the_next_engine_knows_the_costs(run: Run, home: Path, n_tried: list[int
 def test_an_engine_that_decoded_nothing_changes_no_cost(models: Models) -> None:
     """An engine that decoded nothing, like that of `doctor`, must not change stored costs."""
 
-    def told() -> str:
+    def reply() -> str:
         with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1, exact="off") as engine:
             return str(verdict_of(engine))
 
-    assert told().startswith("Drafting should")
-    assert told() == told()
+    assert reply().startswith("Drafting should")
+    assert reply() == reply()
 
 
 def test_exact_sizes_are_measured_once(home: Path, models: Models) -> None:

@@ -301,7 +301,7 @@ def test_caches_of_their_own_are_kept(pair: Models, folder: Path) -> None:
 def test_targets_that_cannot_be_kept_say_so(
     models: Models, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(prompt_cache, "why_none", lambda *_: "its sparse attention counts in cells")
+    monkeypatch.setattr(prompt_cache, "no_cache_reason", lambda *_: "its sparse attention counts in cells")
     with Engine.open(models.target, n_ctx=256, prompt_cache=str(folder)) as engine:
         assert engine.shared.prompts is None
     assert caplog.text.count("no prompts are saved, because its sparse attention") == 1
@@ -467,7 +467,7 @@ def test_the_quota_holds_and_the_last_used_file_stays(folder: Path) -> None:
     assert len(files(folder)) == 4
     assert cache.fetch([*prompt(start=0), 1], 0).result() is not None, "now the first file was used last"
     written(cache, prompt(start=9), n_bytes=a_file - 200)
-    assert sum(file.stat().st_size for file in files(folder)) <= cache._n_most
+    assert sum(file.stat().st_size for file in files(folder)) <= cache._n_bytes_max
     assert cache.fetch([*prompt(start=0), 1], 0).result() is not None
     assert cache.fetch([*prompt(start=1), 1], 0).result() is None
     assert cache.write(state(prompt(), n_bytes=1 << 20)).result() == 0, "too large by itself"

@@ -242,7 +242,7 @@ def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
     adds = to_save and source.name is not None
     base = Modelfile(from_=(Command("model", source.reference),)) if adds else source.modelfile
     draft = base.draft
-    if source.draft is not None and not draft and (source.draft_asked or not adds):
+    if source.draft is not None and not draft and (source.names_draft or not adds):
         draft = (Command("draft", str(source.draft)),)
     strategy = (Command("strategy", model.strategy_set),) if model.strategy_set else ()
     messages = (*chat.conversation.examples, *chat.conversation.messages)

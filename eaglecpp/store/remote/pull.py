@@ -188,7 +188,7 @@ def _in_registry(session: HttpSession, name: ModelName, insecure: bool) -> _Publ
         kind = "config" if layer is manifest.config else layer.kind
         blob = f"{url}/blobs/{layer.digest}"
         files.append((layer, Remote(kind, layer.size, layer.digest, str(name), blob, help=help)))
-    return _Published(files, config=manifest.config, data=None if manifest.made_here else data)
+    return _Published(files, config=manifest.config, data=None if manifest.is_local else data)
 
 
 def _drafter(

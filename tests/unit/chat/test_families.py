@@ -322,9 +322,9 @@ def rendered(engine: Engine, family: Family, *turns: Message, tools: Any = (LAMP
 
 def test_parallel_calls_and_results_come_back(engine: Engine, family: Family) -> None:
     text = rendered(engine, family, CALLED, *RESULTS)
-    told = [text.index(part) for part in ("light?", "it is on", "it rang")]
-    assert told == sorted(told)
-    rest = text[told[0] :]
+    reply = [text.index(part) for part in ("light?", "it is on", "it rang")]
+    assert reply == sorted(reply)
+    rest = text[reply[0] :]
     assert "lamp" in rest and "bell" in rest and rest.lower().count("true") == 1
     assert rendered(engine, family, CALLED, *RESULTS, tools=()), "also without the tools"
 

@@ -24,7 +24,7 @@ FILLED = {"description": "", "parameters": {"type": "object", "properties": {}}}
 F = {"type": "function", "function": {"name": "f", **FILLED}}
 
 
-def told(messages: list[Message]) -> list[tuple[str, str]]:
+def reply(messages: list[Message]) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in messages]
 
 

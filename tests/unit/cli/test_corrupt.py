@@ -40,10 +40,10 @@ def damaged(folder: Path, damage: str, path: Path) -> str:
     return str(broken)
 
 
-def check(code: int, told: str, broken: str) -> None:
-    lines = [line for line in told.splitlines() if " INFO " not in line and not line.endswith(" ...")]
+def check(code: int, reply: str, broken: str) -> None:
+    lines = [line for line in reply.splitlines() if " INFO " not in line and not line.endswith(" ...")]
     assert code == 1
-    assert len(lines) == 1 and lines[0].startswith("error: ") and broken in lines[0], told
+    assert len(lines) == 1 and lines[0].startswith("error: ") and broken in lines[0], reply
     assert "internal error" not in lines[0]
 
 

@@ -31,13 +31,13 @@ SLOW = "off: the best draft would reach 0.93 times the target-only speed; drafte
         (STATS, "auto", TREE, 1.9, "[ 298 tokens · 76 tokens/s · 1.9x faster with drafting ]"),
         (STATS, "auto", TREE, 0.93, "[ 298 tokens · 76 tokens/s · no faster with drafting ]"),
         (Timings(), "off", "asked for", None, "[ 0 tokens · drafting off ]"),
-        (Timings(), "auto", SLOW, None, " · not drafted: plain decoding is faster here ]"),
+        (Timings(), "auto", SLOW, None, " · not drafted: target-only decoding is faster here ]"),
         (
             ONE,
             "auto",
             "off: measuring a target-only step",
             0.93,
-            "[ 1 token · not drafted yet: measuring plain",
+            "[ 1 token · not drafted yet: measuring target-only",
         ),
     ],
 )

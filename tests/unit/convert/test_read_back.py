@@ -83,7 +83,7 @@ def test_a_file_without_the_first_drafting_slot_leaves_a_choice(
     assert choice.values == ("in-place", "anchor-first")
     spec = open_drafter(silent, target.gguf).spec
     assert spec.block is not None and not spec.block.anchor_first
-    file = read_gguf(convert(silent, out=tmp_path / "told.gguf", readings={"slots": "anchor-first"}).out)
+    file = read_gguf(convert(silent, out=tmp_path / "reply.gguf", readings={"slots": "anchor-first"}).out)
     assert file.get("dflash_ex.sample_from_anchor") is True
     assert file.get("eaglecpp.readings") == [b"slots=anchor-first (given)"]
     with pytest.raises(EagleError, match="reading slots: is for block drafters"):

@@ -370,8 +370,8 @@ def test_a_client_that_leaves_while_it_sends_is_not_an_internal_error(
         data = b'POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"mo'
         server.connect(data).close()
         until(lambda: "/api/chat" in caplog.text)
-    (told,) = [one.getMessage() for one in caplog.records if "/api/chat" in one.getMessage()]
-    assert told.startswith("POST /api/chat 499"), told
+    (reply,) = [one.getMessage() for one in caplog.records if "/api/chat" in one.getMessage()]
+    assert reply.startswith("POST /api/chat 499"), reply
 
 
 def test_a_broken_model_file_is_not_the_clients_error(store_root: Path, tmp_path: Path) -> None:
@@ -410,8 +410,8 @@ def test_a_written_line_is_one_line_for_every_reader(char: str) -> None:
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_every_error_of_ours_has_its_status(error: Exception, status: int) -> None:
-    told = as_api_error(error)
-    assert told.status == status and "x" in told.message
+    reply = as_api_error(error)
+    assert reply.status == status and "x" in reply.message
 
 
 def test_a_compressed_body_is_refused(server: TestServer) -> None:

@@ -199,7 +199,7 @@ def test_a_long_value_is_refused_at_once_with_a_short_message(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reply"),
     [
         ("/home/me/models/a.gguf: damaged", "a.gguf: damaged"),
         ("a: expected '/srv/x/blobs/sha256-12', found /tmp/y/z", "a: expected 'sha256-12', found z"),
@@ -208,5 +208,5 @@ def test_a_long_value_is_refused_at_once_with_a_short_message(
         ("and/or", "and/or"),
     ],
 )
-def test_errors_name_files_not_folders(text: str, told: str) -> None:
-    assert as_api_error(StoreError(text)).message == told
+def test_errors_name_files_not_folders(text: str, reply: str) -> None:
+    assert as_api_error(StoreError(text)).message == reply

@@ -46,8 +46,8 @@ def test_a_line_describes_a_request(
 ) -> None:
     answer = server.post("/v1/chat/completions", CHAT | {"stream": stream})
     line = line_of(caplog, answer)
-    told = answer.text if stream else json.dumps(answer.json())
-    timings = json.loads(re.findall(r'"timings": ?({.*?"notices.*?})', told)[0])
+    reply = answer.text if stream else json.dumps(answer.json())
+    timings = json.loads(re.findall(r'"timings": ?({.*?"notices.*?})', reply)[0])
     n_prompt = timings["prompt_n"] + timings["reused_n"]
     assert re.fullmatch(
         rf"POST /v1/chat/completions 200 [\d.]+ ms \w+ {MODEL} "

@@ -223,15 +223,15 @@ def test_frequent_requests_read_no_model(own: TestServer) -> None:
              ("POST", "/api/show", {"model": "pair"})]  # fmt: skip
     assert say(own, "pair", options={"num_predict": 1}).status_code == 200
 
-    def told() -> list[Any]:
+    def reply() -> list[Any]:
         answers = [requests.request(m, own.url + path, json=body, timeout=60) for m, path, body in calls]
         assert all(answer.status_code == 200 for answer in answers)
         return [answer.json() for answer in answers]
 
-    first = told()
+    first = reply()
     opened = Opened()
     opened.is_on = True
-    again = told()
+    again = reply()
     opened.is_on = False
     assert opened.paths, "the hook heard nothing"
     weights = {TARGET.name, DRAFT.name, *(p.name for p in Stores.open().own.root.rglob("blobs/*")

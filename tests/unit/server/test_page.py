@@ -71,7 +71,7 @@ def run(script: str) -> Any:
 
 @pytest.mark.skipif(NODE is None, reason="needs Node")
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "reply"),
     [
         ('say(0, "q", "a", "r", "b"); tell()', ["q a r b"]),
         # an edited question keeps its old conversation as a branch
@@ -88,5 +88,5 @@ def run(script: str) -> Any:
     ],
     ids=["turns", "an edit", "order", "branches of branches"],
 )  # fmt: skip
-def test_branches(script: str, told: list[str]) -> None:
-    assert run(script) == told
+def test_branches(script: str, reply: list[str]) -> None:
+    assert run(script) == reply

@@ -139,9 +139,9 @@ def test_models_are_loaded_and_unloaded_by_requests(server: TestServer) -> None:
 def test_an_invalid_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(PresetError) as error:
         read_presets(listed(tmp_path, text))
-    told = str(error.value)
-    assert "models.toml" in told
-    assert said in told, told
+    reply = str(error.value)
+    assert "models.toml" in reply
+    assert said in reply, reply
 
 
 @pytest.mark.parametrize(

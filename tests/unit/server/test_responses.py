@@ -24,14 +24,14 @@ def whole(server: TestServer, body: dict[str, Any]) -> dict[str, Any]:
 
 def test_responses_stream_and_whole_are_equal(server: TestServer) -> None:
     body = ask(QUESTION, store=True)
-    told = whole(server, body)
-    (item,) = told["output"]
-    assert EXPECTED in item["content"][0]["text"] and told["status"] in ("completed", "incomplete")
-    assert told["store"] is False, "this server keeps nothing"
+    payload = whole(server, body)
+    (item,) = payload["output"]
+    assert EXPECTED in item["content"][0]["text"] and payload["status"] in ("completed", "incomplete")
+    assert payload["store"] is False, "this server keeps nothing"
     events = list(server.events("/v1/responses", body))
     kinds = [event["type"] for event in events]
     assert kinds[:2] == ["response.created", "response.in_progress"]
-    assert kinds[-1] == f"response.{told['status']}"
+    assert kinds[-1] == f"response.{payload['status']}"
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     text = "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")
     assert text == item["content"][0]["text"] == events[-1]["response"]["output"][0]["content"][0]["text"]

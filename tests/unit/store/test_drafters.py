@@ -9,7 +9,13 @@ from collections.abc import Mapping
 import pytest
 
 from eaglecpp.references import ModelName
-from eaglecpp.store.drafters import KnownDrafter, find_drafters, first_runnable, known_drafters, why_none
+from eaglecpp.store.drafters import (
+    KnownDrafter,
+    find_drafters,
+    first_runnable,
+    known_drafters,
+    no_drafter_reason,
+)
 
 
 def found(*names: str, **metadata: str) -> str:
@@ -76,7 +82,7 @@ def test_part_of_a_name_is_not_a_name(name: str) -> None:
 
 
 def test_a_drafter_that_cannot_run_is_listed_but_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert why_none("x", []) == "no drafter is known for x"
+    assert no_drafter_reason("x", []) == "no drafter is known for x"
     rows = [
         KnownDrafter("a/first", ("o/m",), "eagle", "default", "t", refused="it cannot"),
         KnownDrafter("a/second", ("o/m",), "eagle", "default", "t"),
@@ -86,4 +92,7 @@ def test_a_drafter_that_cannot_run_is_listed_but_not_offered(monkeypatch: pytest
     assert [match.repo for match in matches] == [row.repo for row in rows] and first_runnable(
         matches
     ) == matches[1]
-    assert why_none("o/m", matches[:1]) == "the drafters known for o/m cannot run here (a/first: it cannot)"
+    assert (
+        no_drafter_reason("o/m", matches[:1])
+        == "the drafters known for o/m cannot run here (a/first: it cannot)"
+    )
