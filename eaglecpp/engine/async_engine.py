@@ -6,12 +6,12 @@
         async for chunk in stream:
             ...
 
-All native calls run in the engine's own thread, which runs a `Scheduler` and, between two rounds, queued
-calls. A request gets the free slot with the longest common prefix; a longer prefix in another slot is copied
-from there.
+All native calls run in the engine's own thread. This thread runs a `Scheduler`, and queued calls between two
+rounds. A request gets the free slot with the longest common prefix. If another slot has a longer common
+prefix, the engine copies that prefix into the request's slot.
 
-An error belongs to the request that caused it. An error inside a batch ends all requests in that batch,
-because it cannot be assigned to one of them.
+An error of one request ends only that request. An error inside a batch ends all requests in that batch,
+because the error cannot be assigned to one request.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ from eaglecpp.threads import Threads, cancel_when, check_wanted
 
 T = TypeVar("T")
 Lane = Literal["short", "long", "images"]
-"""Kind of preparation that a request needs. A preparation waits only for others of the same kind."""
+"""Kind of preparation that a request needs. A preparation waits only for preparations of the same kind."""
 _N_PREPARED: Mapping[Lane, int] = {"short": 2, "long": 1, "images": 1}
-_EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13  # texts and characters per turn of one request
+_EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13  # maximum texts and characters per turn of a request
 _log = logging.getLogger("eaglecpp.async")
 
 
 class Serving(TypedDict, total=False):
     """Options for serving requests.
 
-    n_queue:  maximum number of requests that wait for a slot, and of those that wait for embeddings; default
-              512
-    host_cache_bytes: host memory for conversations that are swapped out; default 0
+    n_queue:  maximum number of requests that wait for a slot, and maximum number of requests that wait for
+        embeddings; default 512
+    host_cache_bytes: bytes of host memory for conversations that are swapped out; default 0
     slot_time_s: maximum seconds for which a generation holds its slot, or an embeddings request takes turns,
               while other requests wait; 0 = no limit
     n_unread: number of unread chunks after which a stream's generation is cancelled; 0 = no limit
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
 
     class OpenServing(Serving, OpenKeywords, total=False):
-        """Arguments of `AsyncEngine.open`: those of `Engine.open`, and `Serving`."""
+        """Arguments of `AsyncEngine.open`: the arguments of `Engine.open`, and the options of `Serving`."""
 
         strategy: str | Strategy | None
         model: ModelOptions | None
@@ -97,7 +97,7 @@ if TYPE_CHECKING:
 
 
 RENAMED = {"place_s": "slot_time_s", "n_park_bytes": "host_cache_bytes"}
-"""Former names of arguments, which are still accepted."""
+"""Former names of arguments by current name. Both names are accepted."""
 
 
 class AsyncEngine:
@@ -134,7 +134,7 @@ class AsyncEngine:
         **options: Unpack[OpenServing],
     ) -> Self:
         """Opens an engine as `Engine.open` does, with slots for `n_parallel` conversations at a time. If the
-        calling task is cancelled, it returns at once, and the engine is closed as soon as it is loaded.
+        calling task is cancelled, the call returns at once, and the engine is closed as soon as it is loaded.
         """
         opening: dict[str, Any] = {**options, "n_sequences": n_parallel}
         serving = {name: opening.pop(name) for name in options if name in Serving.__annotations__ | RENAMED}
@@ -147,14 +147,14 @@ class AsyncEngine:
             raise
 
     def wait_opened(self) -> None:
-        """Blocks until the engine is open. Raises the error if it could not be opened."""
+        """Blocks until the engine is open. Raises the error that prevents opening the engine."""
         self._opened.result()
 
     @property
     def engine(self) -> Engine:
-        """The `Engine`, for facts and the tokenizer. Generate with the methods of `AsyncEngine`, and use
-        `call` for anything else that runs the model. A native call from another thread waits for the running
-        round and delays the next one.
+        """The `Engine`, for facts and the tokenizer. To generate, use the methods of `AsyncEngine`. For
+        anything else that runs the model, use `call`. A native call from another thread waits for the running
+        round and delays the next round.
         """
         if self._engine is None:
             raise InvalidStateError("this engine is closed")
@@ -175,7 +175,7 @@ class AsyncEngine:
 
     @property
     def host_cached(self) -> tuple[int, int]:
-        """Number of conversations in host memory, and the bytes that they take."""
+        """Number of swapped out conversations in host memory, and the bytes that these conversations take."""
         return len(self._scheduler.cache), self._scheduler.cache.n_bytes
 
     @property
@@ -189,14 +189,14 @@ class AsyncEngine:
 
     @property
     def broken(self) -> BaseException | None:
-        """The error that broke this engine; None if it works."""
+        """The error that broke this engine; None if the engine works."""
         return self._scheduler.broken
 
     # Generating
 
     def resolve(self, request: GenerationRequest) -> ResolvedRequest:
-        """Checks a request and does the slow part of its preparation: prompt, grammar, sampler. Raises the
-        errors of `stream`, and GrammarError. This method blocks, so pass it to `run_in_lane`.
+        """Checks a request and prepares its prompt, its grammar and its sampler, which is the slow part.
+        Raises the errors of `stream`, and GrammarError. This method blocks, so pass it to `run_in_lane`.
         """
         resolved = self.engine.shared.resolve(request)
         with checks_arguments():
@@ -294,14 +294,15 @@ class AsyncEngine:
                         f"{n_values_max} values in all; send fewer at a time"
                     )
         finally:
-            finished.set()  # stops the work for a cancelled caller at the next step
+            finished.set()  # if the caller is cancelled, the work stops at the next step
             self._n_embedding -= 1
         return vectors
 
     async def save_slot(self, number: int, name: str) -> tuple[int, int]:
-        """Writes a slot's conversation to a file. Returns its number of tokens and the bytes of the file. All
-        three slot methods raise UnsupportedError without a prompt cache, InvalidValueError for an invalid
-        slot or name, EngineBusyError while the slot is in use, and EagleError if the file cannot be written.
+        """Writes a slot's conversation to a file. Returns the conversation's number of tokens and the bytes
+        of the file. `save_slot`, `restore_slot` and `erase_slot` raise UnsupportedError without a prompt
+        cache, InvalidValueError for an invalid slot or name, EngineBusyError while the slot is in use, and
+        EagleError if the file cannot be written.
         """
         prompts, n_bytes = self._files(), 0
         prompts.slot_file(name)
@@ -336,7 +337,7 @@ class AsyncEngine:
         return len(state.tokens), state.n_bytes
 
     async def erase_slot(self, number: int) -> int:
-        """Clears a slot. Returns the number of tokens that it held."""
+        """Clears a slot. Returns the number of tokens that were in the slot."""
         self._files()
         return await self.call(lambda engine: self._scheduler.slots.free(number).clear())
 
@@ -405,13 +406,13 @@ class AsyncEngine:
             is_cancelled = isinstance(error, asyncio.CancelledError)
             closed = InvalidStateError("this engine was closed while it was loading")
             self._opened.set_exception(closed if is_cancelled else error)
-            self._end_all()  # queued calls then find a closed engine
+            self._end_all()  # queued calls then fail, because the engine is closed
             return
         self._opened.set_result(None)
         try:
             while self._turn():
                 pass
-        except BaseException as error:  # a bug in this module must not let callers wait forever
+        except BaseException as error:  # callers must not wait forever, even after a bug here
             _log.exception("the engine's thread failed")
             self._scheduler.broken = EngineBrokenError(f"the engine has failed: {error!r}")
         finally:
@@ -454,16 +455,16 @@ class AsyncEngine:
             calls, self._calls = list(self._calls), deque()
         send(self._scheduler.end(rest, self._scheduler.broken or CancelledGenerationError()))
         engine, self._engine = self._engine, None
-        for call in calls:  # each call finds a closed engine and raises to its caller
+        for call in calls:  # the engine is closed, so each call raises in its caller
             call()
         if engine is not None:
             with contextlib.suppress(EagleError):
                 engine.close()
 
 
-_EXIT_S = 120.0  # seconds for which the exit of Python waits for running rounds
+_EXIT_S = 120.0  # maximum seconds for which Python's exit waits for running rounds
 
-# Engines that are left open are closed at exit, which saves their planners' measurements.
+# Python's exit closes the engines that are still open. Closing an engine saves its planner's measurements.
 _started: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
 
 
@@ -480,8 +481,8 @@ def _stop_all() -> None:
 
 
 def _parts(texts: Any) -> Iterator[tuple[int, Any]]:
-    """Splits a list of texts into parts, one per turn, and yields each part with the index of its first text.
-    Anything but a list becomes one part, which `Embedder.embed` refuses.
+    """Splits a list of texts into parts, one part per turn. Yields each part with the index of its first
+    text. A value that is not a list becomes one part, which `Embedder.embed` refuses.
     """
     if not isinstance(texts, Sequence) or isinstance(texts, str | bytes):
         yield 0, texts

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`AsyncStream`: one generation of an `AsyncEngine`, as seen by the asyncio task that reads it. The engine's
-thread runs it as an `AsyncGeneration`, which sends events.
+"""`AsyncStream`: one generation of an `AsyncEngine`, for the asyncio task that reads the generation. The
+engine's thread runs the same generation as an `AsyncGeneration`, which sends events to the stream.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class AsyncStream(AsyncIterator[Chunk]):
         return 1000 * ((self._task.begun or time.perf_counter()) - self._task.submitted)
 
     async def started(self, timeout: float | None = None) -> bool:
-        """Waits until the generation has a slot. If the generation has failed before, raises its error.
-        Returns False after `timeout` seconds.
+        """Waits until the generation has a slot, and returns True. Returns False after `timeout` seconds. If
+        the generation fails before it gets a slot, raises its error.
         """
         if not self._is_over:
             try:
@@ -95,7 +95,9 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     @property
     def live(self) -> dict[str, Any]:
-        """The native counters after the last chunk. Only kept if the stream was started with `watch`."""
+        """The native counters after the last chunk. They are kept up to date only if the stream was started
+        with `watch`.
+        """
         return self._task.live
 
     def cancel(self) -> None:
@@ -104,8 +106,8 @@ class AsyncStream(AsyncIterator[Chunk]):
         self._cancel(self._task)
 
     def end_late(self, max_s: float) -> None:
-        """Ends a generation that has held its slot for more than `max_s` seconds, because other requests
-        wait. Reading past the chunks so far raises PreemptedError.
+        """Ends the generation if it has held its slot for more than `max_s` seconds, because other requests
+        wait. After the chunks that are ready, the stream then raises PreemptedError.
         """
         if self._lost is None and self._task.begun and time.perf_counter() - self._task.begun > max_s:
             self._lost = preempted(max_s)
@@ -129,7 +131,7 @@ def send(events: Sequence[tuple[Generation, Update]]) -> None:
     of_tasks = [(task, event) for task, event in events if isinstance(task, AsyncGeneration)]
     for loop in {task.loop for task, _ in of_tasks}:
         own = [(task, event) for task, event in of_tasks if task.loop is loop]
-        with contextlib.suppress(RuntimeError):  # in a closed event loop no task reads
+        with contextlib.suppress(RuntimeError):  # a closed event loop has no tasks that read
             loop.call_soon_threadsafe(_put, own)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`Embedder`: turns texts into vectors with the weights of an engine.
 
-The embedder has its own context (native/target/embedder.h), so conversations keep their caches. It computes
-in steps, between which conversations can run. Before the first step it checks and tokenizes all input.
+The embedder has its own context (native/target/embedder.h), so conversations keep their caches. The embedder
+checks and tokenizes all input first, then computes in steps. Conversations can run between two steps.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_CHARS_PER_TOKEN = 16  # characters of a long text to tokenize first, per token that fits
-_SPARE_TOKENS = 64  # tokens before a cut that may differ from the tokens of the whole text
-_COUNTED_CHARS = 1 << 20  # maximum characters of a text whose tokens an error counts exactly
+_CHARS_PER_TOKEN = 16  # long texts: characters to tokenize first, per token of the context
+_SPARE_TOKENS = 64  # tokens before a cut; they may differ from the tokens of the whole text
+_COUNTED_CHARS = 1 << 20  # error messages count the tokens of texts up to this length
 _NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
 
 
 class EmbedKeywords(TypedDict, total=False):
-    """Keyword arguments of `Engine.embed`, explained in its docstring."""
+    """Keyword arguments of `Engine.embed`. The docstring of `Engine.embed` explains them."""
 
     dimensions: int | None
     truncate: bool
@@ -48,7 +48,7 @@ class Embedder:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._embedder: core.Embedder | None = None
-        self._asked = ""  # the requested pooling of the open embedder
+        self._asked = ""  # the pooling with which the embedder was opened
 
     def close(self) -> None:
         """Frees the embedder's context."""
@@ -69,12 +69,12 @@ class Embedder:
         lock: AbstractContextManager[Any] = _NO_LOCK,
         is_over: Callable[[], bool] = lambda: False,
     ) -> list[Embedding]:
-        """Like `Engine.embed` for a list. n_ctx: maximum tokens of a text, if less than the engine's context;
-        special: parse the text of special tokens; n_before: number of inputs before these texts, for error
-        messages; lock: lock to hold during each step; is_over: function that returns True once the vectors
-        are no longer needed.
+        """Returns the vectors of a list of texts, as `Engine.embed` does. n_ctx: maximum tokens of a text, if
+        less than the engine's context; special: parse the text of special tokens; n_before: number of the
+        request's texts before this list, for error messages; lock: lock to hold during each step; is_over:
+        function that returns True once the vectors are no longer needed.
         """
-        import numpy as np  # imported here, because it takes 0.1 s and `eaglecpp run` does not need numpy
+        import numpy as np  # imported here: the import takes 0.1 s, and `eaglecpp run` needs no numpy
 
         if isinstance(texts, str | bytes) or not isinstance(texts, Sequence):
             raise InvalidTypeError(f"expected a list of texts, found {type(texts).__name__}")
@@ -138,8 +138,8 @@ class Embedder:
         return [*tokens[: n_max - n_tail], *(tokens[-n_tail:] if n_tail else [])], True
 
     def _tokens(self, text: str | bytes, n_max: int, n_chars: int, special: bool) -> tuple[list[int], bool]:
-        """Returns the tokens of a text, and whether all of the text was read. Reading a long text stops after
-        more than `n_max` tokens. n_chars: characters to read first
+        """Returns the tokens of a text, and whether these are all tokens of the text. Tokenizing a long text
+        stops after more than `n_max` tokens. n_chars: characters to tokenize first
         """
         whole = text if isinstance(text, str) else text.decode("utf-8", "replace")
         while True:

@@ -4,8 +4,8 @@
     with Engine.open("target.gguf", draft="draft.gguf", n_ctx=4096) as engine:
         engine.generate("def main():", max_tokens=64).text
 
-Takes paths and options, returns `Completion` and `Chunk`. One thread can use it at a time; others get
-`EngineBusyError`. Raises and logs, never prints.
+The methods return `Completion`s and `Chunk`s. One thread at a time can use an engine; other threads get
+`EngineBusyError`. This module raises and logs, and never prints.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _log = logging.getLogger("eaglecpp.engine")
 
 
 class Engine(Talking):
-    """A loaded target with an optional drafter, which `open` loads. Release the engine with `close()` or a
+    """A loaded target with an optional drafter. `open` loads both. Release the engine with `close()` or a
     `with` block.
 
-    plan: the models and options to open, see `eaglecpp.opening`; showing its notices is left to the caller.
+    plan: the models and options to open, see `eaglecpp.opening`. The caller shows the plan's notices.
     """
 
     def __init__(self, plan: OpeningPlan) -> None:
@@ -60,7 +60,7 @@ class Engine(Talking):
         self.model, self.sampling = plan.model_options(), plan.sampling_options()
         self.strategy: Strategy = plan.strategy.value
         self.timings = Timings()
-        self.sequences: WeakSet[NativeSequence] = WeakSet()  # weak: a dropped session counts as closed
+        self.sequences: WeakSet[NativeSequence] = WeakSet()  # a collected session counts as closed
         self._main: Session | None = None
         self._opening = threading.Lock()  # guards `default_session` against concurrent callers
         self._cache: PlannerCache | None = None
@@ -83,14 +83,15 @@ class Engine(Talking):
         """Loads a target and, if there is one, its drafter.
 
         target, draft: paths of GGUF files, or references to models on this machine. `draft="text"` drafts
-        from the text itself, without a drafter (for a file of that name write `./text`). False, "off" or
+        from the text itself, without a drafter (for a file named "text" write `./text`). False, "off" or
         "none" disable drafting, as strategy "off" does. strategy: "auto" (the default), "off", "chain:5",
-        "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`, `DraftOptions` or `SamplingOptions`
-        (the last are defaults for each generation), instead of or in addition to option objects.
+        "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`, `DraftOptions` or
+        `SamplingOptions`, instead of or in addition to option objects. Sampling options are the defaults for
+        each generation.
 
         A model given by name brings its drafter (unless `strategy` is "off"), its adapters, its parameters
         and strategy as defaults, and for `chat` its template, system prompt and messages. Arguments override
-        these; an option object overrides all parameters of its kind.
+        these settings. An option object overrides all parameters of its class.
 
         Raises `ModelNotFoundError`, `GgufError`, `MismatchError` (the drafter does not fit),
         `UnsupportedError`, `OutOfMemoryError`, `VersionError`; `TypeError`/`ValueError` for a wrong option.
@@ -106,11 +107,12 @@ class Engine(Talking):
     def generate_many(
         self, prompts: Sequence[Prompt | MessageList], **options: Unpack[ChatKeywords]
     ) -> list[Completion]:
-        """Completes prompts and answers conversations (lists of messages) concurrently in the free
-        conversations (`n_sequences`). Results are in the order of the prompts, and each result is the same as
-        from a single call. Options are those of `generate` and `chat`.
+        """Completes prompts and answers conversations (lists of messages) concurrently, in the engine's free
+        slots (at most `n_sequences`). The results are in the order of the prompts. Each result is the same as
+        from a single call. Takes the options of `generate` and `chat`.
 
-        All prompts are checked before the first prompt runs. An error of this check names the prompt's index.
+        Checks all prompts before the first prompt runs. The error for an invalid prompt names the index of
+        the prompt.
         """
         requests = [self._resolved(index, prompt, options) for index, prompt in enumerate(prompts)]
         sessions, scheduler = [self.default_session], Scheduler(is_watched=False)
@@ -132,9 +134,9 @@ class Engine(Talking):
     def embed(
         self, texts: Prompt | Sequence[Prompt], **options: Unpack[EmbedKeywords]
     ) -> Embedding | list[Embedding]:
-        """Returns the vector of a text (str, bytes or token ids), or the vectors of a list of texts. Works
-        with embedding models and generative models. Uses the loaded weights and a separate context, so
-        conversations keep their caches.
+        """Returns the vector of a text (str, bytes or token ids), or the vectors of a list of texts. The
+        model may be an embedding model or a generative model. The method uses the loaded weights and a
+        separate context, so conversations keep their caches.
 
         dimensions: number of values to keep, for models trained for truncated vectors. truncate: cut a text
         that exceeds the context; False raises `ContextFullError`. normalize: scale to length 1. pooling: how
@@ -150,9 +152,9 @@ class Engine(Talking):
         return self.embedder.embed([cast("Prompt", texts)], **options)[0]
 
     def session(self) -> Session:
-        """Opens a separate conversation; close it, or use it as a context manager.
+        """Opens a separate conversation. Close the session after use, or use it as a context manager.
 
-        Raises `EngineBusyError` if all `n_sequences` are open.
+        Raises `EngineBusyError` if `n_sequences` conversations are open already.
         """
         if self._n_open >= self.model.n_sequences:
             raise EngineBusyError(
@@ -166,8 +168,8 @@ class Engine(Talking):
     # Text and tokens
 
     def tokenize(self, text: str | bytes, *, add_bos: bool = True, special: bool = True) -> list[int]:
-        """Returns the token ids of `text`. `add_bos`: add BOS if the model wants it and the text does not
-        already begin with it. `special`: parse the text of special tokens.
+        """Returns the token ids of `text`. `add_bos`: add a BOS token if the model wants a BOS token and the
+        text does not begin with one. `special`: parse the text of special tokens.
         """
         return self.shared.vocabulary.tokenize(text, add_bos=add_bos, special=special)
 
@@ -178,11 +180,13 @@ class Engine(Talking):
         return self.shared.vocabulary.detokenize(tokens, special=special)
 
     def token_to_piece(self, token: int, *, special: bool = False) -> bytes:
-        """Returns the bytes of one token; empty for a special token unless `special`."""
+        """Returns the bytes of one token. A special token has no bytes unless `special` is true."""
         return self.shared.vocabulary.token_to_piece(token, special=special)
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
-        """Returns the token ids of a prompt, see `Session.stream`. Raises `ValueError` for an empty one."""
+        """Returns the token ids of a prompt, see `Session.stream`. Raises `ValueError` for an empty
+        prompt.
+        """
         return self.shared.vocabulary.prompt_tokens(prompt)
 
     def chat_prompt(
@@ -195,11 +199,12 @@ class Engine(Talking):
     ) -> list[int]:
         """Returns the token ids of a rendered conversation, ready for `generate`.
 
-        `messages`: {"role", "content"} dicts or `eaglecpp.chat.message.Message`. A stored model's own
-        messages come first, and so does its system prompt, unless `messages` begins with a system message.
-        Parts that the template ignores are placed in a field that it prints (docs/templates.md). `template`:
-        text in Jinja or Go, or a `ChatTemplate`, instead of the model's; `tools` and `think` are passed to
-        it. Raises `UnsupportedError` without any template, `TemplateError` if it fails.
+        `messages`: {"role", "content"} dicts or `eaglecpp.chat.message.Message`. The prompt begins with a
+            stored model's system prompt, unless `messages` begins with a system message, and with the stored
+            model's own messages. Parts that the template ignores are placed in a field that the template
+            prints (docs/templates.md). `template`: text in Jinja or Go, or a `ChatTemplate`, instead of the
+            model's template. `tools`, `think`: passed to the template. Raises `UnsupportedError` without any
+            template, `TemplateError` if the template fails.
         """
         options = {"template": template, "tools": tools, "think": think}
         return self.shared.resolve(GenerationRequest.of(options, messages=messages)).prompt.tokens
@@ -235,7 +240,7 @@ class Engine(Talking):
 
     @property
     def has_draft(self) -> bool:
-        """True if drafting is possible: with a drafter, or from the text itself."""
+        """True if drafts are possible, from a drafter or from the text itself."""
         return self.shared.has_draft
 
     @property
@@ -250,8 +255,8 @@ class Engine(Talking):
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The chat template that `chat` uses. Its `describe()` says why this template was chosen. Without any
-        template, the result renders the bare prompt.
+        """The chat template that `chat` uses. Its `describe()` says why this template was chosen. For a model
+        without any template, the result renders the bare prompt.
         """
         return self.shared.chat.template
 
@@ -277,32 +282,34 @@ class Engine(Talking):
 
     @property
     def chains_only(self) -> str:
-        """Reason why this target supports only chains; "" if it supports trees, or is not loaded yet."""
+        """Reason why this target supports only draft chains; "" if the target supports draft trees, or is not
+        loaded yet.
+        """
         return self._native.chains_only
 
     @property
     def exactness(self) -> Exactness:
-        """The batch sizes at which each token has the same bits as in target-only decoding; measured only
-        with a drafter.
+        """The batch sizes at which each token's result has the same bits as in target-only decoding. They are
+        measured only with a drafter.
         """
         return self.shared.exactness
 
     @property
     def device_info(self) -> dict[str, Any]:
-        """Devices of target and drafter, and how hidden states are extracted."""
+        """The devices of the target and the drafter, and the method of extracting hidden states."""
         return self.native.device_info()
 
     @property
     def memory_plan(self) -> list[dict[str, Any]]:
-        """Bytes that target and drafter use on each device: `target_weights`, `target_cache`,
-        `target_compute`, the same with `draft_`, and the device's `total` and `free` memory.
+        """Memory of each device in bytes. `target_weights`, `target_cache` and `target_compute` are the
+        target's, the keys with `draft_` are the drafter's. `total` and `free` are the device's.
         """
         return self.native.memory_plan()
 
     @property
     def native(self) -> core.Engine:
-        """The extension's engine, for calls that `Engine` has no method for. Calls of its methods bypass the
-        check that one thread uses the engine at a time.
+        """The extension's engine, for functions that `Engine` lacks. Calls of the extension's methods bypass
+        the check that only one thread uses the engine at a time.
         """
         return self._native.get()
 
@@ -325,12 +332,12 @@ class Engine(Talking):
         self._main = None
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # incomplete if opening failed
+        with contextlib.suppress(Exception):  # the engine is incomplete if opening failed
             self.close()
 
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
-        """Returns the strategy that will run, and the reason. A tree becomes a chain of the same depth on a
-        target that cannot verify trees. Without a drafter, a fixed strategy raises `ValueError`.
+        """Returns the strategy that will run, and the reason. If the target cannot verify trees, a tree
+        becomes a chain of the same depth. Without a drafter, a fixed strategy raises `ValueError`.
         """
         return self.shared.resolve_strategy(strategy)
 
@@ -364,8 +371,8 @@ class Engine(Talking):
 
 
 def open_fitting(plan: OpeningPlan) -> tuple[Engine, str]:
-    """Opens a plan; omits a drafter that came with the model and does not fit. Returns the engine and a
-    notice about the drafter, or "". Raises what opening raises.
+    """Opens a plan. If the model's own drafter does not fit the target, opens the plan without this drafter.
+    Returns the engine, and a notice about an omitted drafter or "". Raises the same errors as `Engine.open`.
     """
     try:
         return Engine(plan), ""

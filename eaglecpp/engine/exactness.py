@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Batch sizes for which this model, on this machine, computes each token to the same bits as alone.
+"""Batch sizes at which a model on this machine computes each token to the same bits as in a batch of one
+token.
 
-Drafting verifies several tokens in one batch, and the kernels for several tokens may add in another order
-than the kernels for one. Whether they do depends on the type of the weights, the shapes, the device and the
-build, so exactness is measured when a model is first opened with a drafter (a few dozen steps) and saved with
-the planner's costs. If no batch is exact the model still drafts, unless `exact` forbids it.
+Drafting verifies several tokens in one batch. The kernels for several tokens may add in another order than
+the kernels for one token. The order depends on the type of the weights, the shapes, the device and the build.
+Exactness is therefore measured when a model is first opened with a drafter, which takes a few dozen steps.
+The result is saved with the planner's costs. A model without exact batch sizes still drafts, unless the
+option `exact` forbids it.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ _log = logging.getLogger("eaglecpp.exactness")
 
 @dataclass(frozen=True)
 class Exactness:
-    """Result of the measurement.
+    """Result of measuring the exact batch sizes.
 
     rows:       the exact batch sizes in tokens, as in "1-5, 8"
     never:      reason why this target is never exact with a drafter, "" if it can be exact
-    trees:      True if trees can be exact too; chains always can be exact
-    ms, decodes: time and steps of the measurement; 0 if the result was loaded from a file
+    trees:      True if draft trees can be exact too; draft chains always can
+    ms, decodes: milliseconds and decoding steps of the measurement; 0 if the result was loaded from a file
     """
 
     rows: str = "1"
@@ -35,16 +37,16 @@ class Exactness:
 
     @property
     def reason(self) -> str:
-        """Reason why only target-only decoding is exact; "" if some batch is."""
+        """Reason why only target-only decoding is exact; "" if some batch of several tokens is exact."""
         if self.never:
             return self.never
         return "no batch of tokens gives the same bits as single tokens here" if self.rows == "1" else ""
 
 
 def measure(native: core.Engine, sequence: int = -1) -> Exactness:
-    """Measures the exact batch sizes, ignoring earlier results. Without `sequence`, the engine must be
-    unused. Otherwise this sequence is used and cleared. Raises EngineBusyError while another sequence
-    generates.
+    """Measures the exact batch sizes, ignoring earlier results. sequence: the sequence that the measurement
+    uses and clears; -1 = a new sequence, for which the engine must be unused. Raises EngineBusyError while
+    another sequence generates.
     """
     counters = native.measure_exact_rows(sequence)
     result = found(native, counters["ms"], counters["decodes"])
@@ -53,5 +55,7 @@ def measure(native: core.Engine, sequence: int = -1) -> Exactness:
 
 
 def found(native: core.Engine, ms: float = 0.0, decodes: int = 0) -> Exactness:
-    """Returns the exactness of an engine, which was measured, or loaded from a file."""
+    """Returns the measured exactness of an engine. ms, decodes: time and steps of the measurement; 0 if the
+    result was loaded from a file
+    """
     return Exactness(native.exact_rows, native.never_exact, native.keeps_order, ms, decodes)

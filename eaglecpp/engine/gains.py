@@ -2,9 +2,9 @@
 """Speed-ups of the last answers of a target and its drafter, relative to target-only decoding; saved between
 processes.
 
-All reports of the speed-up use these numbers, so they agree. `bench` and `doctor --measure` run target-only
-steps in turn with drafting, and replace the saved answers by what they measure. Every other answer with
-strategy `auto` adds the planner's own estimate.
+All commands that report a speed-up use these numbers, so their reports agree. `bench` and `doctor --measure`
+alternate target-only steps with drafting, and replace the saved answers by their measurement. Every other
+answer with strategy `auto` adds the planner's own estimate.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from msgspec import Meta
 
 from eaglecpp.results import Timings
 
-_N_MAX = 64  # maximum answers to save; older ones had other texts
-_N_ENOUGH = 32  # minimum tokens; fewer tokens are no evidence about the drafter
+_N_MAX = 64  # maximum number of answers to save
+_N_ENOUGH = 32  # minimum tokens of the answers together; fewer tokens say little about the drafter
 
 
 @dataclass(frozen=True)
 class Answered:
-    """Counters of one answer. n_steps: its duration, in target-only steps."""
+    """Counters of one answer. n_steps: duration of the answer, in target-only steps."""
 
     n_tokens: Annotated[int, Meta(gt=0)]
     n_rounds: Annotated[int, Meta(gt=0)]
@@ -33,7 +33,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Gain:
-    """Average over answers of one kind. speed: speed relative to target-only decoding; tokens: tokens per
+    """Average over several answers. speed: speed relative to target-only decoding; tokens: tokens per
     round.
     """
 
@@ -43,15 +43,17 @@ class Gain:
 
 
 class Gains:
-    """The last answers, oldest first. kernels: speed of target-only decoding with eaglecpp's kernels relative
-    to llama.cpp's, if measured.
+    """The last answers, oldest first. kernels: speed of target-only decoding with eaglecpp's kernels,
+    relative to the speed with llama.cpp's kernels; None if not measured.
     """
 
     def __init__(self, answers: Iterable[Answered] = (), kernels: float | None = None) -> None:
         self.answers, self.kernels = list(answers), kernels
 
     def add(self, timings: Timings, temperature: float) -> None:
-        """Adds the counters of an answer, if they show the speed-up of `auto`."""
+        """Adds the counters of an answer, if the answer ran with strategy `auto` and its speed-up is
+        known.
+        """
         speed = timings.plan.get("speedup")
         if timings.plan.get("strategy") == "auto" and speed and timings.rounds:
             n_steps = max(timings.predicted_n / speed, timings.rounds)
@@ -64,9 +66,9 @@ class Gains:
         self.kernels = kernels or self.kernels
 
     def gain(self, *, greedy: bool | None = None) -> Gain | None:
-        """Returns the average of the greedy or the sampled answers, or of all; None if these answers have too
-        few tokens. The speed is capped at the tokens per round, since a round takes at least one target-only
-        step.
+        """Returns the average of the saved answers. greedy: True = only greedy answers, False = only sampled
+        answers, None = all answers. Returns None if these answers have too few tokens. The speed is at most
+        the tokens per round, because a round takes at least one target-only step.
         """
         answers = [answer for answer in self.answers if greedy in (None, answer.is_greedy)]
         n_tokens = sum(answer.n_tokens for answer in answers)

@@ -44,10 +44,10 @@ def resolve_grammar(
     """Returns the grammar for these arguments, or None for unconstrained text.
 
     `grammar`: GBNF text or a `llama_cpp.LlamaGrammar`; `json_schema`: a schema as dict or JSON text;
-    `response_format`: {"type": "text" | "json_object" | "json_schema", ...} as in the OpenAI API (and with
-    llama_cpp's "schema" key). With `strict`, a schema with parts that cannot be enforced is refused. Raises
-    `ValueError` for more than one argument, `GrammarError` for a grammar that does not parse. A schema is
-    compiled when the generation starts.
+    `response_format`: {"type": "text" | "json_object" | "json_schema", ...} as in the OpenAI API, or with
+    llama_cpp's key "schema". If its `strict` is true, a schema with parts that cannot be enforced is refused.
+    Raises `ValueError` for more than one argument, `GrammarError` for a grammar that does not parse. A schema
+    is compiled when the generation starts.
     """
     sources = {"grammar": grammar, "json_schema": json_schema, "response_format": response_format}
     names = [name for name, value in sources.items() if value]
@@ -83,7 +83,7 @@ def _check(what: str, of: str, found: int, n_max: int) -> None:
 
 # --- JSON schemas ---------------------------------------------------------------------------------------
 
-_OF_TYPE = {  # types implied by these keys in a schema without a type, as in llama.cpp
+_OF_TYPE = {  # keys that imply this type in a schema without a type, as in llama.cpp
     "object": {"properties", "additionalProperties", "required"},
     "array": {"items", "prefixItems", "minItems", "maxItems"},
     "string": {"pattern", "format", "minLength", "maxLength"},
@@ -117,9 +117,10 @@ def _from_schema(schema: str | Mapping[str, Any], strict: bool) -> Lark:
 
 
 class _Schema:
-    """Checks the limits of a schema and adds keys that llama.cpp implies: the type that follows from other
+    """Checks the limits of a schema, and adds keys that llama.cpp implies: the type that follows from other
     keys, and `additionalProperties: false`. Parts of a joined schema (`allOf`, or keys next to `anyOf` or
-    `$ref`) stay open; otherwise each part would forbid the others' properties.
+    `$ref`) do not get `additionalProperties: false`, because each part would then forbid the properties of
+    the other parts.
     """
 
     def __init__(self, root: dict[str, Any], strict: bool) -> None:
@@ -152,7 +153,7 @@ class _Schema:
         if not isinstance(schema, dict):
             return 1
         if id(schema) not in self._n_ways:
-            self._n_ways[id(schema)] = 1  # stops at a schema that refers to itself
+            self._n_ways[id(schema)] = 1  # ends the recursion of a schema that refers to itself
             n = self._ways(referred(self._root, schema.get("$ref")))
             for key in _COMBINED:
                 parts = schema.get(key)
@@ -224,7 +225,7 @@ class _Schema:
 
 def _loosen(schema: dict[str, Any]) -> None:
     """Removes patterns that llguidance does not support: lookaround, backreferences, and property patterns
-    that may match the same name. The values of such properties are then allowed under any name.
+    that may match the same name. Properties with a removed pattern are allowed under any name.
     """
     pattern, names = schema.get("pattern"), schema.get("patternProperties")
     if _MAY_LOOK_AROUND.search(str(pattern)) and _is_beyond({"type": "string", "pattern": pattern}):
@@ -255,8 +256,8 @@ _ESCAPED = {"t": "\t", "r": "\r", "n": "\n"} | {char: char for char in '\\"[]-'}
 
 
 def _from_gbnf(grammar: Any) -> Lark:
-    """Converts a grammar from llama.cpp's format with llguidance. Its converter does not know all escapes and
-    rule names, and recurses, so the text is checked and rewritten first.
+    """Converts a grammar from llama.cpp's format with llguidance's converter. The grammar is checked and
+    rewritten first, because the converter recurses and does not know all escapes and rule names.
     """
     text = grammar if isinstance(grammar, str) else getattr(grammar, "_grammar", None)
     if not isinstance(text, str):
@@ -281,8 +282,8 @@ class _Gbnf:
         self._defined: set[str] = set()
 
     def rewritten(self) -> str:
-        """Returns the same grammar with numbered rule names, and with each character in the one form that the
-        converter accepts. Raises GrammarError.
+        """Returns the same grammar in the form that llguidance's converter accepts, with numbered rule names
+        and rewritten escapes. Raises GrammarError.
         """
         out, at, depth, last = [], 0, 0, ""
         while at < len(self._text):
@@ -311,7 +312,8 @@ class _Gbnf:
         unknown = [name for name in self._names if name not in self._defined]
         if unknown:
             raise GrammarError(f"the grammar has no rule {unknown[0][:60]!r}")
-        # Inside another rule, a grammar without recursion becomes one regular expression.
+        # The rule `root` only refers to `main`, because llguidance turns a grammar without recursion inside
+        # another rule into one regular expression.
         return "root ::= main\n" + "".join(out)
 
     def _wrong(self, at: int, expected: str) -> GrammarError:
@@ -332,8 +334,8 @@ class _Gbnf:
             )
 
     def _chars(self, quoted: str, at: int) -> list[str]:
-        """Returns the characters between quotes or brackets; an escaped character keeps a backslash in
-        front.
+        """Returns the characters between quotes or brackets, with escapes decoded. A backslash stays in front
+        of a character that needs it.
         """
         chars = []
         for match in _CHAR.finditer(quoted, 1, len(quoted) - 1):
@@ -368,7 +370,9 @@ class _Gbnf:
 
 
 def _written(char: str) -> str:
-    """Returns one character, which may have a backslash in front, as written in quotes and in classes."""
+    """Returns one character, which may have a backslash in front, in the form for quotes and character
+    classes.
+    """
     bare = char[-1]
     is_plain = bare.isalnum() or bare == " " or ord(bare) > 127
     return bare if is_plain else f"\\x{ord(bare):02x}"
@@ -376,7 +380,7 @@ def _written(char: str) -> str:
 
 def _format(response_format: Any) -> tuple[Any, Any, bool]:
     """Returns the type of a `response_format`, its schema or None, and whether the whole schema must be
-    enforced.
+    enforced (`strict`).
     """
     if not isinstance(response_format, Mapping):
         raise InvalidTypeError(

@@ -14,7 +14,7 @@ from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.errors import UnsupportedError
 
 _NEEDED = {"pre": "prefix", "suf": "suffix", "mid": "middle"}
-_CHARS_PER_TOKEN = 64  # limits the text before tokenization, which bounds the time
+_CHARS_PER_TOKEN = 64  # limits the text before it is tokenized, to limit the time
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Infill:
     """A prompt for the text that belongs between two texts.
 
     prefix, suffix: the texts around the gap; special tokens in them are not parsed
-    extra:  names and texts of other files, most important last; None = no other files, and no header for them
+    extra:  names and texts of other files, most important last; None = no other files, and no header before
+        other files
     begun:  beginning of the answer, placed after the prefix
     suffix_first: place the suffix before the prefix, as in the training of models such as Codestral
     (llama.cpp's --spm-infill)

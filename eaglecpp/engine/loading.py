@@ -31,8 +31,9 @@ _log = logging.getLogger("eaglecpp.engine")
 def load(
     plan: OpeningPlan, *, count: Callable[[Timings, float], None], keep: Callable[[PlannerCache], None]
 ) -> tuple[NativeEngine, Shared]:
-    """Opens the models of a plan; returns the engine and the state shared by its conversations. count: called
-    with the counters and the temperature of each generation; keep: called with the planner's cache.
+    """Opens the models of a plan. Returns the engine and the state that its conversations share. count:
+    function called with the counters and the temperature of each generation; keep: function called once with
+    the planner's cache.
     """
     drafting = _connect_servers(plan)
     may_draft = plan.draft is not None or drafting.text_drafts == "on"
@@ -59,7 +60,7 @@ def load(
         )
         shared.prompts = PromptCache.of_engine(native.get(), plan, drafting)
         if model.mmproj:
-            n_threads = options.n_threads or core.system_info()["n_cores"]  # 0 would mean 4 to llama.cpp
+            n_threads = options.n_threads or core.system_info()["n_cores"]  # llama.cpp takes 0 for 4 threads
             vocabulary.projector = Projector(
                 native, Path(model.mmproj), plan.target, n_threads, gpu=model.n_gpu_layers != 0
             )
@@ -105,7 +106,9 @@ def _on_answer(
 
 
 def _connect_servers(plan: OpeningPlan) -> DraftOptions:
-    """Registers the devices of the RPC servers in llama.cpp; the drafter stays on this machine."""
+    """Registers the devices of the plan's RPC servers in llama.cpp. Returns drafting options that keep the
+    drafter on this machine.
+    """
     drafting = plan.draft_options()
     if servers := plan.model_options().rpc:
         from eaglecpp.engine import rpc

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`NativeEngine`: the extension's engine, for one thread at a time and until it is closed. `NativeSequence`:
-one conversation in it, and the generation that runs there.
+"""`NativeEngine`: the extension's engine, which one thread at a time can use until the engine is closed.
+`NativeSequence`: one conversation of the engine, with its running generation.
 
-`Session` and `Stream` share a sequence, so neither needs the engine or the other's fields. Each `begin` gives
-a generation a number; a call with an older number belongs to a replaced generation.
+`Session` and `Stream` share a `NativeSequence`, so neither class needs the engine or the other class's
+fields. Each `begin` gives the new generation a number. A call with an older number belongs to a replaced
+generation.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from eaglecpp.log import drain
 from eaglecpp.threads import check_wanted
 
 _log = logging.getLogger("eaglecpp.engine")
-_LOST_S = 1.0  # seconds until a wait checks again, because Ctrl+C may prevent the notification
+_LOST_S = 1.0  # seconds between two checks of a waiting thread; Ctrl+C may lose a notification
 
 
 @contextlib.contextmanager
 def checks_arguments() -> Iterator[None]:
-    """Turns a ValueError of a native call that checks the caller's arguments into an InvalidValueError. A
-    bare ValueError of any other call is a bug.
+    """Turns a ValueError inside the `with` block into an InvalidValueError. For native calls that check the
+    caller's arguments; a ValueError of any other native call is a bug.
     """
     try:
         yield
@@ -39,22 +40,27 @@ def checks_arguments() -> Iterator[None]:
 
 
 class _Hold:
-    """A call that holds an engine. thread: ident of the calling thread, 0 = the call has ended."""
+    """A call that has exclusive use of an engine. thread: ident of the calling thread; 0 = the call has
+    ended.
+    """
 
     thread = 0
 
 
 class NativeEngine:
-    """Owns a `core.Engine`. waits: let threads wait for each other instead of raising `EngineBusyError`."""
+    """Owns a `core.Engine`. waits: True = threads wait for each other, instead of raising
+    `EngineBusyError`.
+    """
 
     def __init__(self, options: core.EngineOptions) -> None:
         self.waits = False
         self._native: core.Engine | None = None
-        self._holder: dict[str, int] = {}  # {"thread": ident} while a thread is inside, see `exclusive`
+        self._holder: dict[str, int] = {}  # {"thread": ident} while a thread has exclusive use
         self._outer: Callable[[], _Hold | None] = lambda: None
         self._left = threading.Event()
-        self.released: list[int] = []  # numbers of sequences that no object owns any more
-        # Called with a sequence before the engine's first answer with a grammar, if nothing else is drafted.
+        self.released: list[int] = []  # numbers of open sequences without an owner
+        # This function is called with a sequence's number before the engine's first answer with a grammar. It
+        # is None after this call, and if the engine drafts answers without a grammar too.
         self.before_forms: Callable[[int], None] | None = None
         try:
             with checks_arguments():
@@ -69,12 +75,14 @@ class NativeEngine:
 
     @property
     def chains_only(self) -> str:
-        """Reason why this target supports only chains; "" if it supports trees, or is closed."""
+        """Reason why this target supports only draft chains; "" if the target supports draft trees, or the
+        engine is closed.
+        """
         return "" if self._native is None else self._native.chains_only
 
     def get(self) -> core.Engine:
-        """Returns the extension's engine, for facts, which need no exclusive call. Raises InvalidStateError
-        once the engine is closed.
+        """Returns the extension's engine, for reading facts, which needs no exclusive use. Raises
+        InvalidStateError once the engine is closed.
         """
         if self._native is None:
             raise InvalidStateError("this engine is closed")
@@ -82,12 +90,13 @@ class NativeEngine:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[core.Engine]:
-        """Holds the engine for one native call, then forwards its log. Raises `EngineBusyError` if another
-        thread holds the engine.
+        """Gives this thread exclusive use of the engine for one native call, then forwards the call's log.
+        Raises `EngineBusyError` if another thread uses the engine.
 
-        Not a lock: Ctrl+C between `acquire` and `try` would leave a lock taken forever. Here the interrupted
-        thread still holds the engine, and that thread's next call releases it. `setdefault` is atomic. A
-        nested call in the same thread, which the garbage collector may start, leaves the outer hold in place.
+        A lock would not do, because Ctrl+C between `acquire` and `try` would leave the lock taken forever.
+        After such an interruption, `_holder` still names the interrupted thread, and that thread's next call
+        removes the entry. `setdefault` is atomic. The garbage collector may start a nested call in the same
+        thread; the end of a nested call does not end the outer call's exclusive use.
         """
         me, hold = threading.get_ident(), _Hold()
         while self._holder.setdefault("thread", me) != me:
@@ -96,9 +105,9 @@ class NativeEngine:
                     "the engine is in use by another thread; an engine can be used by one thread at a time"
                 )
             self._left.clear()
-            if self._holder:  # if the holder left before `clear`, the event was already set
+            if self._holder:  # empty if the other call ended before `clear`
                 self._left.wait(_LOST_S)
-        outer = self._outer()  # None if the frame of the outer call was interrupted
+        outer = self._outer()  # None if the outer call was interrupted
         if outer is not None and outer.thread == me:
             yield self.get()
             return
@@ -112,16 +121,18 @@ class NativeEngine:
             drain()
 
     def prepare_forms(self, sequence: int) -> None:
-        """Calls `before_forms` once, while no other sequence generates."""
+        """Calls `before_forms` at the first use, while no other sequence generates."""
         if self.before_forms is not None:
             with contextlib.suppress(EngineBusyError):
                 self.before_forms(sequence)
                 self.before_forms = None
 
     def close_released(self, native: core.Engine) -> None:
-        """Closes the sequences that were released. After an interruption, the next call closes the rest."""
+        """Closes the released sequences. If an interruption stops this method, its next call closes the
+        remaining sequences.
+        """
         while self.released:
-            with contextlib.suppress(ValueError):  # an interrupted call has closed it
+            with contextlib.suppress(ValueError):  # the sequence was closed before an interruption
                 native.close_sequence(self.released[-1])
             self.released.pop()
 
@@ -136,8 +147,8 @@ class NativeEngine:
 
 
 class NativeSequence:
-    """A sequence of the engine, which is opened by the constructor, and released when this object is closed
-    or collected. Raises `EngineBusyError` if another thread holds the engine.
+    """A sequence of the engine. The constructor opens the sequence. The sequence is released when this object
+    is closed or garbage collected. Raises `EngineBusyError` if another thread uses the engine.
     """
 
     _closed = True  # until the constructor has opened a sequence
@@ -149,7 +160,8 @@ class NativeSequence:
         self._closed = False
         with engine.exclusive() as native:
             engine.close_released(native)
-            # This is a single C call, so a signal handler can raise only after the number is stored.
+            # The number is stored within a single C call, so a signal handler cannot raise between opening
+            # the sequence and storing its number.
             self._numbers.extend(starmap(native.open_sequence, [()]))
 
     def __del__(self) -> None:
@@ -187,8 +199,8 @@ class NativeSequence:
             return self._generation, reused
 
     def end(self, generation: int, n_taken: int) -> dict[str, Any]:
-        """Ends the generation and returns its counters. n_taken: number of its tokens that were used. Raises
-        EngineBusyError for a replaced generation.
+        """Ends the generation and returns its counters. n_taken: number of the generation's tokens that the
+        caller has used. Raises EngineBusyError for a replaced generation.
         """
         self._require_current(generation)
         with self._exclusive() as native:
@@ -213,13 +225,13 @@ class NativeSequence:
             return native.save(self.number) if native.can_save else None
 
     def restore(self, saved: core.SavedSequence) -> bool:
-        """Replaces this sequence's conversation by a saved one. Returns False if there is no room, or if the
-        saved conversation is from another engine.
+        """Replaces this sequence's conversation by a saved conversation. Returns False if the caches have no
+        room, or if the saved conversation is from another engine.
         """
         with self._exclusive() as native:
             try:
                 return native.restore(self.number, saved)
-            except ValueError as error:  # the state may come from a file
+            except ValueError as error:  # a state from a file may be invalid
                 _log.info("a conversation could not be restored: %s", error)
                 return False
 
@@ -251,8 +263,8 @@ def step_together(
     running: Sequence[tuple[NativeSequence, int]], for_ms: float = 0.0
 ) -> list[core.StepResult]:
     """Runs one step of several generations of one engine. running: sequence and number of each generation.
-    Sequences that generate are verified in one batch. With `for_ms`, runs as many rounds as start within that
-    time, as long as all sequences generate. Results are in the order of `running`.
+    Sequences that already generate tokens are verified in one batch. for_ms: runs as many rounds as start
+    within this time, as long as all sequences generate; 0 = one round. Results are in the order of `running`.
     """
     if not running:
         return []

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Measurements of an engine, saved between processes: costs of this machine with these files, acceptance of
-this drafter, exact batch sizes, and speed-ups of the last answers.
+"""Measurements of an engine, saved between processes: costs of rounds on this machine, acceptance of the
+drafter's tokens, exact batch sizes, and speed-ups of the last answers.
 
-One small JSON file per key in `data_dir()/planner`, read when an engine opens and written when it closes, and
-every minute in between. A file that is damaged, old, or from another machine or model is ignored and
-rewritten. A read-only folder is not an error. A saved value counts as one measurement and never changes which
-tokens come out.
+There is one small JSON file per key in `data_dir()/planner`. An engine reads its file when it opens, and
+writes it every minute and when it closes. A file that is damaged, old, or from another machine or model is
+ignored and rewritten. A read-only folder is not an error. A loaded value counts as one measurement. It never
+changes which tokens are generated.
 
-Without a file, opening the engine measures (`exactness`, `rehearsal`).
+Without such a file, opening the engine runs the measurements of `exactness` and `rehearsal`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
 
 _log = logging.getLogger("eaglecpp.planner")
 _SAVE_EVERY = 60.0  # seconds between two writes
-_KEPT_S = 30 * 86400.0  # lifetime of a measurement: drivers and machines change without changing the key
-# Options that do not change what a round costs, or whose effect is already in the key.
+_KEPT_S = 30 * 86400.0  # lifetime of a measurement; drivers may change while the key stays the same
+# Options that do not change the cost of a round, and options whose effect is in another part of the key.
 _FREE = {
     "n_ctx", "n_batch", "n_sequences", "n_threads", "use_mmap", "use_mlock", "planner_cache", "n_draft_max",
     "exact", "text_drafts", "mmproj", "learn", "prompt_cache", "prompt_cache_bytes",
@@ -40,8 +40,8 @@ _FREE = {
 
 
 class _Learned(msgspec.Struct):
-    """Content of a planner file. exact: measured exactness, as (batch size, is exact), by the options that
-    limit the batches.
+    """Content of a planner file. exact: measured exactness as (batch size, is exact), by a text of the
+    options that limit the batches.
     """
 
     key: str
@@ -62,10 +62,11 @@ class PlannerCache:
         drafter = TEXT if plan.draft is None else fingerprint(plan.draft)
         files = f"target={fingerprint(plan.target)} draft={drafter}"
         threads = f"n_threads={native.device_info()['n_threads']}"
-        build = core.__file__ and fingerprint(Path(core.__file__))  # the extension with our kernels
+        build = core.__file__ and fingerprint(Path(core.__file__))  # hash of the extension and its kernels
         self._key = f"{files} {machine()} build={build} {threads} {options_key(model, drafting)}"
-        # The options that limit the batches, which hold the drafts of all conversations and parts of prompts.
-        # A context of less than 1024 tokens holds fewer tokens before a batch.
+        # These options limit the size of a batch, which contains the drafts of all conversations and parts of
+        # prompts. The context length matters only below 1024 tokens, because fewer tokens can precede a
+        # batch.
         self._batches = (
             f"n_draft_max={native.n_draft_max} n_sequences={model.n_sequences} "
             f"n_shared_rows={native.n_shared_rows} n_ctx={min(native.n_ctx, 1024)}"
@@ -80,7 +81,7 @@ class PlannerCache:
 
     def load(self, native: core.Engine) -> tuple[bool, bool]:
         """Loads saved measurements into the engine, which must be unused. Returns whether the file has costs,
-        and whether it has the exact batch sizes for this engine.
+        and whether the file has the exact batch sizes for this engine.
         """
         learned = self._read(native)
         if learned is None:
@@ -95,7 +96,9 @@ class PlannerCache:
         return True, has_exact
 
     def save(self, native: core.Engine, *, is_last: bool = False) -> None:
-        """Writes changed measurements, at most once a minute until the last call; logs an error once."""
+        """Writes changed measurements to the planner file, at most once a minute. is_last: write now, because
+        the engine closes. An error is logged and ends all further writing.
+        """
         if not is_last and time.monotonic() - self._saved_at < _SAVE_EVERY:
             return
         self._saved_at = time.monotonic()
@@ -122,7 +125,7 @@ class PlannerCache:
             if time.time() - self._path.stat().st_mtime > _KEPT_S:
                 return None
             learned = msgspec.json.decode(self._path.read_bytes(), type=_Learned)
-            # an engine that is closed before decoding saves no costs
+            # A file has no costs if its engine was closed before it decoded anything.
             if learned.key == self._key and "verify" in learned.costs and native.load_costs(learned.costs):
                 return learned
         if self._path.is_file():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`Projector`: turns prompts with images into lists of ids, including ids for the image embeddings.
+"""`Projector`: turns prompts with images into lists of ids, in which image embeddings have ids too.
 
 A projector (`--mmproj`, llama.cpp's term for the vision encoder and the adapter to the target) runs in its
 own process, `eaglecpp.engine.projector_worker`. The engine keeps the embeddings of recent images, so the next
-turn of a conversation encodes nothing again.
+turn of a conversation encodes no image again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_S = 600.0  # maximum seconds for one image
 @dataclass(frozen=True)
 class InputChunk:
     """A piece of a prompt: tokens, or `n` embeddings of an image. image: mark of the image, "" for tokens;
-    part: index among the pieces into which llama.cpp cuts the image; whole, columns: as in
+    part: index of this piece among the pieces into which llama.cpp cuts the image; whole, columns: as in
     `NativeEngine.add_image`.
     """
 
@@ -46,11 +46,11 @@ class InputChunk:
 
 
 class Projector:
-    """Encodes images in a separate process. mmproj: the projector's file; target: the target's file, of which
-    only metadata is read; gpu: allow devices.
+    """Encodes images in a separate process. mmproj: the projector's file; target: the target's file, from
+    which only metadata is read; gpu: the projector may run on a GPU.
 
-    Raises GgufError for a damaged file, MismatchError for a projector of another model, or with embeddings
-    that this engine cannot position.
+    Raises GgufError for a damaged file, MismatchError for a projector of another model or for a projector
+    whose embeddings this engine cannot position.
     """
 
     _process: subprocess.Popen[bytes] | None = None
@@ -65,7 +65,7 @@ class Projector:
         self._target = target
         self._engine = engine
         self._lock = threading.Lock()
-        self._marker = f"<__media_{secrets.token_hex(8)}__>"  # random, so that no text contains it
+        self._marker = f"<__media_{secrets.token_hex(8)}__>"  # random, so that no prompt contains the marker
         self._start = {
             "marker": self._marker, "mmproj": os.fspath(mmproj), "target": os.fspath(target),
             "n_threads": n_threads, "gpu": gpu,
@@ -74,7 +74,7 @@ class Projector:
 
     def read(self, parts: Sequence[str], images: Mapping[str, bytes], *, add_bos: bool) -> list[InputChunk]:
         """Splits a prompt into chunks without decoding images. parts: result of `split_at_images`; images:
-        files by their mark. Raises InvalidValueError for an unsupported image.
+        contents of the image files by mark. Raises InvalidValueError for an unsupported image.
         """
         marks = parts[1::2]
         reply = self._ask({
@@ -116,10 +116,10 @@ class Projector:
                 process.kill()
 
     def _rows(self, chunk: InputChunk, data: bytes) -> Sequence[int]:
-        """Returns the ids of an image's embeddings. Raises CancelledError if no client waits for them any
-        more.
+        """Returns the ids of an image's embeddings. Raises CancelledError if no client waits for the image
+        any more.
         """
-        import numpy as np  # imported here because it takes 0.1 s
+        import numpy as np  # imported here because the import takes 0.1 s
 
         native, key = self._engine.get(), f"{chunk.image}:{chunk.part}"
         known = native.find_image(key)
@@ -136,7 +136,7 @@ class Projector:
                 raise InvalidValueError(f"{self.path} produces NaN or infinity for an image")
             try:
                 known = native.add_image(key, rows, chunk.whole, chunk.columns)
-            except ValueError as error:  # native code raises no class of ours
+            except ValueError as error:  # native code raises only built-in exceptions
                 raise InvalidValueError(f"{self.path}: {error}") from None
         first, n = known
         return range(first, first - n, -1)
@@ -163,8 +163,8 @@ class Projector:
         )
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Sends a message and returns the reply. A process that crashed on an image is started again for the
-        next one.
+        """Sends a message to the process and returns the reply. A process that crashed on an image is started
+        again for the next message.
         """
         with self._lock:
             if self._process is None:
@@ -179,14 +179,14 @@ class Projector:
     def _exchange(self, message: dict[str, Any]) -> dict[str, Any]:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
-        # A malicious image may make the process compute forever.
+        # The timer ends a process that computes forever, which a malicious image may cause.
         watch = threading.Timer(_MAX_S, process.kill)
         watch.daemon = True
         watch.start()
         try:
             send(process.stdin, message)
             reply = receive(process.stdout)
-        except BaseException:  # also for Ctrl+C: a late reply would be taken for the next one
+        except BaseException:  # also after Ctrl+C, because a late reply would count for the next message
             self.close()
             raise
         finally:

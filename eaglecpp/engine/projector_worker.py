@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The process that reads images for one engine, with llama.cpp's mtmd: `python -P -m` this module.
 
-llama.cpp aborts on a damaged projector file, and untrusted images reach a decoder in C. Both therefore run
-outside the engine's process (`eaglecpp.engine.projector`), which exchanges messages through stdin and stdout:
-a length, then a MessagePack object.
+llama.cpp aborts on a damaged projector file, and untrusted images reach a decoder in C. The projector and the
+decoder therefore run outside the engine's process. The engine's process (`eaglecpp.engine.projector`)
+exchanges messages with this process through stdin and stdout. A message is a length, then a MessagePack
+object. The requests and their replies:
 
 * first {mmproj, target, marker, n_threads, gpu}: {}. Only the target's metadata is read.
 * {text, add_special, sizes, images}: {chunks}, in order, each as `eaglecpp.engine.projector.InputChunk`, with
@@ -11,7 +12,7 @@ a length, then a MessagePack object.
 is decoded for this.
 * {image, data, part}: {width, rows}, in float32.
 
-Any answer may be {error} instead.
+Any reply may be {error} instead.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import IO, Any
 
 from msgspec import msgpack
 
-_MARGIN = 4 << 30  # 64 million pixels take 1.4 GB to decode; 4096 rows of Qwen2-VL's widths 0.8 GB to encode
+_MARGIN = 4 << 30  # decoding 64 million pixels takes 1.4 GB; encoding 4096 rows of Qwen2-VL takes 0.8 GB
 _PER_THREAD = 128 << 20  # bytes of a thread's stack and allocator arena
 
 
@@ -58,7 +59,7 @@ def _limit_memory(n_bytes: int) -> None:
 
         n_pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = n_pages * resource.getpagesize() + n_bytes
-        with suppress(ValueError):  # the process already has a lower limit
+        with suppress(ValueError):  # the limit of the process is lower already
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
@@ -71,7 +72,7 @@ class _Reader:
 
         self.mtmd = mtmd_cpp
         params = llama_cpp.llama_model_default_params()
-        # With memory mapping, weights that are not used are never read.
+        # With memory mapping, the target's weights are never read, because only metadata is used.
         params.n_gpu_layers, params.use_mmap, params.use_extra_bufts = 0, True, False
         self.model = llama_cpp.llama_model_load_from_file(target.encode(), params)
         if not self.model:
@@ -99,7 +100,7 @@ class _Reader:
         self._tokenize(text, add_special, bitmaps, images)
         chunks = [self._chunk(chunk) for chunk in self._all()]
         pieces = [chunk for chunk in chunks if "image" in chunk]
-        # llama.cpp may cut an image into several pieces, and cuts equal images alike.
+        # llama.cpp may cut an image into several pieces. Equal images are cut into equal pieces.
         n_images, n_pieces = Counter(images), Counter(piece["image"] for piece in pieces)
         n_seen = Counter[str]()
         for piece in pieces:
@@ -174,8 +175,8 @@ class _Reader:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in a terminal is for the engine's process
-    # Messages use a copy of stdout, so that llama.cpp's output does not get between them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine's process handles Ctrl+C of the terminal
+    # Messages use a copy of stdout, so that llama.cpp's output does not get between the messages.
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:

@@ -3,15 +3,16 @@
 
 A file holds the tokens of a conversation and the blob of `core.SavedSequence`: the target's KV cache as
 llama.cpp saves it, the drafter's KV cache, and the hidden states that the drafter needs. A state is used only
-if the text, the files and everything else that affects its bits are the same, so answers do not change.
+if the text, the model's files and everything else that affects the state's bits are the same, so answers do
+not change.
 
-Files are untrusted. Each carries two codes (keyed BLAKE2b) that only the owner of this user's key can
-produce: one for the head, checked before the head is parsed, and one for the whole file, checked before
-llama.cpp or the drafter sees a byte. A file that is damaged, foreign, or of another size counts as missing.
-Files are written under another name and renamed, so a kill leaves the old content or the new one.
+Files are untrusted. Each file has two codes (keyed BLAKE2b) that only the owner of this user's key can
+produce. The code of the head is checked before the head is parsed. The code of the whole file is checked
+before llama.cpp or the drafter sees a byte. A file that is damaged, foreign, or of another size counts as
+missing. Files are written under another name and renamed, so a kill leaves the old content or the new one.
 
-Reading and writing happen in separate threads. The engine's thread only copies states out of the caches,
-between answers or when a conversation leaves them anyway.
+Reading and writing happen in separate threads. The engine's thread only copies states out of the caches. It
+does so between answers, or when a conversation leaves the caches anyway.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ from eaglecpp.references import part_paths
 
 _log = logging.getLogger("eaglecpp.prompts")
 WORTH = 32
-"""Minimum tokens that are worth copying; fewer tokens are computed again."""
+"""Minimum number of tokens worth copying from a saved state; fewer tokens are computed again."""
 LEAST = 512
-"""Minimum tokens of a text that is worth a file."""
+"""Minimum number of tokens of a text that is saved in a file."""
 _MAGIC = b"eaglecpp prompt\n"
 _VERSION = 3
 _CODE = 32
@@ -68,9 +69,9 @@ _LEFT = re.compile(r"\..+\.eagle-(prompt|slot)\.[0-9a-f]{8}\.tmp")
 
 @dataclass(frozen=True)
 class _Head:
-    """The head of a file. of: hash of everything the state depends on; tokens: the tokens that have been run,
-    -1 for rows of images; images: start, number of rows in the text, key and number of all rows of each
-    image; ends: see `n_usable`.
+    """The head of a file. of: hash of everything the state depends on; tokens: the evaluated tokens, -1 for
+    an embedding of an image; images: start in the tokens, number of embeddings in the tokens, key and total
+    number of embeddings of each image; ends: lengths to which the text can be cut, see `n_usable`.
     """
 
     of: str
@@ -82,9 +83,9 @@ class _Head:
 @dataclass
 class _Entry:
     path: Path
-    tokens: list[int]  # the tokens that have been run; empty if the file is unusable
+    tokens: list[int]  # the evaluated tokens; empty if the file is unusable
     ends: list[int]  # see `n_usable`
-    place: tuple[int, int]  # inode and size
+    place: tuple[int, int]  # inode and size of the file
 
 
 def n_common(first: Iterable[int], second: Iterable[int]) -> int:
@@ -98,16 +99,16 @@ def n_common(first: Iterable[int], second: Iterable[int]) -> int:
 
 
 def n_usable(tokens: list[int], ends: list[int], prompt: Sequence[int]) -> int:
-    """Returns how many tokens of a prompt a saved text can provide. ends: lengths to which the text can be
-    cut, [] = any length
+    """Returns the number of a prompt's first tokens that a saved text can provide. ends: lengths to which the
+    saved text can be cut, [] = any length
     """
     n = n_common(tokens, prompt)
     return max((end for end in ends if end <= n), default=0) if ends else n
 
 
 class PromptCache:
-    """The files of one engine, in a folder that other processes may share. of: text with everything that the
-    saved states depend on.
+    """The prompt files of one engine, in a folder that other processes may share. of: text with everything
+    that the saved states depend on.
     """
 
     def __init__(self, folder: Path, n_bytes_max: int, of: str, native: core.Engine | None = None) -> None:
@@ -126,8 +127,9 @@ class PromptCache:
 
     @classmethod
     def of_engine(cls, native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> PromptCache | None:
-        """Opens the cache of the option `prompt_cache`. Returns None if the option is unset, or if the
-        engine's state cannot be saved, which is logged. Raises InvalidValueError for an unusable folder.
+        """Opens the cache of the option `prompt_cache`. Returns None if the option is unset. Logs the reason
+        and returns None if the engine's state cannot be saved. Raises InvalidValueError for an unusable
+        folder.
         """
         model = plan.model_options()
         if not model.prompt_cache or native.only_embeds:
@@ -146,8 +148,8 @@ class PromptCache:
     # Reading
 
     def fetch(self, prompt: Sequence[int], n_held: int) -> Future[core.SavedSequence | None]:
-        """Searches the files for the longest beginning of a prompt, in a thread. n_held: number of the
-        prompt's tokens that are already in the caches.
+        """Searches the files in a thread for the state with the longest prefix of a prompt. n_held: number of
+        the prompt's tokens that are already in the caches.
         """
         return self._reader.submit(self._fetch, prompt, n_held)
 
@@ -155,7 +157,7 @@ class PromptCache:
         least = max(LEAST, n_held + WORTH)
         if len(prompt) < least:
             return None
-        # The prompt's last token is left out, because it is always run again.
+        # The prompt's last token is left out, because it is always evaluated again.
         shared = [(n_usable(entry.tokens, entry.ends, prompt[:-1]), entry) for entry in self._look()]
         for n_shared, entry in sorted(shared, key=lambda pair: -pair[0]):
             if n_shared < least:
@@ -185,15 +187,15 @@ class PromptCache:
 
     @contextlib.contextmanager
     def _logged(self, path: Path) -> Iterator[None]:
-        """Logs and suppresses errors of a file, which then counts as missing."""
+        """Logs and suppresses errors inside the `with` block. A file with an error counts as missing."""
         try:
             yield
         except (OSError, ValueError, LookupError, TypeError, MemoryError, EagleError) as error:
             _log.info("%s is not used: %s", path, error)
 
     def _head(self, file: BinaryIO) -> tuple[_Head, bytes]:
-        """Returns the head of a file, with this process's ids of images, and the file's code. Raises
-        ValueError, OSError.
+        """Returns the head of a file and the code of the whole file. The tokens of the head have this
+        process's image ids. Raises ValueError, OSError.
         """
         start = file.read(len(_MAGIC) + 8)
         version_, n = (int.from_bytes(start[at : at + 4], "little") for at in (len(_MAGIC), len(_MAGIC) + 4))
@@ -245,16 +247,16 @@ class PromptCache:
     # Writing
 
     def keep(self, sequence: NativeSequence, *, at_last: bool = False) -> None:
-        """Writes a conversation to a file between two generations, if the file saves enough computation.
-        at_last: the conversation is about to leave the caches, so a smaller saving is enough.
+        """Writes a conversation to a file between two generations, if the file would save enough computation.
+        at_last: the conversation is about to leave the caches, so the file needs to save less.
         """
         with self._logged(self.folder):
             if self.is_worth(sequence.tokens, at_last=at_last) and (state := sequence.offload()) is not None:
                 self.write(state)
 
     def is_worth(self, tokens: list[int], *, at_last: bool) -> bool:
-        """Returns whether to write a text; False while another text is being written. Does not access the
-        disk, since the engine's thread calls it.
+        """Returns whether to write a text to a file; False while another text is being written. Does not
+        access the disk, because the engine's thread calls this method.
         """
         if len(tokens) < LEAST or self.is_full:
             return False
@@ -264,7 +266,7 @@ class PromptCache:
 
     @property
     def is_full(self) -> bool:
-        """True while a copy in memory is being written; there may be only one."""
+        """True while a copied state is being written. There may be only one copied state in memory."""
         return self._writing is not None and not self._writing.done()
 
     def flush(self) -> None:
@@ -273,8 +275,8 @@ class PromptCache:
             self._writing.result()
 
     def write(self, state: core.SavedSequence, name: str = "") -> Future[int]:
-        """Writes a state in the background. Returns a future of the file's bytes, 0 after a failure, which is
-        logged. name: name of a slot's file, see `slot_file`.
+        """Writes a state in the background. Returns a future of the number of bytes in the file; 0 after a
+        failure, which is logged. name: name of a slot's file, see `slot_file`.
         """
         text = hashlib.sha256(",".join(map(str, state.tokens)).encode()).hexdigest()
         path = self.slot_file(name) if name else self.folder / f"{self._of[:16]}-{text[:16]}.eagle-prompt"
@@ -297,7 +299,7 @@ class PromptCache:
             with replaced(path, mode=0o600) as temporary, temporary.open("wb") as file:
                 code = self._code(start).digest()
                 file.writelines((start, code, state.blob, self._end(code, state)))
-            self._make_room(0)  # other processes may have written files meanwhile
+            self._make_room(0)  # other processes may have added files
             if path.suffix == ".eagle-prompt":
                 self._drop_beginnings(path, state.tokens)
         except (OSError, ValueError) as error:
@@ -307,7 +309,7 @@ class PromptCache:
         return n_bytes
 
     def _make_room(self, n_bytes: int) -> None:
-        """Removes the least recently used files."""
+        """Removes the least recently used files until `n_bytes` more fit."""
         files = sorted(_files(self.folder), key=lambda pair: pair[1].st_mtime_ns)
         n_bytes += sum(status.st_size for _, status in files)
         for path, status in files:
@@ -317,8 +319,8 @@ class PromptCache:
             n_bytes -= status.st_size
 
     def _drop_beginnings(self, path: Path, tokens: list[int]) -> None:
-        """Removes files whose text is a beginning of the new file's text, except for at most `WORTH`
-        tokens.
+        """Removes files that the new file makes useless: all but at most `WORTH` of their tokens are a prefix
+        of the new file's text.
         """
         for entry in self._look():
             own = entry.tokens
@@ -328,7 +330,9 @@ class PromptCache:
     # Slots, by name
 
     def slot_file(self, name: str) -> Path:
-        """Returns the file for a name from a client. Raises InvalidValueError for an invalid name."""
+        """Returns the path of the slot file for a name from a client. Raises InvalidValueError for an invalid
+        name.
+        """
         if not _NAME.fullmatch(name):
             raise InvalidValueError(
                 f"filename: expected letters, digits, '.', '_' and '-', at most 100, found {name[:100]!r}"
@@ -357,7 +361,7 @@ def remove_all(folder: Path) -> tuple[int, int]:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yields our complete files; none if the folder is missing."""
+    """Yields eaglecpp's complete files in a folder. Yields no files if the folder is missing."""
     paths: list[Path] = []
     with contextlib.suppress(OSError):
         paths = [path for path in folder.iterdir() if _OURS.fullmatch(path.name)]
@@ -373,7 +377,9 @@ def _give_way() -> None:
 
 
 def _key() -> bytes:
-    """Returns this user's key, created once; replaces a damaged key, or one that other users can read."""
+    """Returns this user's secret key, which is created at its first use. Replaces a damaged key, and a key
+    that other users can read.
+    """
     path = data_dir() / "prompt-cache.key"
     with contextlib.suppress(OSError):
         key = read_limited(path, 32)
@@ -383,7 +389,7 @@ def _key() -> bytes:
     new = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
     try:
         replace_bytes(new, secrets.token_bytes(32), mode=0o600)
-        with contextlib.suppress(FileExistsError):  # another process has created the key first
+        with contextlib.suppress(FileExistsError):  # another process created the key first
             os.link(new, path)
     finally:
         new.unlink(missing_ok=True)
@@ -398,13 +404,13 @@ def no_cache_reason(native: core.Engine, folder: str) -> str:
 
 
 def _depends_on(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> str:
-    """Returns everything that affects the bits of a saved state."""
+    """Returns a text with everything that affects the bits of a saved state."""
     model, facts = plan.model_options(), native.device_info()
     files = [part_paths(plan.target), [Path(path) for path in (*dict(model.lora), model.mmproj) if path]]
     files.append([] if plan.draft is None else part_paths(plan.draft))
     metadata = native.metadata()
     trained = metadata.get(f"{metadata.get('general.architecture')}.rope.scaling.original_context_length", "")
-    # Some models rotate positions differently in a context beyond their original length.
+    # In a context beyond their trained length, some models rotate positions (RoPE) differently.
     is_beyond = trained.isdigit() and native.n_ctx > int(trained)
     parts = [
         version("eaglecpp"),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """A short warm-up when an engine opens without known costs.
 
-It gives the planner measured costs before the first answer. A device loads each kernel at its first use, and
-CUDA runs a graph twice before it is captured. With a drafter this takes tens of milliseconds, as long as
-twenty target-only steps of a small model. Without a warm-up, the planner would take this time for the cost of
-drafting in the first answer, and stop drafting.
+The warm-up gives the planner measured costs before the first answer. A device loads each kernel at its first
+use, and CUDA runs a graph twice before it is captured. With a drafter, these first uses take tens of
+milliseconds, as long as twenty target-only steps of a small model. Without a warm-up, the planner would count
+this time as the cost of drafting in the first answer, and stop drafting.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from eaglecpp.options import SamplingOptions, Strategy
 
 _TEXT = b"The sun rises in the east and sets in the west. "
 _TOKENS = 16
-_DEPTH = 3  # depth of the drafted chains, if drafter and engine allow it
-_SECONDS = 2.0  # time limit; graphs hardly matter if steps are so slow that it is reached
+_DEPTH = 3  # maximum depth of the drafted chains
+_SECONDS = 2.0  # time limit of the warm-up; steps that are slow enough to reach it hardly need a warm-up
 
 
 def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
-    """Drafts short answers, greedily and at the temperature of `sampling`. The engine must hold no
+    """Drafts short answers, greedily and at the temperature of `sampling`. The engine must not have any
     conversation.
     """
     try:
         prompt = native.tokenize(_TEXT, True, False)
-    except UnsupportedError:  # the vocabulary has no letters
+    except UnsupportedError:  # the vocabulary cannot tokenize letters
         return
     if not prompt or len(prompt) + _TOKENS >= native.n_ctx:
         return
     depth = min(_DEPTH, native.n_draft_max, (native.draft_info() or {}).get("n_parallel") or _DEPTH)
-    # No other options: they may need features that this text or model lacks.
+    # Other sampling options are not set, because they may need features that this text or model lacks.
     plain = SamplingOptions(max_tokens=_TOKENS, ignore_eos=True)
     deadline = time.monotonic() + _SECONDS
-    # A chain of one measures the commit alone, a longer chain the commit and the draft steps in one graph.
+    # With a chain of one token, the drafter's graph contains the commit alone. With a longer chain, the graph
+    # contains the commit and the draft steps.
     for strategy, temperature in product(("chain:1", f"chain:{depth}"), {0.0, sampling.temperature}):
         params = generate_params(replace(plain, temperature=temperature), 1, Strategy.parse(strategy))
         sequence = native.open_sequence()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`GenerationRequest`: a request as the caller wrote it. `Shared.resolve` checks it and returns a
-`ResolvedRequest`, ready to start. `Shared`: state shared by an engine's conversations.
+"""`GenerationRequest`: a request as the caller wrote it. `Shared`: state shared by an engine's conversations.
+`Shared.resolve` checks a request and returns a `ResolvedRequest`, which is ready to start.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from eaglecpp.results import Timings
 def resolve_strategy(
     strategy: Strategy, has_draft: bool, chains_only: str = "", *, has_form: bool = False
 ) -> tuple[Strategy, str]:
-    """Resolves a strategy as `Engine.resolve` does. chains_only: reason why the target supports no trees, or
-    "".
+    """Resolves a strategy as `Engine.resolve` does. chains_only: reason why the target supports no trees; ""
+    if it supports trees.
     """
     has_draft = has_draft or (has_form and strategy.kind != "off")
     if strategy.kind in ("chain", "tree") and not has_draft:
@@ -45,17 +45,17 @@ def resolve_strategy(
 
 
 _MIN_DRAFT_MAX = 16
-_MORE_OF_TEXT = 16  # further tokens for text drafts: copied passages are long and cost nothing to propose
-# Fields of SamplingOptions that do not affect the choice of a token: they go into GenerateParams or stay in
-# Python.
+_MORE_OF_TEXT = 16  # additional tokens of text drafts: copied passages are long, and proposing is free
+# These fields of SamplingOptions do not affect the choice of a token. They go into GenerateParams or are used
+# only in Python.
 _NOT_SAMPLING = {"max_tokens", "stop", "ignore_eos", "n_probs", "seed", "max_repeats", "think_budget"}
 
 
 def native_options(
     target: Path, draft: Path | None, model: ModelOptions, drafting: DraftOptions, strategy: Strategy
 ) -> core.EngineOptions:
-    """Returns the extension's options for loading the models; a limit of 0 becomes the number that the
-    strategy needs.
+    """Returns the extension's options for loading the models. A draft limit of 0 is replaced by the number
+    that the strategy needs.
     """
     native = core.EngineOptions()
     native.target_path = str(target)
@@ -71,7 +71,9 @@ def native_options(
 
 
 def generate_params(sampling: SamplingOptions, seed: int, strategy: Strategy) -> core.GenerateParams:
-    """Returns the extension's parameters of a generation; `strategy` is resolved, `seed` drawn."""
+    """Returns the extension's parameters of a generation. strategy: a strategy that this engine can run;
+    seed: the final seed.
+    """
     native = core.SamplingParams()
     _copy(sampling, native, skip=_NOT_SAMPLING)
     native.seed = seed
@@ -104,8 +106,7 @@ OF_CHAT = OF_STREAM | {"template", "tools", "think"}
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest(PromptOptions):
-    """A request as the caller wrote it, from any API. It has one of `messages`, `prompt` and `gap`, and
-    options.
+    """A request as the caller wrote it, from any API. Exactly one of `messages`, `prompt` and `gap` is set.
 
     messages:  a conversation, which becomes a prompt through the chat template
     prompt:    text or token ids, used unchanged
@@ -113,13 +114,13 @@ class GenerationRequest(PromptOptions):
     template:  chat template to use instead of the model's own
     needs_template: raise an error if the model's template is only a guess
     truncate:  drop the oldest messages of a conversation that does not fit, or the text farthest from a gap
-    n_keep:    tokens to keep from the beginning of a `prompt` that does not fit, in addition to its end;
-    negative values refuse such a prompt
+    n_keep:    tokens to keep from the beginning of a `prompt` that does not fit, in addition to the prompt's
+        end; negative values refuse such a prompt
     images:    accept image ids in a prompt, if the engine still has these images
     options:   fields of `SamplingOptions` that override `sampling`, or the engine's defaults without
     `sampling`
-    draft_window: as in `DraftOptions`; None = as the engine was opened
-    The other fields are arguments of `Session.stream`, `Session.chat` and `PromptOptions`.
+    draft_window: as in `DraftOptions`; None = the engine's own value The other fields are arguments of
+    `Session.stream`, `Session.chat` and `PromptOptions`.
     """
 
     messages: Conversation | Sequence[Any] | None = None
@@ -146,8 +147,9 @@ class GenerationRequest(PromptOptions):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **what: Any) -> GenerationRequest:
-        """Builds a request from keyword arguments: those of `Session.chat` if `what` has `messages`, else of
-        `Session.stream`. what: further fields of the request. Raises InvalidTypeError for unknown arguments.
+        """Builds a request from keyword arguments. options: arguments of `Session.chat` if `what` contains
+        `messages`, else arguments of `Session.stream`; what: further fields of the request. Raises
+        InvalidTypeError for unknown arguments.
         """
         known = OF_STREAM
         if "messages" in what:
@@ -165,7 +167,9 @@ class GenerationRequest(PromptOptions):
         return cls(**what, **own, options=sampling, images=True)
 
     def chosen(self, usual: SamplingOptions) -> SamplingOptions:
-        """Returns the request's sampling options; options that it does not set are taken from `usual`."""
+        """Returns the request's sampling options. Options that the request does not set are taken from
+        `usual`.
+        """
         sampling = replace(self.sampling or usual, **self.options)
         text = resolve_grammar(self.grammar, self.json_schema, self.response_format)
         if text is None and sampling.grammar:
@@ -177,12 +181,13 @@ class GenerationRequest(PromptOptions):
 class Shared:
     """Shared state of an engine's conversations.
 
-    count:     called with the counters and the temperature of each generation
+    count:     function called with the counters and the temperature of each generation
     has_draft: True if drafts come from a drafter or the text
     strategy:  the engine's own strategy
     n_leaves:  maximum leaves of a tree
     has_forms: True if forced tokens of grammars are drafted although there is no drafter
-    on_answer: called with the tokens of each prompt and answer, for a drafter to learn from
+    on_answer: function called with the tokens of each prompt and answer, which are saved for training the
+        drafter
     prompts:   files of earlier prompts
     """
 
@@ -200,9 +205,9 @@ class Shared:
     prompts: PromptCache | None = None
 
     def resolve(self, request: GenerationRequest) -> ResolvedRequest:
-        """Checks a request, builds its prompt and the reader of its answer, and draws a seed if none is set.
-        Raises ContextFullError, GrammarError, TemplateError, UnsupportedError, and TypeError or ValueError
-        for misuse.
+        """Checks a request, builds its prompt and the reader of its answer, and draws a seed if the seed is
+        unset. Raises ContextFullError, GrammarError, TemplateError, UnsupportedError, and TypeError or
+        ValueError for misuse.
         """
         self.native.get().check_generates()
         sampling = request.chosen(self.sampling)
@@ -250,8 +255,8 @@ class Shared:
         return resolved, why
 
     def plan_facts(self, asked: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns `Timings.plan` of a finished generation. asked: strategy and its reason; raw: the
-        generation's native counters.
+        """Returns `Timings.plan` of a finished generation. asked: the strategy and the reason why it was
+        chosen; raw: the generation's native counters.
         """
         plan = dict(asked)
         if not self.has_draft and plan["strategy"] == "off":
@@ -269,7 +274,7 @@ class Shared:
         return plan
 
     def prompt(self, request: GenerationRequest) -> ChatPrompt:
-        """Returns only the prompt of a request. Raises ContextFullError if it leaves no room for an
+        """Returns only the prompt of a request. Raises ContextFullError if the prompt leaves no room for an
         answer.
         """
         return self._prompt(request, request.chosen(self.sampling), self.chat.with_template(request.template))
@@ -291,9 +296,9 @@ class Shared:
         return self._plain_prompt(request, n_ctx, n_max)
 
     def _plain_prompt(self, request: GenerationRequest, n_ctx: int, n_max: int) -> ChatPrompt:
-        """Builds a prompt without a template. n_max: maximum tokens of a truncated prompt. The cut removes
-        whole blocks of half that length, so a growing prompt keeps its prefix, most of which is not computed
-        again.
+        """Builds a prompt without a template. n_max: maximum tokens of a truncated prompt. Truncation removes
+        whole blocks of about `n_max / 2` tokens. So a growing prompt keeps the same prefix for several turns,
+        and this prefix is not computed again.
         """
         prompt: Any = request.prompt
         is_cut = request.n_keep >= 0
@@ -319,8 +324,8 @@ class ResolvedRequest:
     source:   the original request
     chat:     the model's chat, with the request's own template if it has one
     reader:   reader of a chat's answer, built with the prompt and used by this generation only
-    strategy: the strategy that will run; `plan` describes it in words, with the reason
-    sampler:  a sampler prepared in advance, so that the generation starts at once
+    strategy: the strategy that will run; `plan` has this strategy in words, and the reason
+    sampler:  sampler prepared in advance, so that the generation starts at once
     budget:   function that returns the limit of the answer's thinking
     answer_grammar: the part of the grammar that applies after the thinking
     stop_tokens: stop strings that are control tokens, which have no text in an answer. Tokens that end every
@@ -341,14 +346,14 @@ class ResolvedRequest:
     stop_tokens: Mapping[int, str] = field(default_factory=dict)
 
     def behind_thought(self, tokens: Sequence[int], n_taken: int) -> ResolvedRequest:
-        """Returns the rest of this request, after its thinking was closed. tokens: the prompt and the answer
-        so far, which has `n_taken` tokens.
+        """Returns the request for the rest of an answer whose thinking was closed. tokens: tokens of the
+        prompt and the answer so far; n_taken: number of the answer's tokens.
         """
         limit, seed = self.sampling.max_tokens, self.sampling.fixed_seed(self.seed + n_taken)
         limit = limit if limit < 0 else limit - n_taken
         sampling = replace(self.sampling, max_tokens=limit, grammar=self.answer_grammar)
         prompt = replace(self.prompt, tokens=list(tokens))
-        source = replace(self.source, cache_prompt=True)  # the caches hold the prompt already
+        source = replace(self.source, cache_prompt=True)  # the caches already have the prompt
         return replace(
             self, source=source, prompt=prompt, sampling=sampling, seed=seed, sampler=None, budget=None
         )

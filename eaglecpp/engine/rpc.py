@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Other machines as devices: connects this process to llama.cpp's RPC servers before a model is loaded.
 
-Takes endpoints `host:port`; llama.cpp then distributes layers over the new devices. This needs a llama.cpp
-built with its RPC backend, unlike the wheels on PyPI. ggml aborts the process if a server misbehaves, so it
-connects through a relay, which greets the server first and survives its loss (rpc_relay.py, a separate
-process; on Windows it only greets). Connections last as long as the process, or until the server is lost.
+llama.cpp distributes layers over the devices of the servers. The RPC backend must be part of llama.cpp; the
+wheels on PyPI lack it. ggml aborts the process if a server misbehaves. So ggml connects through a relay
+(rpc_relay.py, a separate process), which greets the server first and survives the loss of the server. On
+Windows, the relay only greets. A connection lasts as long as the process, or until the server is lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _connected: dict[str, str] = {}  # server -> endpoint of its relay, which ggml c
 
 
 def connect(endpoints: Sequence[str]) -> None:
-    """Registers the devices of each server in llama.cpp, once per process and again after a server was lost.
+    """Registers the devices of each server in llama.cpp, once per process, and again after the server was
+    lost.
 
     endpoints: "host:port", IPv4 or a name. Every model loaded afterwards may use these devices. Raises
     ValueError for an invalid endpoint, UnsupportedError without the RPC backend or for a server that is
@@ -60,10 +61,12 @@ def connect(endpoints: Sequence[str]) -> None:
 
 
 def start_relay(endpoint: str) -> str:
-    """Starts a relay to a server; returns the endpoint for ggml. Raises UnsupportedError."""
+    """Starts a relay to a server. Returns the relay's endpoint, to which ggml connects. Raises
+    UnsupportedError.
+    """
     command = [sys.executable, "-I", str(Path(__file__).with_name("rpc_relay.py")), endpoint]
     pipe = subprocess.PIPE
-    # a new session, so that Ctrl+C does not reach the relay
+    # The relay runs in a new session, so that Ctrl+C does not reach it.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, start_new_session=True) as process:
         assert process.stdin is not None and process.stdout is not None
         line = process.stdout.readline().decode("utf-8", "replace").strip()
@@ -71,18 +74,19 @@ def start_relay(endpoint: str) -> str:
             raise UnsupportedError(f"RPC server {endpoint}: {line or 'its relay could not be started'}")
         if sys.platform == "win32":
             return endpoint
-        # Kept open until this process ends: the last models are freed through the relay at exit.
+        # The copy of the relay's stdin stays open until this process ends, because models are freed through
+        # the relay at exit.
         os.dup(process.stdin.fileno())
         says = os.dup(process.stdout.fileno())
-        process.returncode = 0  # not waited for: the relay ends with this process
+        process.returncode = 0  # do not wait: the relay ends with this process
     relay = f"127.0.0.1:{line}"
     core.watch_rpc_server(endpoint, relay, says)
     return relay
 
 
 def keep_drafter_here(options: DraftOptions, devices: Sequence[dict[str, Any]]) -> DraftOptions:
-    """Resolves `draft_device` "auto" to this machine's own GPU, or to its CPU. A drafter takes many short
-    steps, so a network between them costs more than it saves.
+    """Resolves `draft_device` "auto" to this machine's GPU, or to its CPU. A drafter takes many short steps,
+    so running the drafter over a network would cost more time than it saves.
 
     devices: as in `lowlevel.system_info()["devices"]`
     """
@@ -103,7 +107,7 @@ def _add_server_function() -> Any:
     """Returns ggml's function that connects to a server. Raises UnsupportedError without the RPC backend."""
     import llama_cpp
 
-    core.system_info()  # loads backends in separate libraries
+    core.system_info()  # loads the backends that are separate libraries
     registry = _function("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
     look_up = _function(
         "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p

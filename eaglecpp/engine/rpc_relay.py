@@ -3,17 +3,17 @@
 
     python -I rpc_relay.py HOST:PORT
 
-When a server disappears, ggml aborts the process from one of its threads, and no handler can catch that. The
-relay notices first. It prints the reason, and only then answers in place of the server with zeros of the
-right sizes, so that ggml continues. The engine reads the reason before it uses a result
-(native/target/llama_bridge.h).
+When a server disappears, ggml aborts the process from one of ggml's threads, and no handler can catch that.
+The relay notices the loss before ggml does. The relay prints the reason, and only then answers in place of
+the server with zeros of the right sizes, so that ggml continues. The engine reads the reason before the
+engine uses a result (native/target/llama_bridge.h).
 
-Output: one line with the listening port, or with the reason why the server cannot be used; later one line
-with the reason why the server was lost. The relay ends when its input is closed.
+The relay prints one line with the listening port, or with the reason why the server cannot be used. If the
+server is lost later, the relay prints one line with the reason. The relay ends when its input is closed.
 
-Uses blocking threads instead of asyncio: a round exchanges some twenty messages, one after the other.
-Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned llama.cpp. The relay supports TCP only; it does not
-offer other transports that RPC peers may negotiate (RDMA).
+The relay uses blocking threads instead of asyncio, because a round exchanges some twenty messages, one after
+the other. Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned llama.cpp. The relay supports only TCP. It
+does not offer RDMA, which RPC peers may negotiate otherwise.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from enum import IntEnum
 from typing import BinaryIO
 
 CHUNK = 1 << 20
-# the first request: command, size, 24 bytes of capabilities (all zero)
+# ggml's first request: command, size, 24 bytes of capabilities (all zero)
 HELLO = bytes((14, 24)).ljust(33, b"\0")
-# Start of a server's greeting: its version of the protocol. The relay of a lost server greets too, because
-# ggml reconnects to query a device's memory.
+# A server's greeting begins with the version of the protocol. The relay of a lost server also sends this
+# greeting, because ggml reconnects to query a device's memory.
 GREETING = bytes((7, 0, 0))
 GREETING_S = 5.0
 # A server counts as lost after this time without any network packet from it.
@@ -38,7 +38,7 @@ IDLE_S, PROBE_S, PROBES = 10, 5, 3
 
 
 class RpcCmd(IntEnum):
-    """ggml's RPC commands that have an answer, and further commands that matter here."""
+    """ggml's RPC commands that have an answer, and the other commands that the relay handles."""
 
     ALLOC_BUFFER = 0
     GET_ALIGNMENT = 1
@@ -53,7 +53,7 @@ class RpcCmd(IntEnum):
     DEVICE_COUNT = 15
 
 
-# bytes of an answer; the last number of a GET_TENSOR request is the length of its answer
+# Bytes of the answer to each command. The last number in a GET_TENSOR request is the length of its answer.
 ANSWER_BYTES: dict[int, int] = {
     RpcCmd.ALLOC_BUFFER: 16, RpcCmd.GET_ALIGNMENT: 8, RpcCmd.GET_MAX_SIZE: 8, RpcCmd.BUFFER_GET_BASE: 8,
     RpcCmd.SET_TENSOR_HASH: 1, RpcCmd.COPY_TENSOR: 1, RpcCmd.GET_DEVICE_MEMORY: 16,
@@ -62,7 +62,7 @@ ANSWER_BYTES: dict[int, int] = {
 
 
 def _report(line: object) -> None:
-    """Prints a line, which the parent process reads."""
+    """Prints a line for the parent process."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -89,7 +89,7 @@ def greet(address: tuple[str, int]) -> str:
 
 class Relay(socketserver.ThreadingTCPServer):
     """Relays ggml's connections to one server. A lost server stays lost, because a new server at the same
-    address lacks the buffers of the first.
+    address lacks the buffers of the lost server.
     """
 
     daemon_threads = True
@@ -109,7 +109,7 @@ class Relay(socketserver.ThreadingTCPServer):
 
 
 class Connection(socketserver.StreamRequestHandler):
-    """One connection from ggml, which sends no request before it has the last answer."""
+    """One connection from ggml. ggml sends the next request only after the answer to the last request."""
 
     disable_nagle_algorithm = True
     server: Relay
@@ -142,7 +142,7 @@ class Connection(socketserver.StreamRequestHandler):
         self.far, self.answers = far, far.makefile("rb")
 
     def _pass_on(self, header: bytes) -> None:
-        """Forwards a request to the server, and the server's answer, if this command has one, to ggml."""
+        """Forwards a request to the server. If the command has an answer, forwards the answer to ggml."""
         command, left = header[0], int.from_bytes(header[1:], "little")
         self._send(header)
         last = b""

@@ -5,11 +5,11 @@ asyncio.
 `admit` gives free slots to queued generations. `step` runs a round of all generations with a slot: they draft
 together and are verified in one batch, next to slices of prompts that are still being processed. Each
 generation gets at least one token per step, and waits for another's prompt no longer than one slice takes. A
-prompt gets the free slot whose text it continues; the slot's old conversation may be swapped out to host
-memory.
+prompt gets the free slot with the longest common prefix. The slot's old conversation may be swapped out to
+host memory.
 
-`Engine.generate_many`, capturing and `AsyncEngine` use it. One thread calls it, except that `submit` and
-`cancel` are thread-safe.
+`Engine.generate_many`, the capture of training data and `AsyncEngine` use a scheduler. One thread calls its
+methods, except that `submit` and `cancel` are thread-safe.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from eaglecpp.errors import EngineBrokenError, PreemptedError
 from eaglecpp.results import Chunk
 
 Update = Chunk | BaseException | None
-"""A chunk, the error that ended a generation, or None when a generation gets a slot."""
+"""An event of a generation: a chunk, the error that ended the generation, or None when it gets a slot."""
 
 
 class CancelledGenerationError(Exception):
@@ -47,7 +47,7 @@ class Generation:
 
     watch: keep `live`, the native counters, up to date
     slot_number: number of the slot, kept after the slot is freed; -1 before the first slot
-    fetched: search for the prompt's prefix in files
+    fetched: running search for the prompt's prefix in files
     """
 
     request: ResolvedRequest
@@ -105,8 +105,8 @@ class Scheduler:
 
     @property
     def may_admit(self) -> bool:
-        """True if the first waiting request no longer waits for a file with its prompt, or some waiting
-        request is cancelled.
+        """True if `admit` has work: the search for the first waiting request's prompt in files has ended, or
+        a waiting request is cancelled.
         """
         head = self.waiting[0].fetched if self.waiting else None
         return bool(self.waiting) and (
@@ -138,7 +138,9 @@ class Scheduler:
         return [generation.stream for generation in generations if generation.stream is not None]
 
     def turn(self) -> Updates:
-        """Waits for work, then admits generations and runs one step. Returns the events of both."""
+        """Waits for work, then admits generations and runs one step. Returns the events of the admission and
+        of the step.
+        """
         with self.changed:
             while not (self.running or self.may_admit):
                 self.changed.wait()
@@ -152,7 +154,7 @@ class Scheduler:
 
     def admit(self, slot_time_s: float = 0.0) -> Updates:
         """Drops cancelled generations, then gives free slots to queued generations. slot_time_s: seconds
-        after which a generation is preempted while others wait; 0 = never
+        after which a generation is preempted while other generations wait; 0 = never
         """
         with self.changed:
             cancelled = [generation for generation in self.waiting if generation.is_cancelled]
@@ -185,7 +187,9 @@ class Scheduler:
         return events
 
     def _is_fetched(self, generation: Generation) -> bool:
-        """Returns whether the search for the prompt in files has ended. Other generations run meanwhile."""
+        """Returns whether the search for the generation's prompt in files has ended. Other generations run
+        during this search.
+        """
         prompts, tokens = self._shared.prompts, generation.request.prompt.tokens
         if prompts is None or not generation.request.source.cache_prompt:
             return True
@@ -195,15 +199,15 @@ class Scheduler:
         return generation.fetched.done()
 
     def keep(self) -> None:
-        """Writes texts of free slots to files while no generation runs. The events of the step must be sent
-        before, because an error here ends the thread.
+        """Writes texts of free slots to files while no generation runs. The caller must send the events of
+        the last step first, because an error of this method ends the thread.
         """
         if self._shared.prompts is not None and not self.running:
             self.slots.keep(self._shared.prompts, lambda: not self.waiting)
 
     def step(self, running: Sequence[Generation] | None = None) -> Updates:
-        """Runs a round of each generation whose prompt is processed, and a slice of each other generation's
-        prompt.
+        """Runs a round of each generation that already generates, and processes a slice of the prompt of each
+        other generation.
         """
         running = list(self.running) if running is None else running
         if not running:

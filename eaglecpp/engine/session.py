@@ -24,7 +24,9 @@ MessageList = Sequence["Message | Mapping[str, Any]"]
 
 
 class Talking:
-    """Methods for generation, shared by `Session` and `Engine`, which calls them on its default session."""
+    """Methods for generation, which `Session` and `Engine` share. `Engine` calls them on its default
+    session.
+    """
 
     @property
     def default_session(self) -> Session:
@@ -49,18 +51,20 @@ class Talking:
         """Completes `prompt`, one `Chunk` per round.
 
         `prompt`: text (str, or bytes in UTF-8), tokenized with special tokens, and with a BOS token if the
-        model wants one and the text does not begin with it; or token ids, used unchanged. `sampling` and
-        `**options`: see `SamplingOptions`; the defaults are the engine's. `strategy` overrides the engine's,
-        and so does `exact` ("auto", "on", "off"; see `DraftOptions`). `grammar`, `json_schema`,
+            model wants a BOS token and the text does not begin with it; or token ids, used unchanged.
+            `sampling` and
+        `**options`: see `SamplingOptions`; the defaults are the engine's options. `strategy` and `exact`
+            ("auto", "on", "off"; see `DraftOptions`) override the engine's own. `grammar`, `json_schema`,
         `response_format`: at most one, see `eaglecpp.engine.grammar`. `on_prefill(n_done, n_prompt)` is
         called while the prompt is processed. `stop_when(tokens)` is called after each token with the list of
-        all generated tokens, which it must not change; True ends the generation. `utf8_errors`: handling of
-        bytes that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the answer goes between `prompt`
-        (a str) and this text. `cache_prompt=False`: compute the whole prompt, even if the caches hold its
-        beginning. `log_plan`: record every round's decision, one line each, in `Completion.plan_log`.
+        all generated tokens, which the function must not change; a result of True ends the generation.
+        `utf8_errors`: handling of bytes that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the
+        answer goes between `prompt` (a str) and this text. `cache_prompt=False`: compute the whole prompt,
+        even if the caches hold its beginning. `log_plan`: record the planner's decision of every round as a
+        line in `Completion.plan_log`.
 
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,
-        all before anything runs.
+        all before the model runs.
         """
         session = self.default_session
         return session.begin(session.shared.resolve(GenerationRequest.of(options, prompt=prompt)))
@@ -76,7 +80,8 @@ class Talking:
     def chat(
         self, messages: MessageList, *, stream: bool = False, **options: Unpack[ChatKeywords]
     ) -> Completion | Stream:
-        """Answers a conversation: `messages` ({"role", "content"} each) through the model's chat template.
+        """Answers a conversation. `messages`: dicts {"role", "content"}, which the model's chat template
+        turns into a prompt.
 
         `template`, `tools`, `think`: see `Engine.chat_prompt`; other arguments as in `stream`. Raises
         `UnsupportedError` if neither the model nor the call has a template.
@@ -86,7 +91,7 @@ class Talking:
 
     @property
     def tokens(self) -> list[int]:
-        """Tokens committed in the conversation, prompt and generated. All but the last have been
+        """Tokens committed in the conversation, prompt and generated. All tokens but the last have been
         evaluated.
         """
         return self.default_session.slot.tokens
@@ -98,12 +103,13 @@ class Talking:
 
 
 class Session(Talking):
-    """A conversation with its own slot in the KV caches: a prompt with the same prefix as the previous prompt
-    is cheap.
+    """A conversation with its own slot in the KV caches. A prompt reuses the longest common prefix with the
+    previous prompt and answer.
 
     `Engine.session()` opens a session; the engine's own methods use a default session. A session runs one
-    generation at a time. Starting another generation ends the previous one, in whichever thread that runs. It
-    raises `EngineBusyError` while another thread is in the middle of a round.
+    generation at a time. Starting another generation ends the previous generation, even if another thread
+    runs the previous generation. It raises `EngineBusyError` while another thread is in the middle of a
+    round.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -117,7 +123,7 @@ class Session(Talking):
 
     def begin(self, request: ResolvedRequest) -> Stream:
         """Starts a resolved generation. If the conversation continues an earlier prompt and its answer, the
-        new prompt begins with exactly the tokens of both, if they fit.
+        new prompt begins with exactly the tokens of the earlier prompt and answer, if they fit.
         """
         is_chat, prompts, prompt = request.source.messages is not None, self.shared.prompts, request.prompt
         tokens = (is_chat and self.memory.continued(prompt.rendered)) or prompt.tokens

@@ -24,8 +24,8 @@ class FairLock:
     """A first-in, first-out lock.
 
     Engines that share a machine use the lock to take turns, because computing at the same time is slower than
-    one engine after the other. A plain lock would not do: the thread that has just released it may get it
-    again at once.
+    one engine after the other. A plain lock would not do, because the thread that has just released the lock
+    may get the lock again at once.
     """
 
     def __init__(self) -> None:
@@ -54,8 +54,8 @@ class Offloaded:
 
 
 class HostCache:
-    """Conversations in host memory. n_max: maximum bytes, 0 = hold no conversations; the least recently used
-    conversation is evicted first. prompts: files that also receive evicted conversations
+    """Conversations in host memory. n_max: maximum bytes; 0 = no conversations. The least recently used
+    conversation is evicted first. prompts: files to which evicted conversations are written
     """
 
     def __init__(self, n_max: int, prompts: PromptCache | None = None) -> None:
@@ -71,7 +71,9 @@ class HostCache:
         return sum(entry.state.n_bytes for entry in self._offloaded)
 
     def offload(self, sequence: NativeSequence, tokens: list[int], n_kept: int) -> None:
-        """Swaps a conversation out. n_kept: tokens at its beginning that the next prompt keeps"""
+        """Swaps a conversation out to host memory. n_kept: tokens at the conversation's beginning that the
+        slot's next prompt keeps
+        """
         if len(tokens) - n_kept < WORTH:
             return
         to_file = self.prompts if self.prompts and self.prompts.is_worth(tokens, at_last=True) else None
@@ -82,7 +84,7 @@ class HostCache:
             if state is not None and to_file is not None:
                 to_file.write(state)
             if state is not None and state.n_bytes <= self.n_max:
-                # drops conversations that the new one continues
+                # A conversation that the new conversation continues is dropped.
                 kept = [old for old in self._offloaded if n_common(old.tokens, tokens) < len(old.tokens)]
                 self._offloaded = [*kept, Offloaded(tokens, state)]
                 while self.n_bytes > self.n_max:
@@ -97,14 +99,14 @@ class HostCache:
         return (self._offloaded[shared.index(n_max)], n_max) if n_max else (None, 0)
 
     def restore(self, sequence: NativeSequence, old: Offloaded, n_shared: int) -> None:
-        """Restores a conversation into a sequence. The copy in host memory is kept only if the prompt leaves
-        `WORTH` or more of its tokens unused.
+        """Restores a conversation into a sequence. n_shared: tokens that the prompt reuses. The copy in host
+        memory is kept only if `WORTH` or more of the conversation's tokens are not reused.
         """
         if sequence.restore(old.state) and len(old.tokens) - n_shared < WORTH and old in self._offloaded:
             self._offloaded.remove(old)
 
 
-_REUSE_LEAST = 4  # a prompt that shares less than 1/4 of itself with a text does not claim that text's slot
+_REUSE_LEAST = 4  # a prompt takes a slot for its text only if at least 1/4 of the prompt is in that text
 
 
 @dataclass(eq=False)
@@ -116,7 +118,7 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     is_free: bool = True
     used: float = 0.0
-    is_new: bool = False  # the slot has text that `Slots.keep` has not written
+    is_new: bool = False  # `Slots.keep` has not yet written the slot's text
 
     def take(self, prompt: list[int]) -> None:
         self.is_free, self.tokens = False, prompt
@@ -128,7 +130,7 @@ class Slot:
             self.tokens = self.sequence.tokens
 
     def clear(self) -> int:
-        """Forgets the slot's text; returns the number of its tokens."""
+        """Forgets the slot's text. Returns the number of tokens in the text."""
         n_tokens, self.tokens = len(self.sequence.tokens), []
         self.sequence.clear()
         return n_tokens
@@ -165,7 +167,7 @@ class Slots:
         return max(self._cache.find(prompt)[1], *(n_common(slot.tokens, prompt) for slot in self._slots))
 
     def keep(self, prompts: PromptCache, is_wanted: Callable[[], bool]) -> None:
-        """Writes the texts of free slots to files, as long as `is_wanted()` is true."""
+        """Writes the texts of free slots to files, until `is_wanted()` is false."""
         for slot in self._slots:
             if slot.is_free and slot.is_new and not prompts.is_full and is_wanted():
                 slot.is_new = False
@@ -173,9 +175,9 @@ class Slots:
 
     def find(self, prompt: list[int], found: core.SavedSequence | None = None) -> Slot:
         """Picks the free slot with the longest common prefix, unless the host cache or a file has a longer
-        prefix, which is then restored into an empty or the least recently used slot. Without a long common
-        prefix, picks such a slot too. The slot's old conversation goes to the host cache. found: the state
-        that a file has, or None
+        prefix, which is then restored into an empty or the least recently used slot. If no slot has a long
+        common prefix, also picks an empty or the least recently used slot. The slot's old conversation goes
+        to the host cache. found: state from a file, or None
         """
         shared = {slot: n_common(slot.tokens, prompt) for slot in self._slots}
         free = [slot for slot in self._slots if slot.is_free]
@@ -187,7 +189,7 @@ class Slots:
         n_found = 0 if found is None else n_usable(found.tokens, found.ends, prompt)
         if found is not None and n_found >= n_offloaded + WORTH:
             offloaded, n_offloaded = Offloaded(found.tokens, found), n_found
-        # The engine copies a prefix that another slot holds.
+        # A prefix in another slot needs no restoring, because the engine copies it from that slot.
         if offloaded and n_offloaded < WORTH + max(shared.values()):
             offloaded = None
         if offloaded:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """`Stream`: one running generation.
 
-A stream runs the native engine one round per `next()`, turns tokens into text, finds stop strings and counts.
-However the stream ends (by the model, an exception, Ctrl+C, `close()` or garbage collection), the native
-generation ends too, and committed tokens stay for prefix reuse. Sampling, drafting and verification are
-native.
+A stream runs the native engine one round per `next()`, turns tokens into text, finds stop strings and counts
+tokens. When the stream ends (by the model, an exception, Ctrl+C, `close()` or garbage collection), the native
+generation ends too. Its committed tokens stay in the caches for prefix reuse. Sampling, drafting and
+verification are native.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.errors import EagleError
 from eaglecpp.results import AnswerStream, Chunk, Completion, FinishReason, Timings, TokenLogprob
 
-# Interval for checking the tokens of a generation that is not streamed, and for Ctrl+C.
+# A generation that is not streamed returns to Python after this time, to check its tokens and Ctrl+C.
 _UNWATCHED_MS = 100.0
 
 
@@ -38,7 +38,9 @@ class Stream(AnswerStream):
     def __init__(
         self, sequence: NativeSequence, shared: Shared, request: ResolvedRequest, *, reads: bool = True
     ) -> None:
-        """reads: split a chat's answer into pieces and events; False if the caller does this."""
+        """reads: True = the stream splits a chat's answer into pieces and events; False = the caller does
+        this.
+        """
         self._failed = False
         self._sequence = sequence
         self._shared = shared
@@ -59,8 +61,8 @@ class Stream(AnswerStream):
         self.is_open = True
 
     def _begin(self, request: ResolvedRequest) -> int:
-        """Starts the native generation of a request, or of the rest of a request after its thinking was
-        closed. Returns the number of reused tokens.
+        """Starts the native generation of a request, or of the rest of an answer whose thinking was closed.
+        Returns the number of reused tokens.
         """
         self._n_before, self._is_running = len(self._tokens), True
         self._generation, n_reused = self._sequence.begin(
@@ -70,7 +72,7 @@ class Stream(AnswerStream):
 
     def _close_thought(self, budget: ThinkBudget) -> FinishReason | None:
         """Appends the text that closes the thinking, and continues the generation after this text. Returns
-        "length" if no room is left for an answer.
+        "length" if the context or `max_tokens` leaves no room for an answer, else None.
         """
         self._timings = self._end()
         self._budget = None
@@ -122,8 +124,8 @@ class Stream(AnswerStream):
         return len(self._tokens)
 
     def __next__(self, for_ms: float = 0.0) -> Chunk:
-        """Processes slices of the prompt until a round generates tokens or the generation ends. With
-        `for_ms`, runs as many rounds as start within that time.
+        """Returns the next chunk. Processes slices of the prompt until a round generates tokens or the
+        generation ends. for_ms: runs as many rounds as start within this time; 0 = one round.
         """
         if not self.is_open:
             raise StopIteration
@@ -156,14 +158,17 @@ class Stream(AnswerStream):
         )
 
     def close(self) -> Chunk:
-        """Stops the generation; adds the text held back to `completion()`, and returns it. Never raises."""
+        """Stops the generation. Returns a chunk with the text that was held back, which `completion()` then
+        includes. Never raises.
+        """
         chunk = Chunk("", [], [], finish_reason="cancelled")
         if self.is_open:
             self.is_open = False
             chunk = self._read(replace(chunk, text=self._detokenizer.finish()))
             self._texts.append(chunk.text)
-            # If the session was closed, taken over or is busy in another thread, the native generation has
-            # ended or will end later: starting another generation always ends the previous one first.
+            # If the session is closed, or another generation has replaced this generation, the native
+            # generation has already ended. If another thread is in the middle of a round, the next generation
+            # ends this generation first.
             with contextlib.suppress(EagleError, ValueError):
                 self._settle()
                 self._report_end()
@@ -177,8 +182,8 @@ class Stream(AnswerStream):
             self.close()
 
     def _gave_tokens(self, result: core.StepResult) -> bool:
-        """Returns whether a step generated tokens or ended the generation. Reports slices of the prompt to
-        `on_prefill`.
+        """Returns whether a step generated tokens or ended the generation. Reports the progress of the prompt
+        to `on_prefill`.
         """
         if result.phase == "prefill" and self._request.source.on_prefill is not None:
             self._request.source.on_prefill(result.n_prompt_done, result.n_prompt)
@@ -263,7 +268,8 @@ class Stream(AnswerStream):
         )
         if self._n_before == 0:
             return timings
-        # Tokens that are processed again after a closed thought do not count as prompt tokens.
+        # After a closed thought, the tokens before the closing text are part of a new native prompt. They do
+        # not count as prompt tokens.
         return self._timings + replace(timings, prompt_n=0, reused_n=0)
 
     def _settle(self) -> None:
@@ -271,7 +277,7 @@ class Stream(AnswerStream):
         if self._is_running:
             self._timings = self._end()
         self._shared.count(self._timings, self._request.sampling.temperature)
-        # The text after an image is no use to `on_answer`, which lacks the image.
+        # Prompts with images (negative ids) are skipped, because `on_answer` does not get the images.
         if self._shared.on_answer is not None and min(self.prompt_tokens) >= 0:
             self._shared.on_answer(self.prompt_tokens, self._tokens)
 
@@ -292,12 +298,12 @@ def _peak_memory() -> int:
 
 
 def next_chunks(streams: Sequence[Stream], is_watched: bool = True) -> list[Chunk | BaseException | None]:
-    """Runs one step of several streams of one engine; streams that generate are verified in one batch.
-    Returns for each stream its chunk, None while its prompt is processed, or the error that has closed it.
-    Such an error comes from the stream's sampler (a grammar that allows no token) or from decoding its
-    tokens. Unless `is_watched`, a chunk may contain several rounds.
+    """Runs one step of several streams of one engine. Streams that already generate are verified in one
+    batch. Returns for each stream its chunk, None while its prompt is being processed, or the error that has
+    closed the stream. Such an error comes from the stream's sampler (a grammar that allows no token) or from
+    decoding the stream's tokens. is_watched: False = a chunk may contain several rounds.
 
-    An error of the step itself is raised. It cannot be assigned to a stream, so no stream is closed.
+    Raises an error of the whole step. Such an error cannot be assigned to one stream, so no stream is closed.
     """
     for_ms = 0.0 if is_watched else min(stream.unwatched_ms for stream in streams)
     results = step_together([(stream._sequence, stream._generation) for stream in streams], for_ms)

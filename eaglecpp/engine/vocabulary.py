@@ -18,8 +18,8 @@ from eaglecpp.errors import ContextFullError, InvalidTypeError, InvalidValueErro
 class Detokenizer:
     """Incremental UTF-8 decoding with stop strings.
 
-    `stop`: strings that end the text. A stop string is cut off, with everything after it. The stop string
-    that is completed first wins; if several are completed at the same character, the longest wins. `errors`:
+    `stop`: strings that end the text. The text ends before the stop string. The stop string that is completed
+    first counts. If several stop strings are completed at the same character, the longest counts. `errors`:
     handling of bytes that are not UTF-8, as in `bytes.decode`; U+FFFD by default.
     """
 
@@ -35,11 +35,11 @@ class Detokenizer:
 
     @property
     def stopped(self) -> bool:
-        """True once a stop string was found; no text follows."""
+        """True once a stop string was found. No further text is returned then."""
         return self.stopped_by is not None
 
     def feed(self, piece: bytes) -> str:
-        """Takes the bytes of the next token; returns the text that became final, possibly empty."""
+        """Takes the bytes of the next token. Returns the text that is final now, which may be empty."""
         if self._finished:
             raise ValueError("feed() after finish()")
         return self._advance(self._decoder.decode(piece))
@@ -69,14 +69,15 @@ class Detokenizer:
 
 
 class _Stop:
-    """Searches a text for one stop string with Knuth, Morris and Pratt's algorithm, in constant time per
-    character, however often the text nearly matches. n: length of the stop string's prefix that the text ends
-    with.
+    """Searches a text for one stop string with the algorithm of Knuth, Morris and Pratt. The average time per
+    character is constant, even if the text nearly matches often. n: length of the stop string's prefix that
+    the text ends with.
     """
 
     def __init__(self, text: str) -> None:
         self.text, self.n = text, 0
-        # [i]: length of the longest proper prefix of the first i characters that is also a suffix of these
+        # Entry i is the length of the longest proper prefix of the stop string's first i characters that is
+        # also a suffix of these characters.
         self._shorter = [0, 0]
         for i in range(1, len(text)):
             self._shorter.append(self._longer(self._shorter[i], text[i]))
@@ -93,15 +94,15 @@ class _Stop:
 
 
 Prompt = str | bytes | Sequence[int]
-_LONG = 8  # characters per token of the context; few texts that fit into the context have more
+_LONG = 8  # characters per token of the context; few texts that fit have more characters
 
 
 class Vocabulary:
-    """The target's tokenizer. `Engine` has the same methods, and documents them."""
+    """The target's tokenizer. `Engine` has the same methods, and their docstrings explain the arguments."""
 
     def __init__(self, engine: NativeEngine) -> None:
         self._engine = engine
-        self.projector: Projector | None = None  # set for a target that reads images
+        self.projector: Projector | None = None  # set if the target reads images
 
     @property
     def bos_text(self) -> bytes:
@@ -110,13 +111,13 @@ class Vocabulary:
 
     @cached_property
     def border_texts(self) -> tuple[str, str]:
-        """The texts of BOS and EOS, each "" if missing."""
+        """The texts of the BOS and the EOS token; "" for a missing token."""
         texts = self.bos_text, self._special_text(self._engine.get().eos)
         return texts[0].decode("utf-8", "replace"), texts[1].decode("utf-8", "replace")
 
     @property
     def bos_tokens(self) -> list[int]:
-        """The BOS token, if the model wants one before a text."""
+        """The list of the BOS token, if the model wants a BOS token before a text; else []."""
         native = self._engine.get()
         return [native.bos] if native.add_bos and native.bos >= 0 else []
 
@@ -128,8 +129,9 @@ class Vocabulary:
     def tokenize(
         self, text: str | bytes, *, add_bos: bool = True, special: bool = True, n_ctx: int | None = None
     ) -> list[int]:
-        """Like `Engine.tokenize`. n_ctx: raise ContextFullError for a prompt that leaves no room for an
-        answer in a context of this many tokens, 0 = the engine's; a text that cannot fit is not tokenized.
+        """Returns the token ids of a text, as `Engine.tokenize` does. n_ctx: raise ContextFullError for a
+        prompt that leaves no room for an answer in a context of `n_ctx` tokens; 0 = the engine's context;
+        None = do not check. A text that is too long for the context in any case is not tokenized.
         """
         data, add_special = self._to_tokenize(text, add_bos, special)
         n_end = int(add_special and self._engine.get().add_eos)
@@ -151,7 +153,7 @@ class Vocabulary:
         self, text: str, images: Mapping[str, bytes], *, add_bos: bool, n_ctx: int | None = None
     ) -> list[int]:
         """Returns the ids of a text with image marks, see `Projector`. n_ctx: as in `tokenize`. Images are
-        decoded only if the whole prompt fits, and each image alone.
+        decoded only if the whole prompt fits into the context. If n_ctx is None, each image alone must fit.
         """
         parts = split_at_images(text, images)
         if len(parts) == 1:
@@ -163,7 +165,7 @@ class Vocabulary:
             raise self._context_full(f"{n_images} images", n_room)
         if n_ctx is not None and len(text) > _LONG * n_room:
             n_left = n_room
-            for part in parts[::2]:  # mtmd tokenizes each part first, then all parts
+            for part in parts[::2]:  # checked here, because mtmd tokenizes parts of any length
                 tokens = self.read(part.encode(), False, True, n_left)
                 if tokens is None:
                     raise self._context_full(f"at least {n_room} tokens", n_room)
@@ -183,7 +185,7 @@ class Vocabulary:
 
     def check_fit(self, n_prompt: int, n_ctx: int = 0) -> None:
         """Raises ContextFullError for a prompt that leaves no room for an answer in a context of `n_ctx`
-        tokens, 0 = the engine's.
+        tokens; 0 = the engine's context.
         """
         n_ctx = n_ctx or self._engine.get().n_ctx
         if n_prompt >= n_ctx:
@@ -212,7 +214,7 @@ class Vocabulary:
         return tokens[0] if is_whole else None
 
     def control_tokens(self, texts: Iterable[str]) -> dict[int, str]:
-        """Returns those texts that are control tokens, by token id. Control tokens have no text in an
+        """Returns the texts that are control tokens, by token id. A control token has no text in an
         answer.
         """
         tokens = ((self.token_of(text), text) for text in texts)
@@ -242,7 +244,7 @@ class Vocabulary:
         return data, add_bos and not (special and self.bos_text and data.startswith(self.bos_text))
 
     def _unended(self, tokens: list[int], add_special: bool) -> list[int]:
-        """Removes the EOS token that llama.cpp appends if the file asks for it (`add_eos_token`): this token
+        """Removes the EOS token that llama.cpp appends if the model's file sets `add_eos_token`, because EOS
         would end a text that is to be continued.
         """
         native = self._engine.get()
@@ -261,8 +263,8 @@ class Vocabulary:
         return b"" if token < 0 else self.token_to_piece(token, special=True)
 
     def checked(self, tokens: Sequence[int], *, images: bool = False) -> list[int]:
-        """Checks token ids and returns them unchanged. images: also accept ids of images that the engine has.
-        Raises InvalidTypeError, InvalidValueError for invalid ids.
+        """Checks token ids and returns them unchanged. images: also accept the ids of images that the engine
+        still has. Raises InvalidTypeError, InvalidValueError for invalid ids.
         """
         try:
             ids, n_vocab = [operator.index(token) for token in tokens], self._engine.get().n_vocab
