@@ -268,10 +268,10 @@ class AsyncEngine:
         n_values_max: int = 0,
         **options: Unpack[EmbedKeywords],
     ) -> list[Embedding]:
-        """Like `Engine.embed` for a list of texts. Computes the vectors between the rounds of conversations,
-        in turns with other embeddings requests. n_ctx: maximum tokens of a text, if less than the engine's
-        context; n_values_max: maximum values in all vectors together, 0 = no limit. Also raises
-        QueueFullError and PreemptedError.
+        """Returns the vectors of a list of texts, as `Engine.embed` does. Computes the vectors between the
+        rounds of conversations. Concurrent embeddings requests take turns. n_ctx: maximum tokens of a text,
+        if less than the engine's context; n_values_max: maximum values in all vectors together, 0 = no limit.
+        Also raises QueueFullError and PreemptedError.
         """
         if self._n_embedding > self._n_queue:
             n_waiting = self._n_embedding - 1

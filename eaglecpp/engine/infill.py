@@ -36,9 +36,9 @@ class Infill:
     suffix_first: bool = False
 
     def tokens(self, vocabulary: Vocabulary, n_tokens_max: int = 0) -> list[int]:
-        """Returns the prompt as token ids. n_tokens_max: maximum length in tokens, 0 = raise ContextFullError
-        if the prompt does not fit into the context. A longer prompt loses other files first, then the text
-        farthest from the gap; up to three quarters of the space are kept for the prefix. Raises
+        """Returns the prompt as token ids. n_tokens_max: maximum length in tokens; 0 = raise ContextFullError
+        if the prompt does not fit into the context. From a longer prompt, other files are removed first, then
+        the text farthest from the gap. The prefix may take up to three quarters of the maximum. Raises
         UnsupportedError if the model's file lacks infill tokens.
         """
         fim = vocabulary.fim_tokens

@@ -140,9 +140,9 @@ class _Reader:
         }
 
     def _columns(self, chunk: Any) -> int:
-        """Returns the number of columns of an image whose embeddings share one position and are distinguished
-        by line and column (M-RoPE). 0 = the embeddings are numbered like text; -1 = another numbering, such
-        as HunyuanVL's.
+        """Returns the number of columns of an image with M-RoPE positions: all embeddings have the same
+        position in the text, and differ in line and column. 0 = the embeddings have positions like text; -1 =
+        another scheme of positions, such as HunyuanVL's.
         """
         mtmd = self.mtmd
         if not mtmd.mtmd_decode_use_mrope(self.context):

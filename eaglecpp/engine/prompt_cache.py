@@ -397,7 +397,7 @@ def _key() -> bytes:
 
 
 def no_cache_reason(native: core.Engine, folder: str) -> str:
-    """Returns the reason why an engine has no prompt cache; "" if it can have one."""
+    """Returns the reason why an engine has no prompt cache; "" if the engine can have a prompt cache."""
     if not folder:
         return "it was opened without --prompt-cache DIR"
     return "" if native.can_save else native.chains_only
