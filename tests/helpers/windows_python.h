@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Adapts the headers of a Python for Linux to a compiler for Windows: changes the system properties in pyconfig.h that
+// Adapts the headers of a Linux Python to a Windows compiler: changes the system properties that pyconfig.h defines and
 // Python.h reads.
 #if __has_include(<pyconfig.h>)
 #include <pyconfig.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The test framework: a failed check prints its location and values and makes the program return 1; the test continues.
-// A program has tests, `TEST(name) { ... }`, which run in order (main.cpp), or its own main().
+// A program contains tests, `TEST(name) { ... }`, which main.cpp runs in order, or its own main().
 #pragma once
 
 #include <cmath>

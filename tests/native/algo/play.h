@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One round of the planner as the engine runs it, up to the verification.
+// Runs the planner for one round as the engine does, up to the verification.
 #pragma once
 
 #include <vector>
@@ -8,14 +8,15 @@
 
 namespace eaglecpp::test {
 
-// One conversation in a round.
+// A conversation that takes part in a round.
 struct Turn {
     SequencePlan * plan;
     RoundRequest request;
 };
 
-// Begins a round, drafts in all conversations together, and chooses the trees to verify. propose(turn): candidates for
-// each frontier node; ms(is_first, n_rows): time of a drafter call. Returns the time of all calls.
+// Begins a round, drafts in all conversations together, and chooses the trees to verify. propose(turn) returns the
+// candidates for each frontier node. ms(is_first, n_rows) returns the time of a drafter call. Returns the total time of
+// the drafter calls.
 template <class Propose, class Ms>
 double draft(Planner & planner, const std::vector<Turn> & turns, const Propose & propose, const Ms & ms) {
     std::vector<SequencePlan *> plans;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Random numbers that are the same on every platform, and random pools, for property tests.
+// Random numbers and random draft trees for property tests. A seed gives the same numbers on every platform.
 #pragma once
 
 #include <algorithm>
@@ -30,11 +30,11 @@ inline std::vector<float> some_logits(Random & random, int n, double spread) {
     return x;
 }
 
-// Returns a random tree of n draft nodes, one draft step after another; siblings carry different tokens; many exact
-// ties.
+// Returns a random tree of n draft nodes in the order of their draft steps. Siblings have different tokens, and many
+// nodes have equal probabilities.
 inline DraftTree random_tree(Random & random, int n) {
     DraftTree tree(7);
-    int first = 0;  // parents never decrease, so depths do not either
+    int first = 0;  // the parents of later nodes never have lower indices, so depths never decrease
     for (int i = 0; i < n; ++i) {
         first = random.integer(first, std::min(tree.size() - 1, first + 3));
         tree.add(100 + i, first, -0.25f * (float)random.integer(0, 8));
@@ -42,7 +42,7 @@ inline DraftTree random_tree(Random & random, int n) {
     return tree;
 }
 
-// Returns every set of draft nodes that contains the parents of its members, as bit masks (bit i - 1 = node i).
+// Returns all sets of draft nodes in which every node's parent is also a member, as bit masks (bit i - 1 = node i).
 inline std::vector<unsigned> closed_sets(const DraftTree & tree) {
     std::vector<unsigned> out;
     for (unsigned set = 0; set < 1u << tree.n_draft(); ++set) {

@@ -52,11 +52,13 @@ static std::vector<Machine> machines() {
         const double n_experts = 128.0 * (1.0 - std::pow(1.0 - 8.0 / 128.0, n));
         number(16).curve.emplace_back(n, 8.0 + 32.0 * n_experts / 8.0);
     }
-    // published figures of a mixture whose neighbouring tokens share experts; the drafter stays on the GPU
+    // curves: published measurements of a mixture of experts whose neighbouring tokens share experts; the drafter stays
+    // on the GPU
     number(17).curve = number(11).curve;
     number(17).level = 0.02;
     number(18).host = 0.02;
-    // a token of the target takes as long as a pass of the block drafter, and less than the first batch of another size
+    // a token of the target takes as long as a pass of the block drafter, and less time than the first batch of a new
+    // size
     number(21).block = 1.0, number(21).level = 0.02, number(21).n_levels = 7;
     number(19).curve = number(1).curve;
     number(20).curve = number(7).curve;
@@ -79,7 +81,8 @@ Text always(const char * name, Style style) {
 }
 
 Style published_eagle3() {
-    // unconditional acceptance rates by depth; 1.17 makes up for the spread of the slopes, which flattens the mean
+    // unconditional acceptance rates by depth; the factor 1.17 compensates for the spread of the slopes, which lowers
+    // the mean slope
     const double rates[] = {1.0, .72, .50, .34, .22, .14, .09, .05, .03};
     Style s{0.0, 1.5, -0.2, 0.0};
     for (int d = 1; d <= 8; ++d) {
@@ -187,7 +190,8 @@ Criterion ratio_at_least(double least) {
     return [=](const Cell & c) { return at_least("ratio to best fixed", c.mean_ratio(), least); };
 }
 
-// Drafting reaches 80 % of its final gain within `median` tokens of position 2000, and within `worst` in every run.
+// Criterion: drafting reaches 80 % of its final gain within `median` tokens after position 2000 in the median run, and
+// within `worst` tokens in every run.
 Criterion wakes_within(int median, int worst) {
     return [=](const Cell & c) {
         std::vector<int> delays;
@@ -213,7 +217,7 @@ Criterion wakes_within(int median, int worst) {
     };
 }
 
-// The share of rounds that change the batch size stays below `most_rebuilt`.
+// Criterion: the share of rounds that change the batch size stays below `most_rebuilt`.
 Criterion keeps_sizes(double most_rebuilt) {
     return [=](const Cell & c) {
         double n_rebuilt = 0.0, n_rounds = 0.0;
@@ -227,7 +231,7 @@ Criterion keeps_sizes(double most_rebuilt) {
 
 // --- scenarios -------------------------------------------------------------------------------------------------------
 
-// Returns a cost table in which n rows cost factor(n) times the machine's curve.
+// Returns a cost table in which a batch of n rows takes factor(n) times as long as on the machine's curve.
 template <typename Factor>
 LearnedState costs(const Machine & m, Factor factor) {
     CostTable table;
@@ -245,12 +249,13 @@ LearnedState exact(const Machine & m, int) {
     return costs(m, [](int) { return 1.0; });
 }
 
-// Learned state with a cost table from a time when the machine was twice as fast.
+// Returns a learned state whose cost table was measured when the machine was twice as fast.
 LearnedState half(const Machine & m, int) {
     return costs(m, [](int) { return 0.5; });
 }
 
-// Batches of two rows and of seven or more were only measured while another program kept the cores busy.
+// Returns costs in which batches of 2 rows and of 7 or more rows were only measured while another program used the
+// cores.
 LearnedState busy_at_some_sizes(const Machine & m, int) {
     return costs(m, [](int n) { return n == 2 || n >= 7 ? 12.0 : 1.0; });
 }
@@ -335,8 +340,8 @@ std::vector<Scenario> disturbed() {
     s51.disturbance.first_use_ms = 30.0;
     s51.costs = exact;
     s51.window = 0.965;
-    // Many narrow layers: attention makes rows more expensive during an answer, and a new batch size builds large
-    // graphs.
+    // A target with many narrow layers: rows become more expensive as the answer grows, because of attention, and each
+    // new batch size needs large graphs.
     Scenario s52 = scenario("S52", 15, 16, ratio_at_least(1.0));
     s52.disturbance.kv_per_1k_row = 2.0;
     s52.disturbance.rebuild = 0.07;
@@ -350,8 +355,8 @@ std::vector<Scenario> disturbed() {
     Scenario s60 = scenario("S60", 1, 4), s61 = scenario("S61", 1, 1, speed_at_least(1.9));
     s60.costs = half;
     s61.costs = busy_at_some_sizes;
-    // For a tiny target another batch size costs more than a token. The cost is charged to drafting, not to the next
-    // target-only round.
+    // With a tiny target, a change of the batch size takes longer than a token. The planner charges this time to
+    // drafting, not to the next target-only round.
     Scenario s80 = scenario("S80", 21, 21), s81 = scenario("S81", 21, 2),
              s82 = scenario("S82", 21, 1, speed_at_least(1.38));
     s80.disturbance.rebuild = s81.disturbance.rebuild = s82.disturbance.rebuild = 1.2;
@@ -368,8 +373,9 @@ Scenario on_device(int number, int machine_number, int text, const Change & chan
     return s;
 }
 
-// Devices reuse a graph as long as the batch size stays the same. On a fast card a change costs two target-only rounds,
-// or six for models of 1 GB, so an answer keeps its size. Trees are chosen if the costs favour them.
+// Devices reuse a graph as long as the batch size stays the same. On a fast card a change of the batch size takes as
+// long as two target-only rounds (six for models of 1 GB), so an answer keeps its batch size. The planner chooses trees
+// if the costs favour them.
 std::vector<Scenario> on_devices() {
     std::vector<Scenario> all = {
         on_device(62, 19, 1, {1.0, 0.0}, keeps_sizes(0.05)),
@@ -378,12 +384,12 @@ std::vector<Scenario> on_devices() {
     };
     for (double change : {6.0, 18.0}) {
         for (const auto & [text, least] : {std::pair{1, 1.6}, {2, 1.3}, {4, 0.97}, {18, 1.7}, {19, 1.3}, {20, 0.97}}) {
-            // the last token of a target-only answer also keeps its batch size
+            // the last token of an answer without drafts must not change the batch size
             const Criterion criterion = text == 20 ? keeps_sizes(0.012) : speed_at_least(least);
             all.push_back(on_device(62 + (int)all.size(), 18, text, {change, 0.75 * change}, criterion));
         }
     }
-    // A paused drafter is resumed within the answer if the ledger covers both changes of the batch size.
+    // The planner resumes a paused drafter within the answer if the ledger covers both changes of the batch size.
     for (int text : {8, 9}) {
         for (const auto & [change, least] : {std::pair{6.0, 1.25}, {18.0, text == 8 ? 0.99 : 1.2}}) {
             const int number = (text == 8 ? 62 : 66) + (int)all.size();

@@ -10,7 +10,7 @@
 namespace eaglecpp::sim {
 
 // The curves of 1 to 3, 5, 6, 8, 10 and 11 are published measurements (docs/research/planner.md names the sources),
-// relative times scaled to a plausible step. All other curves are invented.
+// with relative times scaled to a plausible target-only step. All other curves are invented.
 Machine machine(int number);
 Text text(int number);
 
@@ -24,7 +24,7 @@ struct Scenario {
     Disturbance disturbance = {};
     bool is_stationary = true;  // the best fixed strategy is a fair baseline
     double window = 0.97;       // minimum speed of any 512-token window against target-only decoding
-    Criterion criterion = {};   // checks in addition to those of all scenarios
+    Criterion criterion = {};   // requirement of this scenario, in addition to the requirements of all scenarios
     std::function<LearnedState(const Machine &, int seed)> costs = {};  // initial cost table
 };
 std::vector<Scenario> scenarios();
@@ -47,10 +47,10 @@ struct Cell {
 
     double mean_speed() const;
     double mean_best() const;
-    double mean_ratio() const;  // against the best fixed strategy
+    double mean_ratio() const;  // speed divided by the best fixed strategy's speed, averaged over the seeds
     double worst_speed() const;
     double worst_window() const;
-    double rejected_share() const;  // maximum
+    double rejected_share() const;  // highest share over the seeds
 };
 
 double geometric_mean(const std::vector<double> & values);

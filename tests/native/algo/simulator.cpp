@@ -68,8 +68,8 @@ int World::n_left(int pos) const {
     return std::min(end, n_tokens_) - pos;
 }
 
-// Returns the rank (from 0) of the candidate that is the target's token, or -1. Each further candidate gets 0.45 of the
-// remaining probability, up to the drafter's coverage of the target.
+// Returns the rank (from 0) of the candidate that is the target's token, or -1. Each later candidate is the target's
+// token with 0.45 of the remaining probability, until the drafter's coverage of the target's tokens is reached.
 int World::matched_rank(const Position & here, const Style & s, double x, int depth) const {
     const double logit =
         s.logits.empty() ? s.shift - s.fall * (depth - 1) : s.logits[std::min<size_t>(depth, s.logits.size()) - 1];
@@ -213,7 +213,7 @@ class Run {
     void round() {
         const Text & text = s_.world_->text();
         if (s_.begins_at(pos_)) {
-            last_rows_ = 0;  // after a prompt
+            last_rows_ = 0;  // a prompt changed the batch size
             const RequestKind kind = text.kind ? text.kind(pos_ / text.request) : RequestKind::greedy;
             planner_.begin_request(plan_, kind, false);
         }
@@ -222,7 +222,7 @@ class Run {
         const auto propose = [&](const test::Turn &) {
             return drafter.propose(plan_.pool(), plan_.frontier(), plan_.k());
         };
-        double draft_ms = 0.0;  // true time
+        double draft_ms = 0.0;  // drafting time without noise
         const auto ms_of = [&](bool is_first, int n_rows) {
             const double ms = is_first ? s_.machine_.commit_ms(n_rows) : s_.machine_.level_ms(n_rows);
             draft_ms += s_.drift(pos_) * ms;

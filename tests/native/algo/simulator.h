@@ -2,9 +2,10 @@
 // A deterministic simulation for the planner: machines with cost curves, texts with a drafter that agrees at given
 // rates, disturbances, and a virtual clock.
 //
-// Coupling: one uniform number per output position decides for every strategy which of the drafter's candidates at this
-// position is the target's token. So all strategies see the same text, and a deep draft fails at a position if a
-// shallow draft fails at it. Noise and stalls reach the planner's clock only; results are scored on noise-free time.
+// Coupling: each output position has one uniform random number. This number decides for every strategy which of the
+// drafter's candidates is the target's token. So all strategies see the same text, and a deep draft fails at every
+// position at which a shallow draft fails. Noise and stalls only affect the times that the planner measures. Results
+// are scored on noise-free time.
 #pragma once
 
 #include <climits>
@@ -27,14 +28,14 @@ double normal(uint64_t h);   // about N(0, 1)
 
 struct Machine {
     std::string name;
-    // (rows, ms) of the target; linear between the points, with the last slope beyond them
+    // time of a target batch as points (rows, ms): linear between the points, continued with the last slope
     std::vector<std::pair<int, double>> curve;
     double level = 0.06;       // time of a draft step with one row, in target-only steps
     double per_width = 0.05;   // time of each further row of a draft step, in draft steps
     double per_commit = 0.05;  // time of each further committed row, in draft steps
     double host = 0.035;       // fixed work of a drafting round, in target-only steps
     int n_leaves = 64;         // 1: chains only
-    bool is_device = false;    // each tree counts as another batch size
+    bool is_device = false;    // each tree size is a separate batch size
     int n_levels = INT_MAX;    // number of slots of a block drafter
     double block = 0.0;        // pass of a block drafter, at the start of every draft, in target-only steps
 
@@ -57,13 +58,13 @@ const std::vector<Fixed> & fixed_strategies();
 
 // --- texts -----------------------------------------------------------------------------------------------------------
 
-// The drafter on one kind of text: its logit x ~ N(mu, sd) gives its probability q = sigmoid(x + noise), and the target
-// agrees with chance sigmoid(slope * x + shift - fall * (depth - 1)).
+// The drafter's behaviour on one kind of text. A logit x ~ N(mu, sd) gives the drafter's probability q = sigmoid(x +
+// noise). The target agrees with the drafter with probability sigmoid(slope * x + shift - fall * (depth - 1)).
 struct Style {
     double mu, sd, shift, fall;
     double slope = 0.65;
     double noise = 0.0;
-    std::vector<double> logits = {};  // entry [depth - 1] replaces shift and fall
+    std::vector<double> logits = {};  // logits[depth - 1], if given, replaces shift and fall
 };
 
 struct Text {
@@ -74,7 +75,7 @@ struct Text {
     bool is_adversary = false;  // the drafter agrees only in rounds that are not verified
 };
 
-// One text with its random choices.
+// A text whose random choices follow from a seed.
 class World {
   public:
     World(const Text & text, int n_tokens, uint64_t seed);
@@ -85,14 +86,15 @@ class World {
     // tokens from `pos` to the end of the request
     int n_left(int pos) const;
 
-    // cells in the target's cache: each request has a prompt of 64 and its own conversation
+    // number of cells in the target's cache: each request is its own conversation with a prompt of 64 tokens
     int n_kv(int pos) const { return text_.request > 0 ? 64 + pos % text_.request : pos; }
 
-    // Candidates of the drafter for position `pos` as draft number `depth` of a round. `key` distinguishes off-path
-    // nodes; on the path it is 0. If a candidate is the target's token, it carries true_token.
+    // Returns the drafter's candidates for position `pos`, which a round reaches in draft step `depth`. `key` is 0 for
+    // nodes whose ancestors are all accepted, and distinguishes the other nodes. A candidate that equals the target's
+    // token has the token id true_token.
     std::vector<Candidate> propose(int pos, int depth, int k, uint64_t key) const;
 
-    // tokens of each round under a fixed strategy; no machine needed
+    // Returns the number of tokens of each round under a fixed strategy, which does not depend on the machine.
     std::vector<int> run_fixed(const Fixed & strategy) const;
 
     static constexpr Token true_token = 1;
@@ -112,16 +114,16 @@ class World {
     std::vector<Style> styles_;
 };
 
-// The drafter's proposals and the target's tokens in one round.
+// Provides the drafter's proposals and the target's tokens in one round.
 class RoundDrafter {
   public:
     RoundDrafter(const World & world, int pos) : world_(world), pos_(pos) {}
 
-    // candidates for each frontier node of the pool
+    // Returns the candidates for each frontier node of the pool.
     std::vector<std::vector<Candidate>> propose(const DraftTree & pool, const std::vector<int32_t> & frontier,
                                                 int k) const;
 
-    // tokens that the target emits when it verifies `tree`
+    // Returns the tokens that the target emits when it verifies `tree`.
     Tokens emit(const DraftTree & tree) const;
 
   private:
@@ -134,17 +136,17 @@ class RoundDrafter {
 struct Disturbance {
     double noise = 0.03;  // standard deviation of the logarithm of every time that the planner sees
     double stall_share = 0.0, stall_factor = 1.0;
-    double kv_per_1k = 0.0;                     // added share of target-only time per 1000 tokens of context
-    double kv_per_1k_row = 0.0;                 // the same for every row: attention that is computed
-    double hidden = 0.0;                        // target-only steps that every drafting round takes in addition
-    double first_use_ms = 0.0;                  // first batch of each size
-    double rebuild = 0.0;                       // target-only steps per change of the batch size
-    double capture = 0.0;                       // target-only steps in the batch after a change
-    std::function<double(int pos)> drift = {};  // factor on all times
-    std::function<double(int pos, int n_rows)> reshape = {};  // factor on verification
+    double kv_per_1k = 0.0;      // added share of target-only time per 1000 tokens of context
+    double kv_per_1k_row = 0.0;  // the same for every row of a batch, because each row computes attention
+    double hidden = 0.0;         // extra time of every drafting round, in target-only steps
+    double first_use_ms = 0.0;   // extra time of the first batch of each size
+    double rebuild = 0.0;        // extra time of a change of the batch size, in target-only steps
+    double capture = 0.0;        // extra time of the second batch after a change, in target-only steps
+    std::function<double(int pos)> drift = {};                // factor on all times at this position
+    std::function<double(int pos, int n_rows)> reshape = {};  // factor on the verification time
 };
 
-// The planner's measurement of a true time.
+// Adds noise to true times, as the planner measures them.
 class NoisyClock {
   public:
     NoisyClock(const Disturbance & d, uint64_t seed) : d_(d), seed_(seed) {}
@@ -164,14 +166,14 @@ struct Mark {
     double ms;
 };
 
-// Returns the minimum of target-only time / run time over windows of at least `n` tokens, at round boundaries;
-// plain_ms: target-only time up to each token.
+// Returns the minimum of (target-only time / run time) over all windows of at least `n` tokens that begin and end at
+// round boundaries. plain_ms contains the target-only time up to each token.
 double worst_window(const std::vector<Mark> & marks, const std::vector<double> & plain_ms, int n);
 
 struct Result {
     std::vector<Mark> marks;
     double ms = 0.0;           // time of the whole text
-    double rejected_ms = 0.0;  // in drafts that were not verified
+    double rejected_ms = 0.0;  // time of drafts that were not verified
     int n_rebuilt = 0;         // rounds with another batch size than the previous one
     std::map<int, int> rows;   // rounds by batch size
 };
@@ -187,10 +189,10 @@ class Scene {
     Scene(const Machine & machine, std::shared_ptr<const World> world, const Disturbance & disturbance)
         : machine_(machine), world_(std::move(world)), disturbance_(disturbance) {}
 
-    // target-only decoding up to each token: [n_tokens + 1]
+    // Returns the target-only time up to each token: [n_tokens + 1].
     std::vector<double> plain_ms() const;
 
-    // time of the whole text, from the rounds of World::run_fixed()
+    // Returns the time of the whole text, given the rounds of World::run_fixed().
     double run_fixed(const Fixed & strategy, const std::vector<int> & rounds) const;
 
     Result run_planner(const RunOptions & options = {}) const;
@@ -200,7 +202,7 @@ class Scene {
     double drift(int pos) const { return disturbance_.drift ? disturbance_.drift(pos) : 1.0; }
     double verify_ms(int pos, int n_rows) const;
     bool begins_at(int pos) const;
-    // additional time of the first batches after a prompt, including target-only batches
+    // Returns the extra time of the first batches after a prompt, including target-only batches.
     double begin_ms(int pos) const;
     double host_ms(int pos) const { return drift(pos) * machine_.plain_ms() * (machine_.host + disturbance_.hidden); }
 

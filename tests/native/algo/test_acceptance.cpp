@@ -14,7 +14,7 @@ static double sigmoid(double z) {
     return 1.0 / (1.0 + std::exp(-z));
 }
 
-// siblings with drafter probabilities q, r(1-q), r(1-r)(1-q), ...
+// Returns siblings whose drafter probabilities are q, r(1-q), r(1-r)(1-q), ...
 static std::vector<Candidate> siblings(double q, int n, double r = 0.45) {
     std::vector<Candidate> out;
     double left = 1.0 - q;
@@ -25,7 +25,7 @@ static std::vector<Candidate> siblings(double q, int n, double r = 0.45) {
     return out;
 }
 
-// A target that takes the first child with chance a(q). It takes each later child with chance c of the remaining
+// A target that accepts the first child with probability a(q), and each later child with a fraction c of the remaining
 // probability.
 struct Target {
     double slope, shift, c;
@@ -57,7 +57,8 @@ static double first_chance(const AcceptanceModel & model, const TextState & text
     return a[0];
 }
 
-// The model's terms for a text change with every text and never settle, so predictions need only be right on average.
+// The terms that the model learns per text change with every text and never settle, so this test checks predictions on
+// average.
 TEST(learns_a_drafter_and_is_calibrated) {
     AcceptanceModel model;
     TextState text;
@@ -81,8 +82,8 @@ TEST(learns_a_drafter_and_is_calibrated) {
     CHECK(model.n_labels() == 4000);
 }
 
-// Properties common to all texts are stored with the drafter. After a few short texts the next text starts with good
-// predictions, also at a rarely seen depth. One unusual text does not make them bad.
+// Terms common to all texts are stored with the drafter. After a few short texts, the next text starts with good
+// predictions, even at a rarely seen depth. One unusual text does not spoil the predictions of the next text.
 TEST(properties_common_to_texts_are_kept) {
     AcceptanceModel model;
     TextState text;
@@ -106,7 +107,7 @@ TEST(a_grammar_teaches_nothing_lasting) {
     const auto children = siblings(0.8, 4);
     for (int i = 0; i < 300; ++i) model.learn(RequestKind::constrained, text, {1}, children.data(), 4, -1);
     CHECK(model.state() == fresh.state());
-    // the state of the text still learns the request
+    // the terms of this text still learn that the constrained request accepts few drafts
     CHECK(first_chance(model, text, 0.8, RequestKind::constrained) < 0.2);
 }
 
@@ -178,7 +179,8 @@ TEST(survives_a_round_trip_and_refuses_damage) {
     CHECK(other.state() == AcceptanceModel().state());
 }
 
-// A drafter with a measured acceptance rate starts near it, at every depth and kind of request; learned values stay.
+// With a measured acceptance rate, predictions start near this rate at every depth and for every kind of request.
+// Learned values take precedence.
 TEST(starts_from_the_measured_acceptance) {
     const TextState fresh;
     for (float rate : {0.3f, 0.6f, 0.9f}) {
@@ -200,8 +202,8 @@ TEST(starts_from_the_measured_acceptance) {
     CHECK_NEAR(first_chance(taught, fresh, 0.6), before, 1e-12);
 }
 
-// The model learns from two additional signals of a block drafter: its confidence, and an earlier token that was not
-// its first choice.
+// The model learns from two additional signals of a block drafter: the drafter's confidence, and whether an earlier
+// token of the path was not the drafter's first choice.
 TEST(learns_from_confidence_and_from_deviations) {
     AcceptanceModel model;
     TextState text;

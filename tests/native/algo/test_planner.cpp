@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests the planner call by call: legal plans whatever happens, fixed strategies, determinism, time.
+// Tests the planner call by call: plans stay legal after any history, fixed strategies are followed, and equal inputs
+// give equal plans in little time.
 #include "algo/planner.h"
 
 #include <limits>
@@ -37,7 +38,7 @@ double some_time(Random & random, bool is_hostile) {
     return is_hostile ? values[random.integer(0, 6)] : 10.0 * (0.9 + 0.2 * random.real());
 }
 
-// The tree of a round must be legal after any history.
+// Checks that a round's tree stays within the limits, after any history.
 void check_legal(const SequencePlan & plan, const PlanLimits & limits, int n_left) {
     const DraftTree & tree = plan.tree();
     CHECK(tree.size() >= 1 && tree.n_draft() <= std::max(limits.n_nodes, 0));
@@ -67,7 +68,7 @@ struct Scene {
         for (SequencePlan & p : plans) planner.begin_request(p, RequestKind::greedy, false);
     }
 
-    // a round of the first n conversations, all with the same request
+    // Runs a round of the first n conversations, all with the same request.
     double draft(const RoundRequest & request, int n = 1) {
         std::vector<Turn> turns;
         for (int i = 0; i < n; ++i) turns.push_back({&plans[i], request});
@@ -90,7 +91,8 @@ struct Scene {
     SequencePlan & plan = plans[0];
 };
 
-// Rows that the target runs again are charged like all other rows, and their round does not count as target-only.
+// If the target runs rows again, the ledger is charged for these rows like for all others, and the round does not count
+// as target-only.
 TEST(a_round_that_runs_rows_again_drafts_nothing_and_is_charged) {
     const auto measured = [](bool is_again) {
         Scene s(0);
@@ -109,7 +111,7 @@ TEST(a_round_that_runs_rows_again_drafts_nothing_and_is_charged) {
     const auto [again, same_ms] = measured(true);
     CHECK_NEAR(plain, 1.0, 0.01);
     CHECK_NEAR(again, 1.6, 0.1);
-    CHECK_NEAR(same_ms, plain_ms, 0.1);  // the round does not count for the target-only reference
+    CHECK_NEAR(same_ms, plain_ms, 0.1);  // the round does not enter the target-only reference time
 }
 
 TEST(plans_are_legal_whatever_happens) {
@@ -173,7 +175,7 @@ static DraftTree depth_first(const DraftTree & tree) {
     return out;
 }
 
-// Fixed strategies give exactly the tree of EAGLE-2's growth and re-rank.
+// Each fixed strategy gives exactly the tree that EAGLE-2's growth and re-ranking give.
 TEST(fixed_strategies_equal_eagle_2s) {
     for (const Strategy & strategy :
          {Strategy::make("chain", 1, 4, 4), Strategy::make("tree", 4, 5, 15), Strategy::make("tree", 3, 2, 30)}) {
@@ -243,8 +245,8 @@ TEST(catching_up_is_charged) {
     CHECK_NEAR(s.planner.costs().target_only(), plain_ms, 1e-6);  // the commit does not count as target-only time
 }
 
-// While the ledger saves for a trial, the time in which the drafter catches up does not reduce the income of
-// target-only rounds.
+// While the ledger saves up for a trial, the drafter may catch up. The time of catching up does not reduce what
+// target-only rounds add to the ledger.
 TEST(catching_up_is_free_while_over_budget) {
     PlannerOptions options;
     options.ledger.start = 0.0;
@@ -274,7 +276,7 @@ TEST(a_fixed_strategy_does_not_keep_others_from_drafting) {
     CHECK_MSG(n_calibrating < 75, strf("%d of 300 rounds", n_calibrating));
 }
 
-// The process may be suspended while a size runs for the first time. This says nothing about drafting.
+// If the process is suspended while a batch size runs for the first time, the long duration must not stop drafting.
 TEST(a_stall_at_the_first_use_of_a_size_does_not_end_drafting) {
     Scene s(320);
     int n_drafts = 0, n_over_budget = 0;
@@ -288,7 +290,7 @@ TEST(a_stall_at_the_first_use_of_a_size_does_not_end_drafting) {
     CHECK_MSG(n_drafts > 20 && n_over_budget < 20, strf("%d drafts, %d rounds over budget", n_drafts, n_over_budget));
 }
 
-// On a target that loses accepted rows along with rejected ones, each accepted row may have to be run again.
+// Some targets lose accepted rows when rejected rows are removed, so each accepted row may have to run again.
 TEST(rows_that_may_be_run_again_cost_twice) {
     const auto n_verified = [](bool replays) {
         Scene s(700);
@@ -308,8 +310,8 @@ TEST(rows_that_may_be_run_again_cost_twice) {
     CHECK_MSG(once > 20 && twice < once, strf("%d drafts, %d where they may be run again", once, twice));
 }
 
-// A block has many rows, a commit few. If the block's rows were not counted, commits of two conversations with one row
-// each would look like the commit of one conversation with two rows.
+// A block has many rows, and a commit has few. If a commit's cost did not count the block's rows, a commit of two
+// conversations with one row each would look like a commit of one conversation with two rows.
 TEST(a_blocks_rows_count_in_the_cost_of_a_commit) {
     Scene s(900, 2);
     PlanLimits limits{7, 1, 16};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// If exact batches are requested or cost little, the planner only plans batches whose rows have the bits of single
-// rows.
+// Tests exact batches, whose rows have the same bits as rows computed one at a time. The planner plans only exact
+// batches if they are requested or cost little.
 #include "../check.h"
 #include "algo/planner.h"
 #include "algo/tree.h"
@@ -19,7 +19,7 @@ RowCounts counts_of(const std::vector<int> & exact) {
     return out;
 }
 
-// A planner with a drafter that is mostly right: candidate j is the target's token with chance 0.8, 0.1, ...
+// A planner with a drafter that is mostly right: its candidates are the target's token with probability 0.8, 0.1, ...
 struct Scene {
     Planner planner;
     std::vector<SequencePlan> plans;
@@ -38,7 +38,7 @@ struct Scene {
         }
     }
 
-    // Runs one round; returns the rows of the batch.
+    // Runs one round and returns the number of rows in its batch.
     int round(int n_left = 1000) {
         std::vector<Turn> turns;
         for (SequencePlan & plan : plans) turns.push_back({&plan, {0, n_left, 1, limits}});
@@ -88,7 +88,7 @@ TEST(only_exact_counts_are_planned) {
 TEST(a_fixed_strategy_is_cut_to_the_next_exact_size) {
     Scene scene(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 6, 6)}, Exactness::on);
     CHECK(scene.round() == 4 && scene.plans[0].cut() == 3);
-    // a draft step that cannot be verified is not run
+    // the planner skips draft steps that it could not verify
     CHECK(scene.plans[0].decision().steps.size() == 3);
     Scene whole(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 7, 7)}, Exactness::on);
     CHECK(whole.round() == 8 && whole.plans[0].cut() == -1);
@@ -99,7 +99,7 @@ TEST(without_exact_sizes_rounds_are_target_only_and_give_the_reason) {
         Scene scene(counts_of({}), {s}, Exactness::on);
         for (int i = 0; i < 20; ++i) CHECK(scene.round() == 1);
         CHECK(scene.plans[0].decision().reason == Decision::Reason::inexact && scene.plans[0].cut() == 0);
-        CHECK(scene.plans[0].decision().steps.empty());  // the drafter does not run either
+        CHECK(scene.plans[0].decision().steps.empty());  // the drafter runs no step
     }
     // chain:1 needs two rows, but only batches of three rows are exact
     Scene scene(counts_of({3}), {Strategy::make("chain", 1, 1, 1)}, Exactness::on);
@@ -115,7 +115,7 @@ TEST(several_conversations_share_an_exact_count) {
         int n_drafted = 0;
         for (int i = 0; i < 200; ++i) {
             const int n = scene.round();
-            CHECK_MSG(n == 2 || counts.allows(n), strf("%d rows", n));  // two target-only rounds are always allowed
+            CHECK_MSG(n == 2 || counts.allows(n), strf("%d rows", n));  // two target-only rows are always allowed
             n_drafted += n > 2;
         }
         CHECK_MSG(n_drafted > 20, strf("drafted in %d rounds", n_drafted));
@@ -127,8 +127,8 @@ TEST(exact_off_allows_any_count) {
     CHECK(scene.round() == 7 && !scene.plans[0].exact.is_exact);
 }
 
-// Costs decide. If rows are expensive, large batches are not wanted anyway; if rows are cheap, large batches are worth
-// more than identical bits.
+// In automatic mode the costs decide. If rows are expensive, the planner avoids large batches anyway. If rows are
+// cheap, large batches are worth more than identical bits.
 TEST(automatic_is_exact_where_that_costs_little) {
     const auto is_exact = [](const std::vector<int> & exact, double ms_per_row) {
         Scene scene(counts_of(exact), {automatic}, Exactness::off);
@@ -145,7 +145,7 @@ TEST(automatic_is_exact_where_that_costs_little) {
     CHECK(!is_exact({2}, 0.2));
     CHECK(is_exact({}, 12.0));
     CHECK(is_exact({2, 3}, 7.0));
-    // an explicit strategy runs unchanged
+    // in automatic mode, an explicit strategy may use inexact batches
     Scene scene(counts_of({2, 3}), {Strategy::make("chain", 1, 6, 6)}, Exactness::automatic);
     CHECK(scene.round() == 7 && !scene.plans[0].exact.is_exact);
 }
@@ -167,7 +167,7 @@ TEST(a_device_without_exact_batches_drafts_in_the_first_round) {
     }
 }
 
-// A fixed chain on a device is padded to one size per answer, but only to a size that is exact.
+// On a device, a fixed chain is padded to one batch size per answer. That size must be exact.
 TEST(batches_are_padded_to_exact_sizes) {
     PlannerOptions options;
     options.pads_rows = true;

@@ -17,10 +17,10 @@ using namespace eaglecpp::sim;
 namespace {
 constexpr int n_tokens = 4096;
 
-// Texts, and the rounds of fixed strategies on these texts. Neither depends on the machine.
+// Texts, and the rounds of each fixed strategy on each text, which do not depend on the machine.
 struct Known {
     std::shared_ptr<const World> world;
-    std::vector<std::vector<int>> rounds;  // by fixed strategy
+    std::vector<std::vector<int>> rounds;  // indexed by fixed strategy
 };
 
 const Known & known(int text_number, int seed, bool has_fixed) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Scenarios S44 to S46: several conversations in one batch, of which some join or leave every 50 rounds. They are
-// compared with target-only batching and the best fixed chain.
+// Scenarios S44 to S46: several conversations share one batch, and some of them join or leave every 50 rounds. The
+// planner is compared with target-only batching and with the best fixed chain.
 #include <algorithm>
 #include <cstdio>
 
@@ -18,7 +18,7 @@ constexpr int n_rounds = 1000, period = 50, n_window = 512;
 struct Case {
     const char * name;
     int machine;
-    std::vector<int> texts;  // one per slot
+    std::vector<int> texts;  // number of the text in each slot
 };
 
 struct Place {
@@ -28,12 +28,12 @@ struct Place {
     SequencePlan plan;
     int pos = 0, n_pending = 1;
     bool is_in = false;
-    double plain_tokens = 0.0;  // tokens of this conversation under target-only batching
+    double plain_tokens = 0.0;  // number of tokens that target-only batching gives this conversation
 };
 
 class SharedRun {
   public:
-    // `strategy`: null = the planner
+    // `strategy` null: the planner decides
     SharedRun(const Case & c, uint64_t seed, const Strategy * strategy)
         : machine_(machine(c.machine)), seed_(seed), clock_(disturbance_, seed) {
         for (size_t i = 0; i < c.texts.size(); ++i) {
@@ -46,9 +46,9 @@ class SharedRun {
         }
     }
 
-    // tokens per time, relative to target-only batching of the same conversations
+    // Returns the speed relative to target-only batching of the same conversations.
     double speed() const { return n_tokens_.back() / n_target_only_.back(); }
-    // Returns the minimum speed over windows of n_window rounds.
+    // Returns the minimum of speed() over all windows of n_window rounds.
     double window() const {
         double worst = 1e9;
         for (size_t to = n_window; to < n_tokens_.size(); ++to) {
@@ -67,7 +67,7 @@ class SharedRun {
     }
 
   private:
-    // Chooses the active conversations: on average three of four, but at least one.
+    // Chooses the active conversations at random: each with probability 3/4, but at least one.
     void seat(uint64_t key) {
         in_.clear();
         for (size_t i = 0; i < places_.size(); ++i) {
@@ -91,7 +91,7 @@ class SharedRun {
             const RoundDrafter drafter(place[t.plan]->world, place[t.plan]->pos);
             return drafter.propose(t.plan->pool(), t.plan->frontier(), t.plan->k());
         };
-        double ms = 0.0;  // the true time
+        double ms = 0.0;  // time without noise
         const auto ms_of = [&](bool is_first, int n_rows) {
             const double one = is_first ? machine_.commit_ms(n_rows) : machine_.level_ms(n_rows);
             ms += one;
@@ -136,7 +136,7 @@ void run(const Case & c) {
         eaglecpp::test::report(found >= least, __FILE__, __LINE__,
                                strf("%s: %s %.3f, expected %.3f", c.name, what, found, least));
     };
-    // sixteen conversations that try an unprofitable draft at the same time cost a little more
+    // if 16 conversations try an unprofitable draft at the same time, the window may be slightly slower
     const double least_window = c.texts.size() > 8 ? 0.955 : 0.965;
     std::vector<double> best, speed, window, slowest;
     for (int seed = 0; seed < 4; ++seed) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests drafts from the text in the planner. They are used alone or in one tree with the drafter's nodes, switched off
-// if they do not pay, legal for any proposal, and repeatable from a log.
+// Tests drafts from the text in the planner. The planner uses these drafts alone or in one tree with the drafter's
+// nodes, stops using them if they do not pay, keeps trees legal for any proposal, and repeats its decisions from a log.
 #include <algorithm>
 #include <cstdio>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr double plain_ms = 10.0;
 
-// Returns the time of a machine for n rows, of which the first few are nearly free.
+// Returns the time of a batch on a machine where the first few rows are nearly free.
 double verify_ms(int n_rows) {
     return plain_ms * (1.0 + 0.04 * (n_rows - 1));
 }
@@ -34,7 +34,7 @@ struct Scene {
     Planner planner;
     SequencePlan plan;
     PlanLimits limits{16, 8, 128};
-    int n_pending = 0;  // 0 = there is no drafter
+    int n_pending = 0;  // 0 = no drafter
     int n_levels = 0;   // draft steps that were requested
     double total_ms = 0.0;
     int n_tokens = 0;
@@ -43,7 +43,8 @@ struct Scene {
         planner.begin_request(plan, RequestKind::greedy, false);
     }
 
-    // Runs one round in which the text continues with `next`; `propose(node)`: the drafter's children of a pool node.
+    // Runs one round in which the text continues with `next`. `propose(node)` returns the drafter's candidates below a
+    // pool node.
     template <typename Propose>
     int round(const TextDraft * draft, const Tokens & next, Propose && propose, int n_left = 100) {
         const auto children = [&](const Turn &) {
@@ -104,7 +105,8 @@ TEST(proposals_that_fail_are_not_verified) {
     CHECK_MSG(speed > 0.995, strf("%.4f of plain", speed));
 }
 
-// A passage that begins to repeat is noticed at once, since every round labels its proposals.
+// Every round checks its text proposals against the target's tokens, so the planner notices at once when a passage
+// begins to repeat.
 TEST(proposals_that_begin_to_match_are_verified) {
     Scene scene(false);
     const TextDraft draft = text_chain(16, 12);
@@ -114,7 +116,8 @@ TEST(proposals_that_begin_to_match_are_verified) {
     CHECK_MSG(n_waited <= 12, strf("%d rounds", n_waited));
 }
 
-// With a drafter, a confident copy is verified without draft steps, which would only cost time.
+// If the text proposes a confident copy, the planner verifies the copy without running the drafter, which would only
+// cost time.
 TEST(a_sure_copy_needs_no_drafter) {
     Scene scene(true);
     const TextDraft draft = text_chain(16, 20);
@@ -130,7 +133,7 @@ TEST(a_sure_copy_needs_no_drafter) {
 // tokens.
 TEST(both_sources_share_one_tree) {
     Scene scene(true);
-    const TextDraft draft = text_chain(2, 4);  // tokens 100 and 101: too short to be verified alone
+    const TextDraft draft = text_chain(2, 4);  // a copy of two tokens is not verified alone
     int n_mixed = 0;
     for (int i = 0; i < 200; ++i) {
         const bool copies = i % 3 != 0;
@@ -162,7 +165,7 @@ TEST(an_explicit_strategy_drafts_from_the_text) {
     CHECK(scene.plan.tree().n_draft() == 3 && scene.plan.decision().depth == 3);
 }
 
-// Nothing is drafted after an end token.
+// The planner drafts no nodes below an end token.
 TEST(nothing_follows_an_end) {
     PlannerOptions options;
     options.end_tokens = {102};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Compares drafts from the text itself with a search of the whole text: exact matches, their continuation, memory and
-// time.
+// Compares the text index with a search of the whole text: it must find the same matches and continuations, in little
+// memory and time.
 #include "algo/text.h"
 
 #include <algorithm>

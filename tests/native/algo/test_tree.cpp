@@ -11,7 +11,7 @@
 using namespace eaglecpp;
 using namespace eaglecpp::test;
 
-// Tree in which node 0 has children 1 and 2, node 1 has children 3 and 4, and node 2 has child 5.
+// Returns a tree in which node 0 has children 1 and 2, node 1 has children 3 and 4, and node 2 has child 5.
 static DraftTree example() {
     DraftTree t(10);
     t.add(11, 0, -1.0f);
@@ -42,7 +42,7 @@ TEST(takes_nodes_in_the_order_given) {
     CHECK(t.depth == (std::vector<int32_t>{0, 1, 2, 1}) && t.logp[2] == -3.0f);
 }
 
-// Tree with the paths 0 -> 1 (token 1) -> 2 (token 2), and 0 -> 3 (token 3).
+// Returns a tree with the paths 0 -> 1 (token 1) -> 2 (token 2), and 0 -> 3 (token 3).
 static DraftTree fork() {
     DraftTree t(0);
     t.add(1, 0, -0.1f);
@@ -85,7 +85,7 @@ TEST(nothing_follows_a_stop) {
     CHECK(at_bonus.tokens == (Tokens{1, 9}) && at_bonus.n_accepted() == 1 && at_bonus.stopped);
 }
 
-// Returns chances that never rise along a path, some of them equal.
+// Returns a probability for each node. Probabilities never rise along a path, and some are equal.
 static std::vector<float> random_chances(Random & random, const DraftTree & tree) {
     std::vector<float> p(tree.size(), 1.0f);
     for (int i = 1; i < tree.size(); ++i) p[i] = p[tree.parent[i]] * 0.25f * (float)random.integer(0, 4);
@@ -115,9 +115,9 @@ TEST(prefixes_are_the_best_sets_of_their_size) {
         unsigned set = 0;
         for (int n = 1; n <= order.size(); ++n) {
             const int node = order.nodes()[n - 1], parent = tree.parent[node];
-            CHECK(parent == 0 || (set >> (parent - 1) & 1));  // contains its parents
+            CHECK(parent == 0 || (set >> (parent - 1) & 1));  // the set contains the node's parent
             set |= 1u << (node - 1);
-            CHECK(order.p()[n - 1] == p[node] && p[node] <= last_gain);  // concave sums
+            CHECK(order.p()[n - 1] == p[node] && p[node] <= last_gain);  // later nodes gain less
             last_gain = p[node];
             sum += p[node];
             CHECK_NEAR(sum, best[n], 1e-6);
@@ -125,9 +125,9 @@ TEST(prefixes_are_the_best_sets_of_their_size) {
     }
 }
 
-// A token that both the text and the drafter propose is one node, which is more likely than either of the two predicts.
-// A token that only the text proposes keeps a fifth of its chance once the drafter has run, and the children's chances
-// add up to at most 1.
+// A token that the text and the drafter both propose becomes one node. The node's probability is higher than the text's
+// and the drafter's predictions. A token that only the text proposes keeps a fifth of its probability once the drafter
+// has run. The probabilities of a node's children add up to at most 1.
 TEST(text_and_drafter_share_a_pool) {
     const TextDraft text{{100, 101}, 5};
     const auto pool_with = [&](Token first, double of_first, double of_second) {
@@ -152,7 +152,7 @@ TEST(text_and_drafter_share_a_pool) {
     CHECK_NEAR(alone.given_parent(1), 0.2 * 0.6, 1e-6);
     CHECK_NEAR(alone.p()[2], 0.2 * 0.6 * 0.5, 1e-6);
     CHECK(alone.is_from_text(1) && !alone.is_from_text(3) && !alone.is_from_text(4));
-    const DraftPool full = pool_with(100, 0.9, 0.64);  // 0.96 and 0.64
+    const DraftPool full = pool_with(100, 0.9, 0.64);  // probabilities 0.96 and 0.64, scaled to the sum 1
     CHECK_NEAR(full.given_parent(1), 0.6, 1e-6);
     CHECK_NEAR(full.given_parent(1) + full.given_parent(3), 1.0, 1e-6);
     CHECK_NEAR(full.p()[2], 0.6 * 0.5, 1e-6);

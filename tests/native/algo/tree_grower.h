@@ -17,12 +17,13 @@ class TreeGrower {
   public:
     TreeGrower(Token root, int k) : k_(k), pool_(root), frontier_{0} {}
 
-    // The frontier nodes that the drafter expands next; at first the root.
+    // Returns the nodes that the drafter expands next, at first the root.
     const std::vector<int32_t> & frontier() const { return frontier_; }
 
     const DraftTree & pool() const { return pool_; }
 
-    // children[i]: candidates of frontier()[i], best first. Moves the frontier one step deeper.
+    // Adds the candidates children[i] (best first) below each node frontier()[i], and moves the frontier one step
+    // deeper.
     void grow(const std::vector<std::vector<Candidate>> & children) {
         std::vector<int32_t> added;
         for (size_t i = 0; i < frontier_.size(); ++i) {
@@ -41,7 +42,7 @@ class TreeGrower {
     std::vector<int32_t> frontier_;
 };
 
-// Returns the best tree by the drafter's own path log-probabilities, breadth first.
+// Returns the subtree with the highest path log-probabilities of the drafter, in breadth-first order.
 inline DraftTree best_subtree(const DraftTree & pool, int n_nodes, int n_leaves) {
     NodeOrder order;
     order.build(pool, pool.logp, n_nodes, n_leaves);

@@ -36,7 +36,7 @@ void fill(float * out, size_t n, int seed, float deviation) {
     for (size_t i = 0; i < n; ++i) out[i] = normal(random);
 }
 
-// Makes a drafter with its own tables and seeded weights.
+// Opens a drafter that has its own token tables and seeded weights.
 std::unique_ptr<HiddenStateDrafter> make_drafter(const DraftFile & file, const Place & place, bool flash_attn) {
     DrafterOptions o;
     o.device = place.device;
@@ -106,7 +106,7 @@ class Pair {
         b_[i] = std::make_unique<HiddenStateSequence>(*alone_);
     }
 
-    // reads rows without output, as in a prompt
+    // Reads rows without output for conversation i, as in a prompt.
     void read(int i, int n) {
         const Rows rows = make_rows(spec(), n);
         a_[i]->commit(rows.hidden_states(), rows.tokens.data());
@@ -156,7 +156,7 @@ class Pair {
         }
     }
 
-    // A conversation that fails must not change the other conversations.
+    // If one conversation of a call fails, no conversation must change.
     void an_error_moves_no_conversation() {
         const Rows few = make_rows(spec(), 2), many = make_rows(spec(), n_ctx + 1);
         const int n = a_[0]->n_rows();
@@ -164,7 +164,7 @@ class Pair {
                                                  {a_[1].get(), many.hidden_states(), many.tokens.data()}}),
                      "the drafter's cache holds");
         CHECK(a_[0]->n_rows() == n);
-        if (spec().is_block()) return;  // a block drafter's conversation without a pass has no slots to request
+        if (spec().is_block()) return;  // without a pass, a conversation of a block drafter has no slots to request
         const int n_draft = a_[0]->n_draft_rows();
         CHECK_THROWS(together_->extend_together({DraftRequest::step(a_[0].get(), {{90, 1, 0}}),
                                                  DraftRequest::step(a_[1].get(), {{90, 1, 77}})}),
@@ -196,7 +196,8 @@ class Pair {
         round({0}, {2}, {{1}}, what + ", after a prompt");
     }
 
-    // Device memory is reused, but a conversation must not read the rows of the previous conversation.
+    // A new conversation reuses device memory of a closed conversation, and must not read the closed conversation's
+    // rows.
     void caches_serve_again(const std::string & what) {
         every_number_of_rows(what);
         const EaglecppCounts before = eaglecpp_counts();
@@ -205,7 +206,8 @@ class Pair {
         CHECK_MSG(eaglecpp_counts().frees == before.frees, what + ": device memory is freed");
     }
 
-    // A chain drafted in the graph of its commit equals one drafted step by step, and waits once.
+    // A chain that is drafted in the graph of its commit equals a chain that is drafted step by step. It waits for the
+    // device only once.
     void steps_are_levels(const std::string & what) {
         constexpr int n_steps = 5;
         reopen(0);
@@ -237,7 +239,7 @@ class Pair {
     const DraftSpec & spec() const { return together_->spec(); }
 
   private:
-    // slots to request for a block drafter
+    // Returns the number of slots to request from a block drafter.
     int n_ahead(const std::vector<int> & levels) const { return spec().is_block() ? (int)levels.size() : 0; }
 
     void same_candidates(const std::vector<Candidate> & ours, const std::vector<Candidate> & theirs,
@@ -261,7 +263,7 @@ class Pair {
         };
         CHECK(a.n_rows() == b.n_rows() && a.n_draft_rows() == b.n_draft_rows());
         for (int row = 0; row < n_rows; ++row) {
-            // a graph does not compute rows after a selector
+            // a selector's graph does not compute logits for all rows
             if (!spec().is_block()) same(a.logits(row), b.logits(row), spec().n_draft_vocab, strf("row %d", row));
             same_candidates(a.candidates(row, 3), b.candidates(row, 3), what);
             if (spec().is_block()) continue;
@@ -287,7 +289,7 @@ void check(const DraftFile & file, Kind of, const Place & place, bool flash_attn
     const uint64_t n_misaligned = eaglecpp_counts().misaligned;
     Pair pair(file, place, flash_attn);
     pair.read(1, 7);
-    pair.read(2, 300);  // with other numbers of slots
+    pair.read(2, 300);  // now each conversation has another number of rows
     pair.round({0, 1, 2, 3}, {1, 1, 1, 1}, {{1, 1}, {1, 1}, {1, 1}, {1, 1}}, kind + ", chains");
     pair.round({0, 1, 2}, {3, 1, 2}, {{1, 1, 1}, {}, {1}}, kind + ", chains of unequal depth");
     pair.round({4, 2, 0, 3}, {2, 5, 1, 1}, {{4, 3, 6}, {1, 1, 1}, {2}, {8, 8}}, kind + ", trees and chains");

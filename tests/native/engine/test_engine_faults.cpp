@@ -35,12 +35,12 @@ TEST(a_sequence_steps_once_at_a_time) {
     engine.begin(a, prompt, test::greedy(tree));
     engine.begin(b, prompt, test::greedy(tree));
     CHECK_THROWS(engine.step({a, b, a}), "named twice");
-    // neither has changed
+    // the refused call changed neither sequence
     while (engine.sequence(a).is_active) engine.step({a, b});
     CHECK(engine.sequence(a).tokens == engine.sequence(b).tokens);
 }
 
-// An engine is retired before it is freed: retiring fails during a call, and no call can begin after it.
+// An engine is retired before it is freed. Retiring fails while a call runs, and after retiring no call can begin.
 TEST(no_step_begins_after_an_engine_is_retired) {
     for (int i = 0; i < 40; ++i) {
         Engine engine(test::tiny_options(target, draft));
@@ -94,7 +94,7 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
         return all;
     };
     const std::vector<float> logits = read();
-    // calls between two reads of logits: saving, dropping and restoring cells, and using another context
+    // calls that happen between two reads of logits: saving, dropping and restoring cells, and using another context
     std::vector<uint8_t> rows;
     it.cells().save_rows(range, rows);
     it.cells().truncate(range, 1);
@@ -103,7 +103,7 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
     other.open_context({});
     decode(other, 5, 0);
     CHECK(read() == logits);
-    // batches until the context is full, and one more
+    // runs batches until the context is full, and then one more batch
     bool is_full = false;
     for (Pos at = 3; at < 4096 && !is_full; at += 31) {
         try {
@@ -120,11 +120,11 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
 #ifndef _WIN32
 #include <dlfcn.h>
 
-// These replace the functions of libllama and ggml for all calls by eaglecpp.
+// The functions below replace libllama's and ggml's in all calls from eaglecpp.
 static int n_calls = 0, fails_at = -1;
 static bool is_decoding = false;  // set during llama.cpp's own calls, which do not count
 static std::function<void()> fault;
-static int n_logits = -1;  // number of rows of logits that can be read before the fault
+static int n_logits = -1;  // number of rows of logits that are read before one read fails
 
 static void count_call() {
     if (!is_decoding && n_calls++ == fails_at) fault();
@@ -139,7 +139,7 @@ extern "C" int32_t llama_decode(llama_context * ctx, llama_batch batch) {
     return status;
 }
 
-static llama_memory_t sound = nullptr;  // if set, removing rows of any other memory fails
+static llama_memory_t sound = nullptr;  // if set, removing rows fails in every other memory
 
 extern "C" bool llama_memory_seq_rm(llama_memory_t memory, llama_seq_id id, llama_pos from, llama_pos to) {
     if (sound && memory != sound) fail(ErrorKind::broken, "an assertion");
@@ -232,7 +232,7 @@ static const Tokens & long_prompt() {
     return tokens;
 }
 
-// tests faults at every call of every kind
+// Tests faults at every call of every kind.
 TEST(running_out_of_memory_leaves_no_trace) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_ctx = 256, o.n_batch = 192;
@@ -262,7 +262,7 @@ TEST(running_out_of_memory_leaves_no_trace) {
     }
 }
 
-// ggml's CPU backend frees its work buffer, and then cannot allocate a larger one.
+// Tests a fault in ggml's CPU backend, which frees its work buffer and then cannot allocate a larger one.
 TEST(a_work_buffer_that_does_not_fit_is_not_used_again) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_ctx = 256, o.n_batch = 192;
@@ -334,7 +334,8 @@ TEST(the_error_of_a_later_round_comes_after_the_earlier_tokens) {
     CHECK(test::generate(engine, a, prompt, test::greedy({}, 5)).size() == 5);
 }
 
-// Two conversations fail in a later round, and one of them is closed before the next call.
+// Two conversations fail in a later round. One conversation is closed before the next call, which must still raise the
+// error for the other.
 TEST(a_late_error_is_raised_for_the_rest_of_its_batch) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_sequences = 2;
@@ -363,7 +364,7 @@ TEST(ending_with_too_many_tokens_changes_nothing) {
     CHECK(test::generate(engine, id, prompt, test::greedy(tree, 12)) == fresh);
 }
 
-// The sequence of a small model removes its rows when it is destroyed.
+// A small model's sequence removes its rows in its destructor, where an assertion of llama.cpp may fail.
 TEST(an_assertion_at_the_end_of_a_drafter_does_not_end_the_process) {
     const std::string small = files.folder.file("small.gguf");
     test::write_target(small);
@@ -375,7 +376,7 @@ TEST(an_assertion_at_the_end_of_a_drafter_does_not_end_the_process) {
     sound = nullptr;
 }
 
-// exceptions of a driver, and types that should never be thrown
+// Tests exceptions of a driver, and thrown types that are no exceptions.
 TEST(foreign_exceptions_break_the_engine) {
     const std::pair<const char *, std::function<void()>> kinds[] = {
         {"device lost", [] { throw std::runtime_error("device lost"); }},
@@ -384,7 +385,7 @@ TEST(foreign_exceptions_break_the_engine) {
         {"ran out of memory inside", [] { throw std::bad_alloc(); }},
     };
     for (const auto & [text, thrower] : kinds) {
-        for (int at : {0, 1, 4}) {  // faults in the prefill, in the prefill's rows for the drafter, and in a round
+        for (int at : {0, 1, 4}) {  // faults in the prefill, in the drafter's prefill, and in a round
             Engine engine(test::tiny_options(target, draft));
             const int id = engine.open_sequence();
             fault = thrower;

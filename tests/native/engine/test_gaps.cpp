@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Closing the gaps that rejected nodes leave in the target's cache: rows keep their order, so later results have the
-// bits of target-only decoding, and the copy needs a small buffer instead of the size of the cache.
+// Tests closing the gaps that rejected nodes leave in the target's cache. The rows keep their order, so later results
+// have the same bits as in target-only decoding. Moving the rows needs a small buffer, not a copy of the whole cache.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -114,7 +114,7 @@ TEST(conversations_keep_their_common_prefix_once) {
         CHECK(target.cells().keep_path(first, trees[0], 7, n));
         CHECK(target.cells().keep_path(second, trees[1], 7, n));
     }
-    // 300 + 2 * 700 of 4818 cells are used; with a second copy of the prefix, fewer trees would fit
+    // 300 + 2 * 700 of 4818 cells are used: the prefix once, and the rest of both conversations
     CHECK(target.cells().n_order_lost() == 0 && target.cells().has_room_for_trees());
     CHECK(target.cells().n_rows(first) == n && target.cells().n_rows(second) == n);
     CHECK(logits_behind(target, first, 0, n + 1) == plain_logits(0, n + 1));

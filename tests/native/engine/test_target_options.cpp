@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Options for opening a target: values that llama.cpp accepts open, and all others are refused with a fitting message.
+// Tests the options for opening a target. If llama.cpp accepts the values, the target opens; otherwise it is refused
+// with a fitting message.
 #include <llama.h>
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 using namespace eaglecpp;
 
-// a copy would race with threads that fill in values on demand
+// copying would be unsafe while other threads fill in values on demand
 static_assert(!std::is_copy_constructible_v<Vocabulary>);
 
 #ifndef _WIN32
@@ -23,8 +24,8 @@ static_assert(!std::is_copy_constructible_v<Vocabulary>);
 
 #include <csignal>
 
-// A trial runs a call in a child process. Its effects stay in the child, and the child does not continue as a second
-// copy of this program.
+// A trial runs a call in a child process. The call's effects stay in the child, which then ends instead of continuing
+// as a second copy of this program.
 TEST(a_trial_in_a_child_ends_with_the_child) {
     const pid_t self = getpid();
     sigset_t blocked;
@@ -40,7 +41,8 @@ TEST(a_trial_in_a_child_ends_with_the_child) {
     if (getpid() != self) std::abort();
 }
 
-// The function below replaces libllama's for all calls by eaglecpp. It fails once as if memory had run out.
+// The function below replaces libllama's for all calls by eaglecpp. If is_short_of_memory is set, it fails once as if
+// memory had run out.
 static bool is_short_of_memory = false;
 
 extern "C" llama_context * llama_init_from_model(llama_model * model, llama_context_params params) {
@@ -122,14 +124,14 @@ TEST(impossible_sizes_are_refused_by_name) {
     refused([](EngineOptions & o) { o.n_sequences = 200, o.n_leaves_max = 8; }, "llama.cpp allows");
 }
 
-// The reasons that llama.cpp logs are reported, and none of them counts as a lack of memory.
+// The error repeats the reason that llama.cpp logs. A refusal does not count as a lack of memory.
 TEST(refusals_of_llama_cpp_are_not_memory) {
     EngineOptions o = test::tiny_options(target, "");
     o.flash_attn = "off", o.type_v = "q8_0";
     std::string text;
     ErrorKind kind = kind_of(o, text);
     CHECK_MSG(kind == ErrorKind::unsupported && text.find("quantized V cache") != std::string::npos, text);
-    o.flash_attn = "on", o.type_k = "q8_0";  // blocks of 32 in heads of 16
+    o.flash_attn = "on", o.type_k = "q8_0";  // q8_0 has blocks of 32 numbers, but the heads have 16
     kind = kind_of(o, text);
     CHECK_MSG(kind == ErrorKind::unsupported && text.find("does not divide") != std::string::npos, text);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests how the number of threads adapts, on machines with a simulated clock: the wall and CPU time of a decode follow
-// from the threads, the cores that other processes use, and the cost of barriers.
+// Tests how the number of threads adapts, on machines with a simulated clock. The machine computes the wall time and
+// CPU time of a decode from the number of threads, the cores that other processes use, and the cost of barriers.
 #include "engine/thread_policy.h"
 
 #include <algorithm>
@@ -19,14 +19,14 @@ struct Machine {
     double work_ms = 10.0;       // time of one row on one thread
     double serial = 0.2;         // share of the time that threads do not reduce
     double barrier_factor = 60;  // factor on the time once a thread waits for a core
-    bool tells = true;           // the system reports which cores other processes use
+    bool tells = true;           // whether the system reports which cores other processes use
 
     double now = 0.0, heard_at = 0.0;
     int n_starved = 0;
 
     double free_cores() const { return std::max(0.3, n_cores - busy); }
 
-    // one decode
+    // Runs one decode.
     void run(ThreadPolicy & policy, int n_rows = 1) {
         if (tells && now - heard_at >= 200.0) {
             heard_at = now;
@@ -49,7 +49,7 @@ struct Machine {
         policy.learn(r, now);
     }
 
-    // Runs decodes for `ms`; returns the number of decodes.
+    // Runs decodes for `ms` milliseconds and returns the number of decodes.
     int run_for(ThreadPolicy & policy, double ms) {
         const double end = now + ms;
         int n = 0;
@@ -121,7 +121,7 @@ TEST(one_busy_core_of_many_costs_one_thread) {
     CHECK_MSG(policy.n_threads(Kind::decode) == 7, strf("%d threads", policy.n_threads(Kind::decode)));
 }
 
-// The system reports free cores that this process does not get, as with a container's CPU quota.
+// The system reports free cores that this process may not use, as with a container's CPU quota.
 TEST(threads_without_cores_are_dropped_for_longer_and_longer) {
     Machine m;
     ThreadPolicy policy = automatic(2);

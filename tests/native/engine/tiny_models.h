@@ -20,7 +20,7 @@ struct TinyTarget {
     std::string architecture = "llama";
 };
 
-// A temporary folder, which is removed with this object.
+// A temporary folder that the destructor removes.
 class Folder {
   public:
     Folder();
@@ -33,14 +33,14 @@ class Folder {
 
 void write_target(const std::string & path, const TinyTarget & shape = {});
 
-// Files of a tiny target and an EAGLE 3.1 drafter for it.
+// Writes the files of a tiny target and of an EAGLE 3.1 drafter for this target.
 struct TinyPair {
     TinyPair();
     const Folder folder;
     const std::string target = folder.file("target.gguf"), draft = folder.file("draft.gguf");
 };
 
-// Returns options for a small and deterministic engine: one thread, greedy.
+// Returns options for a small and deterministic engine, with one thread and greedy sampling.
 EngineOptions tiny_options(const std::string & target, const std::string & draft);
 GenerateParams greedy(const Strategy & strategy, int max_tokens = 24);
 

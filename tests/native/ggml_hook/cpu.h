@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// ggml's CPU backend, with matrices and products that it computes.
+// ggml's CPU backend for tests, with weight matrices and the products that the backend computes.
 #pragma once
 
 #include <ggml-alloc.h>
@@ -33,7 +33,7 @@ inline ggml_backend_ptr make_cpu(int n_threads = 1) {
     return cpu;
 }
 
-// A weight matrix without values yet.
+// A weight matrix whose values the test fills in.
 struct Matrix {
     Matrix(ggml_type type, int64_t n_in, int64_t n_out, int64_t n_experts, ggml_backend_buffer_type_t where)
         : ctx(ggml_init({ggml_tensor_overhead(), nullptr, true})),
@@ -46,7 +46,8 @@ struct Matrix {
     ggml_backend_buffer_ptr buffer;
 };
 
-// Multiplies rows [n_in, n_given, n_rows] by the matrix, or by the experts that ids [n_used, n_rows] choose.
+// Multiplies rows [n_in, n_given, n_rows] by the matrix. For a mixture of experts, ids [n_used, n_rows] choose the
+// experts.
 class Product {
   public:
     Product(ggml_tensor * w, const std::vector<float> & x, int n_given, int n_rows,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Compares native/ggml_hook/ggml_abi.h, compute.h and the signatures in native/target/llama_bridge.cpp with the sources
-// that they repeat. If this file compiles, they are the same. It is only built if the sources are available:
+// Compares the declarations in native/ggml_hook/ggml_abi.h and compute.h and the signatures in
+// native/target/llama_bridge.cpp with the llama.cpp sources from which they are copied. If this file compiles, the
+// declarations match. The file is only built if the sources are available:
 //   cmake ... -DEAGLECPP_LLAMA_SOURCE=<vendor/llama.cpp of the llama-cpp-python sdist>
 #include "ggml-backend-impl.h"
 #include "ggml-cpu/traits.h"

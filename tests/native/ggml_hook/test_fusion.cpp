@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Fused nodes in ggml's own CPU backend, on a layer that llama.cpp builds and allocates. The results are compared with
-// the same graph node by node, and bit for bit over numbers of rows and threads, for new and known graphs. Then the
-// parts of a fused step are compared with ggml's own.
+// Tests fused nodes in ggml's own CPU backend, on a layer as llama.cpp builds and allocates it. The results are
+// compared with the unfused graph. They must have the same bits for every number of rows and threads, in new and in
+// known graphs. Then the parts of a fused step are compared with ggml's own functions.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -26,7 +26,7 @@ constexpr int n_embd = n_head_dim * n_heads, n_kv = n_head_dim * n_kv_heads;
 struct Form {
     const char * name;
     int rope_mode = GGML_ROPE_TYPE_NORMAL;
-    ggml_type value_type = GGML_TYPE_Q8_0;  // type of the values' projection; the other weights are Q8_0
+    ggml_type value_type = GGML_TYPE_Q8_0;  // type of the value projection; the other weights are Q8_0
     bool has_factors = false, has_yarn = false, packs = true, adds_first = true;
     int n_rotated = n_head_dim;
     float freq_scale = 1.0f;
@@ -35,7 +35,7 @@ struct Form {
     int n_positions() const { return sections[0] ? GGML_MROPE_SECTIONS : 1; }
 };
 
-// Weights and inputs, which are the same for every run of a form.
+// Weights and inputs of a form, which are the same in every run.
 struct Scene {
     explicit Scene(const Form & form) : form(form) {
         for (int rows : {n_embd, n_kv, n_kv, n_embd, n_ff, n_ff}) {
@@ -84,7 +84,7 @@ class Layer {
         for (int r : rows) {
             x.insert(x.end(), &s.x[(size_t)r * n_embd], &s.x[(size_t)r * n_embd] + n_embd);
             before.insert(before.end(), &s.before[(size_t)r * n_embd], &s.before[(size_t)r * n_embd] + n_embd);
-            for (int k = 0; k < s.form.n_positions(); ++k) {  // position after position
+            for (int k = 0; k < s.form.n_positions(); ++k) {  // the numbers are laid out one position after another
                 positions[k * rows.size() + cells.size()] = 100 + 3 * r + 11 * k * k;
             }
             cells.push_back((5 * r + 2) % n_cells);
@@ -208,8 +208,8 @@ void check_near(const std::vector<float> & a, const std::vector<float> & b, cons
     CHECK_MSG(worst <= 0.01 * size, what + ": off by " + std::to_string(worst) + " of " + std::to_string(size));
 }
 
-// Without fusion, ggml computes the norms and rotations and rounds differently, so an input rounded to 8 bits may be
-// one step off.
+// Without fusion, ggml computes the norms and rotations with different rounding, so an input rounded to 8 bits may
+// differ by one step.
 void check_form(const Form & form) {
     const Scene scene(form);
     const std::vector<int> all = first_rows(n_all_rows);
@@ -224,7 +224,7 @@ void check_form(const Form & form) {
         ggml_fp16_to_fp32_row((const ggml_fp16_t *)expected.cells[i].data(), b.data(), (int64_t)b.size());
         check_near(a, b, std::string(form.name) + ", cache");
     }
-    // a graph with a number must give the same result, alone and next to other graphs
+    // a graph that has a number must give the same result, alone and next to other graphs
     name_graph(batch.graph);
     for (int i = 0; i < 2; ++i) {
         const Result again = batch.run();
@@ -251,7 +251,7 @@ bool is_product(const ggml_tensor * t) {
     return t->op == GGML_OP_MUL_MAT;
 }
 
-// Checks which nodes are left to compute, because the results do not show whether all nodes of a layer are fused.
+// Checks which nodes remain in the fused graph, because the results do not show whether all nodes of a layer are fused.
 void fuses_the_expected_nodes(const Form & form) {
     const Scene scene(form);
     Layer layer(scene, first_rows(4), 2, true);
@@ -270,7 +270,7 @@ void fuses_the_expected_nodes(const Form & form) {
     CHECK_MSG(left == "*MUL_MAT *SET_ROWS SCALE MUL_MAT *MUL_MAT *MUL_MAT ", std::string(form.name) + ": " + left);
 }
 
-// A norm whose result is scaled row by row is left to ggml, also as the first node of a graph.
+// ggml computes a norm whose result is scaled row by row, even if the norm is the first node of a graph.
 void leaves_other_norms_alone() {
     const ggml_context_ptr ctx(ggml_init({20 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
     std::vector<float> memory(8 * n_embd);
@@ -288,8 +288,8 @@ void leaves_other_norms_alone() {
     CHECK(!Step::is_step(norm) && !Step::is_step(scaled) && (norm->flags & GGML_TENSOR_FLAG_COMPUTE));
 }
 
-// A node must not move if another thread may still read its memory: the second product writes to the memory of the
-// first one's result.
+// A node must not move if another thread may still read the memory that the node writes. Here the second product writes
+// to the memory of the first product's result.
 void leaves_shared_memory_alone() {
     const Scene scene(Form{"memory"});
     const ggml_context_ptr ctx(ggml_init({20 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
@@ -327,7 +327,7 @@ void leaves_other_graphs_alone() {
 
 // --- parts of a fused step -------------------------------------------------------------------------------------------
 
-// every number that a half can represent, and numbers between them
+// Tests every number that a half can represent, and numbers between them.
 void halves_round_like_ggmls() {
     std::vector<float> x;
     for (uint32_t bits = 0; bits < 0xFFFFF000u; bits += 0x3FF7) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The use of our kernels is always reported. The kernels run with a libggml that does not report its commit. With
-// another commit they are off, with a warning. A second warning reports that EAGLECPP_KERNELS names an unknown table.
-// The program's argument is the commit that ggml reports.
+// Tests that the status always says whether our kernels are used. The kernels also run if libggml does not report its
+// commit. If libggml reports an unknown commit, the kernels are off and a warning is logged. Another warning says that
+// EAGLECPP_KERNELS names an unknown table. The program's argument is the commit that ggml reports.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -17,7 +17,7 @@ using namespace eaglecpp;
 
 static std::string commit;
 
-// replaces ggml's function for all calls by eaglecpp
+// Replaces ggml's function in all calls from eaglecpp.
 extern "C" const char * ggml_commit(void) {
     return commit.c_str();
 }

@@ -28,7 +28,7 @@ struct Weights : Matrix {
             float * to = values.data();
             for (uint8_t * unit = bytes.data(); unit < bytes.data() + bytes.size(); unit += traits.type_size) {
                 float largest;
-                do {  // the scales are random as well
+                do {  // draws random scales until the largest value is moderate
                     for (size_t i = 0; i < traits.type_size; ++i) unit[i] = (uint8_t)rng();
                     traits.to_float(unit, to, traits.blck_size);
                     largest = 0;
@@ -50,14 +50,15 @@ std::vector<float> multiply(const Weights & m, const std::vector<float> & x, int
     const kernels::ComputeScope scope(in_scope);
     Product product(m.tensor, x, n_given, n_rows, ids);
     const std::vector<float> y = product.run(n_threads);
-    // a node counts the pieces that its threads take, and the count must restart for any number of threads
+    // a node counts the pieces that its threads take; a second run with another number of threads must restart this
+    // count
     const std::vector<float> again = product.run(n_threads == 1 ? 3 : n_threads - 1);
     CHECK(std::memcmp(y.data(), again.data(), y.size() * sizeof(float)) == 0);
     return y;
 }
 
-// Checks the root mean square error relative to the typical size of such a sum: the terms may cancel, but their errors
-// do not.
+// Checks the root mean square error, relative to the typical size of a sum of n_in random terms. The terms of a sum may
+// cancel each other, but their errors do not.
 void check_close(const char * what, const Weights & m, int64_t e, const float * x, const float * y, double bound) {
     const int64_t n_in = m.tensor->ne[0], n_out = m.tensor->ne[1];
     double error = 0, size = 0;
@@ -109,7 +110,7 @@ int main() {
                 CHECK_MSG(std::memcmp(y.data(), &all[(size_t)r * n_out], n_out * sizeof(float)) == 0, name);
             }
         }
-        // experts: each used expert has rows of its own, or all see the same row; some experts are unused
+        // a mixture of experts: the used experts have separate rows or share one row, and some experts are unused
         const int n_experts = 6, n_used = 3, n_in = 256, n_out = 40;
         const Weights m(type, n_in, n_out, n_experts, is_dense ? plain : packed);
         for (int n_rows : {1, 2, 9}) {

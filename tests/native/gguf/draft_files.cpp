@@ -14,7 +14,7 @@
 
 namespace eaglecpp {
 
-// rows have a multiple of 256 bytes, like those of real drafters
+// the size of a row is a multiple of 256 bytes, as in real drafters
 constexpr int n_embd = 64, n_ff = 64, n_head = 2, n_head_kv = 1, head_dim = 64, n_vocab = 20, n_draft_vocab = 8,
               n_aux = 3, n_layer_target = 6;
 constexpr int n_rank = 8, n_taps = 2, n_group = 8;
@@ -220,7 +220,7 @@ Flaw with_tensor(const std::string & name, const char * word) {
     return {word, [=](Parts & p) { p.tensors.push_back({name, {n_embd}}); }};
 }
 
-// also flaws that all kinds share
+// flaws that all kinds can have, and flaws of eagle31 only
 const std::vector<Flaw> of_eagle31 = {
     {"final_logit_softcapping", [](Parts & p) { p.f32("{arch}.final_logit_softcapping", -5.0f); }},
     {"is false but", [](Parts & p) { p.flag("{arch}.head_norm", false); }},

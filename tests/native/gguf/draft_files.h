@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tiny drafter GGUFs with seeded weights, valid and malformed in every way.
+// Tiny drafter GGUFs with seeded weights: a valid file of each kind, and files with one flaw each.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ constexpr Kind all_kinds[] = {Kind::eagle,  Kind::eagle3, Kind::eagle31, Kind::w
 class DraftParts;
 
 struct Flaw {
-    const char * word = "";  // part of the error message
+    const char * word = "";  // text that the error message contains
     std::function<void(DraftParts &)> spoil = {};
     std::function<void(const std::string & path)> spoil_file = {};
 };

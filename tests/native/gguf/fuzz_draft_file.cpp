@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Any bytes must either make a DraftFile or throw Error. Entry point of libFuzzer.
+// Entry point of libFuzzer. For any bytes, opening a DraftFile must either succeed or throw Error.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

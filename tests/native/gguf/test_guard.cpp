@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Assertions of ggml become exceptions that pass through its C functions, or end the process with their text if they
-// cannot. A forked child must still be able to write to the log.
+// Tests that failed assertions of ggml become exceptions that pass through ggml's C functions. If an exception cannot
+// pass, the process ends with the assertion's text. A forked child must still be able to write to the log.
 #include "gguf/guard.h"
 
 #include <ggml-backend.h>
@@ -26,14 +26,14 @@ static ggml_context_ptr context() {
     return ggml_context_ptr(ggml_init({4 << 20, nullptr, /*no_alloc=*/false}));
 }
 
-// fails in ggml.c
+// Fails an assertion in ggml.c.
 static void reshape_wrongly() {
     const auto ctx = context();
     ggml_reshape_1d(ctx.get(), ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, 8), 9);
 }
 
-// Looks up a missing row in the middle of a graph on n_threads; the calling thread does the first half of the look-ups.
-// Only the call is guarded, so the test's memory outlives the call.
+// Runs a graph on n_threads that looks up row number `bad`, which may be missing. The calling thread does the first
+// half of the look-ups. Only the computation is guarded, so that the test's memory outlives an exception.
 static void look_up(int bad, int n_threads) {
     constexpr int n_rows = 64;
     const auto ctx = context();
@@ -50,7 +50,7 @@ static void look_up(int bad, int n_threads) {
 }
 
 struct Fate {
-    int signal;  // 0: no signal
+    int signal;  // 0: the child ended without a signal
     std::string text;
 };
 
@@ -77,7 +77,8 @@ static Fate in_child(const std::function<void()> & f) {
 
 int main() {
     ggml_backend_load_all();
-    // Children run first, because a child that is forked later would lack OpenMP's threads.
+    // The tests in child processes come first, because a child that is forked after OpenMP has started would lack
+    // OpenMP's threads.
     Fate fate = in_child([] { reshape_wrongly(); });
     CHECK_MSG(fate.signal == SIGABRT && fate.text.find("GGML_ASSERT") != std::string::npos, fate.text);
 #ifdef __linux__  // only on systems where unwind tables can be left out
@@ -86,7 +87,7 @@ int main() {
                   fate.text.find("unwind tables") != std::string::npos,
               fate.text);
 #endif
-    fate = in_child([] { look_up(/*bad=*/60, /*n_threads=*/2); });  // fails in a worker thread
+    fate = in_child([] { look_up(/*bad=*/60, /*n_threads=*/2); });  // the assertion fails in a worker thread
     CHECK_MSG(fate.signal == SIGABRT && fate.text.find("GGML_ASSERT") != std::string::npos, fate.text);
     fate = in_child([] { CHECK_THROWS(look_up(/*bad=*/3, /*n_threads=*/2), "internal assertion"); });
     CHECK_MSG(fate.signal == 0 && fate.text.empty(), fate.text);
@@ -94,7 +95,7 @@ int main() {
     CHECK_THROWS(guarded(reshape_wrongly), "internal assertion failed");
     CHECK_THROWS(look_up(/*bad=*/3, /*n_threads=*/1), "internal assertion failed");
     look_up(/*bad=*/-1, /*n_threads=*/1);
-    // nested guards
+    // guards may be nested
     guarded([] {
         CHECK_THROWS(guarded(reshape_wrongly), "internal assertion failed");
         CHECK_THROWS(reshape_wrongly(), "internal assertion failed");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A clock for programs that run with the counting device (LD_PRELOAD): the time that a card, roughly an H200
-// (docs/research/gpu.md), would need for all operations counted so far. The planner then measures the same costs on
-// every machine, however busy. The host takes no time, and a batch takes the time of one row.
+// A clock for programs that run with the counting device (LD_PRELOAD). It shows the time that a card, roughly an H200
+// (docs/research/gpu.md), would need for all operations counted so far. So the planner measures the same costs on every
+// machine, however busy. Work on the host takes no time on this clock, and a batch takes the time of one row.
 #include <chrono>
 
 #include "counting_device.h"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// A device for tests and counts: it computes on the CPU but behaves like a GPU. Its memory is not host memory, and
-// async copies arrive only when the caller waits. Every operation that costs time on a GPU is counted: waits, bytes up
-// and down, graphs, operations. Loaded as a backend by GGML_BACKEND_PATH=libcounting_device.so; the functions at the
-// end return the counters. EAGLECPP_COUNTING_DEVICES=2 makes two devices with common counters.
+// A device for tests and counts: it computes on the CPU but behaves like a GPU. The device's memory is not host memory,
+// and asynchronous copies arrive only when the caller waits. Every operation that costs time on a GPU is counted:
+// waits, bytes up and down, graphs, operations. GGML_BACKEND_PATH=libcounting_device.so loads the device as a backend.
+// The functions at the end of this file return the counters. EAGLECPP_COUNTING_DEVICES=2 makes two devices with common
+// counters.
 #include <ggml-backend.h>
 #include <ggml-cpp.h>
 
@@ -66,8 +67,8 @@ bool is_launched(ggml_op op) {
            op != GGML_OP_TRANSPOSE;
 }
 
-// Operations, types and sizes of a graph as one number. Views and copies have the length of the cache, so they are left
-// out. With fused attention, all other operations depend on the number of rows alone.
+// Returns a hash of a graph's operations, types and sizes. It leaves out views and copies, whose sizes depend on the
+// length of the cache. With fused attention, all other operations depend only on the number of rows.
 uint64_t shape_of(ggml_cgraph * gf) {
     uint64_t hash = 14695981039346656037u;
     const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
@@ -83,8 +84,8 @@ uint64_t shape_of(ggml_cgraph * gf) {
 
 std::set<uint64_t> seen_graphs;
 
-// State that ggml's CUDA backend keeps per graph, found by its first node (ggml_cuda_graph_update_required): the
-// graph's number, or each node with its memory and the sizes of its sources.
+// State that ggml's CUDA backend keeps for each graph, under the graph's first node (ggml_cuda_graph_update_required):
+// the graph's number, or each node with its memory and the sizes of its sources.
 struct Capture {
     uint64_t uid = 0;
     std::vector<unsigned char> properties;
@@ -208,7 +209,7 @@ const abi::BufferType a_buffer_type = {
             if (counts.bytes_held + n > n_memory) return nullptr;
             void * memory = std::aligned_alloc(n_align, GGML_PAD(n ? n : 1, n_align));
             if (!memory) return nullptr;
-            // old contents, as in a GPU's memory
+            // like a GPU, the device does not clear memory
             if (!is_idle) std::memset(memory, 0xff, n);
             counts.bytes_held += n;
             ++counts.allocations;
@@ -313,7 +314,7 @@ const abi::BackendInterface backend_interface = {
         }
         if (!is_captured) counts.launches += counts.operations - n_before;
         stream(backend).flush(stream(backend).ups);
-        // results that an earlier copy has not fetched yet were computed before this copy
+        // results that are still waiting for an earlier copy were computed before this copy
         stream(backend).flush(stream(backend).downs);
         return is_idle ? GGML_STATUS_SUCCESS : ggml_backend_graph_compute(stream(backend).cpu.get(), gf);
     },

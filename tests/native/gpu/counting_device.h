@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Counters of the counting device; see counting_device.cpp.
+// Counters of the device that counting_device.cpp simulates.
 #pragma once
 
 #include <ggml-backend.h>
@@ -17,13 +17,13 @@ struct EaglecppCounts {
     uint64_t operations;  // operations of these graphs, each at least one launch on a GPU
     uint64_t allocations, frees;
     uint64_t bytes_held;
-    // graphs with different operations or sizes, ignoring the cache's length: a GPU prepares each of them
+    // graphs that differ in operations or sizes, apart from the cache's length: a GPU prepares each of these graphs
     uint64_t distinct_graphs;
     uint64_t distinct_targets;  // distinct graphs of more than 256 operations
     uint64_t built;             // graphs built anew, even if identical
     uint64_t captured;          // graphs that ggml's CUDA backend would run from a capture
-    uint64_t launches;          // operations of the other graphs
-    uint64_t misaligned;        // operations whose source a GPU's shaders cannot bind
+    uint64_t launches;          // operations of graphs that do not run from a capture
+    uint64_t misaligned;        // operations whose source has an offset that GPU shaders cannot bind
 };
 
 ggml_backend_reg_t ggml_backend_init(void);

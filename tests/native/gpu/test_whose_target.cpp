@@ -47,8 +47,8 @@ static void a_small_model_drafts_where_it_was_told(const Folder & folder, const 
     CHECK_MSG(engine.drafter()->device_name() == "Counting0", engine.drafter()->device_name());
 }
 
-// The function below replaces libllama's for all calls by eaglecpp. It refuses samplers, as libllama does if tensors
-// are split over devices.
+// The function below replaces libllama's for all calls by eaglecpp. If takes_samplers is false, it refuses samplers, as
+// libllama does if tensors are split over devices.
 static bool takes_samplers = true;
 
 extern "C" bool llama_set_sampler(llama_context * ctx, llama_seq_id id, llama_sampler * sampler) {
@@ -84,7 +84,7 @@ int main() {
     const std::string path = folder.file("target.gguf");
     write_target(path);
 
-    // a registry like that of ggml's RPC backend before a server is named
+    // The registry of ggml's RPC backend before any server is added.
     static kernels::abi::Registry rpc = {
         /*api_version=*/2,
         {

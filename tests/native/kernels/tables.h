@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The kernel tables that this machine can run: the shipped tables, and the portable version as their reference.
+// The kernel tables that this machine can run: the shipped tables, and the portable table as the reference for their
+// results.
 #pragma once
 
 #include <vector>
@@ -10,7 +11,7 @@ namespace eaglecpp::kernels {
 
 extern const KernelTable table_portable;
 
-// Returns the tables, best first; the portable version is the last one.
+// Returns the kernel tables, best first. The last table is the portable one.
 inline std::vector<const KernelTable *> tested_tables() {
     std::vector<const KernelTable *> tables = usable_tables();
     tables.push_back(&table_portable);

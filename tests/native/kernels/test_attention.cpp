@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Compares attention with double precision, and tests the kernel's guarantee: the bits of a row depend neither on the
-// other rows, nor on the position of its cells, the number of threads or the instruction set.
+// Compares the attention kernel with double precision, and tests the kernel's guarantee: the bits of a row's result
+// depend neither on the other rows, nor on where the cells lie in the cache, nor on the number of threads or the
+// instruction set.
 #include <ggml.h>
 
 #include <cmath>
@@ -18,7 +19,7 @@
 #include "kernels/attention.h"
 #include "tables.h"
 
-// waits until all threads of a run have arrived
+// Waits until all threads of a run have arrived at a barrier.
 struct ggml_threadpool {
     int n_threads = 1, n_waiting = 0, n_rounds = 0;
     std::mutex mutex;
@@ -43,7 +44,7 @@ namespace {
 
 constexpr float hidden = -std::numeric_limits<float>::infinity();
 
-// all cache types of llama.cpp
+// the cache types that llama.cpp supports
 constexpr ggml_type cache_types[] = {GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_F32,  GGML_TYPE_Q8_0,  GGML_TYPE_Q4_0,
                                      GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_IQ4_NL};
 
@@ -55,7 +56,7 @@ struct Scene {
     float scale = 0.125f, softcap = 0, max_bias = 0;
     bool has_sinks = false, has_mask = true;
     int n_mask_heads = 1;
-    // mask by row, cell and head; empty: causal, and the last row sees all cells
+    // mask value by row, cell and head; empty: causal, but the last row sees all cells
     std::function<float(int, int, int)> seen;
 
     // q: [batch][row][head][dk], k: [batch][cell][kv_head][dk], v: [..][dv], sinks: [head]
@@ -101,7 +102,7 @@ struct Scene {
     }
 };
 
-// Rows of a run, its threads and the layout of the cache.
+// The rows and threads of a run, and the layout of its cache.
 struct Run {
     int first_row = 0, n_rows = -1;  // -1: all
     int n_threads = 1;
@@ -116,7 +117,7 @@ Run rows(int first, int n) {
     return run;
 }
 
-// [batch][row][head][dv]
+// Returns the attention of the run's rows: [batch][row][head][dv].
 std::vector<float> compute(const KernelTable & table, const Scene & s, const Run & run) {
     const int n_rows = run.n_rows < 0 ? s.n_rows : run.n_rows;
     const int n_cache = run.n_cache < 0 ? s.n_cells : run.n_cache;
@@ -233,7 +234,7 @@ bool same_bits(const std::vector<float> & a, const std::vector<float> & b) {
     return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
 }
 
-// mask of a window of 20 cells, with some cells missing
+// Returns the mask of a window of 20 cells, in which some cells are missing.
 float window(int row, int cell, int) {
     const int last = 70 + row;
     return cell <= last && cell > last - 20 && cell % 7 != 3 ? 0.0f : hidden;
@@ -322,7 +323,8 @@ void results_are_right_and_equal_on_all_instruction_sets(const std::vector<const
     }
 }
 
-// Rows of a draft tree after 83 common cells: each sees its ancestors, a few see less.
+// Returns a scene with the rows of a draft tree after 83 common cells. Each row sees its ancestors, and a few rows see
+// fewer cells.
 Scene tree(int n_rows, ggml_type type, int dk) {
     Scene s;
     s.n_rows = n_rows;
@@ -364,8 +366,8 @@ void rows_do_not_depend_on_their_neighbours(const KernelTable & table, bool is_f
     }
 }
 
-// The result depends neither on the number of threads, nor on the positions of the cells, nor on other cells between
-// them.
+// The result depends neither on the number of threads, nor on the positions of the cells, nor on unrelated cells
+// between them.
 void threads_and_positions_change_nothing(const KernelTable & table) {
     std::vector<Scene> scenes = {tree(1, GGML_TYPE_F16, 64), tree(1, GGML_TYPE_F16, 64), tree(5, GGML_TYPE_BF16, 64),
                                  tree(6, GGML_TYPE_F16, 80), tree(130, GGML_TYPE_F16, 64)};
@@ -376,7 +378,7 @@ void threads_and_positions_change_nothing(const KernelTable & table) {
     for (ggml_type type : cache_types) {
         for (int n_rows : {1, 4, 20}) scenes.push_back(tree(n_rows, type, 64));
     }
-    // each row belongs to another conversation, so a thread may have no cell that a row sees
+    // each row belongs to a different conversation, so a thread's cells may all be invisible to a row
     scenes.push_back(tree(4, GGML_TYPE_F16, 64));
     scenes.back().n_cells = 700;
     scenes.back().seen = [](int row, int cell, int) { return cell / 175 == row ? 0 : hidden; };
@@ -387,7 +389,7 @@ void threads_and_positions_change_nothing(const KernelTable & table) {
         for (int n = 1; n <= 16; ++n) {
             Run run;
             run.n_threads = n;
-            int at = n == 2 ? 256 : 0;  // the first part of the cache belongs to another conversation
+            int at = n == 2 ? 256 : 0;  // with n = 2, the first 256 cells of the cache belong to another conversation
             for (int c = 0; c < s.n_cells; ++c) {
                 run.positions.push_back(at);
                 at += 1 + (n % 3 && random() % 8 == 0 ? (int)(random() % (n % 3 == 1 ? 3 : 40)) : 0);
@@ -399,7 +401,7 @@ void threads_and_positions_change_nothing(const KernelTable & table) {
     }
 }
 
-// If a cell that only one row sees contains infinity or NaN, the other rows must not change.
+// If a cell contains infinity or NaN, the rows that do not see the cell must not change.
 void infinity_and_nan_stay_with_the_rows_that_see_them(const KernelTable & table) {
     for (ggml_type type : {GGML_TYPE_F16, GGML_TYPE_F32, GGML_TYPE_BF16}) {
         for (float poison : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
@@ -410,7 +412,7 @@ void infinity_and_nan_stay_with_the_rows_that_see_them(const KernelTable & table
                     const std::vector<float> one = compute(table, s, rows(r, 1));
                     wanted.insert(wanted.end(), one.begin(), one.end());
                 }
-                // the cell of node 1 is seen by node 1 and its descendants
+                // only node 1 and its descendants see the cell of node 1
                 const size_t width = (size_t)s.n_kv_heads * s.dv;
                 for (size_t i = 0; i < width; ++i) s.v[84 * width + i] = poison;
                 s.round();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The guarantee of native/kernels/products.inc and small_ops.inc: the bits of a row's result depend neither on the
-// number of rows or its position among them, nor on the part of the outputs that a thread computes or the instruction
-// set. Weights are random bytes, because every bit pattern is a weight. The program needs no library, so that it can be
-// cross-compiled and run in an emulator. Each argument names an instruction set that must be among the tested ones.
+// Tests the guarantee of native/kernels/products.inc and small_ops.inc: the bits of a row's result depend neither on
+// the number of rows, nor on the row's position among them, nor on which outputs a thread computes, nor on the
+// instruction set. Weights are random bytes, because every bit pattern is a weight. The program needs no library, so
+// that it can be cross-compiled and run in an emulator. Each argument names an instruction set that this run must test.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -80,7 +80,7 @@ std::vector<uint8_t> random_weights(const Type & t, int64_t n_in, int64_t n_out)
     if (n_out > 1) std::fill_n(w.begin() + n_row, n_row, 0);
     for (size_t unit = 0; unit < w.size(); unit += t.n_source) {
         for (int at : t.halves) {
-            // from 2^-7 to 2, so never infinity
+            // a scale from 2^-7 to 2, so sums never become infinite
             const uint16_t half = (uint16_t)((rng() & 0x83ff) | ((8 + rng() % 8) << 10));
             std::memcpy(&w[unit + at], &half, 2);
         }
@@ -94,15 +94,16 @@ std::vector<float> random_rows(int64_t n_in, int n_rows) {
     std::vector<float> x((size_t)n_in * n_rows);
     for (float & v : x) v = normal(rng);
     if (n_rows > 3) {
-        std::fill_n(&x[n_in], 32, 0.0f);  // a block of zeros has no scale
-        // all inputs rounded to 127 or -127: integer sums come closest to overflow
+        std::fill_n(&x[n_in], 32, 0.0f);  // a block of zeros: its scale is 0
+        // all inputs become 127 or -127, which brings integer sums closest to overflow
         std::fill_n(&x[2 * n_in], n_in, 1.0f);
         std::fill_n(&x[3 * n_in], n_in, -1.0f);
     }
     return x;
 }
 
-// Returns y[r][o]. Rows are in the order `order`; groups are computed in pieces, like those of n_threads threads.
+// Returns y[row][output] for rows in the order `order`. The outputs are computed in as many pieces as n_threads threads
+// would use.
 std::vector<float> multiply(const KernelTable & table, const Type & t, const std::vector<uint8_t> & weights,
                             int64_t n_in, int64_t n_out, const std::vector<float> & x, const std::vector<int> & order,
                             int n_threads) {
@@ -162,20 +163,20 @@ std::vector<uint8_t> random_dense(ggml_type type, int64_t n) {
             std::memcpy(&w[4 * i], &v, 4);
         } else {
             uint16_t half = (uint16_t)(bits >> 16);
-            if (type == GGML_TYPE_F16) half = (uint16_t)((rng() & 0x83ff) | ((rng() % 16) << 10));  // subnormals, too
+            if (type == GGML_TYPE_F16) half = (uint16_t)((rng() & 0x83ff) | ((rng() % 16) << 10));  // also subnormal
             std::memcpy(&w[2 * i], &half, 2);
         }
     }
     return w;
 }
 
-// Tests every number and order of rows, number of threads, and instruction set.
+// Tests all numbers and orders of rows, numbers of threads and instruction sets.
 template <class Multiply>
 void check_rows(const char * what, const std::vector<const KernelTable *> & tables, int64_t n_in, int64_t n_out,
                 bool is_long, const Multiply & run) {
     std::vector<float> expected;
     for (const KernelTable * table : tables) {
-        // results of one row at a time
+        // results of runs with a single row
         std::vector<float> single;
         for (int r = 0; r < n_all_rows; ++r) {
             const std::vector<float> y = run(*table, std::vector<int>{r}, 1);
@@ -201,8 +202,8 @@ void check_rows(const char * what, const std::vector<const KernelTable *> & tabl
     }
 }
 
-// Tests the operations between the products. The first instruction set is compared with double precision and all others
-// with the first, also in place.
+// Tests the operations between the products. The results of the first instruction set are compared with double
+// precision, and the results of the others with the first. Some operations also run in place.
 void check_small_ops(const std::vector<const KernelTable *> & tables) {
     for (int n : {1, 2, 15, 16, 17, 31, 63, 64, 65, 576, 1000}) {
         Guarded<float> a(n), b(n), w(n);
@@ -211,7 +212,7 @@ void check_small_ops(const std::vector<const KernelTable *> & tables) {
             std::copy(values.begin(), values.end(), x->data());
         }
         const int n_dims = n / 2 * 2;
-        // returns the results of all operations; the last two are computed in place
+        // Returns the results of all operations. The last two operations run in place.
         const auto run = [&](const KernelTable & t) {
             Guarded<float> sum(n), normed(n), scaled(n), swish(n), gelu(n), near(n, a.data()), far(n, a.data()),
                 own(n, a.data());
