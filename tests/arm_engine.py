@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Compares text with and without drafting, and runs the command, on 64-bit ARM (`tests/run.py arm`). The
-number of accepted drafts shows that the arithmetic matches other machines; the step `neon` tests the
+number of accepted drafts shows that the arithmetic matches that of other machines. The step `neon` tests the
 arithmetic directly.
 
     python3 arm_engine.py FOLDER KERNELS
 
-FOLDER has the demo pair; KERNELS are `neon`, `neon_i8mm` or `off`.
+FOLDER contains the demo pair. KERNELS is `neon`, `neon_i8mm` or `off`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STRATEGIES = ("chain:4", "tree:k=3,depth=4,nodes=8", "auto")
 
 
 def same_text(folder: Path, kernels: str) -> None:
-    # ggml's own kernels compute a single row and a batch differently, so the batch size must be fixed
+    # ggml's own kernels compute a single row differently than a batch, so only exact batch sizes may be used
     exact = "on" if kernels == "off" else "auto"
     pair = (folder / "demo-target.gguf", folder / "demo-draft.gguf")
     options = {"n_ctx": 512, "kernels": kernels, "exact": exact, "planner_cache": False}

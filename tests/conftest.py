@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Shared by all tests. Puts `helpers` on the path, blocks the network, sets one seed, and makes a tiny pair
-of models.
+"""Setup and fixtures for all tests: puts `helpers` on the path, blocks the network, sets a fixed seed, and
+writes a tiny pair of models.
 
 This file must stay below tests/: a conftest in the root would put the checkout on `sys.path`, and its
 `eaglecpp` would hide the installed one.
@@ -37,8 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Blocks the network, because a test that needs it would pass here and fail elsewhere. Also keeps other
-    tests from reading what the planner learns in one test.
+    """Blocks the network, because a test that needs the network would pass here and fail elsewhere. Also
+    keeps a test from reading what the planner learned in another test.
     """
     os.environ["EAGLECPP_PLANNER_CACHE"] = "0"
     # without a deadline, because a busy machine must not fail a test
@@ -74,7 +74,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         pytest.fail(f"not done after {limit:g} s")
 
     before = signal.signal(signal.SIGALRM, fail)
-    signal.setitimer(signal.ITIMER_REAL, limit, limit)  # again for a teardown that hangs, too
+    signal.setitimer(signal.ITIMER_REAL, limit, limit)  # the signal repeats, for a teardown that also hangs
     try:
         return (yield)
     finally:
@@ -103,8 +103,8 @@ def rng(pytestconfig: pytest.Config) -> np.random.Generator:
 
 @pytest.fixture
 def create(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """`create(modelfile, name)`: creates a model in this test's own store, and returns the model. The test
-    runs in `tmp_path`.
+    """Returns a function `create(modelfile, name)` that creates a model in the test's own store, and returns
+    the model. The test runs in `tmp_path`.
     """
     for name in ("EAGLECPP_HOME", "EAGLECPP_MODELS", "EAGLECPP_CACHE", "OLLAMA_MODELS"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
@@ -122,7 +122,7 @@ def create(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """GGUF files of the tiny pair, with a chat template; target and drafter are F32."""
+    """Writes the GGUF files of the tiny pair, with a chat template. Target and drafter are F32."""
     from helpers.tiny import converted_pair
 
     pair = converted_pair(tmp_path_factory.mktemp("models"))
@@ -131,7 +131,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture(scope="module")
 def engine(models: Models) -> Iterator[Any]:
-    """Engine with the tiny pair, opened once per test file."""
+    """Opens an engine with the tiny pair, once per test file."""
     from eaglecpp import Engine
 
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1) as opened:
@@ -140,7 +140,7 @@ def engine(models: Models) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target without a chat template."""
+    """Writes a tiny target without a chat template."""
     from helpers.tiny import TargetSpec, make_target
 
     return make_target(tmp_path_factory.mktemp("base"), TargetSpec(n_layers=2, chat_template=False)).gguf
@@ -148,7 +148,9 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def named(models: Models, create: Callable[..., Any]) -> Callable[..., str]:
-    """`named(*lines)`: stores a model of the tiny pair with these Modelfile lines and returns its name."""
+    """Returns a function `named(*lines)` that stores a model of the tiny pair with these Modelfile lines. The
+    function returns the model's name.
+    """
 
     def make(*lines: str) -> str:
         create("\n".join([f"FROM {models.target}", f"DRAFT {models.draft}", *lines, ""]))
@@ -159,8 +161,8 @@ def named(models: Models, create: Callable[..., Any]) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
-    """A tiny target without a drafter: 8 blocks, a width of 64, 367 tokens. Tests make random drafters for
-    it.
+    """Writes a tiny target with 8 blocks, a width of 64 and 367 tokens. Tests write random drafters for this
+    target.
     """
     from helpers.tiny import make_target
 

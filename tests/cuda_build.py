@@ -4,11 +4,11 @@ eaglecpp with it.
 
     python tests/cuda_build.py [--architecture 86]
 
-Needs nvcc. `CMAKE_ARGS` is read from the page. Only the architecture is added, because llama.cpp would ask
-the missing GPU for it. If the toolkit lacks cuBLAS, NVIDIA's package on PyPI provides it. libcuda, which
-comes with the driver, is a stub. With this build `eaglecpp doctor` must say that there is no GPU and why, and
-drafting on the CPU, with EAGLE and block drafters, must not change the text. The build is kept in the folder
-of helpers/backends.py; the first build takes 45 minutes of processor time.
+The program needs nvcc. It reads `CMAKE_ARGS` from the page, and adds only the GPU's architecture, because
+llama.cpp would query the missing GPU. If the toolkit lacks cuBLAS, NVIDIA's package on PyPI provides cuBLAS.
+libcuda, which comes with the driver, is a stub. With this build `eaglecpp doctor` must say that there is no
+GPU and why, and drafting on the CPU, with EAGLE and block drafters, must not change the text. The build is
+kept in the folder of helpers/backends.py; the first build takes 45 minutes of processor time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def cublas(nvcc: Path, into: Path) -> Path | None:
 
 
 def stub(into: Path) -> Path:
-    """Builds a libcuda whose functions return errors; returns its folder."""
+    """Builds a libcuda whose functions all return errors, and returns its folder."""
     into.mkdir(parents=True, exist_ok=True)
     soname = "libcuda.so.1"
     source = ROOT / "tests" / "native" / "gpu" / "cuda_stub.c"
@@ -80,8 +80,8 @@ def stub(into: Path) -> Path:
 
 
 def wheel(architecture: str, out: Path, options: str = "") -> tuple[Path, list[Path]]:
-    """Builds llama-cpp-python's wheel with CUDA into `out`. Returns the wheel and the folders of its
-    libraries; the driver's folder is the last one. Compiled files are kept for the next run.
+    """Builds llama-cpp-python's wheel with CUDA into `out`. Returns the wheel and the folders of the
+    libraries that the wheel needs; the last folder is the driver's. Compiled files are kept for the next run.
     """
     kept = backends.folder() / "cuda"
     kept.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,9 @@ def wheel(architecture: str, out: Path, options: str = "") -> tuple[Path, list[P
 
 
 def build(architecture: str) -> tuple[Path, list[Path]]:
-    """Returns a folder with the package llama_cpp, built with CUDA, and the library folders of `wheel`."""
+    """Returns a folder with the package llama_cpp, built with CUDA, and the library folders that `wheel`
+    returned.
+    """
     site = backends.folder() / "cuda" / f"site-{architecture}"
     with tempfile.TemporaryDirectory() as directory:
         built, libraries = wheel(architecture, Path(directory))
@@ -138,7 +140,7 @@ def main() -> None:
     assert "number of items" in text
     for draft in (PAIR / "demo-draft.gguf", *(ROOT / "tests" / "fixtures").glob("demo-d*.gguf")):
         assert output_of(*answer, "--draft", draft, "--strategy", "chain:3", **cuda) == text, draft
-    # without a driver
+    # now the driver is missing
     (libraries[-1] / "libcuda.so.1").unlink()
     assert "libcuda.so.1" in output_of("doctor", code=1, **cuda)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`write(folder)`: writes the Python code of the documentation pages as modules for type checkers.
+"""`write(folder)` writes the Python code of the documentation pages as modules for type checkers.
 
-Each page becomes a module with the page's line numbers. The blocks of a page share their names, and the names
-in `GIVEN`; a block that awaits becomes a function.
+Each page becomes a module with the page's line numbers. The code blocks of a page share one namespace, which
+also has the names in `GIVEN`. A block that uses `await` becomes a function.
 """
 
 from __future__ import annotations

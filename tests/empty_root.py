@@ -4,8 +4,8 @@
     python tests/empty_root.py [readme] [container]
 
 Each of the two parts gets a new root from debootstrap, with only the packages that the README or the
-Containerfile names. Needs Linux, root, debootstrap and a Debian mirror; changes no file outside the roots.
-Each part compiles llama.cpp, which takes 15 minutes of processor time.
+Containerfile names. The program needs Linux, root, debootstrap and a Debian mirror, and changes no file
+outside the new roots. Each part compiles llama.cpp, which takes 15 minutes of processor time.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ def checkout(folder: Path) -> None:
 
 
 class Root:
-    """A Debian system in a folder, with the environment variables and the user for its commands."""
+    """A Debian system in a folder. The object also has the environment variables and the user with which
+    commands run.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.user = folder, "root"
         self.variables = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8"}
         command = ["debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE, str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        # network settings of this machine: host names, certificates, and pip's index
+        # settings to reach the network from the root: host names, certificates, and pip's index
         for name in ("/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt"):
             shutil.copy(name, folder / name.lstrip("/"))
         self.variables |= {key: os.environ[key] for key in os.environ if key.lower().endswith("_proxy")}
@@ -74,8 +76,8 @@ def readme(folder: Path) -> None:
 
 
 def container(folder: Path) -> None:
-    """Follows the Containerfile line by line. Then asks for an answer in the last stage, as that stage's
-    user.
+    """Follows the Containerfile line by line. Then requests an answer in the last stage, as the user of that
+    stage.
     """
     text = (ROOT / "examples" / "serve" / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     stages: dict[str, Root] = {}

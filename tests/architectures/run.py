@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Tests every architecture of llama.cpp's own fixture with tiny random models: loads it, drafts for it, finds
-the exact batch sizes, and compares drafted texts with target-only texts.
+"""Tests every architecture of llama.cpp's own fixture with tiny random models: loads each model, drafts for
+the model, finds the exact batch sizes, and compares drafted texts with target-only texts.
 
     python tests/architectures/run.py --source DIR --libraries DIR [--models DIR] [--types F32 Q8_0 Q4_0]
 
 This program is not part of the default tests. Run it by hand after an update of llama-cpp-python to see what
-changed. `--source`: llama.cpp's sources (`vendor/llama.cpp` of the llama-cpp-python sdist), whose libraries
-are in `--libraries`; the fixture (tests/test-llama-archs.cpp) is compiled against them and writes its models
-to `--models`, once. llama.cpp's quantiser writes the `--types`. Each model gets a random EAGLE 3.1 drafter.
-Drafts of random models are hardly ever right, so this program tests rejected drafts, trees and the cells that
-they leave in the cache. Accepted drafts are covered by other tests, which have trained pairs.
+changed. `--source` is the folder of llama.cpp's sources (`vendor/llama.cpp` of the llama-cpp-python sdist),
+and `--libraries` the folder of the libraries built from these sources. The fixture
+(tests/test-llama-archs.cpp) is compiled against the libraries, and writes its models to `--models` on the
+first run. llama.cpp's quantiser converts the models to the `--types`. Each model gets a random EAGLE 3.1
+drafter. Drafts of random models are hardly ever right, so this program tests rejected drafts, trees and the
+cells that rejected nodes leave in the cache. Other tests cover accepted drafts with trained pairs.
 
 `--mutations` removes or halves one tensor of each kind. eaglecpp must refuse such a file or compute with it.
 If the process dies, a check is missing in native/target/file_checks.cpp.
@@ -58,9 +59,9 @@ REFUSED, CHAINS, TREES = "refused", "chains", "trees"
 
 @dataclass(frozen=True)
 class Found:
-    """Results for one model. loads: "" or the error. drafting: TREES, CHAINS or the refusal. rows: exact row
-    counts with the drafter. parted: number of the `n_texts` drafted texts that differ from the target-only
-    texts.
+    """Results for one model. loads: error of loading, or "". drafting: TREES, CHAINS, or the reason why the
+    target takes no drafts. rows: exact batch sizes with the drafter. parted: how many of the `n_texts`
+    drafted texts differ from the target-only texts.
     """
 
     name: str
@@ -90,7 +91,7 @@ def main() -> int:
 
 
 def fixture(args: argparse.Namespace) -> list[Path]:
-    """Returns the models of llama.cpp's fixture, and builds missing models."""
+    """Returns the models of llama.cpp's fixture, and builds the missing models."""
     args.models.mkdir(parents=True, exist_ok=True)
     if not any(args.models.glob("*.gguf")):
         program = args.models / "fixture"
@@ -132,12 +133,12 @@ def mutations(models: list[Path]) -> int:
 
 
 def one_of_each_kind(names: Iterable[str]) -> list[str]:
-    """Returns the first tensor of each name in the model's blocks."""
+    """Returns one tensor of each kind in the model's blocks: the first tensor with each name."""
     return list({re.sub(r"\.\d+\.", ".N.", name): name for name in reversed(list(names))}.values())
 
 
 def examined(path: Path, type_name: str, folder: Path, args: argparse.Namespace) -> Found:
-    """Tests one model in one tensor type."""
+    """Tests one model in one tensor type, and returns the results."""
     name = path.stem
     try:
         target = path if type_name == "F32" else quantised(path, type_name, folder)
@@ -164,8 +165,8 @@ def examined(path: Path, type_name: str, folder: Path, args: argparse.Namespace)
 
 
 def texts(engine: eaglecpp.Engine, prompts: list[list[int]], strategy: str) -> list[eaglecpp.Completion]:
-    """Returns greedy and sampled texts; the second half of the answers to a prompt continues the first
-    half.
+    """Returns greedy and sampled answers to several prompts. The second half of the answers to a prompt
+    continues the first half.
     """
     said = []
     for prompt in prompts:
@@ -187,7 +188,7 @@ def drafter(target: Path, folder: Path) -> Path:
     n_embd = int(reader.fields[f"{arch}.embedding_length"].contents())
     n_layer = int(reader.fields[f"{arch}.block_count"].contents())
     n_vocab = len(reader.fields["tokenizer.ggml.tokens"].contents())
-    # some architectures have no feature 0
+    # some architectures cannot extract feature 0
     layers = tuple(sorted({1, max(n_layer // 2, 1), max(n_layer - 1, 1)}))
     shape = DraftShape(
         n_embd_target=n_embd, layers=layers, n_vocab=n_vocab, n_draft_vocab=n_vocab, fc_norm=True,

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Shared by the scripts of the clients: opens the model, and replaces llama_cpp's class by eaglecpp's."""
+"""Functions for the scripts of the clients: they open the model, and replace llama_cpp's class by
+eaglecpp's.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ IS_DEMO = "EAGLECPP_CLIENT_MODEL" not in os.environ
 
 
 def take_its_place() -> None:
-    """Replaces `llama_cpp.Llama` for clients that create it themselves. Call it before importing the
-    clients.
+    """Replaces `llama_cpp.Llama` by `eaglecpp.Llama`, for clients that create a `Llama` themselves. Call this
+    function before importing the clients.
     """
     llama_cpp.Llama = eaglecpp.Llama
 
@@ -34,5 +36,5 @@ def open_model(**options: object) -> eaglecpp.Llama:
 
 
 def done(text: str) -> None:
-    """Prints the last line of a script, which names what worked."""
+    """Prints the last line of a script, which names the features that worked."""
     print(f"ok: {text}")

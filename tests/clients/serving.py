@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` in a separate process, for clients of its APIs.
+"""Runs `eaglecpp serve` in a separate process, for clients of its APIs.
 
 `python serving.py SCRIPT.mjs` starts a server and runs a script for Node, with the server's address as JSON
 in EAGLECPP_SERVER. Node and the script's packages come from this environment.
@@ -30,8 +30,8 @@ QUESTION = "What is len?"
 
 @contextlib.contextmanager
 def serving(*options: str, model: str = MODEL) -> Iterator[str]:
-    """Yields the address of a server with its own store, which holds `MODEL`. The server ends with the `with`
-    block.
+    """Starts a server whose own store contains `MODEL`, and yields the server's address. The server ends with
+    the `with` block.
     """
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "EAGLECPP_MODELS": str(Path(home, "models"))}

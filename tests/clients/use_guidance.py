@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""guidance takes an opened model, checks that it is a `llama_cpp.Llama`, and drives the model's context
-itself.
+"""Tests guidance, which takes an opened model, checks that the model is a `llama_cpp.Llama`, and drives the
+model's context itself.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Haystack's generator creates its own `llama_cpp.Llama`."""
+"""Tests Haystack, whose generator creates its own `llama_cpp.Llama`."""
 
 from __future__ import annotations
 

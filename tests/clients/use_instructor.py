@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""instructor patches `create_chat_completion_openai_v1`."""
+"""Tests instructor, which patches `create_chat_completion_openai_v1`."""
 
 from __future__ import annotations
 

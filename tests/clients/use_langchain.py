@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""LangChain's LlamaCpp and ChatLlamaCpp create their own `llama_cpp.Llama`."""
+"""Tests LangChain, whose classes LlamaCpp and ChatLlamaCpp create their own `llama_cpp.Llama`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""llama_cpp's own server, and the real openai client: answers, streams, cancelled streams, parallel
+"""Tests llama_cpp's own server with the real openai client: answers, streams, cancelled streams, parallel
 requests.
 """
 

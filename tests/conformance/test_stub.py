@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`_core.pyi` has exactly the names and arguments of the compiled extension."""
+"""Tests that `_core.pyi` has exactly the names and arguments of the compiled extension."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def callables() -> list[tuple[str, Any, ast.FunctionDef]]:
     ("label", "function", "node"), callables(), ids=lambda x: x if isinstance(x, str) else ""
 )
 def test_argument_names(label: str, function: Any, node: ast.FunctionDef) -> None:
-    # nanobind puts the signature into the docstring's first line, and calls unnamed arguments arg, arg0, ...
+    # nanobind puts the signature into the docstring's first line, and names unnamed arguments arg, arg0, ...
     first = (inspect.getdoc(function) or "").splitlines()[0]
     native = re.findall(r"(\w+)(?=:)", re.sub(r"\[[^\]]*\]", "", first))
     stub = [argument.arg for argument in node.args.args if argument.arg != "self"]

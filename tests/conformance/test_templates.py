@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""eaglecpp renders templates as Ollama and Hugging Face do. Their programs produced every expected text.
+"""Tests that eaglecpp renders templates as Ollama and Hugging Face do. Their own programs produced every
+expected text.
 
 `templates.jsonl`, from Ollama's template package, one case per line: `tmpl`, `msgs` as [role, content], and
 `out` or the line of the `error`. `go_language.jsonl` tests the language itself, from Go 1.27's text/template:

@@ -17,7 +17,9 @@ from helpers.hub_server import HubServer
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder for the command, which then does not touch the real user's files or download models."""
+    """Creates a home folder for the command, which then neither touches the real user's files nor downloads
+    models.
+    """
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "home" / "models"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -26,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[HubServer]:
-    """A Hub that the commands find by HF_ENDPOINT, like huggingface_hub."""
+    """Starts a local Hub that the commands find by HF_ENDPOINT, like huggingface_hub."""
     with HubServer() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
@@ -36,7 +38,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[HubServer]:
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
-    """`cli("generate", ...)`: runs the command to its end; stdin is empty unless `input` is given."""
+    """Returns a function `cli("generate", ...)` that runs the command to its end. stdin is empty unless
+    `input` is given.
+    """
 
     def run(*args: Any, **options: Any) -> subprocess.CompletedProcess[str]:
         if "input" not in options:
@@ -51,13 +55,15 @@ def cli(tmp_path: Path) -> Cli:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    """`start("generate", ...)`: starts the command with pipes for stdout and stderr."""
+    """Returns a function `start("generate", ...)` that starts the command with pipes for stdout and
+    stderr.
+    """
 
     def run(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
         command = [COMMAND, *(str(arg) for arg in args)]
         pipe = subprocess.PIPE
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        # bufsize 0: `communicate` must also get the bytes that a `read` leaves
+        # bufsize 0: `communicate` must also return the bytes that an earlier `read` left in the pipe
         options |= {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "bufsize": 0}
         return subprocess.Popen(command, cwd=tmp_path, env=environment, **options)
 

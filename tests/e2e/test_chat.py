@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The chat as its user sees it: the installed command in a pseudo-terminal."""
+"""Tests the chat as its user sees it: the installed command runs in a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ SHORT = ("--temp", "0", "-t", "1", "--ctx-size", "2048", "--max-repeats", "0")
 
 @pytest.fixture
 def chat(models: Models, tmp_path: Path) -> Open:
-    """`chat("--continue")`: a chat with the tiny pair; waits for its first prompt."""
+    """Returns a function `chat("--continue")` that starts a chat with the tiny pair and waits for the first
+    prompt.
+    """
 
     def run(*args: Any, n: int = 12) -> Terminal:
         command = [COMMAND, "run", models.target, "--draft", models.draft, "-n", n, *CHAIN, *SHORT, *args]
@@ -161,7 +163,7 @@ def test_tab_completes_commands_parameters_and_files(chat: Open, tmp_path: Path)
 
 
 def test_no_key_in_any_state_ends_the_prompt(chat: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("VISUAL", "EDITOR"):  # for Ctrl+G
+    for variable in ("VISUAL", "EDITOR"):  # the editor that Ctrl+G starts
         monkeypatch.setenv(variable, "true")
     states = {"empty": "", "typed": "hel", "menu": "/se", "chosen in the menu": "/se\t"}
     states |= {"search": "\x12hel", "search without a match": "\x12xyz", "lines": "one\x1b\rtwo"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The examples run, and stay short enough to read."""
+"""Tests that the examples run, and that they stay short enough to read."""
 
 from __future__ import annotations
 

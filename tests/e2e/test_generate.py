@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp generate` as a process on real GGUF files."""
+"""Tests `eaglecpp generate` as a process on real GGUF files."""
 
 from __future__ import annotations
 

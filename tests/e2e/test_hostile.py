@@ -20,7 +20,9 @@ SHORT = ("-n", "3", "--temp", "0", "--ctx-size", "256", "-t", "1")
 
 
 def check(folder: Path, commands: Iterable[tuple[str | Path, ...]], *, fails: bool = False) -> None:
-    """Checks that the terminal gets only text, and that `owned` appears only in the model's own strings."""
+    """Checks that the terminal receives only plain text, and that `owned` appears only inside the model's own
+    strings.
+    """
     for command in commands:
         words = command if fails else (COMMAND, *command)
         with Terminal([str(word) for word in words], folder) as terminal:
@@ -64,7 +66,7 @@ def test_the_metadata_of_a_hostile_model_are_shown_as_text(hostile: Path, tmp_pa
 
 
 def test_errors_about_a_hostile_model_are_text(models: Models, tmp_path: Path) -> None:
-    """Errors and tracebacks quote the faulty value."""
+    """Tests that errors and tracebacks, which quote the faulty value, are plain text."""
     odd = write_hostile_target(tmp_path / "odd.gguf", architecture=f"odd{EVIL}")
     template = "{% if x %}{{ raise_exception('" + EVIL.replace("\r", "") + "') }}"
     broken = write_hostile_target(tmp_path / "broken.gguf", template=template)

@@ -97,7 +97,7 @@ SLOW = {"gguf", "llguidance", "huggingface_hub", "requests", "tqdm"}
     ("commands", "slow"),
     [
         (QUICK, SLOW | {"numpy", "llama_cpp", "eaglecpp._core"}),
-        # for a model whose template is a Jinja template
+        # lines for a model whose template is a Jinja template
         (
             [["run", "tiny", "hello", *SHORT]],
             SLOW

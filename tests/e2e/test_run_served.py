@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp run` with a server on this machine: the server's loaded model answers."""
+"""Tests `eaglecpp run` with a server on this machine, whose loaded model then answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ENDLESS = ("run", "tiny", "hello", "--ignore-eos", "--temp", "0", "--no-draft", 
 
 @pytest.fixture
 def server(cli: Cli, start: Start, models: Models, home: Path, tmp_path: Path) -> Iterator[Server]:
-    """A server of the user's models; one is stored as `tiny`, with a drafter."""
+    """Starts a server of the user's models. One model is stored as `tiny`, with a drafter."""
     (tmp_path / "Modelfile").write_text(
         f"FROM {models.target}\nDRAFT {models.draft}\nPARAMETER num_ctx 65536\nSYSTEM be brief\n"
     )
@@ -92,7 +92,9 @@ def test_ps_falls_back_to_the_variables_server(cli: Cli, server: Server, home: P
 
 
 def test_a_model_without_thinking_is_asked_without(cli: Cli, server: Server) -> None:
-    """The server refuses to think, like Ollama's. The answer equals the answer of `run` without a server."""
+    """Tests a model that cannot think. The server refuses requests to think, like Ollama's, so `run` sends a
+    request without thinking. The answer equals the answer of `run` without a server.
+    """
     served = cli(*ASK, "--temp", "0", "--think")
     assert served.stdout == cli(*ASK, "--temp", "0", "--think", "--no-server").stdout
     assert "is opened in this process" not in served.stderr
@@ -129,8 +131,8 @@ def test_a_prompt_that_the_server_refuses_is_answered_here(
 def other_program(
     host: str, port: int = 0, path: str = "", said: str = "", tls: tuple[Path, Path] | None = None
 ) -> Iterator[tuple[int, list[str | None]]]:
-    """Yields the port of an HTTP program other than eaglecpp, and the keys that this program received. said:
-    its answer to requests for `path`.
+    """Runs an HTTP server other than eaglecpp. Yields the server's port, and the list of keys that the server
+    received. said: the server's answer to requests for `path`.
     """
     keys: list[str | None] = []
 
@@ -189,7 +191,7 @@ def test_ctrl_c_ends_an_answer_and_frees_the_slot_and_a_lost_server_is_an_error(
 
 
 def chat(tmp_path: Path, lines: list[str], *options: str) -> str:
-    """Types these lines into a chat, and returns the text of the terminal."""
+    """Types these lines into a chat, and returns the text on the terminal."""
     with Terminal([COMMAND, "run", "tiny", "-n", "24", *options], tmp_path) as terminal:
         for line in [*lines, "/bye"]:
             terminal.wait_for_prompt()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Models by name, from the user's side: create, list, show, run, pull, rm, as processes."""
+"""Tests models with names as the user sees them: runs create, list, show, run, pull and rm as processes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp train` as a process: from text files to a drafter whose drafts are accepted.
+"""Tests `eaglecpp train` as a process: from text files to a drafter whose drafts are accepted.
 
 The step `training` of tests/run.py runs the tests marked `long`. tests/unit/train tests the parts of a
 training.
@@ -39,7 +39,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    """A few short texts."""
+    """Writes a few short texts."""
     folder = tmp_path / "texts"
     folder.mkdir()
     rng = np.random.default_rng(1)
@@ -50,7 +50,7 @@ def texts(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def chats(tmp_path: Path) -> Path:
-    """Conversations with only user messages."""
+    """Writes conversations that have only user messages."""
     path = tmp_path / "prompts.jsonl"
     turns = ([{"role": "user", "content": question}] for question in QUESTIONS)
     path.write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
@@ -75,7 +75,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def acceptance_length(cli: Cli, target: Path, draft: Path, question: str, strategy: str = "chain:3") -> float:
-    """Returns the tokens per round from `run --verbose`."""
+    """Returns the acceptance length in tokens per round that `run --verbose` prints."""
     options = ("--strategy", strategy, "--temp", 0, "-n", 40, "-t", 1, "--verbose")
     done = cli("run", target, question, "--draft", draft, *options)
     assert done.returncode == 0, done.stderr
@@ -206,13 +206,13 @@ def test_a_causal_block_starts_from_an_eagle(cli: Cli, models: Models, texts: Pa
     for one, other in zip(*(file["fc.weight"].split(width, dim=1) for file in (before, after)), strict=True):
         shares = one.flatten() @ other.flatten() / one.norm() / other.norm()
         assert float(shares) == pytest.approx(1.0, abs=0.01)
-    # a block drafter takes layers, size and mask from another block drafter
+    # a block drafter takes layers, size and mask from the given block drafter
     for name, family, *size in (("c", "dflash", "--block-size", 5), ("d", "dspark")):
         more = ("--family", family, "--start-from", result["checkpoint"], *size)
         done = cli(*train_args(models, texts, tmp_path / name, *still, *more))
         result = result_of(done)
         assert ": fc, head, hidden_norm, layers.0, layers.1, norm" in done.stderr
-    # without the weights of the other drafter's features if it reads other layers
+    # if the new drafter reads other layers, it does not take over the weights of the given drafter's features
     size = ("--block-size", 5, "--aux-layers", ",".join(str(k + 2) for k in config["target_layer_ids"][:-1]))
     done = cli(*train_args(models, texts, tmp_path / "e", *still, *more[:4], *size))
     assert result_of(done) and ": head, hidden_norm, layers.0, layers.1, norm" in done.stderr
@@ -260,8 +260,8 @@ def test_without_data_the_target_writes_the_training_data(cli: Cli, models: Mode
 def test_a_drafter_learns_from_conversations_and_is_used_if_it_is_better(
     family: str, cli: Cli, models: Models, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trains drafters that have much to learn: the random drafter of the tests, and a block drafter after two
-    steps.
+    """Trains drafters that have much to learn: the random drafter of the tests, and a block drafter that was
+    trained for two steps.
     """
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
     draft = models.draft

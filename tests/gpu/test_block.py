@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters on a device: the slots equal PyTorch's and the texts equal target-only decoding, also for
-several conversations at a time. A round waits once, and its graphs are reused.
+"""Tests block drafters on a device. The slots must equal PyTorch's, and the texts must equal target-only
+decoding, also for several conversations at a time. A round waits for the device once, and the graphs of a
+round are reused.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def test_the_texts_equal_target_only_decoding(kind: str, device: Device) -> None
 
 
 def test_about_as_much_is_accepted_as_on_the_cpu(device: Device) -> None:
-    """Acceptance may differ a little, because a device knows the effect of the previous token on a DSpark
-    slot (except the first) for 128 tokens only.
+    """Tests that a device accepts about as many drafts as the CPU. Acceptance may differ a little, because
+    for DSpark slots after the first a device computes the effect of the previous token for only 128 tokens.
     """
     questions = ["os.path.join", "zip", "re.match", "random.choice", "enumerate", "collections.Counter"]
     gains = []
@@ -72,8 +73,8 @@ def test_about_as_much_is_accepted_as_on_the_cpu(device: Device) -> None:
 
 
 class Kept(BlockDrafter):
-    """The tokens that a device returns for a slot: 128 of them. In DSpark's slots after the first, the
-    previous token changes only the chances of these tokens.
+    """The 128 tokens that a device returns for a slot. In DSpark's slots after the first slot, the previous
+    token only changes the probabilities of these tokens.
     """
 
     def conditional(self, done: BlockPass, slot: int, token: int) -> torch.Tensor:
@@ -86,7 +87,7 @@ class Kept(BlockDrafter):
 
 @pytest.mark.parametrize("kind", [*KINDS, "gated"])
 def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget, tmp_path: Path) -> None:
-    """Compares the slots after random tokens, and after commits of several sizes."""
+    """Compares the slots with PyTorch's, after random tokens and after commits of several sizes."""
     is_gated = kind == "gated"
     shape = BlockShape(kind="dflash" if is_gated else kind, own_tables=True, gated=is_gated)
     path = shape.gguf(tmp_path, target.gguf)
@@ -112,9 +113,10 @@ def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget
 def test_a_round_waits_once_and_runs_from_captured_graphs(
     kind: str, counts: Callable[[], Counts], tmp_path: Path
 ) -> None:
-    """For every strategy including `auto`, a round waits once more than the target alone, because the pass,
-    its heads and their most likely tokens are one graph. Only the target's graph is built anew, and therefore
-    not captured, when the text fills another 256 cells of llama.cpp's cache. Here this happens twice.
+    """Tests that a round waits only once more than the target alone, for every strategy including `auto`: the
+    pass, its heads and the search for their most likely tokens are one graph. When the text fills another 256
+    cells of llama.cpp's cache, the target's graph is built anew, and therefore not captured. Here this
+    happens twice.
     """
     target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
     write_target(target)
@@ -127,6 +129,6 @@ def test_a_round_waits_once_and_runs_from_captured_graphs(
         assert n <= 0.5 * plain["rounds"], f"{strategy} hardly drafts"
         assert values["waits"] / n <= plain["waits"] // plain["rounds"] + 1, strategy
         assert values["graphs"] / n <= 2, strategy
-        # `auto` may change its batch size once and change it back
+        # `auto` may change its batch size once, and later change back
         assert values["built"] <= (4 if strategy == "auto" else 2), strategy
         assert values["captured"] >= 0.98 * values["graphs"], strategy

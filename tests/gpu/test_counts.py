@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Cost of a round of an 8B-class target with vocabulary 128256 on a device, with and without drafter: waits,
-bytes, graphs. The counting device counts without computing. docs/research/gpu.md has the figures.
+"""Tests the cost of a round on a device, with and without a drafter: number of waits, bytes and graphs. The
+target has the size of an 8B model, and 128256 tokens. The counting device counts these costs without
+computing. docs/research/gpu.md lists the results.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ def counted(request: pytest.FixtureRequest, large: tuple[Path, Path]) -> dict[st
 
 
 def test_a_greedy_round_returns_no_logits(counted: dict[str, Any]) -> None:
-    """The device returns only the target's features, 48 KiB per row, and a few numbers."""
+    """Tests that the device returns only the target's features, 48 KiB per row, and a few numbers."""
     features = 3 * 4 * WIDTH
     assert counted["tree"]["bytes_down"] < features * (counted["tree"]["nodes"] + 1) + 16384
     assert counted["chain"]["bytes_down"] < features * (counted["chain"]["nodes"] + 1) + 16384
@@ -170,28 +171,31 @@ def test_a_greedy_round_returns_no_logits(counted: dict[str, Any]) -> None:
 
 
 def test_a_sampled_round_returns_the_most_likely_tokens(counted: dict[str, Any]) -> None:
-    """64 ids and logits per row are enough for the default sampler. Without a top-k sampler, all logits are
-    returned.
+    """Tests that the device returns 64 ids and logits per row, which are enough for the default sampler.
+    Without a top-k sampler, the device returns all logits.
     """
     features = 3 * 4 * WIDTH
-    # a tree's numbers are returned twice if libllama chooses another id for the first row
+    # if libllama chooses another id for the first row, the device returns a tree's numbers twice
     per_row = features + 2 * 2 * 4 * 64
     assert counted["sampled"]["bytes_down"] < per_row * (counted["sampled"]["nodes"] + 1) + 16384
     assert counted["whole"]["bytes_down"] > 8 * 4 * N_VOCAB
 
 
 def test_the_drafter_waits_once_per_draft_step(counted: dict[str, Any]) -> None:
-    """A round with a tree waits three times more than the target alone: for a commit and two draft steps."""
+    """Tests that a round with a tree has three more waits than the target alone: one for the commit, and two
+    for the draft steps.
+    """
     assert counted["tree"]["waits"] - counted["off"]["waits"] <= 3.5
     assert counted["tree"]["graphs"] - counted["off"]["graphs"] <= 3.5
-    # a chain is drafted in one graph
+    # a chain needs a single wait, because one graph drafts the whole chain
     assert counted["chain"]["waits"] - counted["off"]["waits"] <= 1.5
     assert counted["chain"]["graphs"] - counted["off"]["graphs"] <= 1.5
 
 
 def test_bytes_up(counted: dict[str, Any]) -> None:
-    """The drafter sends the features of committed rows, and the token embeddings of committed and draft rows,
-    in F32. libllama sends an embedding in F32 and a row of the mask for each of the target's rows.
+    """Tests the bytes that are sent to the device. The drafter sends the features of committed rows, and the
+    token embeddings of committed and draft rows, in F32. For each of the target's rows, libllama sends an
+    embedding in F32 and a row of the mask.
     """
     rows = counted["tree"]["nodes"] + 1
     of_target = rows * (4 * WIDTH + 2 * 1280) + 2048
@@ -199,24 +203,26 @@ def test_bytes_up(counted: dict[str, Any]) -> None:
 
 
 def test_few_graphs_and_none_after_the_first_answer(counted: dict[str, Any]) -> None:
-    """Graphs are built for a prompt, for trees, for commits of one to four rows, and for draft steps."""
+    """Tests that graphs are built only in the first answer: for the prompt, for trees, for commits of one to
+    four rows, and for draft steps.
+    """
     assert counted["tree"]["graphs_first"] <= 10
-    assert counted["tree"]["graphs_later"] <= 2  # the last tree of an answer is smaller
+    assert counted["tree"]["graphs_later"] <= 2  # the last tree of an answer is smaller than the others
     for name in ("whole", "chain", "off"):
         assert counted[name]["graphs_later"] == 0, name
 
 
 @pytest.mark.parametrize("exact", ["auto", "off"])
 def test_an_answer_of_200_rounds_runs_from_captured_graphs(exact: str, large: tuple[Path, Path]) -> None:
-    """Graphs are captured as in ggml's CUDA backend. llama.cpp builds a new graph when the text fills another
-    256 cells of its cache, which happens twice here. The count begins at the tenth round and ends before
-    token 740.
+    """Tests that graphs run from captures, as in ggml's CUDA backend. llama.cpp builds a new graph when the
+    text fills another 256 cells of llama.cpp's cache, which happens twice here. The count begins at the tenth
+    round and ends before token 740.
     """
     found = run(LONG, *large, "chain:3 chain:5 auto", exact)
     for strategy, values in found.items():
         print(strategy, values)
         assert values["rounds"] >= 200, strategy
-        # `auto` may change its batch size once and change it back
+        # `auto` may change its batch size once, and later change back
         assert values["built"] <= (4 if strategy == "auto" else 2), strategy
         assert values["captured"] >= 0.98 * values["graphs"], strategy
 
@@ -230,8 +236,8 @@ SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 def test_the_graphs_of_a_conversation_are_few_and_kept(
     kind: str, sampling: dict[str, Any], large: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Runs twenty answers at the default settings. Graphs that differ only in the length of the cache count
-    as one graph.
+    """Runs twenty answers at the default settings, and counts the distinct graphs. Graphs that differ only in
+    the length of the cache count as one graph.
     """
     target, draft = large
     if kind != "eagle3":
@@ -250,8 +256,8 @@ def test_the_graphs_of_a_conversation_are_few_and_kept(
 def test_auto_drafts_in_the_first_round(
     n_layers: int, counts: Callable[[], Counts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs two answers at the default exactness on a device where no batch of several rows is exact, because
-    a row's result depends on its batch. The targets have as many layers as a 1B, an 8B and a 70B model.
+    """Runs two answers at the default exactness. On this device a row's result depends on the batch, so no
+    batch of several rows is exact. The targets have as many layers as a 1B, an 8B and a 70B model.
     """
     monkeypatch.setenv("EAGLECPP_COUNTING_MEMORY", str(64 << 30))
     target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The engine on a device: every placement gives the text and acceptance of the CPU, and every generation
-ends.
+"""Tests the engine on a device. Every placement must give the text and the acceptance of the CPU, and every
+generation must end.
 
-Devices that compute with the CPU's code give the CPU's text. GPUs round differently, so their texts may
-differ where the two best tokens are nearly equal; this file sets the limit for nearly equal.
+Devices that compute with the CPU's code give the CPU's text. GPUs round differently, so a text may differ
+from the CPU's where the two best tokens are nearly equally likely. tests/gpu/conftest.py sets the limit for
+nearly equal.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ def test_every_placement_gives_the_cpus_text(
                     continue
                 theirs = cpu.generate(prompt, strategy=strategy, **greedy)
                 if ours.tokens != theirs.tokens:
-                    continue  # the drafter may suit another text better or worse
+                    continue  # the drafter may suit this text better or worse
                 both = n_accepted.setdefault(strategy, {"here": 0, "cpu": 0})
                 both["here"] += ours.timings.draft_n_accepted
                 both["cpu"] += theirs.timings.draft_n_accepted
-    # exact batch sizes differ by device, and so do the drafted trees
+    # exact batch sizes differ by device, and so do the drafted trees if only exact sizes are used
     for strategy in STRATEGIES[:-1] if exact == "off" else []:
         n = n_accepted[strategy]
         assert n["cpu"] > (5 if device.is_slow else 20), strategy
@@ -69,9 +70,7 @@ def test_every_placement_gives_the_cpus_text(
     ids=["warm", "hot and whole", "more than is picked", "llama-rng", "grammar"],
 )
 def test_samplers_draft_like_on_the_cpu(sampling: dict[str, Any], device: Device, open_engine: Open) -> None:
-    """A token chosen on the device must equal the token that the CPU chooses from all logits, for every
-    sampler.
-    """
+    """Tests that the device chooses the same token as the CPU, which has all logits, for every sampler."""
     options = {"max_tokens": device.n_tokens, "ignore_eos": True, "strategy": "chain:4", **sampling}
     with open_engine("cpu") as cpu, open_engine("drafter") as engine:
         for seed in device.some((1, 2)):
@@ -86,8 +85,8 @@ def test_samplers_draft_like_on_the_cpu(sampling: dict[str, Any], device: Device
 def test_tokens_found_on_the_device_are_those_of_the_logits(
     strategy: str, device: Device, open_engine: Open, greedy: dict[str, Any]
 ) -> None:
-    """With `n_probs`, the logits are returned and the CPU finds the most likely tokens. Otherwise the device
-    finds them.
+    """Compares two searches for the most likely tokens. With `n_probs`, the device returns the logits and the
+    CPU searches. Otherwise the device searches.
     """
     with open_engine("all") as engine:
         for seed in device.some((1, 2)):
@@ -128,13 +127,15 @@ def test_a_prefix_is_reused(device: Device, open_engine: Open, greedy: dict[str,
 
 @pytest.mark.parametrize("exact", ["auto", "off"])
 def test_costs_are_measured_before_an_answer(exact: str, open_engine: Open, greedy: dict[str, Any]) -> None:
-    """Before an answer, the costs of batch sizes, of changing the size, and of the drafter are measured."""
+    """Tests that the engine measures costs before the first answer: of each batch size, of a change of the
+    batch size, and of the drafter.
+    """
     with open_engine("all", exact=exact) as engine, engine.session():
         report = engine.native.planner_report(0)
     for name, n_rows in (("verify", (1, 2, 3, 4, 5, 8, 16)), ("commit", (1,)), ("level", (1,))):
         n_samples = {n: samples for n, _, samples in report[name]}
         assert all(n_samples[n] > 0 for n in n_rows), (name, n_samples)
-    assert 0.0 <= report["change_ms"] != 3.0  # 3.0 is the assumption before the measurement
+    assert 0.0 <= report["change_ms"] != 3.0  # 3.0 is the assumed cost before the measurement
 
 
 def test_a_parallel_drafter_of_two_tokens_opens(
@@ -149,8 +150,8 @@ def test_a_parallel_drafter_of_two_tokens_opens(
 def test_without_layers_on_the_device_nothing_is_sent_to_it(
     open_engine: Open, counts: Callable[[], Counts], it: ConvertedPair
 ) -> None:
-    """Without this check, llama.cpp would send prompt batches of 32 rows and more to the device, with the
-    weights.
+    """Tests that nothing is sent to a device that has no layers. Otherwise llama.cpp would send the weights
+    to the device for prompt batches of 32 rows and more.
     """
     with open_engine("cpu", draft=False) as engine:
         before = counts()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Placement of target and drafter: layers, experts, the drafter next to the target's output, and devices
-without room.
+"""Tests the placement of target and drafter: layers, experts, the drafter on the device of the target's
+output layer, and devices without enough memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXPERTS = 7 * 3 * 4 * 64 * 32 * 4  # number of layers * matrices * experts * wid
 
 
 def held(engine: eaglecpp.Engine, device: str, what: str) -> int:
-    """Returns the bytes of one kind of memory that are on a device."""
+    """Returns the bytes of one kind of memory that are allocated on a device."""
     return sum(int(place[what]) for place in engine.memory_plan if place["device"] == device)
 
 
@@ -71,8 +71,8 @@ def test_experts_stay_in_host_memory(
 def test_the_drafter_is_placed_with_the_output_layer(
     it: ConvertedPair, device: Device, servers: tuple[str, ...]
 ) -> None:
-    """The drafter is next to the output layer, unless that layer is on another machine: a draft needs many
-    short waits.
+    """Tests that the drafter is on the device of the output layer, unless this device is on another machine.
+    A draft needs many short waits, which a network makes slow.
     """
     beside = "CPU" if servers else device.name
     for layers, expected in ((-1, beside), (1, beside), (0, "CPU")):
@@ -86,7 +86,9 @@ def test_the_drafter_is_placed_with_the_output_layer(
 def test_a_tied_head_is_shared_without_a_copy(
     device: Device, servers: tuple[str, ...], tmp_path: Path, greedy: dict[str, Any]
 ) -> None:
-    """If the target's embeddings are also its head, a drafter that uses both needs no copy."""
+    """Tests a target whose embeddings are also its head. A drafter that uses the target's embeddings and head
+    needs no copy of them.
+    """
     if servers:
         pytest.skip("the drafter is not on the servers")
     target = make_target(tmp_path)
@@ -131,7 +133,7 @@ def test_a_drafter_without_room_runs_on_the_cpu(
         memory = counts().bytes_held - before + room
     done = run_script(PROGRAM, it.pair.target.gguf, it.draft, EAGLECPP_COUNTING_MEMORY=str(memory))
     assert done.returncode == 0, done.stdout + done.stderr
-    # without ggml's own log line about the failed allocation
+    # leaves out ggml's own log line about the failed allocation
     lines = [line for line in done.stdout.splitlines() if "alloc_tensor_range" not in line]
     warning, where, drafts = lines
     assert warning.startswith("the drafter runs on the CPU") and expected in warning
@@ -185,7 +187,9 @@ def on_two_cards(target: Path, draft: Path | str, options: dict[str, Any]) -> di
 def test_two_cards_keep_the_text(
     name: str, it: ConvertedPair, counts: Callable[[], Counts], tmp_path: Path
 ) -> None:
-    """The second drafter uses the target's embeddings and head, which may be on another card."""
+    """Tests that the text stays the same on two cards. The second drafter uses the target's embeddings and
+    head, which may be on the other card.
+    """
     options, draft_device, devices = TWO[name]
     if name == "tensors":
         it = converted_pair(tmp_path, "eagle31", TargetSpec(n_ff=256, seed=2))
@@ -221,8 +225,8 @@ def test_unsupported_splits_are_refused_with_the_reason(
 def test_verification_stays_where_the_weights_are(
     exact: str, it: ConvertedPair, counts: Callable[[], Counts], device: Device, greedy: dict[str, Any]
 ) -> None:
-    """With three layers on the device, llama.cpp would send the weights of all other layers to the device for
-    batches of 32 rows and more.
+    """Tests a target with three layers on the device. For batches of 32 rows and more, llama.cpp must not
+    send the weights of the other layers to the device.
     """
     options = {**OPEN, "n_gpu_layers": 3, "draft_device": "cpu", "n_draft_max": 48, "exact": exact}
     with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, **options) as engine:
@@ -233,7 +237,7 @@ def test_verification_stays_where_the_weights_are(
             before = counts().bytes_up
             done = engine.generate(prompt_ids(8), strategy=strategy, **greedy)
             up[nodes] = (counts().bytes_up - before) / done.timings.rounds
-        # the matrices of one layer have 200 KB, a row of activations 256 bytes
+        # for comparison: the matrices of one layer have 200 KB, and a row of activations has 256 bytes
         assert up[40] < up[16] + 100_000, up
         engine.clear()
         before = counts().bytes_up

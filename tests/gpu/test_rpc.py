@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A server that dies in the middle of an answer causes one clear error, and the process survives."""
+"""Tests RPC servers that die in the middle of an answer. The engine raises one clear error, and the process
+survives.
+"""
 
 from __future__ import annotations
 
@@ -108,8 +110,8 @@ print("accepted" if done.timings.draft_n_accepted > 0 else "none")
 
 @pytest.mark.parametrize("kind", ["glm4moe", "qwen35", "hy_v3", "file", "gemma4"])
 def test_heads_draft_for_a_target_on_a_server(servers: tuple[str, ...], tmp_path: Path, kind: str) -> None:
-    """Drafts with one head and with two, in the target's file and in a separate file, and with an assistant
-    that reads cells on the server.
+    """Tests drafting for a target on an RPC server: with one head and with two heads, in the target's file
+    and in a separate file, and with an assistant that reads cells on the server.
     """
     draft: Path | str = "mtp"
     if kind == "gemma4":
