@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Fails if a commit sets five or more files back to older contents without "Revert" in its subject.
 
-Committing a stale working tree sets files back and silently undoes other work: bfeb3f07 set 117 files back.
-The check covers the last hundred commits, or fewer in a shallow clone.
+A commit of a stale working tree sets files back and silently undoes other work. For example, bfeb3f07 set 117
+files back. The check covers the last hundred commits, or fewer in a shallow clone.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ N_COMMITS, N_CHECKED, N_FILES = 1000, 100, 5
 
 
 def stale(log: str) -> list[str]:
-    """Returns the subjects of commits that set files back, from the output of `git log --reverse --raw
-    --no-abbrev --format=commit %s`.
+    """Returns the subjects of the commits that set files back. The input is the output of `git log --reverse
+    --raw --no-abbrev --format=commit %s`.
     """
     seen: dict[str, set[str]] = defaultdict(set)
     n_back: list[tuple[str, int]] = []  # (subject, number of files set back) of each commit

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Builds and tests a copy of this checkout against another release of llama-cpp-python, and reports what
-broke.
+"""Builds and tests a copy of this checkout against another release of llama-cpp-python, and reports which
+parts fail.
 
     python tests/newest.py [VERSION]
 
 Without VERSION, the program takes the newest release that pip finds. It clones the last commit into a
 temporary folder, moves the pin in this clone, and runs every part to its end, even after a failure. The last
-lines give the result of each part; the exit status is 1 if any failed. This checkout is not changed.
-CONTRIBUTING.md describes how to move the pin. Needs the tools of tests/run.py.
+lines give the result of each part. The exit status is 1 if any part failed. The program does not change this
+checkout, and needs the tools of tests/run.py. CONTRIBUTING.md describes how to move the pin.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "llama-cpp-python"
-# number of times each file names the pinned version
+# Number of times that each file names the pinned version.
 PINS = {"pyproject.toml": 2, "native/cmake/llama.cmake": 1}
-# number of times each file names the commit of the release's ggml, which only the built library reports
+# Number of times that each file names the commit of the release's ggml. Only the built library reports this
+# commit.
 COMMITS = {"eaglecpp/_extension.py": 1, "native/ggml_hook/hook.cpp": 1, "tests/unit/test_extension.py": 4}
 LIBRARIES = "import importlib.util as u, os; print(os.path.dirname(u.find_spec('llama_cpp').origin) + '/lib')"
 COMMIT = (

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Builds the packages of a release and tries them as a user would.
+"""Builds the packages of a release, and tries these packages as a user would.
 
     python tests/packages.py [--installed
     --out DIR]
 
 The wheel is built from the source distribution, which proves that the source distribution is complete. With
---installed the wheel is made from the installed package, without a compiler, and only the file list of the
-source distribution is checked. On Linux auditwheel tags the wheel for the distributions that can run it.
-The wheel does not contain libllama and libggml, which come from llama-cpp-python. The wheel of
+--installed the program makes the wheel from the installed package, without a compiler, and only checks the
+file list of the source distribution. On Linux auditwheel tags the wheel for the distributions that can run
+it. The wheel does not contain libllama and libggml, which come from llama-cpp-python. The wheel of
 llama-cpp-python is made from the installed package. Both wheels are installed into a new environment without
-a compiler, in which eaglecpp then drafts. DIR keeps the packages.
+a compiler, in which eaglecpp then drafts. --out keeps the packages in DIR.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def installed_wheel(name: str, out: Path, *, kept: set[str]) -> Path:
     (tag,) = (line.removeprefix("Tag: ") for line in lines if line.startswith("Tag: "))
     base = f"{name.replace('-', '_')}-{distribution.version}"
     wheel = out / f"{base}-{tag}.whl"
-    # the files of the distribution, without the files that pip itself wrote
+    # the files of the distribution, except the files that pip itself wrote
     files = [
         file
         for file in distribution.files or []
@@ -90,7 +90,7 @@ def build(source: Path, out: Path) -> Path:
 
 
 def tagged(wheel: Path, out: Path) -> Path:
-    """Returns the wheel in `out`, with the tags of a release."""
+    """Returns the path of the wheel in `out`, with the platform tags of a release."""
     if not sys.platform.startswith("linux"):
         return Path(shutil.copy(wheel, out))
     excluded = [word for name in LLAMA_LIBRARIES for word in ("--exclude", name)]
@@ -106,8 +106,8 @@ def tagged(wheel: Path, out: Path) -> Path:
 
 
 def try_out(wheels: list[Path], folder: Path) -> None:
-    """Installs wheels in an environment without a compiler, and drafts in it. Other dependencies come from
-    pip's index.
+    """Installs wheels in an environment without a compiler, and drafts in this environment. Other
+    dependencies come from pip's index.
     """
     run(sys.executable, "-m", "venv", folder)
     scripts = folder / ("Scripts" if os.name == "nt" else "bin")
@@ -132,7 +132,7 @@ def main() -> None:
         raw.mkdir()
         source = source_distribution(out)
         wheel = installed_wheel("eaglecpp", raw, kept={"eaglecpp"}) if args.installed else build(source, raw)
-        # without the second copy of the libraries, which is next to llama_cpp/lib
+        # leaves out the second copy of the libraries, which is next to llama_cpp/lib
         llama = installed_wheel("llama-cpp-python", out, kept={"include", "llama_cpp"})
         try_out([tagged(wheel, out), llama], Path(name, "environment"))
 

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: MIT
-"""Modules that all tests share. They are imported as `helpers.*`, because tests/conftest.py puts `tests/` on
+"""Modules that all tests share. Tests import them as `helpers.*`, because tests/conftest.py puts `tests/` on
 the path.
 """

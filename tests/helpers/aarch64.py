@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""A 64-bit ARM machine from Debian's packages, run by QEMU's user emulation, with the pinned llama.cpp.
+"""Builds a 64-bit ARM machine with the pinned llama.cpp from Debian's packages. QEMU's user emulation runs
+the machine.
 
-`prepare` builds it once, in the folder of helpers/backends.py: a root directory of unpacked Debian packages
-(their install scripts are not run), Python packages from PyPI's wheels for ARM, and llama-cpp-python with
-libraries from the cross-compiler, which takes minutes instead of the hours that a compiler inside the
-emulator would take.
+`prepare` builds the machine once, in the folder of helpers/backends.py. The machine is a root directory of
+unpacked Debian packages (their install scripts are not run), Python packages from PyPI's wheels for ARM, and
+llama-cpp-python with libraries from the cross-compiler. Cross-compiling takes minutes, while a compiler
+inside the emulator would take hours.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPILER = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64-static"
 DEBIAN = ("python3", "libpython3-dev", "libgomp1", "libstdc++6")
-# the default of llama-cpp-python's builds; Apple's processors from the M2 on support these instructions
+# the default of llama-cpp-python's builds; Apple's processors support these instructions from the M2 on
 ARCHITECTURE = "armv8.2-a+dotprod+i8mm"
 
 
@@ -39,7 +40,9 @@ def missing() -> str:
 
 
 def prepare() -> Path:
-    """Returns the root directory. Its `/opt/site` has llama_cpp and eaglecpp's dependencies."""
+    """Builds the machine if needed, and returns its root directory. llama_cpp and eaglecpp's dependencies are
+    in `/opt/site` below this directory.
+    """
     folder = backends.folder() / "aarch64"
     root = folder / "root"
     if not root.is_dir():
@@ -59,7 +62,7 @@ def include(root: Path) -> Path:
 
 
 def libraries(root: Path) -> dict[str, Path]:
-    """Returns paths of the libraries that the extension links, by name."""
+    """Returns the paths of the libraries that the extension links, by the libraries' names."""
     folder = root / "opt" / "site" / "llama_cpp" / "lib"
     return {name: folder / f"lib{name}.so" for name in ("ggml-base", "ggml", "ggml-cpu", "llama")}
 
@@ -83,7 +86,7 @@ def call(root: Path, folder: Path, *command: str, **environment: str) -> None:
 
 
 def install(into: Path, extension: Path) -> None:
-    """Installs eaglecpp with the given extension, and the demo pair."""
+    """Installs eaglecpp with the given extension, and the demo pair, in the emulated machine."""
     shutil.copytree(
         ROOT / "eaglecpp", into / "eaglecpp", ignore=shutil.ignore_patterns("*.so", "__pycache__")
     )
@@ -99,10 +102,11 @@ def install(into: Path, extension: Path) -> None:
 
 
 def _unpack_debian(root: Path) -> None:
-    """Unpacks Debian's packages. The packages' scripts are not run: they take minutes in an emulator, and
-    Python does not need them.
+    """Unpacks Debian's packages. The packages' install scripts are not run: the scripts take minutes in an
+    emulator, and Python does not need them.
     """
-    # the Debian release of the cross-compiler, whose libraries are linked
+    # the Debian release of the cross-compiler, because the machine must have the libraries that the compiler
+    # links
     suite = dict(line.partition("=")[::2] for line in Path("/etc/os-release").read_text().splitlines())
     command = ["debootstrap", "--download-only", "--arch=arm64", "--variant=minbase"]
     command += [f"--include={','.join(DEBIAN)}", suite["VERSION_CODENAME"], str(root)]
@@ -112,7 +116,7 @@ def _unpack_debian(root: Path) -> None:
     for package in archives.glob("*.deb"):
         subprocess.run(["dpkg", "-x", package, root], check=True)
         package.unlink()
-    # Debian's pyconfig.h includes the header of the processor by a path that the cross-compiler does not
+    # Debian's pyconfig.h includes a processor-specific header from a folder that the cross-compiler does not
     # search
     headers = include(root)
     shutil.copy(root / "usr" / "include" / "aarch64-linux-gnu" / headers.name / "pyconfig.h", headers)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Makes llama.cpp work on virtual machines that claim AMX without having it: on them, llama.cpp's repacked
-weights would crash the process.
+"""Makes llama.cpp work on virtual machines that claim the instruction set AMX but lack it. On such a machine,
+llama.cpp's repacked weights would crash the process.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _llama.llama_model_default_params = _without_repacking
 
 
 def spare_llama_cpp() -> str:
-    """Returns code to put before a program that uses llama_cpp, on a machine that claims AMX without having
-    it; "" on other machines.
+    """Returns Python code that must precede a program that uses llama_cpp, on a machine that claims AMX but
+    lacks it. Returns "" on other machines.
     """
     amx = lowlevel.system_info()["amx"]
     return _WITHOUT_REPACKING if amx["claimed"] and not amx["works"] else ""

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""ggml backends that the installed llama.cpp lacks, built once from the sources of the same release, as
-libraries for GGML_BACKEND_PATH: RPC, and Vulkan, for which Mesa's lavapipe is a device on any machine.
+"""Builds ggml backends that the installed llama.cpp lacks, as libraries for GGML_BACKEND_PATH: RPC, and
+Vulkan, for which Mesa's lavapipe is a device on any machine. Each backend is built once, from the sources of
+the installed release.
 
-The builds are kept in `$EAGLECPP_TEST_BACKENDS`, by default `$XDG_CACHE_HOME/eaglecpp-tests`. For root on
-Debian, missing build dependencies of Vulkan are installed. Otherwise they are returned as the reason why the
-backend is missing. A failed build is an error.
+The builds are kept in `$EAGLECPP_TEST_BACKENDS`, by default `$XDG_CACHE_HOME/eaglecpp-tests`. If Vulkan's
+build dependencies are missing, root on Debian installs them. Otherwise the result names the missing
+dependencies as the reason why the backend is missing. A failed build is an error.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Counts(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Backend:
-    """One backend's library, or the reason why it is missing."""
+    """The library of a backend, or the reason why the library is missing."""
 
     name: str
     path: Path | None
@@ -72,7 +73,7 @@ class Backend:
 
 
 def folder() -> Path:
-    """Returns the folder of the builds for the installed release of llama-cpp-python."""
+    """Returns the folder in which the builds for the installed release of llama-cpp-python are kept."""
     if given := os.environ.get("EAGLECPP_TEST_BACKENDS"):
         return Path(given)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -97,7 +98,7 @@ def sources(into: Path) -> Path:
 
 
 def _install() -> str:
-    """Installs the build dependencies of Vulkan. Returns the reason if that is impossible, or ""."""
+    """Installs the build dependencies of Vulkan. Returns "", or the reason why they cannot be installed."""
     if shutil.which("glslc") and Path("/usr/include/vulkan/vulkan.h").exists():
         return ""
     if shutil.which("apt-get") and hasattr(os, "getuid") and os.getuid() == 0:
@@ -110,7 +111,7 @@ def _install() -> str:
 
 
 def build(name: str) -> Backend:
-    """Returns the library of a backend, and builds it if needed. Raises CalledProcessError."""
+    """Returns the library of a backend, and builds this library if needed. Raises CalledProcessError."""
     if sys.platform != "linux":
         return Backend(name, None, "built on Linux only")
     kept = folder() / f"libggml-{name}.so"
@@ -131,7 +132,7 @@ def build(name: str) -> Backend:
 
 
 def _preload(name: str) -> Path | None:
-    """Builds a library that keeps lavapipe from crashing; see keep_buffers.c."""
+    """Builds a library that keeps lavapipe from crashing (see tests/native/gpu/keep_buffers.c)."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if name != "vulkan" or compiler is None:
         return None
@@ -158,8 +159,8 @@ def _compile(name: str) -> Path:
 
 
 def build_llama(made: Path, target: str, *options: str) -> None:
-    """Builds a target of llama.cpp. Configures all of llama.cpp, because the source distribution lacks the
-    files to build ggml alone. Raises CalledProcessError.
+    """Builds one of llama.cpp's CMake targets. Configures all of llama.cpp, because the source distribution
+    lacks the files that are needed to build ggml alone. Raises CalledProcessError.
     """
     not_built = ("APP", "COMMON", "EXAMPLES", "SERVER", "TESTS", "TOOLS")
     options += ("GGML_NATIVE=OFF", "BUILD_SHARED_LIBS=ON", "CMAKE_BUILD_TYPE=Release")

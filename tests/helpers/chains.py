@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Trained models with random weights, and the chains of the reference with the same weights."""
+"""Models of the trainer with random weights, and chains that the PyTorch reference drafts with the same
+weights.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from helpers.training import N_VOCAB
 
 
 def random_model(spec: DraftSpec, dtype: torch.dtype = torch.float32) -> DraftModel:
-    """Returns a model whose weights are large enough for every operation to show in the logits."""
+    """Returns a model whose random weights are so large that every operation changes the logits."""
     torch.manual_seed(5)
     model = DraftModel(spec, torch.randn(N_VOCAB, spec.hidden_size), share_head=False, dtype=dtype)
     with torch.no_grad():

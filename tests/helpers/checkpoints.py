@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Tiny drafter checkpoints in the layout of every trainer and exporter that the converter reads.
 
-`write_checkpoint(directory, family, shape)` takes a `DraftShape` (canonical names, boundary ids) and writes
-it as that family does: prefixes, nested configs, the position of the layer ids and their base. `edit` and
-`drop` damage the checkpoint on purpose. Weights are stored as safetensors, or in a .bin written by torch.
+`write_checkpoint(directory, family, shape)` takes a `DraftShape` (canonical names, boundary ids), and writes
+the drafter in the layout of the family: prefixes of names, nested configs, the key of the layer ids and their
+numbering. `edit` and `drop` damage the checkpoint on purpose. Weights are stored as safetensors, or in a .bin
+that torch writes.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _torchspec(config: Config, weights: Weights) -> tuple[Config, Weights]:
 
 
 def _kimi(config: Config, weights: Weights) -> tuple[Config, Weights]:
-    """Layout of TorchSpec's export for vLLM: boundary ids instead of TorchSpec's own ids."""
+    """Layout of TorchSpec's export for vLLM, which has boundary ids instead of TorchSpec's own ids."""
     eagle_config = {_IDS: config[_IDS], "use_aux_hidden_state": True, "use_mtp_layernorm": False}
     config = {**_plain(config), "eagle_config": eagle_config, "_torchspec_version": "0.2.0"}
     return {k: v for k, v in config.items() if k != _IDS}, weights
@@ -158,14 +159,14 @@ def write_checkpoint(
     """
     shape = shape or DraftShape()
     config, weights = shape.config(), shape.weights()
-    if not (shape.eagle1 or shape.gemma):  # EAGLE-1 and Gemma drafters have layouts of their own
+    if not (shape.eagle1 or shape.gemma):  # EAGLE-1 and Gemma drafters have separate layouts
         config, weights = FAMILIES[family](config, weights)
     weights = {**_without(weights, *drop), **(add or {})}
     return write_files(directory, {**config, **(edit or {})}, weights, save)
 
 
 def rewrite_config(directory: Path, **values: Any) -> None:
-    """Changes keys of an existing config.json; None removes one."""
+    """Changes keys of an existing config.json. None removes a key."""
     path = directory / "config.json"
     config = {**json.loads(path.read_text(encoding="utf-8")), **values}
     path.write_text(
@@ -174,7 +175,9 @@ def rewrite_config(directory: Path, **values: Any) -> None:
 
 
 def save_bin(directory: Path, weights: Weights) -> None:
-    """Writes `pytorch_model.bin` with torch, matrices in bfloat16. Skips the test without torch."""
+    """Writes `pytorch_model.bin` with torch, with matrices in bfloat16. Skips the test if torch is
+    missing.
+    """
     torch: Any = pytest.importorskip("torch")
 
     def tensor(value: Any) -> Any:

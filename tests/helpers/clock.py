@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A fake clock for one module."""
+"""Gives one module a fake clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, module: str, **functions: Callable[..., Any]) -> None:
-    """Gives `module` a `time` of its own, with these functions.
+    """Replaces the name `time` in `module` by an object with these functions.
 
     Patching `module.time.monotonic` would change the clock of the whole process: an event loop in another
     thread could then wait for hours.

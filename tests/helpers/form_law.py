@@ -25,7 +25,7 @@ WORDS = ["len", "a list", "a dict", "a set", "a tuple"]
 
 @dataclass
 class Comparison:
-    """Result of the comparison. `differ`: options of those answers that drafting changed."""
+    """Result of a comparison. `differ`: options of the answers whose text drafting changed."""
 
     n: int = 0
     n_tokens: int = 0
@@ -39,7 +39,7 @@ def _word(rng: random.Random) -> str:
 
 
 def _value(rng: random.Random, depth: int = 0) -> dict[str, Any]:
-    """Returns a random schema."""
+    """Returns a random JSON schema."""
     simple: list[dict[str, Any]] = [
         {"type": "string", "maxLength": rng.randint(1, 20)},
         {"type": "integer", "minimum": -5, "maximum": rng.randint(0, 1000)},

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""A local server that behaves like the Hugging Face Hub and like an Ollama registry, faults included.
+"""A local server that behaves like the Hugging Face Hub and like an Ollama registry, and can cause faults.
 
     with HubServer() as hub:
         hub.add("user/repo", {"model-Q4_K_M.gguf": data})
         os.environ["MODEL_ENDPOINT"] = hub.url
 
 Large files are redirected to another host name ("localhost" instead of "127.0.0.1"), as the Hub redirects to
-its storage, which detects a client that sends its token to the other host. `Faults` lists what goes wrong,
-and `log` has the requests.
+its storage. So tests detect a client that sends its token to the other host. `Faults` lists the possible
+faults, and `log` has the requests.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class Request:
-    """A request's method, path, and relevant headers."""
+    """A request's method, its path, and the headers that tests check."""
 
     method: str
     path: str
@@ -102,7 +102,7 @@ class HubServer:
         return f"127.0.0.1:{self.port}"
 
     def add(self, repo: str, files: Mapping[str, bytes], *, token: str = "", gated: bool = False) -> None:
-        """Adds a repository; a repository with a token is private."""
+        """Adds a repository. If `token` is given, the repository is private."""
         self.repos[repo] = dict(files)
         if token:
             self.tokens[repo] = token
@@ -135,7 +135,7 @@ def pairs_of(layers: Layers) -> list[tuple[str, bytes]]:
 
 
 def manifest_of(layers: Layers, config: bytes) -> dict[str, Any]:
-    """Returns a manifest in the form of Ollama's registry."""
+    """Returns a manifest as Ollama's registry sends it."""
     return {
         "schemaVersion": 2,
         "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
@@ -145,7 +145,7 @@ def manifest_of(layers: Layers, config: bytes) -> dict[str, Any]:
 
 
 def layer_entry(kind: str, data: bytes) -> dict[str, Any]:
-    """Returns the entry of a manifest for this content."""
+    """Returns a manifest's entry for this content."""
     media_type = kind if "/" in kind else f"application/vnd.ollama.image.{kind}"
     return {"mediaType": media_type, "digest": digest_of(data), "size": len(data)}
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The demo pair with tokens for infilling in its vocabulary. Text without these tokens is tokenized as
-before.
+"""Writes a copy of the demo pair whose vocabulary has tokens for infilling. Text without these tokens is
+tokenized as before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOKENS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>",
 
 
 def write_infill_pair(folder: Path, n_tokens: int = len(TOKENS)) -> tuple[Path, Path]:
-    """Writes the demo target and drafter, with the first `n_tokens` tokens of `TOKENS` in their
+    """Writes a copy of the demo target and its drafter, with the first `n_tokens` tokens of `TOKENS` in the
     vocabulary.
     """
     return _written(TARGET, folder, TOKENS[:n_tokens]), _written(DRAFT, folder, TOKENS[:n_tokens])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`killed_everywhere`: kills an operation before each of its file operations and checks what is left.
+"""`killed_everywhere` kills an operation before each of its file operations, and checks the remaining files.
 
 The kills are not random: the first child dies at its first operation on a folder, the second child at its
 second operation, and so on until a child finishes. `sys.addaudithook` reports every operation before it
@@ -21,8 +21,8 @@ KILLED = 137
 
 
 def killed_everywhere(root: Path, operation: Callable[[], object], check: Callable[[], None]) -> int:
-    """Runs the operation in child processes, each of which dies one file operation later than the previous
-    one. Runs `check` after each. Returns the number of children that died.
+    """Runs the operation in child processes. Each child dies one file operation later than the previous
+    child, and then `check` runs. Returns the number of children that died.
     """
     for n_allowed in range(10_000):
         code = in_child(root, operation, n_allowed)
@@ -64,7 +64,7 @@ def in_child(root: Path, operation: Callable[[], object], n_allowed: int) -> int
 
 
 def killed_after_lines(code: str, n_lines: int) -> None:
-    """Runs a program with one thread, waits until it printed `n_lines` lines, and kills it."""
+    """Runs a program with one thread, waits until the program has printed `n_lines` lines, and kills it."""
     child = subprocess.Popen(
         [sys.executable, "-P", "-c", code],
         stdout=subprocess.PIPE,

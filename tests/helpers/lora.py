@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A tiny LoRA for a tiny target, as a GGUF for llama.cpp and for Ollama's ADAPTER."""
+"""Writes a tiny LoRA for a tiny target, as a GGUF for llama.cpp and for Ollama's ADAPTER."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def write_lora(
 ) -> None:
     """Writes a LoRA with random factors for some matrices of `target`, or for the matrix `only`.
 
-    size: size of the change relative to the weights. change: called with the factors before they are written.
+    size: size of the LoRA's change relative to the weights. change: function that is called with the factors
+    before they are written.
     """
     rng = np.random.default_rng(7)
     reader = gguf.GGUFReader(target)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Helpers that build objects of the extension in one line."""
+"""Helpers that build an object of the extension in one line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sampling_params(**values: Any) -> SamplingParams:
 
 
 def open_target(path: Path, n_ctx: int = 64) -> Target:
-    """Opens a model for a sampler, which needs its vocabulary."""
+    """Opens a model for a sampler, which needs the model's vocabulary."""
     return Target(engine_options(target_path=str(path), n_ctx=n_ctx), [])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Drafts accepted at random, to measure speeds and shapes of rounds without a trained drafter."""
+"""Accepts drafts at random, so that speeds and shapes of rounds can be measured without a trained drafter."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from eaglecpp.engine.request import ResolvedRequest
 
 @contextmanager
 def accepted_at_random(rates: Sequence[float]) -> Iterator[None]:
-    """Accepts drafts at random in generations that begin inside the `with` block: the first with probability
-    rates[0], the first two with rates[1], and so on. The resulting text is not the target's.
+    """Accepts drafts at random in generations that begin inside the `with` block. The first draft of a round
+    is accepted with probability rates[0], the first two drafts with probability rates[1], and so on. The
+    resulting text is not the target's.
     """
     original = ResolvedRequest.params
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Random block drafters, DFlash, DSpark and DFlash2, in their publishers' layouts.
+"""Random block drafters (DFlash, DSpark and DFlash2) in their publishers' layouts.
 
-Takes a `BlockShape`; gives config and tensors as z-lab (`dflash`, `dflash2`) or DeepSpec (`dspark`) write
-them, and the GGUF that convert makes of it. As in `random_drafter`, weights are chosen so that every branch
-of the arithmetic changes the logits.
+A `BlockShape` gives the config and the tensors as z-lab (`dflash`, `dflash2`) or DeepSpec (`dspark`) write
+them, and the converted GGUF. As in `random_drafter`, the weights are chosen so that every branch of the
+arithmetic changes the logits.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Kind = Literal["dflash", "dspark", "dflash2"]
 @dataclass(frozen=True)
 class BlockShape:
     """Sizes and switches of one drafter. layers: boundary ids k of the features R_k. rank: rank of the Markov
-    head (DSpark; 0 = no Markov head, which is DeepSpec's "DFlash") or of the selector (DFlash2).
-    gated: as poolside writes `dflash`.
+    head (DSpark; 0 = no Markov head, which is DeepSpec's "DFlash") or of the selector (DFlash2). gated:
+    whether the drafter has Laguna's gated layer, as poolside writes `dflash`.
     """
 
     kind: Kind = "dflash"
@@ -48,23 +48,23 @@ class BlockShape:
     head_dim: int = 16
     n_ff: int = 96
     n_vocab: int = 367
-    n_draft_vocab: int = 367  # a smaller draft vocabulary needs own_tables
+    n_draft_vocab: int = 367  # a smaller draft vocabulary requires own_tables
     rank: int = 8
     top_k: int = 4
     group: int = 16
     taps: int = 2
     confidence: bool = True
-    # the drafter has its own embeddings and head; None: only DeepSpec's files have them
+    # whether the drafter has its own embeddings and head; None: only if the layout is DeepSpec's
     own_tables: bool | None = None
     target_head: bool = False  # the drafter has its own embeddings, but the target's head
-    causal: bool | None = None  # causal attention in all layers; None: decided by the layer type
+    causal: bool | None = None  # causal attention in all layers; None: each layer's type decides
     window: int = 0  # width of the sliding window; 0 = full attention
     full_layers: tuple[int, ...] = ()  # layers without a sliding window
     sinks: bool = False  # attention sinks
-    gated: bool = False  # Laguna's layer
+    gated: bool = False  # whether the layer is Laguna's
     gemma: str = ""  # Gemma's form of DSpark: "keys" (the keys are also the values) or "values"
     rope: dict[str, Any] = field(default_factory=dict, hash=False)  # rope_scaling
-    # config values that replace all other values
+    # config values that override all other values
     extra: dict[str, Any] = field(default_factory=dict, hash=False)
     seed: int = 11
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Random drafter checkpoints with any combination of switches, under canonical names (`layers.{i}.*`).
 
-Takes a `DraftShape`; gives the flat config and the tensors of a checkpoint as vLLM's own class reads it
-(`Eagle3LlamaForCausalLM`, boundary ids at top level), or of an EAGLE-1 checkpoint as SafeAILab writes it.
-Weights are scaled so that every branch of the arithmetic changes the logits: norms differ from one, biases
-from zero, attention is neither flat nor one-hot. The drafts of such a drafter are never right;
+A `DraftShape` gives the flat config and the tensors of a checkpoint, as vLLM's own class reads them
+(`Eagle3LlamaForCausalLM`, boundary ids at top level), or of an EAGLE-1 checkpoint as SafeAILab writes it. The
+weights are scaled so that every branch of the arithmetic changes the logits: norms differ from one, biases
+differ from zero, and attention is neither flat nor one-hot. The drafts of a random drafter are never right;
 `tiny.make_pair` builds a drafter whose drafts are accepted.
 """
 
@@ -53,8 +53,8 @@ class LatentShape:
         }
 
     def weights(self, rng: np.random.Generator, width: int, n_heads: int, n_embd: int) -> dict[str, Array]:
-        """Returns the tensors of latent attention, with names relative to the attention. width: width of its
-        input.
+        """Returns the tensors of latent attention, with names relative to the attention. width: width of the
+        attention's input.
         """
         n_q = n_heads * (self.nope + self.rope)
         w = {
@@ -74,7 +74,7 @@ class LatentShape:
 
 @dataclass(frozen=True)
 class DraftShape:
-    """Sizes and switches of one drafter; the defaults are standard EAGLE-3 for `tiny.TargetSpec()`."""
+    """Sizes and switches of one drafter. The defaults are standard EAGLE-3 for `tiny.TargetSpec()`."""
 
     n_embd: int = 64
     n_embd_target: int = 64
@@ -98,27 +98,27 @@ class DraftShape:
     attention_bias: bool = False
     fc_bias: bool = False
     mlp_bias: bool = False
-    eagle1: bool = False  # an EAGLE-1 or 2 drafter; `layers` is then the id of the state after the final norm
-    eagle1_norms: bool = False  # Mistral's variant of EAGLE-1
+    eagle1: bool = False  # EAGLE-1 or 2; `layers` is then the id of the state after the final norm
+    eagle1_norms: bool = False  # whether this is Mistral's variant of EAGLE-1
     # Gemma 4's layer, under DeepSpec's names: "keys" (the keys are also the values) or "values"
     gemma: str = ""
     latent: LatentShape | None = None
     n_parallel: int = 0  # P-EAGLE: number of tokens drafted in one pass
     own_embedding: bool = True
     own_head: bool = True
-    scale: float = 1.0  # scale of fc; a small scale makes features so small that the norms' eps matters
+    scale: float = 1.0  # scale of fc; if it is small, the norms' eps changes the features
     embedding: float = 1.0  # scale of the embedding
     seed: int = 7
 
     @property
     def kv_shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Shapes `[n_heads, width]` of the keys and values that a row adds to the cache."""
+        """Returns the shapes `[n_heads, width]` of the keys and the values that a row adds to the cache."""
         if self.latent is None:
             return ((self.n_kv_heads, self.head_dim),) * 2
         return (1, self.latent.kv_rank + self.latent.rope), (1, self.latent.kv_rank)
 
     def config(self) -> dict[str, Any]:
-        """Returns `config.json`, flat."""
+        """Returns the flat contents of `config.json`."""
         config = base_config(self) | {"rms_norm_eps": self.eps}
         if self.eagle1:
             name = "EagleMistralForCausalLM" if self.eagle1_norms else "LlamaForCausalLM"
@@ -147,7 +147,7 @@ class DraftShape:
         return config
 
     def weights(self) -> dict[str, Any]:
-        """Returns the tensors under canonical names."""
+        """Returns the drafter's tensors under canonical names."""
         rng = np.random.default_rng(self.seed)
         n_features = 2 * self.n_embd if self.eagle1 else len(self.layers) * self.n_embd_target
         w: dict[str, Any] = {"fc.weight": self.scale * matrix(rng, self.n_embd, n_features)}
@@ -199,7 +199,7 @@ class DraftShape:
         return w
 
     def gemma_config(self) -> dict[str, Any]:
-        """Returns the config keys that drafters for Gemma 4 add."""
+        """Returns the config keys that only drafters for Gemma 4 have."""
         return gemma_config(self) | {
             "architectures": ["Gemma4Eagle3Model"],
             "num_key_value_heads": 2 * self.n_kv_heads if self.gemma == "keys" else self.n_kv_heads,
@@ -268,8 +268,8 @@ def gemma_config(shape: Any) -> dict[str, Any]:
 def layer_matrices(
     rng: np.random.Generator, shape: Any, width: int, attention: dict[str, Array]
 ) -> dict[str, Array]:
-    """Returns the matrices of one layer. width: width of the layer's input; attention: tensors of another
-    kind of attention, or empty.
+    """Returns the matrices of one layer. width: width of the layer's input. attention: tensors of attention
+    that replace the standard ones, or empty.
     """
     w = {f"self_attn.{name}": value for name, value in attention.items()}
     if not attention:
@@ -306,7 +306,7 @@ def vector(rng: np.random.Generator, n: int, mean: float, std: float) -> Array:
 
 
 def norm(rng: np.random.Generator, n: int) -> Array:
-    """Returns norm weights that differ enough from one that tests detect a missing norm or two swapped
+    """Returns norm weights. They differ so much from 1 that tests detect a missing norm, or two swapped
     norms.
     """
     return vector(rng, n, 1.0, 0.25)

@@ -31,7 +31,7 @@ start(sys.argv[1].encode(), None, 1, 1, ctypes.cast(cpu, pointer))
 
 
 class RpcServer:
-    """An RPC server, which starts on construction. `endpoint` is its address."""
+    """An RPC server, which starts when the object is created. `endpoint` is the server's address."""
 
     def __init__(self, port: int = 0) -> None:
         with socket.create_server(("127.0.0.1", port)) as free:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`make_sayer`: writes a tiny target that generates a fixed text for any prompt. `make_thinker`: writes a
-target that thinks "we" between Gemma 4's control tokens for thoughts, and then answers "ys"; its template is
-`THOUGHTFUL`.
+"""`make_sayer` writes a tiny target that generates a fixed text for any prompt. `make_thinker` writes a
+target that thinks "we" between Gemma 4's control tokens for thoughts, and then answers "ys". The template of
+this target is `THOUGHTFUL`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def make_thinker(path: Path) -> Path:
 
 
 def make_sayer(path: Path, after: str, says: Sequence[str], control: Sequence[str]) -> Path:
-    """Writes a target that generates the tokens `says` (which must differ) and then ends, if the prompt ends
-    with the character `after`. control: texts of two control tokens, which replace ChatML's.
+    """Writes a target that answers a prompt that ends with the character `after` with the tokens `says`, and
+    then ends the answer. The tokens `says` must all differ. control: texts of two control tokens that replace
+    ChatML's.
     """
     spec = tiny.TargetSpec(n_layers=2, mixing=0.05, chat_template=False)
     tokenizer = make_tokenizer()

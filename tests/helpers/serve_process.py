@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` as a separate process, and clients that check that other requests do not disturb them. The
-server has one thread, because two threads would wait for each other on a busy machine.
+"""Runs `eaglecpp serve` as a separate process, and clients that check that other requests do not slow them
+down. The server has one thread, because two threads would wait for each other on a busy machine.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def start_server(
 
 @contextlib.contextmanager
 def running_server(model: str | Path, *options: str, **settings: Any) -> Iterator[str]:
-    """Yields the address of a server, which ends by Ctrl+C with the `with` block, without an error. settings:
-    keyword arguments of `start_server`.
+    """Starts a server and yields its address. At the end of the `with` block Ctrl+C must end the server
+    without an error. settings: keyword arguments of `start_server`.
     """
     port = free_port()
     process = start_server(model, port, *options, **settings)
@@ -76,7 +76,8 @@ class Bystanders:
     """`with Bystanders(url, model)`: until the block ends, one thread polls `/health` and another reads
     streams.
 
-    longest: longest wait of each thread in seconds. texts: complete answers. errors: failures.
+    longest: longest wait of each thread in seconds. texts: texts of the complete streams. errors: failures of
+    both threads.
     """
 
     def __init__(self, url: str, model: str) -> None:
@@ -118,7 +119,7 @@ class Bystanders:
         time.sleep(0.05)
 
     def _stream(self) -> None:
-        """Reads one stream to its end; returns early if no slot is free."""
+        """Reads one stream to its end. Returns early if the server has no free slot."""
         options = {"num_predict": 200, "ignore_eos": True, "temperature": 0}
         body = {"model": self.model, "prompt": "What is len?", "options": options}
         last, rows = time.monotonic(), []

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Models of real sizes, whose files consist of a header and a hole. They are for the counting device in its
-idle mode, which does not compute. Such a model causes the same waits and copies as a real model.
+"""Writes models of real sizes, whose files consist of a header and a hole. The models are for the counting
+device in its idle mode, which does not compute. On this device, such a model causes the same waits and copies
+as a real model.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _target_layers(n_layers: int) -> list[int]:
 
 
 def write_target(path: Path, n_layers: int = N_LAYERS) -> None:
-    """Writes a target of the llama architecture with the layers of an 8B."""
+    """Writes a target of the llama architecture whose layers have the sizes of an 8B model."""
     writer = GGUFWriter(path, "llama")
     add_sizes(writer, replace(SPEC, n_layers=n_layers), N_VOCAB)
     writer.add_head_count_kv(N_KV_HEADS)
@@ -91,8 +92,8 @@ def write_target(path: Path, n_layers: int = N_LAYERS) -> None:
 
 
 def write_drafter(path: Path, n_layers: int = N_LAYERS) -> None:
-    """Writes an EAGLE-3 drafter for such a target, with the target's embeddings and a vocabulary of its
-    own.
+    """Writes an EAGLE-3 drafter for a target of `write_target`. The drafter uses the target's embeddings, and
+    has its own draft vocabulary.
     """
     writer = GGUFWriter(path, "eagle3")
     add_sizes(writer, replace(SPEC, n_layers=1), N_VOCAB)
@@ -112,8 +113,8 @@ def write_drafter(path: Path, n_layers: int = N_LAYERS) -> None:
 
 
 def write_block_drafter(path: Path, kind: str) -> None:
-    """Writes a "dflash", "dspark" or "dflash2" drafter of two layers for such a target, with the target's
-    tables.
+    """Writes a "dflash", "dspark" or "dflash2" drafter of two layers for a target of `write_target`. The
+    drafter uses the target's embeddings and head.
     """
     writer = GGUFWriter(path, "dflash")
     add_sizes(writer, replace(SPEC, n_layers=2), N_VOCAB)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`store_problems`: checks everything that must hold for a store at any moment, including right after a kill.
+"""`store_problems` checks all rules that must hold for a store at any moment, also right after a process was
+killed.
 
 The check follows docs/models.md and uses only json, hashlib and the file system, not the store's own code.
 """
@@ -15,7 +16,7 @@ BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 
 
 def store_problems(root: Path) -> list[str]:
-    """Lists the problems of a store: broken manifests, missing or damaged blobs, unknown files."""
+    """Returns the problems of a store: broken manifests, missing or damaged blobs, unknown files."""
     problems = []
     for path in manifest_files(root):
         try:

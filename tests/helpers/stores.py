@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Shared by tests of stores: types for the fixtures of tests/unit/store/conftest.py, and a Hub cache."""
+"""Helpers for tests of stores: types for the fixtures of tests/unit/store/conftest.py, and functions that
+write models into stores and a Hub cache.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class Tiny:
 
 
 def make_model(stores: Stores, text: str, name: str = "m", **options: Any) -> StoredModel:
-    """Creates the model of a Modelfile in a store."""
+    """Creates the model of a Modelfile in a store, and returns the model."""
     modelfile = Modelfile.from_text(text)
     return create_model(stores, ModelName.parse(name), modelfile, Path.cwd(), **options)
 
@@ -50,12 +52,12 @@ def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files_of(tiny: Tiny) -> dict[str, bytes]:
-    """Returns the files of the drafter's checkpoint, as in a repository."""
+    """Returns the files of the drafter's checkpoint by name, as in a repository."""
     return {path.name: path.read_bytes() for path in tiny.checkpoint.iterdir() if path.is_file()}
 
 
 def put_into_ollama(store: Path, name: str, layers: Layers, config: bytes = CONFIG) -> Path:
-    """Writes a model into an Ollama store; returns the path of the model's manifest."""
+    """Writes a model into an Ollama store, and returns the path of the model's manifest."""
     for data in (config, *(data for _, data in pairs_of(layers))):
         blob = store / "blobs" / digest_of(data).replace(":", "-")
         blob.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +69,9 @@ def put_into_ollama(store: Path, name: str, layers: Layers, config: bytes = CONF
 
 
 def put_into_cache(home: Path, repo: str, files: Mapping[str, bytes]) -> None:
-    """Writes a repository into a cache laid out like huggingface_hub's: names are relative links."""
+    """Writes a repository into a cache that is laid out like huggingface_hub's, in which file names are
+    relative links.
+    """
     folder = home / "cache" / f"models--{repo.replace('/', '--')}"
     snapshot = folder / "snapshots" / ("a" * 40)
     (folder / "blobs").mkdir(parents=True)
@@ -82,7 +86,7 @@ def put_into_cache(home: Path, repo: str, files: Mapping[str, bytes]) -> None:
 
 
 def rename_token(source: Path, out: Path, token: int) -> Path:
-    """Writes the tiny target with another text for one token."""
+    """Writes a copy of the tiny target in which one token has another text."""
     texts = key_of(source, "tokenizer.ggml.tokens")
     texts[token] = "#" * len(texts[token])
     return rewrite(source, out, changed={"tokenizer.ggml.tokens": texts})

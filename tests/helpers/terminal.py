@@ -24,7 +24,7 @@ _PASTE_BEGIN, _PASTE_END = "\x1b[200~", "\x1b[201~"
 
 
 class Terminal:
-    """A terminal of `columns` x `rows`; must be closed, or used as a context manager."""
+    """A terminal of `columns` x `rows`. It must be closed, or used as a context manager."""
 
     def __init__(
         self, command: Sequence[str], cwd: Path, *, columns: int = 100, rows: int = 30, **env: str
@@ -56,19 +56,19 @@ class Terminal:
         return str(self._screen.display[self._screen.cursor.y]).rstrip()
 
     def type(self, keys: str) -> None:
-        """Sends keys; Enter is `ENTER`."""
+        """Sends keys to the command. `ENTER` is the Enter key."""
         self.process.send(keys)
 
     def paste(self, text: str) -> None:
         """Pastes a block of up to 4 KB, the size of the terminal driver's buffer, because the screen is not
-        read meanwhile. The block is marked only if the program turned on bracketed paste.
+        read meanwhile. The terminal marks the block as pasted only if the program turned on bracketed paste.
         """
         text = text.replace("\n", "\r")
         is_marked = self.raw.rfind("\x1b[?2004h") > self.raw.rfind("\x1b[?2004l")
         self.process.send(_PASTE_BEGIN + text + _PASTE_END if is_marked else text)
 
     def wait(self, text: str, *, count: int = 1, seconds: float = PATIENCE_S) -> None:
-        """Reads the screen until the text appears `count` times; a failure shows the screen."""
+        """Reads the screen until the text has appeared `count` times. A failure shows the screen."""
         self.wait_until(lambda: self.text.count(text) >= count, f"{count} times {text!r}", seconds)
 
     def wait_for_prompt(self) -> None:
@@ -76,13 +76,15 @@ class Terminal:
         self.wait_until(lambda: self.line.startswith(">>> Send a message"), "a prompt")
 
     def say(self, line: str, answer: str, *, count: int = 1) -> None:
-        """Types a line; waits until `answer` appears `count` times, and for the next prompt."""
+        """Types a line, and waits until `answer` has appeared `count` times and the next prompt waits for
+        input.
+        """
         self.type(line + ENTER)
         self.wait(answer, count=count)
         self.wait_for_prompt()
 
     def leave(self) -> int:
-        """Ends a chat with Ctrl+D; returns the exit status."""
+        """Ends a chat with Ctrl+D, and returns the exit status."""
         self.type(CTRL_D)
         return self.wait_for_end()
 
@@ -96,14 +98,14 @@ class Terminal:
             assert self._read() or holds(), f"the command ended without {what}:\n{self.text}"
 
     def wait_for_end(self) -> int:
-        """Reads until the command ends, and returns its exit status."""
+        """Reads the screen until the command ends, and returns the command's exit status."""
         while self._read():
             pass
         self.process.close()
         return int(self.process.exitstatus if self.process.exitstatus is not None else -1)
 
     def _read(self) -> bool:
-        """Reads the available output; returns False if the command has ended."""
+        """Reads the available output. Returns False if the command has ended."""
         try:
             data = self.process.read_nonblocking(65536, timeout=0.1)
         except pexpect.TIMEOUT:

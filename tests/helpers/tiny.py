@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Tiny seeded targets as GGUF and as Hugging Face directory, and drafters that really predict them.
+"""Tiny seeded targets as GGUF and as Hugging Face directory, and drafters that really predict the targets'
+tokens.
 
 `make_target` writes both forms of the same random weights (archs `llama`, `qwen2`, `qwen3`). `make_pair` adds
-an EAGLE checkpoint. A random drafter never guesses right, and training one takes too long for a test, so the
-pair is built by hand: the target's residual stream is mostly its token embedding, and the drafter's one layer
-attends to itself and copies its input embedding, so that both heads see nearly the same vector. `mixing` sets
-the difference. Run as a script to write a pair: `python tests/helpers/tiny.py DIRECTORY [eagle3|eagle31]`.
+an EAGLE checkpoint. A random drafter never guesses right, and training a drafter takes too long for a test,
+so the pair is built by hand. The target's residual stream is mostly its token embedding. In the drafter's
+single layer, each row attends to itself and copies its input embedding. So both heads see nearly the same
+vector, and `mixing` sets the difference. Run as a script to write a pair: `python tests/helpers/tiny.py
+DIRECTORY [eagle3|eagle31]`.
 """
 
 from __future__ import annotations
@@ -52,14 +54,14 @@ class TargetSpec:
 
     @staticmethod
     def of(arch: str, **changes: Any) -> TargetSpec:
-        """Returns a spec that the architecture allows: libllama's qwen2 requires `n_heads * head_dim ==
+        """Returns a spec that the architecture allows. libllama's qwen2 requires `n_heads * head_dim ==
         n_embd`.
         """
         heads = {"n_kv_heads": 4, "head_dim": 16} if arch == "qwen2" else {}
         return TargetSpec(arch=arch, **(heads | changes))
 
     def config(self, n_vocab: int) -> dict[str, Any]:
-        """Returns `config.json` of the HF directory."""
+        """Returns the contents of `config.json` in the Hugging Face directory."""
         name = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[self.arch]
         return {
             "architectures": [f"{name}ForCausalLM"],
@@ -100,8 +102,8 @@ class TinyTarget:
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and the checkpoint directory of its drafter; `layers`: boundary ids of the drafter's
-    features.
+    """A target and the checkpoint directory of a drafter for this target. `layers`: boundary ids of the
+    drafter's features.
     """
 
     target: TinyTarget
@@ -111,15 +113,15 @@ class Pair:
 
 @dataclass(frozen=True)
 class ConvertedPair:
-    """A pair with its drafter as F32 GGUF."""
+    """A pair whose drafter is also converted to an F32 GGUF."""
 
     pair: Pair
     draft: Path
 
 
 def target_weights(spec: TargetSpec, tokenizer: Tokenizer) -> Weights:
-    """Returns random weights of a target under Hugging Face's names. Control tokens are never likely; the
-    head prefers printable text.
+    """Returns random weights of a target under Hugging Face's names. The head prefers printable text, and
+    never makes control tokens likely.
     """
     rng = np.random.default_rng(spec.seed)
     n_vocab, width, inner = len(tokenizer.tokens), spec.n_embd, spec.n_heads * spec.head_dim
@@ -167,7 +169,8 @@ def successor_head(rng: np.random.Generator, embedding: Array, tokenizer: Tokeni
     """Returns a head that gives each token three likely successors with similar logits, so that the context
     chooses among them.
 
-    One successor in twenty may be any byte; the rest is printable text. Control tokens never follow.
+    One successor in twenty may be any byte, and all others are printable text. Control tokens are never
+    successors.
     """
     n_vocab, width = embedding.shape
     plain = [i for i in range(n_vocab) if tokenizer.is_plain(i)]
@@ -192,7 +195,7 @@ def write_files(
     weights: Mapping[str, Any],
     save: Callable[[Path, dict[str, Any]], None] | None = None,
 ) -> Path:
-    """Writes a checkpoint directory with these values and tensors; None leaves a value out."""
+    """Writes a checkpoint directory with these config values and tensors. None leaves a value out."""
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps({key: value for key, value in config.items() if value is not None}, indent=1)
     (directory / "config.json").write_text(text, encoding="utf-8")
@@ -222,7 +225,9 @@ GGUF_NAMES = {
 
 
 def gguf_tensors(spec: TargetSpec, weights: Weights) -> Weights:
-    """Returns the target's weights under GGUF names; rows of q and k are in the architecture's RoPE order."""
+    """Returns the target's weights under GGUF names. The rows of q and k are in the architecture's RoPE
+    order.
+    """
     top = {"model.embed_tokens": "token_embd", "lm_head": "output", "model.norm": "output_norm"}
     tensors: Weights = {}
     for name, value in weights.items():
@@ -247,8 +252,8 @@ def _stored(value: Array, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
 def add_sizes(
     writer: gguf.GGUFWriter, spec: TargetSpec, n_vocab: int, lengths: tuple[int, int] | None = None
 ) -> None:
-    """Adds the keys that every architecture has. lengths: widths of keys and values, if they differ from
-    head_dim.
+    """Adds the GGUF keys that every architecture has. lengths: widths of keys and values, if the widths
+    differ from head_dim.
     """
     n_key, n_value = lengths or (spec.head_dim, spec.head_dim)
     writer.add_context_length(spec.n_ctx)
@@ -264,7 +269,9 @@ def add_sizes(
 
 
 def add_settings(writer: gguf.GGUFWriter, settings: Mapping[str, Any]) -> None:
-    """Adds keys of the architecture, which are given without its prefix. They replace earlier values."""
+    """Adds keys of the architecture, whose names are given without the architecture's prefix. They replace
+    earlier values.
+    """
     for key, setting in settings.items():
         name = f"{writer.arch}.{key}"
         writer.kv_data[0].pop(name, None)
@@ -284,7 +291,7 @@ def write_gguf(
     arch: str = "",
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the target as GGUF, matrices in `dtype` (F32, F16, Q8_0, ...), vectors in F32. `arch`:
+    """Writes the target as GGUF, with matrices in `dtype` (F32, F16, Q8_0, ...) and vectors in F32. `arch`:
     architecture of the header; `settings`: additional or replaced keys of the header, without the
     architecture's prefix.
     """
@@ -319,7 +326,8 @@ def make_target(directory: Path, spec: TargetSpec | None = None, dtype: str = "F
 
 
 def copying_drafter(target: TinyTarget, layers: list[int], plain: list[int]) -> Weights:
-    """Returns an EAGLE-3 layer that predicts `target`, under SafeAILab names. See the module's docstring.
+    """Returns the tensors of an EAGLE-3 drafter that predicts the tokens of `target`, under SafeAILab's
+    names. The module's docstring explains the construction.
 
     Attention scores come only from the constant component of the embedding, so RoPE makes every row attend
     mostly to itself; the values carry the embedding minus a part of the feature branch. Subtracting this part
@@ -363,8 +371,8 @@ def copying_drafter(target: TinyTarget, layers: list[int], plain: list[int]) -> 
 def make_pair(
     directory: Path, kind: str = "eagle3", spec: TargetSpec | None = None, dtype: str = "F32"
 ) -> Pair:
-    """Writes a target and a drafter checkpoint for it: `eagle3`, or `eagle31` with `fc_norm` and
-    `norm_output`.
+    """Writes a target, and a drafter checkpoint for this target. The kind is `eagle3`, or `eagle31` with
+    `fc_norm` and `norm_output`.
     """
     target = make_target(directory, spec, dtype)
     return make_eagle3(directory / f"draft-{kind}", target, new=kind == "eagle31")
@@ -383,8 +391,8 @@ def make_eagle3(folder: Path, target: TinyTarget, *, new: bool = False) -> Pair:
     plain = [i for i in range(len(tokenizer.tokens)) if tokenizer.is_plain(i)]
     weights: dict[str, Any] = dict(copying_drafter(target, layers, plain))
     if new:
-        # fc_norm scales each feature to rms 1; the features have nearly that size already, so the same fc
-        # works
+        # fc_norm scales each feature to rms 1. The features already have nearly this size, so fc stays the
+        # same.
         weights |= {f"fc_norm.{i}.weight": np.ones(spec.n_embd, np.float32) for i in range(len(layers))}
     weights["d2t"] = np.array(plain) - np.arange(len(plain))
     weights["t2d"] = np.isin(np.arange(target.n_vocab), plain)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Tiny targets with unusual caches, each with a drafter that predicts it: a sliding window (`gemma3`), a
-recurrent state next to attention (`lfm2`), states that llama.cpp cannot rewind (`mamba`; next to attention
-`granitehybrid`), and latent attention with a mixture of experts (`deepseek2`). Also two targets with
-a head for further tokens (`glm4moe`, `qwen35`).
+"""Tiny targets with unusual caches, each with a drafter that predicts its tokens: a sliding window
+(`gemma3`), a recurrent state next to attention (`lfm2`), states that llama.cpp cannot rewind (`mamba`; next
+to attention `granitehybrid`), and latent attention with a mixture of experts (`deepseek2`). Also two targets
+with a head for further tokens (`glm4moe`, `qwen35`).
 
 The weights are variations of those of `helpers.tiny.make_pair`: the residual stream stays mostly the token
 embedding, so the hand-built drafter is right about half the time. The targets exist only as GGUF files.
@@ -35,7 +35,7 @@ from helpers.tiny import (
 from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
 WINDOW = 13
-# the layers of the hybrid target with attention; its other layers are short convolutions
+# Layers of the hybrid target that have attention. Its other layers are short convolutions.
 _ATTENTION_LAYERS = (1, 4, 6)
 _L_CACHE = 3
 _CONV, _STATE, _RANK, _N_SSM_HEADS = 4, 8, 4, 4  # sizes of the recurrent targets
@@ -43,14 +43,14 @@ _N_EXPERTS, _N_USED, _N_EXPERT_FF = 4, 2, 32  # sizes of the experts of the targ
 
 
 def make_windowed(directory: Path) -> Models:
-    """Writes a `gemma3` target: five of six layers see only the last `WINDOW` positions."""
+    """Writes a `gemma3` target, in which five of six layers see only the last `WINDOW` positions."""
     spec = TargetSpec(arch="gemma3")
 
     keys = {"attention.sliding_window": WINDOW, "attention.head_count_kv": spec.n_kv_heads}
 
     def tensors(weights: Weights) -> Weights:
         out = gguf_tensors(spec, weights)
-        # the graph multiplies the embedding by sqrt(n_embd) and norms the output of each block
+        # llama.cpp's graph multiplies the embedding by sqrt(n_embd), and norms the output of each block
         out["token_embd.weight"] = weights["model.embed_tokens.weight"] / spec.n_embd**0.5
         small = np.full(spec.n_embd, spec.mixing / spec.n_layers**0.5, np.float32)
         for i in range(spec.n_layers):
@@ -62,7 +62,9 @@ def make_windowed(directory: Path) -> Models:
 
 
 def make_hybrid(directory: Path) -> Models:
-    """Writes an `lfm2` target: short convolutions with a recurrent state, and three layers of attention."""
+    """Writes an `lfm2` target with three layers of attention. All other layers are short convolutions with a
+    recurrent state.
+    """
     spec = TargetSpec(arch="lfm2", n_kv_heads=4, head_dim=16)
 
     keys = {"shortconv.l_cache": _L_CACHE, "attention.head_count_kv": _attention_heads(spec)}
@@ -89,8 +91,8 @@ def make_hybrid(directory: Path) -> Models:
 
 
 def make_latent(directory: Path, *, chat_template: bool = False) -> Models:
-    """Writes a `deepseek2` target (the architecture of Kimi K2): latent attention, yarn, and experts from
-    block 1 on. The drafter is a Llama layer.
+    """Writes a `deepseek2` target (the architecture of Kimi K2) with latent attention, yarn, and experts from
+    block 1 on. Also writes a drafter with a Llama layer for this target.
     """
     spec = TargetSpec(arch="deepseek2", chat_template=chat_template)
     q_rank, kv_rank, nope, n_rotated, n_value = 48, 32, 16, 8, 16
@@ -131,8 +133,8 @@ def make_latent(directory: Path, *, chat_template: bool = False) -> Models:
 
 
 def make_seeing(directory: Path, arch: str) -> Models:
-    """Writes a `qwen2vl` or `qwen3vl` target; in `qwen3vl`, image rows also have values for two blocks. Both
-    architectures number image rows by line and column (M-RoPE).
+    """Writes a `qwen2vl` or `qwen3vl` target. In `qwen3vl`, image rows also have input values for two blocks.
+    Both architectures number image rows by line and column (M-RoPE).
     """
     spec, tokenizer = TargetSpec.of(arch.removesuffix("vl")), tiny_tokenizer()
     weights, target = target_weights(spec, tokenizer), directory / f"target-{arch}.gguf"
@@ -147,10 +149,10 @@ def make_seeing(directory: Path, arch: str) -> Models:
 def make_with_head(
     directory: Path, arch: str = "glm4moe", without: str = "", sections: tuple[int, ...] = ()
 ) -> Path:
-    """Writes a `glm4moe`, `qwen35` or `hy_v3` target with a head for further tokens (MTP) as the last block;
-    `hy_v3` has two heads, and `qwen35` recurrent states. The head reads the embedding of the last token,
-    which nearly determines the target's output. without: a tensor of the head to leave out. sections:
-    sections of the head's rotations (M-RoPE).
+    """Writes a `glm4moe`, `qwen35` or `hy_v3` target with a head for further tokens (MTP) as the last block.
+    `hy_v3` has two such heads, and `qwen35` also has recurrent states. The head reads the embedding of the
+    last token, which nearly determines the target's output. without: a tensor of the head to leave out.
+    sections: sections of the head's rotations (M-RoPE).
     """
     return _write_with_head(
         directory / f"target-{arch}.gguf",
@@ -194,7 +196,7 @@ def _write_with_head(
     elif arch == "qwen35":
         keys |= _add_linear_attention(out, spec, rng)
     else:
-        # keys for experts that no block of this target has
+        # keys for experts, although no block of this target has experts
         keys |= {"expert_feed_forward_length": _N_EXPERT_FF}
     if sections:
         keys |= {"rope.dimension_sections": list(sections)}
@@ -203,9 +205,9 @@ def _write_with_head(
 
 
 def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
-    """Writes a `gemma4` target, with windows in all but every fourth block, and its assistant. The assistant
-    drafts with two blocks, which are twice as wide and have no keys and values of their own. sizes: changed
-    sizes of the assistant (`n_kv_heads`, `head_dim`).
+    """Writes a `gemma4` target and its assistant, which is a drafter. All blocks of the target have windows,
+    except every fourth. The assistant drafts with two blocks, which are twice as wide, and read the target's
+    keys and values. sizes: changed sizes of the assistant (`n_kv_heads`, `head_dim`).
     """
     spec = TargetSpec(arch="gemma4")
     tokenizer = tiny_tokenizer()
@@ -229,7 +231,7 @@ def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
         for name in ("attn_k", "attn_v", "attn_k_norm"):
             del own[f"blk.{i}.{name}.weight"]
         own[f"blk.{i}.layer_output_scale.weight"] = np.ones(1, np.float32)
-    # the target's output as a function of the last token alone
+    # The target's output is treated as a function of the last token alone.
     head, kept = out["output.weight"], np.linalg.qr(rng.normal(size=(small.n_embd, width)))[0].T
     own["token_embd.weight"] = (head @ kept).astype(np.float32)
     del own["output.weight"]
@@ -252,7 +254,7 @@ def _add_gemma_norms(out: Weights, n_layers: int, width: int, head_dim: int) -> 
 
 
 def _add_experts(out: Weights, spec: TargetSpec, rng: np.random.Generator) -> dict[str, Any]:
-    """Adds the experts of the MTP head; the blocks before the head are dense."""
+    """Adds the experts of the MTP head. The blocks before the head have no experts."""
     head = f"blk.{spec.n_layers}"
     out[f"{head}.ffn_gate_inp.weight"] = rng.normal(0.0, 0.1, (_N_EXPERTS, spec.n_embd)).astype(np.float32)
     out[f"{head}.exp_probs_b.bias"] = np.zeros(_N_EXPERTS, np.float32)
@@ -271,7 +273,7 @@ def _expert_keys(n_dense: int) -> dict[str, Any]:
 
 
 def _add_linear_attention(out: Weights, spec: TargetSpec, rng: np.random.Generator) -> dict[str, Any]:
-    """Adds linear attention to three of four blocks; in all other blocks, the queries get a gate."""
+    """Adds linear attention to three of four blocks, and gates to the queries of all other blocks."""
     n_state, n_groups, n_heads, n_kernel = 16, 2, 4, 4
     n_key, n_value = n_state * n_groups, n_state * n_heads
     for i in range(spec.n_layers + 1):
@@ -303,7 +305,7 @@ def _add_linear_attention(out: Weights, spec: TargetSpec, rng: np.random.Generat
 
 
 def make_recurrent(directory: Path) -> Models:
-    """Writes a `mamba` target: only recurrent states, which llama.cpp cannot rewind."""
+    """Writes a `mamba` target, which has only recurrent states. llama.cpp cannot rewind these states."""
     spec = TargetSpec(arch="mamba")
     inner = 2 * spec.n_embd
 
@@ -334,7 +336,7 @@ def make_recurrent(directory: Path) -> Models:
 
 
 def make_forgetful_hybrid(directory: Path, spec: TargetSpec | None = None, n_state: int = _STATE) -> Models:
-    """Writes a `granitehybrid` target: Mamba 2's states and three layers of attention."""
+    """Writes a `granitehybrid` target with Mamba 2's states and three layers of attention."""
     spec = spec or TargetSpec(arch="granitehybrid", n_kv_heads=4, head_dim=16)
     inner, n_conv = 2 * spec.n_embd, 2 * spec.n_embd + 2 * n_state
 
@@ -388,7 +390,7 @@ def _drafted_for(target: Path, spec: TargetSpec, weights: Weights) -> Models:
 
 
 def _attention_heads(spec: TargetSpec) -> list[int]:
-    """Returns the number of KV heads of each layer; most layers have no attention."""
+    """Returns the number of KV heads of each layer. The number is 0 in layers without attention."""
     return [spec.n_kv_heads * (i in _ATTENTION_LAYERS) for i in range(spec.n_layers)]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Embedding models as GGUF, written like llama.cpp's converter for BERT: a tiny one with random weights for
-any pooling, with or without a reranker's head, or the conversion of a sentence transformer's directory (BERT,
-safetensors).
+"""Writes embedding models as GGUF, like llama.cpp's converter for BERT. A model is either tiny with random
+weights, with any pooling and with or without a reranker's head, or a conversion of a sentence transformer's
+directory (BERT, safetensors).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _POOLINGS = ("none", "mean", "cls", "last", "rank")
 
 @dataclass(frozen=True)
 class BertSpec:
-    """Shape of an embedding model. n_labels: labels of a classification head, 0 = no head. pooling: kind of
-    pooling, "" = leave the key out.
+    """Shape of an embedding model. n_labels: number of labels of a classification head, 0 = no head. pooling:
+    kind of pooling, "" = leave the key out.
     """
 
     n_layers: int = 2
@@ -43,7 +43,7 @@ class BertSpec:
 
 def make_bert(path: Path, spec: BertSpec = BertSpec(), *, tokenizer: str = "bert", **keys: Any) -> Path:
     """Writes an embedding model with random weights. tokenizer: "bert" (WordPiece) or "t5" (XLM-RoBERTa's).
-    keys: tokenizer keys that replace the defaults, None = leave a key out.
+    keys: tokenizer keys that replace the defaults; None leaves a key out.
     """
     tokens = _word_pieces() if tokenizer == "bert" else _unigrams()
     return write_bert(path, spec, tokens, _weights(spec, len(tokens)), tokenizer, keys)
@@ -58,7 +58,7 @@ def write_bert(
     keys: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes an embedding model as GGUF. weights: tensors by GGUF name. Norms, biases and embedding tables
-    are written in F32, the rest in F16.
+    are written in F32, and all other tensors in F16.
     """
     writer = gguf.GGUFWriter(path, "bert")
     writer.add_name("tiny-bert")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Projectors (mmproj) as GGUF with random weights for tiny targets, written like llama.cpp's converter, and
-small images. Gemma 3's rows attend in both directions; Janus Pro's are read like text; Qwen2-VL takes images
-of any shape, and targets with M-RoPE number its rows by line and column.
+"""Writes projectors (mmproj) for tiny targets as GGUF with random weights, like llama.cpp's converter, and
+small images. The image rows of Gemma 3 attend in both directions. The image rows of Janus Pro are read like
+text. Qwen2-VL takes images of any shape, and targets with M-RoPE number its image rows by line and column.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ N_ROWS = {"gemma3": (IMAGE // PATCH // MERGE) ** 2, "janus_pro": (IMAGE // PATCH
 
 def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float = 1.0, **keys: Any) -> Path:
     """Writes a projector with random weights. n_embd: width of the target's embeddings. kind: "gemma3",
-    "janus_pro", "qwen2vl_merger", or "hunyuanvl", which loads but cannot encode. size: approximate size of
-    the rows. keys: metadata that replaces the writer's, by their names after `clip.vision.`.
+    "janus_pro", "qwen2vl_merger", or "hunyuanvl" (a projector that loads but cannot encode). size:
+    approximate size of the values in a row. keys: metadata that replaces the default, by names without the
+    prefix `clip.vision.`.
     """
     rng = np.random.default_rng(3)
     wide, inner, n_patches = 32, 64, (IMAGE // PATCH) ** 2
@@ -49,7 +50,7 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
     writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
     tensors = {"v.patch_embd.weight": normal(wide, 3, PATCH, PATCH)}
     if kind == "qwen2vl_merger":
-        # weights for the second frame of a video
+        # weights for the second of two frames of a video
         tensors["v.patch_embd.weight.1"] = normal(wide, 3, PATCH, PATCH)
     else:
         tensors |= {"v.patch_embd.bias": normal(wide), "v.position_embd.weight": normal(n_patches, wide)}
@@ -59,7 +60,7 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
         tensors |= {f"v.blk.0.{name}.weight": normal(wide, wide), f"v.blk.0.{name}.bias": normal(wide)}
     up, down = (
         ("ffn_down", "ffn_up") if kind == "gemma3" else ("ffn_up", "ffn_down")
-    )  # llama.cpp swaps the two tensors of the feed-forward part
+    )  # llama.cpp swaps these two tensors of the feed-forward layer
     tensors |= {f"v.blk.0.{up}.weight": normal(inner, wide), f"v.blk.0.{up}.bias": normal(inner)}
     tensors |= {f"v.blk.0.{down}.weight": normal(wide, inner), f"v.blk.0.{down}.bias": normal(wide)}
     if kind == "gemma3":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`write_split`: writes a GGUF as several files, named and marked like those of llama.cpp's gguf-split.
-`rewrite`: copies a GGUF with changed keys and tensors.
+"""`write_split` writes a GGUF as several files, with the names and keys that llama.cpp's gguf-split would
+give them. `rewrite` copies a GGUF with changed keys and tensors.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Tensors = dict[str, NDArray[np.generic]]
 
 
 def write_split(file: Path, stem: Path, n_parts: int) -> list[Path]:
-    """Writes `<stem>-00001-of-0000N.gguf` and so on; all keys are in the first part, and the tensors are
-    spread over all parts.
+    """Writes the files `<stem>-00001-of-0000N.gguf` and so on. The first file has all keys, and the tensors
+    are spread over all files.
     """
     reader = gguf.GGUFReader(file)
     arch = str(reader.fields["general.architecture"].contents())
@@ -47,8 +47,8 @@ def copy_keys(
     changed: Mapping[str, Any] = MappingProxyType({}),
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Copies all keys of a GGUF. changed: values to replace or add, None = leave a key out. names: new names
-    of renamed keys.
+    """Copies all keys of a GGUF. changed: values to replace or add; None leaves a key out. names: new names
+    of keys, by their old names.
     """
     kept = {name: entry.contents() for name, entry in reader.fields.items() if not name.startswith("GGUF.")}
     for name, value in (kept | dict(changed)).items():
@@ -69,8 +69,8 @@ def rewrite(
     changed: Mapping[str, Any] = MappingProxyType({}),
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """Copies a GGUF. change: called with the file's tensors, in their stored layout. changed, names: keys,
-    see `copy_keys`.
+    """Copies a GGUF. change: called with the file's tensors, in their stored layout. changed and names:
+    changes of keys, as in `copy_keys`.
     """
     reader = gguf.GGUFReader(file)
     writer = gguf.GGUFWriter(out, str(reader.fields["general.architecture"].contents()))

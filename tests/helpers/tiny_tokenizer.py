@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """A byte-level BPE tokenizer of a few hundred tokens, as GGUF fields and as a Hugging Face `tokenizer.json`.
 
-Control tokens come first, then the 256 bytes, then merges of a short word list. Both forms encode the same
-way (GPT-2's split, tokenizer model `gpt2`, pre `gpt-2`), so a GGUF target and its HF directory agree.
+The control tokens come first, then the 256 bytes, and then the merges of a short list of words. Both forms
+encode the same way (GPT-2's split, tokenizer model `gpt2`, pre `gpt-2`), so a GGUF target and its HF
+directory agree.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def byte_symbols() -> list[str]:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer. It has the token texts in the order of their ids, and the merges as pairs of texts. kind,
-    pre: llama.cpp's names of the tokenizer and pre-tokenizer. types: types of the tokens, unless only the
-    first few are control tokens. ids: ids of special tokens. name: replaces the model's name.
+    """A tokenizer with the token texts in the order of their ids, and the merges as pairs of texts. kind and
+    pre: llama.cpp's names of the tokenizer and the pre-tokenizer. types: types of the tokens; by default the
+    first few are control tokens. ids: ids of special tokens. name: model name that replaces the default.
     """
 
     tokens: list[str]

@@ -62,7 +62,9 @@ BLOCK = replace(
 
 
 def draft_ids() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Returns the draft id of each token. Drafted are the first token ids that are not divisible by three."""
+    """Returns the draft id of each token. The draft vocabulary has the first token ids that are not divisible
+    by three.
+    """
     table = np.full(N_VOCAB, -1, np.int64)
     kept = [v for v in range(N_VOCAB) if v % 3][: SPEC.draft_vocab_size]
     table[kept] = np.arange(len(kept))
@@ -70,7 +72,7 @@ def draft_ids() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def make_sample(n_tokens: int, seed: int, turns: Sequence[int] | None = None, n_aux: int = 3) -> Sample:
-    """Returns a sample of random tokens, with random labels that do not depend on the tokens."""
+    """Returns a sample of random tokens whose random labels do not depend on the tokens."""
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, N_VOCAB, n_tokens).astype(np.int32)
     n_top = 6
@@ -102,7 +104,7 @@ def make_source(n_samples: int, seed: int = 1) -> Samples:
 
 
 class Recorder:
-    """A `Reporter` that records its calls, and asks to stop after `n_steps` steps."""
+    """A `Reporter` that records its calls, and requests a stop after `n_steps` steps."""
 
     def __init__(self, n_steps: int = 10**9) -> None:
         self.losses: list[float] = []

@@ -21,7 +21,7 @@ N_CONTROL = 5
 
 
 def _written(path: Path, tokens: list[str], types: list[int], **more: Any) -> Path:
-    """Writes a target for which all tokens except the special ones are likely."""
+    """Writes a target for which all tokens are likely, except the special tokens."""
     ids = {"bos": 1, "eos": 2, "unknown": 0}
     vocabulary = Tokenizer(tokens, more.pop("merges", []), types=tuple(types), ids=ids, **more)
     spec = TargetSpec()
@@ -68,8 +68,8 @@ def _spaced() -> tuple[list[str], list[int], list[tuple[str, str]]]:
 
 
 def write_spm(path: Path, name: str = "") -> Path:
-    """Writes a target with a SentencePiece tokenizer. name: name of the model; with "phi-3", special tokens
-    swallow the white space after them.
+    """Writes a target with a SentencePiece tokenizer. name: name of the model. If it is "phi-3", special
+    tokens swallow the white space that follows them.
     """
     tokens, types, _ = _spaced()
     scores = tuple(-float(i) for i in range(len(tokens)))

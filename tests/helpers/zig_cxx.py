@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A C++ compiler for any system: `zig_cxx.py TARGET ARGUMENT...` runs the compiler of the package ziglang.
 
-It compiles without optimisation, because only compilation is tested.
+The compiler runs without optimisation, because the tests only check that the code compiles.
 """
 
 from __future__ import annotations

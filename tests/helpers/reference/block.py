@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters in PyTorch: DFlash, DSpark and DFlash2, one conversation, fp32.
+"""Block drafters in PyTorch: DFlash, DSpark and DFlash2, for one conversation, in fp32.
 
-The cache holds keys and values made from the target's features alone: g = rms(fc [R_k ..]), then per layer
-k_norm and rope (z-lab/dflash: dflash/model.py; deepseek-ai/DeepSpec:
-deepspec/modeling/dspark/qwen3/modeling.py). A pass runs B rows `[anchor, mask, ..]` after these keys and
+The cache holds keys and values that are computed from the target's features alone: g = rms(fc [R_k ..]), and
+then each layer applies k_norm and rope (z-lab/dflash: dflash/model.py; deepseek-ai/DeepSpec:
+deepspec/modeling/dspark/qwen3/modeling.py). A pass runs B rows `[anchor, mask, ..]`, which see these keys and
 values. DSpark adds a bias that depends on the token before each slot (markov_head.py). DFlash2 adds
 convolutions over the rows and a lattice of the best tokens of neighbouring slots (vllm-project/vllm:
 model_executor/models/qwen3_dflash2.py). Laguna's layer has gates and more norms (vllm-project/vllm:
@@ -26,9 +26,8 @@ from .layers import AttentionShape, Rope, attend, linear, rms
 
 @dataclass(frozen=True)
 class BlockPass:
-    """Result of one pass. states: `[B, H]` after the last norm; logits: `[B, Vd]` of the head alone, scaled
-    and capped;
-    anchor: the token of row 0.
+    """Result of one pass. states: states `[B, H]` after the last norm. logits: logits `[B, Vd]` of the head
+    alone, scaled and capped. anchor: token of row 0.
     """
 
     anchor: int
@@ -38,9 +37,9 @@ class BlockPass:
 
 @dataclass(frozen=True)
 class Lattice:
-    """Candidates of DFlash2, one entry per slot from slot 1 on: the candidates `[K]` as target ids, best
-    first, and the scores of pairs with the previous slot's candidates, `[K before, K]` (slot 1: `[1, K]`,
-    after the anchor).
+    """Candidates of DFlash2 and their scores, for each slot from slot 1 on. An entry has the slot's
+    candidates `[K]` as target ids, best first, and the scores `[K before, K]` of all pairs with the previous
+    slot's candidates. Before slot 1 the only candidate is the anchor, so its scores are `[1, K]`.
     """
 
     ids: list[torch.Tensor]
@@ -49,7 +48,7 @@ class Lattice:
 
 def block_config(config: dict[str, Any]) -> dict[str, Any]:
     """Returns the flattened config, in which values of `dflash_config` override the top level. Adds
-    `anchor_first` and `boundaries` (the k of R_k), which some checkpoints do not state.
+    `anchor_first` and `boundaries` (the ids k of the features R_k), which some configs lack.
     """
     flat = {**config, **(config.get("dflash_config") or {})}
     name = (config.get("architectures") or [""])[0]
@@ -62,7 +61,9 @@ def block_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class BlockDrafter:
-    """A block drafter, and the keys and values of the text read so far, at the rope positions 0, 1, .."""
+    """A block drafter with the keys and values of the text that it has read, at the rope positions 0, 1,
+    ..
+    """
 
     def __init__(
         self,
@@ -71,8 +72,8 @@ class BlockDrafter:
         embedding: torch.Tensor | None = None,
         head: torch.Tensor | None = None,
     ) -> None:
-        """Builds the drafter from tensors. embedding `[V, H]`, head: the target's tables, for a checkpoint
-        without its own tables.
+        """Builds the drafter from tensors. embedding `[V, H]` and head are the target's tables, which a
+        checkpoint without tables uses.
         """
         self.config = c = block_config(config)
         self.w = weights
@@ -139,7 +140,9 @@ class BlockDrafter:
     def keys_values(
         self, i: int, x: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns keys after norm and rope, and values, `[n_rows, n_kv_heads, head_dim]`."""
+        """Returns the keys (after norm and rope) and the values that layer i computes from x, `[n_rows,
+        n_kv_heads, head_dim]`.
+        """
         name, n_kv = f"layers.{i}.self_attn", self.shape.n_kv_heads
         k = linear(x, self.w, f"{name}.k_proj").view(len(x), n_kv, -1)
         v = k
@@ -151,9 +154,9 @@ class BlockDrafter:
 
     @torch.no_grad()
     def commit(self, features: torch.Tensor) -> torch.Tensor:
-        """Adds rows for the next positions from features `[A, n_rows, Ht]`. Returns the context g of these
-        rows. Every layer computes keys and values from g; in Laguna's drafters, each layer first applies a
-        norm of its own to g.
+        """Appends a cache row for each of the target's features `[A, n_rows, Ht]`, at the next positions.
+        Returns the context g of these rows. Every layer computes keys and values from g. In Laguna's
+        drafters, every layer first applies its own norm to g.
         """
         g = self.fuse(features)
         positions = torch.arange(self.n_rows, self.n_rows + len(g))
@@ -162,14 +165,14 @@ class BlockDrafter:
         return g
 
     def read_by(self, i: int, g: torch.Tensor) -> torch.Tensor:
-        """Returns the input from which layer i computes keys and values of the text."""
+        """Returns the context g as layer i reads it to compute keys and values."""
         return rms(g, self.w[f"layers.{i}.input_layernorm.weight"], self.eps) if self.is_gated else g
 
     # The pass over a block
 
     def causal(self, i: int) -> bool:
-        """Returns True if layer i is causal. The config decides for all layers; if it does not, sliding
-        layers are causal (SpecForge, vLLM; speculators may differ).
+        """Returns True if layer i has causal attention. The config may decide this for all layers. Otherwise
+        layers with a sliding window are causal (SpecForge, vLLM; speculators may differ).
         """
         for key in ("is_causal", "causal"):
             if self.config.get(key) is not None:
@@ -177,12 +180,14 @@ class BlockDrafter:
         return self.window(i) > 0 and not self.config.get("sliding_window_non_causal")
 
     def window(self, i: int) -> int:
-        """Returns the window of layer i, 0 = full attention."""
+        """Returns the width of the sliding window of layer i; 0 = full attention."""
         kinds = self.config.get("layer_types") or ["full_attention"] * self.n_layers
         return int(self.config.get("sliding_window") or 0) if kinds[i] == "sliding_attention" else 0
 
     def visible(self, i: int, n_rows: int) -> torch.Tensor:
-        """Returns the keys that the rows of a block see in layer i, bool `[n_rows, a + n_rows]`."""
+        """Returns which keys the rows of a block see in layer i, as bools `[n_rows, a + n_rows]` after a
+        committed rows.
+        """
         a, window = self.n_rows, self.window(i)
         rows, keys = torch.arange(a, a + n_rows)[:, None], torch.arange(a + n_rows)[None, :]
         seen = (keys < a) | (keys <= rows) if self.causal(i) else torch.ones(n_rows, a + n_rows).bool()
@@ -192,15 +197,15 @@ class BlockDrafter:
         return torch.arange(self.n_rows, self.n_rows + n_rows)
 
     def embedded(self, anchor: int, n_rows: int) -> torch.Tensor:
-        """Returns the input of a block, `[n_rows, H]`."""
+        """Returns the drafter's input for the tokens of a block, `[n_rows, H]`."""
         ids = [anchor] + [int(self.config["mask_token_id"])] * (n_rows - 1)
         rows = self.embedding[torch.tensor(ids)]  # type: ignore[index]
         scale = math.sqrt(rows.shape[-1]) if self.is_gemma else self.config.get("input_embedding_scale")
         return rows * float(scale or 1.0)
 
     def convolved(self, y: torch.Tensor, x: torch.Tensor, name: str, side: int) -> torch.Tensor:
-        """Computes DFlash2's convolution: row i is a sum of the rows i, i - 1, .. of y, with weights computed
-        from x.
+        """Computes DFlash2's convolution: row i of the result is a weighted sum of the rows i, i - 1, .. of
+        y. The weights are computed from x.
         """
         if f"{name}.base_kernel" not in self.w:
             return y
@@ -226,7 +231,7 @@ class BlockDrafter:
         return linear(out * (self.config.get("attention_value_scale") or 1.0), self.w, f"{name}.o_proj")
 
     def gates(self, i: int, x: torch.Tensor) -> torch.Tensor:
-        """Returns Laguna's factors on the output of attention, `[n_rows, n_heads]`."""
+        """Returns the factors that Laguna's gates apply to the output of attention, `[n_rows, n_heads]`."""
         return torch.nn.functional.softplus(linear(x, self.w, f"layers.{i}.self_attn.g_proj"))
 
     def feed_forward(self, i: int, x: torch.Tensor) -> torch.Tensor:
@@ -266,8 +271,8 @@ class BlockDrafter:
 
     @torch.no_grad()
     def run(self, anchor: int, n_rows: int = 0) -> BlockPass:
-        """Runs the rows of a block after the committed text. n_rows: number of rows; 0 = the trained block
-        size.
+        """Runs a block of rows after the committed text. n_rows: number of rows in the block; 0 = the trained
+        block size.
         """
         h = self.embedded(anchor, n_rows or self.block)
         for i in range(self.n_layers):
@@ -278,11 +283,13 @@ class BlockDrafter:
     # Predictions of the slots
 
     def slots(self) -> range:
-        """Returns the rows that predict a token; the first of them predicts the token after the anchor."""
+        """Returns the numbers of the rows that predict a token. The first of these rows predicts the token
+        after the anchor.
+        """
         return range(0 if self.anchor_first else 1, self.block)
 
     def predecessor(self, token: int) -> torch.Tensor:
-        """Returns the Markov row `[R]` of a token, given by its target id."""
+        """Returns the row `[R]` of the Markov head for a token, given by its target id."""
         return self.w["markov_head.markov_w1.weight"][token]
 
     def conditional(self, done: BlockPass, slot: int, token: int) -> torch.Tensor:
@@ -301,7 +308,9 @@ class BlockDrafter:
         return float(weight @ read + self.w.get("confidence_head.proj.bias", torch.zeros(1)))
 
     def lattice(self, done: BlockPass) -> Lattice:
-        """Returns DFlash2's candidates, and the scores of all pairs of candidates in neighbouring slots."""
+        """Returns DFlash2's candidates for each slot, and the scores of all pairs of candidates in
+        neighbouring slots.
+        """
         table, selector = Lattice([], []), "candidate_selector"
         before = torch.tensor([done.anchor])
         for slot in self.slots():
@@ -330,8 +339,8 @@ class BlockDrafter:
 
 
 def slot_distributions(it: BlockDrafter, done: BlockPass, previous: list[int]) -> list[dict[int, float]]:
-    """Returns the log-probabilities of each slot by target id, given the anchor and these tokens. For DFlash2
-    they come from its lattice.
+    """Returns the log-probabilities of each slot by target id, given the anchor and the tokens of the slots.
+    For DFlash2, the log-probabilities come from the lattice.
     """
     if it.top_k:
         table = it.lattice(done)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Greedy draft-verify with a chain, in PyTorch: the loop behind the published acceptance figures.
 
-One round: draft K tokens from the last committed row, run the target over them, keep the longest prefix that
-equals the target's argmax and add one token of the target, then recompute the drafter's rows with true
-features.
+Each round drafts K tokens from the last committed row and runs the target over them. It keeps the longest
+prefix that equals the target's argmax, adds one token of the target, and recomputes the drafter's rows with
+true features.
 """
 
 from __future__ import annotations

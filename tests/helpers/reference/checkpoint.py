@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Reads a Hugging Face checkpoint directory into fp32 tensors with canonical names.
 
-Takes a directory with `config.json` and `.safetensors` (sharded or not) or `.bin` weights; gives the
-flattened config and the tensors as `layers.{i}.*`, `fc.weight`, `norm.weight`, `lm_head.weight`,
-`embed_tokens.weight`, `d2t`. This module shares no code with `eaglecpp.convert`, because tests check one
-against the other. It does not validate checkpoints.
+The directory has `config.json`, and weights in `.safetensors` (sharded or not) or `.bin` files. The functions
+return the flattened config, and the tensors as `layers.{i}.*`, `fc.weight`, `norm.weight`, `lm_head.weight`,
+`embed_tokens.weight`, `d2t`. This module shares no code with `eaglecpp.convert`, because tests compare the
+two readers. It does not validate checkpoints.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def canonical_name(name: str) -> str:
 
 
 def load_config(directory: Path) -> dict[str, Any]:
-    """Returns the contents of `config.json`. Keys of a nested `transformer_layer_config` are added, unless
-    the top level has them.
+    """Returns the contents of `config.json`. Keys of a nested `transformer_layer_config` move to the top
+    level, unless the top level has the same key.
     """
     config: dict[str, Any] = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     return {**(config.get("transformer_layer_config") or {}), **config}

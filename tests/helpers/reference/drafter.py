@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """EAGLE-1/2, EAGLE-3 and EAGLE 3.1 drafters in PyTorch: fusion, layers, head, and the drafter's own KV rows.
 
-Takes the canonical tensors and flattened config of a checkpoint; gives draft logits over the draft vocabulary
-and the state that is fed to the next step. Row p pairs the target's feature at p with the embedding of token
-p + 1 and sits at RoPE position p. Every row runs in full, committed or not. A checkpoint without a norm for
-the feature is EAGLE-1 or 2; Mistral's EAGLE-1 has norms, and they are used.
+A drafter is built from the canonical tensors and the flattened config of a checkpoint. It computes the draft
+logits over the draft vocabulary, and the state that is fed to the next step. Row p pairs the target's feature
+at p with the embedding of token p + 1, and has RoPE position p. Every row runs through all operations,
+committed or not. A checkpoint without a norm for the feature is EAGLE-1 or 2. Mistral's EAGLE-1 has norms,
+which are applied.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from .layers import AttentionShape, LatentAttention, Rope, attention, linear, ml
 
 @dataclass(frozen=True)
 class Switches:
-    """Settings that change the arithmetic and cannot be seen in the tensors."""
+    """Settings that change the arithmetic and do not follow from the tensors."""
 
     norm_before_residual: bool
     norm_output: bool
-    # sliding window of each layer, 0 = full attention; further layers use the last entry
+    # width of the sliding window of each layer, 0 = full attention; the last entry also applies to all
+    # further layers
     windows: tuple[int, ...]
 
     @staticmethod
@@ -44,9 +46,7 @@ class Switches:
 
 
 class Drafter:
-    """A drafter with its KV rows: first the committed rows, then the rows of the tree that is being
-    drafted.
-    """
+    """A drafter with its cache: first the committed rows, then the rows of the tree that is being drafted."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Drafter:
         embedding: torch.Tensor | None = None,
         head: torch.Tensor | None = None,
     ) -> None:
-        """Builds the drafter from tensors. `embedding` `[n_vocab, hidden]` and `head` are the target's, for a
-        checkpoint without its own tables.
+        """Builds the drafter from tensors. `embedding` `[n_vocab, hidden]` and `head` are the target's
+        tables, which a checkpoint without tables uses.
         """
         self.w, self.config = weights, config
         self.embedding = weights["embed_tokens.weight"] if embedding is None else embedding
@@ -97,8 +97,8 @@ class Drafter:
         self.ancestors = torch.zeros(0, 0, dtype=torch.bool)
 
     def fuse(self, features: torch.Tensor) -> torch.Tensor:
-        """Maps `[n_aux, n_rows, target_hidden]` to the drafter's input features `[n_rows, hidden]`. EAGLE-1
-        fuses features with embeddings in every step instead.
+        """Maps `[n_aux, n_rows, target_hidden]` to the drafter's input features `[n_rows, hidden]`. For
+        EAGLE-1 the features stay unchanged, because each step fuses them with embeddings.
         """
         x = torch.cat(list(features), dim=-1)
         if self.fuses_embedding:
@@ -136,7 +136,7 @@ class Drafter:
         return normed @ self.head.T, normed if self.switches.norm_output else h
 
     def output(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Returns the input of the draft head."""
+        """Returns the input of the draft head for the last layer's states."""
         return rms(hidden, self.w["norm.weight"], self.eps) if "norm.weight" in self.w else hidden
 
     def layer(
@@ -177,10 +177,11 @@ class Drafter:
 
     @torch.no_grad()
     def commit(self, features: torch.Tensor, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Appends rows with true features `[n_aux, n_rows, target_hidden]`; row i embeds `tokens[i]`.
+        """Appends committed rows with true features `[n_aux, n_rows, target_hidden]`. Row i embeds
+        `tokens[i]`.
 
-        Drops the draft rows. Returns the logits `[n_draft_vocab]` and the fed state `[hidden]` of the last
-        row.
+        Drops the draft rows. Returns the logits `[n_draft_vocab]` of the last row, and the state `[hidden]`
+        that is fed to the next step.
         """
         self.truncate(self.n_committed)
         positions = torch.arange(self.n_committed, self.n_committed + len(tokens))
@@ -193,11 +194,11 @@ class Drafter:
     def extend(
         self, states: torch.Tensor, tokens: Sequence[int], parents: Sequence[int], depth: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Adds draft rows at `depth` (1 = first step); `parents` index earlier draft rows, -1 = the last
-        committed row.
+        """Adds the draft rows of the draft step `depth` (1 = first step). `parents` has the number of each
+        row's parent among the draft rows, or -1 for the last committed row.
 
-        Takes `states` `[n_rows, hidden]`; gives logits `[n_rows, n_draft_vocab]` and states `[n_rows,
-        hidden]`.
+        `states` `[n_rows, hidden]` are the states fed from the parents. Returns logits `[n_rows,
+        n_draft_vocab]` and states `[n_rows, hidden]`.
         """
         n_old, n_new = self.ancestors.shape[0], len(tokens)
         grown = torch.zeros(n_old + n_new, n_old + n_new, dtype=torch.bool)
@@ -220,7 +221,7 @@ class Drafter:
             cache.truncate(self.n_committed)
 
     def kv(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns K (after RoPE) and V of the committed rows, `[n_rows, n_kv_heads, head_dim]`; with latent
-        attention, returns the cache row and the latent in it, `[n_rows, 1, width]`.
+        """Returns K (after RoPE) and V of the committed rows, `[n_rows, n_kv_heads, head_dim]`. With latent
+        attention, returns the cache rows and the latents in these rows, `[n_rows, 1, width]`.
         """
         return self.cache[layer].k[: self.n_committed], self.cache[layer].v[: self.n_committed]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""EAGLE-3 around Gemma 4's own layer in PyTorch, from DeepSpec's names and config."""
+"""EAGLE-3 with Gemma 4's layer, in PyTorch. Names and config are DeepSpec's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .layers import Rope, attend, linear, rms
 
 
 class PartialRope(Rope):
-    """RoPE with the frequencies of the whole head, of which only the first part is rotated."""
+    """RoPE that rotates only the first part of a head, with the frequencies of the whole head."""
 
     def __init__(self, config: dict[str, Any], head_dim: int) -> None:
         super().__init__({"rope_theta": config["rope_theta"]}, head_dim)
@@ -24,7 +24,9 @@ class PartialRope(Rope):
 
 
 class GemmaDrafter(Drafter):
-    """A `Drafter` with norms on both sides, normed values, unscaled scores and GELU."""
+    """A `Drafter` whose layer has norms before and after each part, normed values, unscaled scores and
+    GELU.
+    """
 
     def __init__(self, config: dict[str, Any], weights: Weights, *tables: torch.Tensor | None) -> None:
         heads = config["num_global_key_value_heads" if config["attention_k_eq_v"] else "num_key_value_heads"]
@@ -43,7 +45,7 @@ class GemmaDrafter(Drafter):
         return super().embedded(tokens) * math.sqrt(self.embedding.shape[-1])
 
     def after(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        """Applies the norm that follows a part of a layer."""
+        """Applies the norm that follows a part of the layer."""
         return rms(x, self.w[f"{name}.weight"], self.eps)
 
     def rows(

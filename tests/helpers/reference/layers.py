@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The arithmetic that target and drafter share: RMSNorm, RoPE with its scalings, attention, SwiGLU.
+"""The arithmetic that target and drafter share: RMSNorm, RoPE with its scaling types, attention, SwiGLU.
 
-All values are fp32. Rows are `[n_rows, width]`, heads are `[n_rows, n_heads, head_dim]`. RoPE is the
-half-split (NeoX) layout of Hugging Face weights; the scalings follow `transformers/modeling_rope_utils.py`
-(linear, llama3, yarn).
+All values are fp32. Rows have the shape `[n_rows, width]`, and heads `[n_rows, n_heads, head_dim]`. RoPE uses
+the half-split (NeoX) layout of Hugging Face weights. The scaling types follow
+`transformers/modeling_rope_utils.py` (linear, llama3, yarn).
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from .checkpoint import Weights
 
 
 def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """RMSNorm: `weight * x / sqrt(mean(x^2) + eps)` over the last axis."""
+    """Computes RMSNorm: `weight * x / sqrt(mean(x^2) + eps)` over the last axis."""
     return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
 
 
 def linear(x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
-    """Linear map: `x @ W.T`, plus the bias if the checkpoint has one."""
+    """Computes a linear map: `x @ W.T`, plus the bias if the checkpoint has a bias."""
     bias = weights.get(f"{name}.bias")
     return torch.nn.functional.linear(x, weights[f"{name}.weight"], bias)
 
 
 def mlp(x: torch.Tensor, weights: Weights, prefix: str) -> torch.Tensor:
-    """SwiGLU."""
+    """Computes a SwiGLU feed-forward layer."""
     gate = torch.nn.functional.silu(linear(x, weights, f"{prefix}.gate_proj"))
     return linear(gate * linear(x, weights, f"{prefix}.up_proj"), weights, f"{prefix}.down_proj")
 
 
 class Rope:
-    """Rotary embedding: `rope_parameters` (transformers 5), else `rope_scaling` and `rope_theta`."""
+    """Rotary embedding, configured by `rope_parameters` (transformers 5), or else by `rope_scaling` and
+    `rope_theta`.
+    """
 
     def __init__(self, config: dict[str, Any], head_dim: int) -> None:
         scaling: dict[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -84,7 +86,7 @@ class Rope:
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """Head counts of one model, read from a flattened config."""
+    """Numbers of heads and head sizes of one model, read from a flattened config."""
 
     n_heads: int
     n_kv_heads: int
@@ -103,9 +105,7 @@ class AttentionShape:
 
 
 class KV:
-    """KV cache of one layer: K (after RoPE) and V, `[n_rows, n_kv_heads, head_dim]`; new rows are
-    appended.
-    """
+    """KV cache of one layer: K (after RoPE) and V, `[n_rows, n_kv_heads, head_dim]`. New rows come last."""
 
     def __init__(self, n_heads: int, key_dim: int, value_dim: int) -> None:
         self.k = torch.zeros(0, n_heads, key_dim)
@@ -119,8 +119,8 @@ class KV:
 
 
 def sees(n_rows: int, n_past: int) -> torch.Tensor:
-    """Returns which rows each new row sees, `[n_rows, n_past + n_rows]`: all past rows, and new rows up to
-    itself.
+    """Returns which rows each new row sees, as bools `[n_rows, n_past + n_rows]`: all past rows, and the new
+    rows up to itself.
     """
     return torch.ones(n_rows, n_past + n_rows, dtype=torch.bool).tril(diagonal=n_past)
 
@@ -133,10 +133,10 @@ def attend(
     scale: float,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Returns the attention output, `[n_rows, width]`; groups of heads of `q` share a head of `keys` and
+    """Returns the attention output, `[n_rows, width]`. Several heads of `q` share each head of `keys` and
     `values`.
 
-    sinks: an additional logit per head, which has no value.
+    sinks: an additional logit for each head, without keys and values.
     """
     groups = q.shape[1] // keys.shape[1]
     keys, values = (x.repeat_interleave(groups, dim=1) for x in (keys, values))
@@ -176,12 +176,13 @@ def attention(
 
 
 class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), expanded: the keys and values of every
-    head are computed from the latents, as in the trainers. The cache holds the normed latent and the rotated
-    part of the key that all heads share.
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), in expanded form: the keys and values of
+    every head are computed from the latents, as in the trainers. The cache holds the normed latent and the
+    rotated part of the key that all heads share.
 
-    Rotates adjacent pairs. yarn has DeepSeek's factors: that of `mscale` divided by that of `mscale_all_dim`
-    for cos and sin, and the square of the latter for the scores.
+    RoPE rotates adjacent pairs. yarn uses DeepSeek's factors: cos and sin are multiplied by the factor of
+    `mscale` divided by the factor of `mscale_all_dim`, and the scores by the square of the factor of
+    `mscale_all_dim`.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -223,7 +224,7 @@ class LatentAttention:
         visible: torch.Tensor,
         cache: KV,
     ) -> torch.Tensor:
-        """Same as `attention`."""
+        """Computes latent attention with the arguments and the result of the function `attention`."""
         n_rows = u.shape[0]
         q = self.queries(u, weights, prefix).view(n_rows, self.n_heads, self.nope + self.rotated)
         q = torch.cat([q[..., : self.nope], self.rotate(q[..., self.nope :], positions)], dim=-1)

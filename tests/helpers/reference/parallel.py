@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""P-EAGLE in PyTorch: one pass over all rows; the tokens of the last rows are unknown.
+"""P-EAGLE in PyTorch: one pass over all rows. The last rows have mask tokens, because their tokens are
+unknown.
 
 The parity tests introduce mistakes by overriding methods.
 """
@@ -31,7 +32,7 @@ class ParallelDrafter(Drafter):
         return torch.ones(n_rows, n_rows, dtype=torch.bool).tril()
 
     def ahead(self, features: torch.Tensor, tokens: Sequence[int], n_ahead: int) -> torch.Tensor:
-        """Returns the draft logits of the next `n_ahead + 1` tokens after a text."""
+        """Returns the draft logits of the `n_ahead + 1` tokens that follow a text."""
         self.reset()
         n_aux, n_known, _ = features.shape
         rows = torch.cat([features, self.mask_feature(n_aux).expand(-1, n_ahead, -1)], dim=1)
@@ -41,6 +42,6 @@ class ParallelDrafter(Drafter):
         return logits[n_known - 1 :]
 
     def drafts(self, features: torch.Tensor, tokens: Sequence[int], n: int) -> list[int]:
-        """Returns the most likely draft at each position, as target ids."""
+        """Returns the most likely draft at each position after a text, as target ids."""
         best: list[int] = self.target_ids[self.ahead(features, tokens, n - 1).argmax(-1)].tolist()
         return best

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Llama-family target in PyTorch: features R_k and logits.
+"""A target of the Llama family in PyTorch, with its features R_k and its logits.
 
-Takes a Hugging Face directory of a `llama`, `qwen2` or `qwen3` model (biases and q/k norms by tensor
-presence). R_k is the residual stream that enters 0-based block k; R_n is the last block's output before the
-final norm, and id n + 1 is the state after that norm.
+The target is read from the Hugging Face directory of a `llama`, `qwen2` or `qwen3` model. Biases and q/k
+norms are used if the directory has their tensors. R_k is the residual stream that enters the 0-based block k.
+R_n is the output of the last block before the final norm, and id n + 1 is the state after the final norm.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Target:
     """A target with one sequence in its KV cache."""
 
     def __init__(self, directory: Path, layers: Sequence[int]) -> None:
-        """Reads a target. `layers`: ids k of the features R_k to return, in that order."""
+        """Reads a target. `layers`: ids k of the features R_k that `forward` returns, in this order."""
         config = load_config(directory)
         self.w = load_weights(directory)
         self.taps = list(layers)
