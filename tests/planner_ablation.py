@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Measures each rule of the planner: runs the simulator of the planner's tests with one rule off at a time.
+"""Measures the effect of each rule of the planner: runs the simulator of the planner's tests with one rule
+switched off at a time.
 
     python tests/planner_ablation.py [--seeds 16] [--rules REGEX] [--source FOLDER]
 
 The rules are listed in tests/planner_rules.toml. For each rule, the program prints the change of the mean
 speed over the scenes of test_planner_scenarios, over the published curves of benchmarks/planner_curves.cpp,
-and over both; the largest loss of a scene; and the number of runs in which a window of 512 tokens fell below
-its bound. --source adds a row for the unmodified planner of another checkout.
+and over both. It also prints the largest loss of a scene, and the number of runs in which the speed of a
+window of 512 tokens fell below its bound. --source adds a row for the unmodified planner of another checkout.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Runs = dict[str, list[tuple[float, bool]]]
 
 
 def build(source: Path, folder: Path, rules: list[dict[str, str]]) -> list[Path]:
-    """Copies a checkout, adds a switch for each planner rule, and builds both test programs."""
+    """Copies a checkout, adds a switch for each planner rule to the copy, and builds both test programs."""
     for part in PARTS:
         to = folder / part
         to.parent.mkdir(parents=True, exist_ok=True)

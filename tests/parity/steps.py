@@ -19,7 +19,9 @@ N_STEPS = 8
 
 @dataclass(frozen=True)
 class Difference:
-    """Largest absolute differences of one step. Step 0 is the last committed row."""
+    """Largest absolute differences between native drafter and reference in one draft step. Step 0 is the last
+    committed row.
+    """
 
     step: int
     logits: float
@@ -27,14 +29,16 @@ class Difference:
 
 
 def gap(native: np.ndarray, reference: torch.Tensor) -> float:
-    """Largest absolute difference."""
+    """Returns the largest absolute difference of two arrays."""
     return float(np.abs(native - reference.numpy()).max())
 
 
 def commit_chunks(
     native: Drafter, reference: ReferenceDrafter, features: np.ndarray, tokens: list[int]
 ) -> list[tuple[np.ndarray, np.ndarray, torch.Tensor, torch.Tensor]]:
-    """Commits the same rows to both drafters in uneven chunks. Returns the outputs after each chunk."""
+    """Commits the same rows to the native drafter and the reference, in uneven chunks. Returns both outputs
+    after each chunk.
+    """
     outputs, start = [], 0
     for n_rows in CHUNKS:
         rows = slice(start, start + n_rows)
@@ -49,10 +53,12 @@ def commit_chunks(
 def compare_steps(
     native: Drafter, reference: ReferenceDrafter, rows: tuple[np.ndarray, list[int]], teacher_forced: bool
 ) -> list[Difference]:
-    """Commits all rows, then drafts for `N_STEPS - 1` steps. Returns the differences of each step.
+    """Commits all rows, then drafts for `N_STEPS - 1` steps. Returns the differences between native drafter
+    and reference in each step.
 
-    Teacher-forced: both drafters get the reference's state and token at each step, so a difference cannot
-    hide behind an earlier one. Free-running: each drafter gets its own state and the reference's tokens.
+    In teacher-forced mode, both drafters get the reference's state and token at each step, so an earlier
+    difference cannot hide a later difference. In free-running mode, each drafter gets its own state, and both
+    get the reference's tokens.
     """
     committed = commit_chunks(native, reference, *rows)
     logits, state, ref_logits, ref_state = committed[-1]

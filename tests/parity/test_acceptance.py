@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Compares free-running chains of the engine with the PyTorch loop: the same tokens, and the same accepted
-drafts in each round.
+"""Compares free-running chains of the engine with the PyTorch loop. The tokens must be equal, and the number
+of accepted drafts in each round.
 
 This comparison detects faults that teacher-forced parity cannot: the vocabulary map, the commit after a
 round, the position of every row.
@@ -31,7 +31,9 @@ Rounds = tuple[list[int], list[int]]
 
 
 def count(session: eaglecpp.Session, prompt: list[int]) -> Rounds:
-    """Runs whole rounds until `N_TOKENS` tokens exist, and then leaves the stream."""
+    """Runs whole rounds until `N_TOKENS` tokens exist, and then closes the stream. Returns the tokens, and
+    the number of accepted drafts in each round.
+    """
     tokens: list[int] = []
     accepted: list[int] = []
     options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "strategy": f"chain:{DEPTH}"}
@@ -86,8 +88,8 @@ def test_rounds_equal_the_reference(kind: str, arch: str, pairs: Callable[..., C
 def test_drafts_of_other_families_equal_the_reference(
     shape: DraftShape, both: Callable[[DraftShape], Both], target: TinyTarget
 ) -> None:
-    """All drafts are accepted, so the text consists of drafts and one token of the target per round. The
-    prompt is computed in slices.
+    """Compares the engine's drafts with the reference's. The test accepts all drafts, so the text consists of
+    drafts and one token of the target per round. The prompt is computed in slices.
     """
     it, prompt, depth = both(shape), prompt_ids(40), 4
     with (
@@ -109,13 +111,17 @@ def test_drafts_of_other_families_equal_the_reference(
 
 
 def test_a_prefill_in_small_slices_changes_nothing(it: ConvertedPair) -> None:
-    """The drafter's row at the end of a slice needs the first token of the next slice."""
+    """Tests that small prompt slices change nothing. The drafter's row at the end of a slice needs the first
+    token of the next slice.
+    """
     prompt = prompt_ids(75)
     assert engine_run(it, prompt, n_batch=16, n_ubatch=16) == reference_run(it, prompt)
 
 
 def test_a_second_turn_continues_from_true_features(it: ConvertedPair) -> None:
-    """After an abandoned stream, target and drafter reuse rows that equal those of a fresh prefill."""
+    """Tests that target and drafter reuse correct rows after an abandoned stream. The rows must equal the
+    rows of a fresh prefill.
+    """
     prompt = prompt_ids(40)
     with open_engine(it) as engine, engine.session() as session:
         tokens, _ = count(session, prompt)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Drafters that draft in one pass (DFlash, DSpark, DFlash2 and P-EAGLE): rows and slots equal PyTorch's, and
-drafting does not change texts.
+"""Tests drafters that draft in one pass (DFlash, DSpark, DFlash2 and P-EAGLE). Rows and slots must equal
+PyTorch's, and drafting must not change texts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .steps import gap
 DFLASH = BlockShape(own_tables=True)
 DSPARK = BlockShape(kind="dspark")
 DFLASH2 = BlockShape(kind="dflash2", own_tables=True, block=6)
-# its weights are such that the drafts depend on the features
+# this drafter's weights make the drafts depend on the features
 TARGET_HEAD = replace(DSPARK, target_head=True, seed=12)
 SHAPES = {
     "dflash": DFLASH,
@@ -85,7 +85,7 @@ class Made:
         return isinstance(self.shape, DraftShape)
 
     def ahead(self, native: Drafter, part: Part) -> Any:
-        """Commits these rows, and returns the output of the pass that follows."""
+        """Commits these rows, runs a pass, and returns the output of the pass."""
         return native.commit_ahead(*part, 5).tolist() if self.is_parallel else native.block(*part, [], 4)
 
 
@@ -98,7 +98,7 @@ def make(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Make:
     head = Target(target.directory, [2]).head
 
     def of(shape: BlockShape | DraftShape, **reading: Any) -> Made:
-        name = f"{shape} {reading}"  # the name has the whole config, which the hash leaves out
+        name = f"{shape} {reading}"  # the name has the whole config, unlike the shape's hash
         if name not in made:
             file = shape.gguf(tmp_path_factory.mktemp("block"), target.gguf, **reading)
             made[name] = Made(shape, file, head)
@@ -108,9 +108,9 @@ def make(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Make:
 
 
 def differences(made: Made, kind: Any = None, **options: Any) -> list[float]:
-    """Returns the differences of each slot's log-probabilities, of its confidence, and last those of keys and
-    values. As previous tokens the slots get random tokens, or for DFlash2, whose candidates are fixed, the
-    tokens of the walk.
+    """Returns the differences between native drafter and reference: of each slot's log-probabilities and
+    confidence, and at the end of keys and values. Each slot gets a random token as its previous token.
+    DFlash2's candidates are fixed, so its slots get the tokens of the reference's walk.
     """
     features, tokens = random_rows(made.shape, N_ROWS)
     reference = made.reference(kind)
@@ -149,7 +149,9 @@ def test_slots_and_rows_equal_the_reference(name: str, options: dict[str, str], 
 
 
 def test_a_confidence_head_may_have_any_type(make: Make) -> None:
-    """llama.cpp's converter stores the confidence head in the type of other matrices, eaglecpp's in F32."""
+    """Tests a confidence head in several tensor types. llama.cpp's converter stores the confidence head in
+    the type of other matrices, and eaglecpp's converter stores it in F32.
+    """
     made = make(SHAPES["dspark"])
     other = made.gguf.with_name("other.gguf")
 
@@ -233,7 +235,7 @@ def test_a_mistake_is_detected(name: str, method: str, mistake: Callable[..., An
 
 
 def parallel_differences(made: Made, kind: type[ParallelDrafter] = ParallelDrafter) -> list[float]:
-    """Returns the differences of the six drafted distributions."""
+    """Returns the differences between native drafter and reference in the six drafted distributions."""
     features, tokens = random_rows(made.shape, N_ROWS)
     native = made.native()
     native.append(np.ascontiguousarray(features[:, :N_BEFORE]), tokens[:N_BEFORE])
@@ -248,14 +250,14 @@ def test_all_depths_of_one_pass_equal_the_reference(name: str, make: Make) -> No
 
 
 def alone(it: ParallelDrafter, n_known: int, n_ahead: int) -> torch.Tensor:
-    """A mistake: masked rows see the text, but not the masked rows before them."""
+    """Makes a mistake on purpose: masked rows see the text, but not the masked rows before them."""
     seen = ParallelDrafter.visible(it, n_known, n_ahead)
     seen[n_known:, n_known:] = torch.eye(n_ahead, dtype=torch.bool)
     return seen
 
 
-# mistakes: zeros, as from a tensor that was never loaded; another token; all masked rows at the position of
-# the first
+# Mistakes: a mask feature of zeros (as from a tensor that was never loaded), another mask token, and all
+# masked rows at the position of the first masked row.
 PARALLEL_MISTAKES: list[tuple[str, Callable[..., Any]]] = [
     ("mask_feature", lambda it, n: torch.zeros_like(ParallelDrafter.mask_feature(it, n))),
     ("mask_token", lambda it: ParallelDrafter.mask_token(it) + 1),
@@ -266,8 +268,8 @@ PARALLEL_MISTAKES: list[tuple[str, Callable[..., Any]]] = [
 
 @pytest.mark.parametrize(("method", "mistake"), PARALLEL_MISTAKES)
 def test_a_mistake_in_masked_rows_is_detected(method: str, mistake: Callable[..., Any], make: Make) -> None:
-    """Mistakes in positions and masks can be seen from the second masked row on, because no masked row
-    precedes the first.
+    """Tests that mistakes in masked rows change the drafts. Mistakes in positions and masks only change the
+    drafts from the second masked row on, because the first masked row has no masked row before it.
     """
     found = parallel_differences(make(PARALLEL), type("Mistaken", (ParallelDrafter,), {method: mistake}))
     assert found[0] < 10 * TOLERANCE
@@ -280,8 +282,8 @@ def test_a_mistake_in_masked_rows_is_detected(method: str, mistake: Callable[...
     ids=["dflash", "dspark", "dflash2", "parallel"],
 )
 def test_a_pass_leaves_no_trace(shape: Any, make: Make) -> None:
-    """Neither a pass nor truncated rows leave a trace, and a text that is committed in any parts gives the
-    same rows.
+    """Tests that a pass and truncated rows do not change later results. A text that is committed in any parts
+    must give the same rows.
     """
     made = make(shape)
     features, tokens = random_rows(made.shape, N_ROWS)
@@ -302,8 +304,8 @@ def test_a_pass_leaves_no_trace(shape: Any, make: Make) -> None:
 
 
 def test_nan_logits_change_no_text(make: Make, target: TinyTarget, tmp_path: Path) -> None:
-    """With NaN logits, as from overflowing weights, any draft or no draft may come, but the text is the
-    target's.
+    """Tests a drafter whose logits are NaN, for example because its weights overflow. It may draft any tokens
+    or none, but the text must equal the target's.
     """
     made = make(DFLASH2)
     draft = rewrite(
@@ -325,7 +327,9 @@ def test_a_block_may_be_shorter_than_a_convolution(make: Make, target: TinyTarge
 
 @pytest.fixture(scope="module")
 def engine(make: Make, target: TinyTarget) -> Iterator[eaglecpp.Engine]:
-    """The engine with a random block drafter; e2e/test_trained_pairs.py tests trained block drafters."""
+    """Opens the engine with a random block drafter. e2e/test_trained_pairs.py tests trained block
+    drafters.
+    """
     sizes: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_leaves_max": 12, "planner_cache": False}
     with eaglecpp.Engine.open(target.gguf, draft=make(PARALLEL).gguf, **sizes, **EXACT) as opened:
         yield opened
@@ -351,7 +355,9 @@ def test_the_text_equals_target_only_decoding(
 
 
 def drafts(reference: Any, features: torch.Tensor, known: list[int], depth: int) -> list[int]:
-    """Returns the reference's most likely drafts after a text. The text's last token has no features yet."""
+    """Returns the reference's most likely drafts after a text. As in a round, the text's last token has no
+    features yet.
+    """
     if isinstance(reference, ParallelDrafter):
         return reference.drafts(features, known[1:], depth)
     reference.reset()
@@ -366,8 +372,8 @@ def drafts(reference: Any, features: torch.Tensor, known: list[int], depth: int)
     ids=["dflash", "dspark", "target-head", "dflash2", "parallel"],
 )
 def test_the_engine_drafts_like_the_reference(shape: Any, depth: int, make: Make, target: TinyTarget) -> None:
-    """All drafts are accepted, so the text consists of drafts and one token of the target per round. Features
-    of neighbouring layers would give other drafts.
+    """Compares the engine's drafts with the reference's. The test accepts all drafts, so the text consists of
+    drafts and one token of the target per round. Features of neighbouring layers would give other drafts.
     """
     made, prompt = make(shape), prompt_ids(20)
     with (

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Same seed, same text on unusual caches: a sliding window and latent attention take trees, a recurrent state
-takes chains, whether or not llama.cpp can rewind it.
+"""Tests that the same seed gives the same text on targets with unusual caches. Targets with a sliding window
+or latent attention take trees. Targets with a recurrent state take chains, whether or not llama.cpp can
+rewind the state.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ def open_pair(pair: Models, **options: Any) -> eaglecpp.Engine:
 
 
 def test_closing_gaps_changes_no_text(tmp_path: Path) -> None:
-    """Two conversations with a common prefix fill a small cache with rejected nodes, and some gaps in the
-    cache are closed ten times. Then one conversation goes back beyond the window.
+    """Tests that closing gaps in the cache changes no text. Two conversations with a common prefix fill a
+    small cache with rejected nodes, so the engine closes gaps at least ten times. Then one conversation goes
+    back beyond the window.
     """
     pair, options = (
         make_windowed(tmp_path),
@@ -79,7 +81,9 @@ def test_closing_gaps_changes_no_text(tmp_path: Path) -> None:
 
 
 def test_conversations_side_by_side_keep_the_bits_of_windows(tmp_path: Path) -> None:
-    """llama.cpp may reuse cells that a window has passed, and attention adds in the order of cells."""
+    """Tests that conversations side by side keep their bits on targets with windows. llama.cpp may reuse
+    cells that a window has passed, and the order of the cells changes the sums of attention.
+    """
     target, texts = make_windowed(tmp_path).target, ([*range(5, 195)] * 5, [*range(195, 5, -1)] * 5)
     options: dict[str, Any] = {"temperature": 0.9, "seed": 5, "max_tokens": 20, "n_probs": 1}
     sizes: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "planner_cache": False}
@@ -114,8 +118,8 @@ def test_same_seed_same_tokens(pair: Models, temperature: float) -> None:
 
 
 def test_a_prompt_that_leaves_the_text_is_answered_like_a_new_one(tmp_path: Path) -> None:
-    """A prompt that leaves the text needs care, because llama.cpp rewinds without an error to recurrent
-    states that it has already overwritten.
+    """Tests prompts that leave the text of their conversation. Such prompts need care, because llama.cpp
+    rewinds without an error to recurrent states that it has already overwritten.
     """
     target, options = make_with_head(tmp_path, "qwen35"), {"strategy": "off", "ignore_eos": True}
     with eaglecpp.Engine.open(target, draft="mtp", n_ctx=512, n_threads=1, **EXACT) as engine:
@@ -170,8 +174,8 @@ def test_tokens_lost_with_a_rejected_draft_are_run_again_in_their_own_round(forg
 
 
 def rounds_of(done: eaglecpp.Completion) -> list[int]:
-    """Returns the tokens of each round. Accepted drafts belong to the round of the token after them. The
-    first round is the prompt.
+    """Returns the tokens of each round. Accepted drafts belong to the round of the target's token that
+    follows them. The first round is the prompt's.
     """
     counts, n = [], 0
     for accepted in done.accepted[1:]:
@@ -183,9 +187,8 @@ def rounds_of(done: eaglecpp.Completion) -> list[int]:
 
 
 def test_a_conversation_continues_where_rows_were_lost(pair: Models) -> None:
-    """Tests answers of every length, so that some end on a rejected draft. The drafter's rows must be right
-    as
-    well: the drafter must draft the same tokens as after a prompt.
+    """Tests that a conversation continues correctly after answers of every length, some of which end on a
+    rejected draft. The drafter must draft the same tokens as after reading the same text as a prompt.
     """
     options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 30}
     with open_pair(pair) as engine:

@@ -35,7 +35,7 @@ def test_logits_and_states_equal_the_reference(name: str, teacher_forced: bool, 
         assert difference.state < TOLERANCE, found
 
 
-# attributes of the wrong references
+# Attributes by which each wrong reference differs from the right reference.
 MISTAKES: dict[str, Callable[[Reference], dict[str, Any]]] = {
     "halves are swapped": lambda it: {"concat": lambda token, feature: torch.cat([feature, token], -1)},
     "rows are one position later": lambda it: {
@@ -61,7 +61,9 @@ def test_a_known_mistake_is_detected(name: str, both: MakeBoth) -> None:
 @pytest.mark.parametrize("kernels", ["on", "off"])
 @pytest.mark.parametrize("name", [*LATENT, "latent-wide-values", "wide-heads"])
 def test_fused_attention_equals_the_reference(name: str, kernels: str, both: MakeBoth) -> None:
-    """With latent attention, the fused form has no cache of values, because values are a part of the keys."""
+    """Compares fused attention with the reference. With latent attention, the fused form has no cache of
+    values, because the values are a part of the keys.
+    """
     it = both(CASES[name])
     native = it.native_of(flash_attn="on", kernels=kernels)
     assert native.info["flash_attn"]
@@ -84,8 +86,8 @@ def test_a_window_can_be_set_when_the_drafter_is_opened(name: str, both: MakeBot
 
 @pytest.mark.parametrize("name", CASES)
 def test_committed_rows_equal_the_reference(name: str, both: MakeBoth) -> None:
-    """For rows without output, as in a prompt, the last layer and all operations that only it needs stop
-    early.
+    """Compares committed rows with the reference. For rows without output, as in a prompt, the drafter skips
+    the parts of the last layer that only produce output.
     """
     it = both(CASES[name])
     features, tokens = random_rows(it.shape, N_ROWS)
@@ -101,7 +103,7 @@ def test_committed_rows_equal_the_reference(name: str, both: MakeBoth) -> None:
     for layer in range(it.shape.n_layers):
         k, v = it.native.kv(layer)
         ref_k, ref_v = it.reference.kv(layer)
-        # rows of q and k were permuted to pairs
+        # the converter permuted the rows of q and k to adjacent pairs
         if it.native.info["rope_type"] == "norm" and it.shape.latent is None:
             ref_k = torch.stack(ref_k.chunk(2, dim=-1), dim=-1).flatten(-2)
         assert k.shape == ref_k.shape == (N_ROWS, *it.shape.kv_shapes[0])
@@ -113,8 +115,8 @@ def test_committed_rows_equal_the_reference(name: str, both: MakeBoth) -> None:
 @pytest.mark.parametrize("n_accepted", range(6))
 @pytest.mark.parametrize("name", REPAIRED)
 def test_rows_after_a_round_equal_a_fresh_prefill(name: str, n_accepted: int, both: MakeBoth) -> None:
-    """Draft rows are computed from the drafter's own guesses. No draft row may survive the commit of true
-    features.
+    """Tests that the rows after a round equal those of a fresh prefill. Draft rows are computed from the
+    drafter's own guesses, so a commit of true features must replace all draft rows.
     """
     it = both(CASES[name])
     features, tokens = random_rows(it.shape, N_ROWS)
@@ -150,7 +152,8 @@ def test_a_tree_equals_the_chains_of_its_paths(name: str, both: MakeBoth) -> Non
     it = both(CASES[name])
     features, tokens = random_rows(it.shape, N_ROWS)
     _, root = it.native.commit(features, tokens)
-    # the root's three children, a node with two children, a leaf, branches of different depth
+    # a tree with three children of the root, a node with two children, a leaf, and branches of different
+    # depth
     levels = [([11, 12, 13], [-1, -1, -1]), ([21, 22, 23, 24], [0, 0, 1, 2]), ([31, 32], [3, 5]), ([41], [7])]
     logits: list[np.ndarray] = []
     states: list[np.ndarray] = []

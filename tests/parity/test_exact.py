@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Texts are the same with and without a drafter in every case of reuse, or the engine reports that this is
-impossible.
+"""Tests that texts are the same with and without a drafter, in every case in which the engine reuses rows. If
+this is impossible, the engine must report it.
 
 The reference is an engine that was opened without a drafter. Prompts are long enough for the kernels that
 work in tiles. Conversations share beginnings. They are edited, answered again, and continued.
@@ -64,7 +64,9 @@ def conversation(engine: eaglecpp.Engine, **options: Any) -> Iterator[tuple[str,
 def check_conversation(
     drafted: eaglecpp.Engine, plain: eaglecpp.Engine, strategy: str, temperature: float
 ) -> eaglecpp.Timings:
-    """Compares both engines in each continuation. Returns the summed timings of the engine with a drafter."""
+    """Compares the answers of both engines in each continuation. Returns the sum of the timings of the engine
+    with a drafter.
+    """
     pairs = zip(
         conversation(drafted, strategy=strategy, temperature=temperature),
         conversation(plain, temperature=temperature),
@@ -93,8 +95,8 @@ def test_every_kind_of_reuse_gives_the_bits_of_target_only_decoding(
 def test_exact_means_exact_for_every_type(
     dtype: str, kernels: str, it: ConvertedPair, quantised: Quantised
 ) -> None:
-    """For any kernels of this machine, batch sizes that are reported as exact are exact, and with exact =
-    "on" only these sizes are used.
+    """Tests, for each kernel table of this machine, that batch sizes reported as exact are exact. With exact
+    = "on" the engine may only use these sizes.
     """
     path = quantised(it, dtype)
     for exact in ("on", "off", "auto"):
@@ -150,8 +152,8 @@ def test_a_strategy_is_cut_and_the_report_says_so(it: ConvertedPair, q8: Path) -
 
 @pytest.mark.parametrize("strategy", ["tree:k=3,depth=4,nodes=12", "auto"])
 def test_trees_stay_exact_in_a_full_context(strategy: str, kernels: str, it: ConvertedPair, q8: Path) -> None:
-    """Rejected nodes leave cells behind, also in cancelled answers. Over time there are more such cells than
-    the cache has.
+    """Tests that trees stay exact in a full context. Rejected nodes leave cells in the cache, also in
+    cancelled answers. Over time the number of these cells exceeds the size of the cache.
     """
     sizes: dict[str, Any] = {**SIZES, "n_ctx": 320, "kernels": kernels}
     with (
@@ -170,7 +172,9 @@ def test_trees_stay_exact_in_a_full_context(strategy: str, kernels: str, it: Con
 
 
 def test_a_drafter_does_not_change_where_a_prompt_is_split(it: ConvertedPair, q8: Path) -> None:
-    """A tree with more nodes than a batch has rows must not enlarge the batches of prompts."""
+    """Tests that a drafter does not change how a prompt is split. A tree that has more nodes than a batch has
+    rows must not enlarge the batches of prompts.
+    """
     sizes = {**SIZES, "n_batch": 96, "n_ubatch": 32}
     with eaglecpp.Engine.open(q8, **sizes) as engine:
         plain = engine.generate(prompt_ids(300), max_tokens=20, temperature=0.0, n_probs=3)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Answers under random schemas and grammars are the same with and without drafting, at the defaults."""
+"""Tests that answers under random schemas and grammars are the same with and without drafting, at the default
+settings.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A grammar in GBNF and llama.cpp's own matcher allow the same tokens at each position of many texts.
+"""Tests that a grammar in GBNF allows the same tokens in eaglecpp as in llama.cpp's own matcher, at each
+position of many texts.
 
 Tokens that end within a character are left out, because llama.cpp refuses some of them although a character
 class allows them.
@@ -103,7 +104,8 @@ def check(grammar: str, pair: tuple[Target, Any], seed: int, n_tokens: int) -> i
         choices = np.flatnonzero(mine).tolist()
         if not choices:
             break
-        # prefers short tokens, which reach more positions; some are parts of characters
+        # takes few tokens, mostly short ones, because short tokens reach more positions; some tokens are
+        # parts of characters
         some = rng.sample(choices, min(len(choices), 8))
         token = min(some, key=lambda t: len(piece(vocab, t))) if rng.random() < 0.7 else some[0]
         text.append(token)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Texts after images equal those of llama.cpp's own image reader, with and without drafts."""
+"""Tests that texts after images equal the texts with llama.cpp's own image reader, with and without
+drafts.
+"""
 
 from __future__ import annotations
 
@@ -90,8 +92,8 @@ def ask(text: str, *images: bytes) -> dict[str, Any]:
 
 
 def said_by_llama_cpp(seeing: Seeing, text: str, images: Sequence[bytes], n: int) -> tuple[list[int], float]:
-    """Lets llama.cpp's mtmd evaluate the prompt. Returns the greedy tokens after it, and the log-probability
-    of the first one.
+    """Lets llama.cpp's mtmd evaluate the prompt. Returns the greedy tokens after the prompt, and the
+    log-probability of the first of these tokens.
     """
     import llama_cpp
     from llama_cpp import mtmd_cpp
@@ -156,8 +158,8 @@ def test_the_text_is_llama_cpps(seeing: Seeing, open_engine: Callable[..., eagle
 
 @contextmanager
 def counted_encodings() -> Iterator[list[str]]:
-    """Yields a list that records the readers' work inside the block: each encoded image, and "" for each
-    text.
+    """Yields a list that grows while the `with` block runs: it records each image that is encoded, and "" for
+    each text that is read.
     """
     found: list[str] = []
 
@@ -244,7 +246,7 @@ def test_an_image_is_recognised_by_its_content(
         one = engine.chat([ask("What is len?", first)], **GREEDY)
         again = engine.chat([ask("What is len?", first)], **GREEDY)
         assert again.tokens == one.tokens
-        # a recurrent state cannot go back by that many tokens
+        # a recurrent state cannot go back by so many tokens
         assert engine.chains_only or again.timings.prompt_n == 1
         other = engine.chat([ask("What is len?", second)], **GREEDY)
         assert other.timings.reused_n < other.timings.prompt_n
@@ -273,7 +275,7 @@ def test_prompts_with_images_survive_a_restart(
     for strategy in ("off", "chain:4"):
         copied = shutil.copytree(tmp_path / "prompts", tmp_path / strategy)
         with open_engine(prompt_cache=str(copied)) as engine:
-            # in this process, another image has the ids that the first image had in the other process
+            # now another image has the ids that the first image had in the other process
             engine.chat_prompt(others)
             again = engine.chat(messages, strategy=strategy, **GREEDY)
             assert again.tokens == expected[0] and again.timings.reused_n >= 512
@@ -284,8 +286,8 @@ def test_prompts_with_images_survive_a_restart(
 
 @every_target
 def test_conversations_share_rows_of_images(open_engine: Callable[..., eaglecpp.Engine]) -> None:
-    """Conversations share rows of images, also while other conversations generate, and from a cache that was
-    swapped out.
+    """Tests that conversations share rows of images, also while other conversations generate, and also rows
+    from a swapped-out cache.
     """
     image = make_image(1)
     with open_engine(n_sequences=3) as engine:
@@ -348,7 +350,9 @@ def test_images_are_encoded_with_every_core(open_engine: Callable[..., eaglecpp.
 
 
 def test_a_file_that_ends_llama_cpp_does_not_end_the_engine(tmp_path: Path) -> None:
-    """The file's patch size does not divide the image, which causes an assertion of ggml."""
+    """Tests a projector file for which an assertion of ggml fails, because the file's patch size does not
+    divide the image. The engine must survive.
+    """
     path = make_projector(tmp_path / "odd.gguf", N_EMBD, patch_size=5)
     with (
         pytest.raises((MismatchError, InvalidValueError)),
@@ -382,7 +386,9 @@ def test_ctrl_c_does_not_end_the_image_reader(
 
 
 def test_an_evicted_image_is_read_again(open_engine: Callable[..., eaglecpp.Engine]) -> None:
-    """The engine keeps 256 MB of image rows; fabricated rows of other images evict the image."""
+    """Tests that an evicted image is read again. The engine keeps 256 MB of image rows, so the test evicts
+    the image with fabricated rows of other images.
+    """
     with open_engine() as engine:
         chat = eaglecpp.ChatSession(engine)
         chat.ask("What is len?", images=[make_image(1)], **GREEDY)
@@ -459,7 +465,9 @@ def test_a_saved_chat_keeps_its_images(open_engine: Callable[..., eaglecpp.Engin
 def test_a_waiting_image_does_not_stop_other_rounds(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
-    """A long text before a waiting image is read a few rows per round, as without the image."""
+    """Tests that a waiting image does not stop other rounds. A long text before this image is read a few rows
+    per round, as without the image.
+    """
     image = make_image(1)
     text = list(range(40, 100))
     with open_engine(n_sequences=4, n_batch=64, strategy="chain:4") as engine:
@@ -482,8 +490,8 @@ def test_a_waiting_image_does_not_stop_other_rounds(
 def test_rows_of_one_position_stay_together(
     open_engine: Callable[..., eaglecpp.Engine],
 ) -> None:
-    """Image rows of one position stay together if they are read in several batches, interrupted in the
-    middle, swapped out, or put into a cache filled by trees.
+    """Tests image rows that share one position. They must stay together if they are read in several batches,
+    interrupted in the middle, swapped out, or put into a cache that trees have filled.
     """
     options = GREEDY | {"max_tokens": 90}
     with open_engine(n_ctx=256, n_batch=8) as engine, engine.session() as session:

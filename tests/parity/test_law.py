@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Same seed, same tokens, with or without drafting, for every sampler.
+"""Tests that the same seed gives the same tokens with and without drafting, for every sampler.
 
-The tests use a tiny F32 pair whose drafter is right about half the time, so that rounds accept no, some and
-all drafts. With F32 caches and explicit attention a batch of several rows gives the logits of single rows to
-about 1e-6, and all tokens must be equal. Quantised targets must give the same bits with the default caches.
+The tests use a tiny F32 pair whose drafter is right about half the time, so rounds accept no drafts, some
+drafts, or all drafts. With F32 caches and explicit attention, the logits of a batch of several rows differ
+from those of single rows by about 1e-6, and all tokens must be equal. With the default caches, quantised
+targets must give the same bits.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def engine(request: pytest.FixtureRequest, pairs: Callable[..., ConvertedPair]) 
 
 
 def run(engine: eaglecpp.Engine, prompt: list[int], **options: Any) -> eaglecpp.Completion:
-    # a new conversation, because reusing a prefix would compare other batch sizes
+    # a new conversation for each answer, because reusing a prefix would compare other batch sizes
     with engine.session() as session:
         return session.generate(prompt, max_tokens=N_TOKENS, ignore_eos=True, seed=1, **options)
 
@@ -90,7 +91,9 @@ def several(pairs: Callable[..., ConvertedPair]) -> Iterator[eaglecpp.Engine]:
 @pytest.mark.parametrize("strategy", ["off", "auto", "chain:3", STRATEGIES[-1]])
 @pytest.mark.parametrize("name", ["temperature", "hot", "xtc", "grammar"])
 def test_a_text_depends_on_seed_and_position(strategy: str, name: str, several: eaglecpp.Engine) -> None:
-    """Noise depends on the index in the text, not on earlier computations or on other conversations."""
+    """Tests that a text depends only on seed and position. The noise of a token depends on the token's index
+    in the text, not on earlier computations or other conversations.
+    """
     prompt, options = prompt_ids(40, seed=3), SAMPLERS[name] | {"ignore_eos": True, "seed": 1}
     text = run(several, prompt, strategy="off", **SAMPLERS[name]).tokens[:60]
 
@@ -108,7 +111,7 @@ def test_a_text_depends_on_seed_and_position(strategy: str, name: str, several: 
         assert same(session), "after an abandoned stream"
         session.generate(prompt_ids(30, seed=9), max_tokens=9, temperature=0.7, seed=4)
         assert same(session), "after another text"
-        if name != "grammar":  # a grammar restarts with each answer and would see another text
+        if name != "grammar":  # a grammar restarts with each answer, so a continued answer would differ
             assert same(session, [*prompt, *text[:25]]), "continued from its middle"
     with several.session() as one, several.session() as two:
         ours = one.stream(prompt, max_tokens=60, strategy=strategy, **options)
@@ -120,8 +123,8 @@ def test_a_text_depends_on_seed_and_position(strategy: str, name: str, several: 
 
 
 def test_llama_cpps_generator_keeps_its_order_of_draws(several: eaglecpp.Engine) -> None:
-    """The guarantee of llama.cpp's generator is weaker: it draws once per emitted token of a generation, so a
-    continued text differs.
+    """Tests llama.cpp's random number generator, whose guarantee is weaker: it draws once per emitted token
+    of a generation, so a continued text differs.
     """
     prompt, hot = prompt_ids(40, seed=3), SAMPLERS["hot"] | {"rng": "llama"}
     plain = run(several, prompt, strategy="off", **hot).tokens
@@ -133,9 +136,10 @@ def test_llama_cpps_generator_keeps_its_order_of_draws(several: eaglecpp.Engine)
 def test_quantised_targets_give_the_same_bits(
     dtype: str, pairs: Callable[..., ConvertedPair], quantised: Callable[..., Path]
 ) -> None:
-    """Uses the default options on the CPU, that is, fused attention over F16 caches. The prompt is long
-    enough for llama.cpp's other code for a single row, trees leave cells out of order, and rounding
-    activations to 8 bits turns a difference in the last bit into a hundredth of a logit.
+    """Tests quantised targets at the default options on the CPU, that is, with fused attention over F16
+    caches. The prompt is so long that llama.cpp uses different code for a single row, and trees leave cells
+    out of order. Rounding activations to 8 bits turns a difference in the last bit into a difference of a
+    hundredth of a logit.
     """
     it = pairs("eagle31")
     sizes: dict[str, Any] = {"n_ctx": 1024, "n_threads": 2, "n_leaves_max": 12}

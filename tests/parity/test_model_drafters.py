@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Drafters that llama.cpp runs, a small model of the target's family or heads for further tokens (MTP): the
-same text, accepted drafts, and refusals.
+"""Tests drafters that llama.cpp runs: a small model of the target's family, or heads for further tokens
+(MTP). The text must not change, drafts must be accepted, and unsupported files must be refused.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ GREEDY: dict[str, Any] = {"ignore_eos": True, "temperature": 0.0}
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models. accepted: minimum tokens per round. theirs: tokens drafted and accepted by
-    llama.cpp's own draft-mtp with three tokens. For a file with several heads, draft-mtp runs all heads, but
-    eaglecpp only the first one.
+    """A family of models. accepted: minimum number of tokens per round. theirs: numbers of tokens that
+    llama.cpp's own draft-mtp drafts and accepts, with three draft tokens per round. For a file with several
+    heads, draft-mtp runs all heads, but eaglecpp only runs the first head.
     """
 
     target: Path
@@ -38,7 +38,7 @@ class Family:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Family:
-    """A target, and the same model in 8 bits as its small model."""
+    """Returns a target, and the same model in 8 bits as the drafter."""
     folder = tmp_path_factory.mktemp("family")
     return Family(make_target(folder).gguf, make_target(folder, dtype="Q8_0").gguf, 3.0)
 
@@ -55,7 +55,7 @@ def family(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
             return Family(make_with_head(folder, "qwen35"), "mtp", theirs=(428, 251))
         case "gemma4":
             return Family(*make_with_assistant(folder), theirs=(574, 201))
-    # the heads are in a separate file
+    # here the heads are in a separate file
     return Family(make_with_head(folder, "hy_v3"), make_head_file(folder, "hy_v3"))
 
 
@@ -82,7 +82,7 @@ def test_the_same_text(family: Family, sampling: dict[str, Any]) -> None:
 
 
 def test_its_drafts_equal_llama_cpps(family: Family) -> None:
-    """The same number of first drafts is accepted as with llama.cpp, and the same number of later drafts,
+    """Tests that as many drafts are accepted as in llama.cpp: of the first drafts, and of the later drafts,
     which read the head's own states.
     """
     n_drafted = n_accepted = 0
@@ -101,7 +101,9 @@ def test_its_drafts_equal_llama_cpps(family: Family) -> None:
 
 
 def test_a_conversation_continues_and_goes_back(family: Family) -> None:
-    """Tests prompts that share a beginning with an earlier text, as the first and as the second turn."""
+    """Tests that a conversation continues and goes back. The prompts share a beginning with an earlier text,
+    and are the first or the second turn.
+    """
     with (
         eaglecpp.Engine.open(family.target, **OPTIONS) as plain,
         eaglecpp.Engine.open(family.target, draft=family.draft, strategy=CHAIN, **OPTIONS) as engine,
@@ -111,7 +113,7 @@ def test_a_conversation_continues_and_goes_back(family: Family) -> None:
             tokens = first[:cut] + prompt_ids(12, seed=cut)
             texts = [one.generate(tokens, max_tokens=30, **GREEDY) for one in (plain, engine)]
             assert texts[0].tokens == texts[1].tokens, cut
-            # drafts from rows of another text would not be accepted
+            # drafts that were computed from rows of another text would not be accepted
             assert texts[1].timings.acceptance_length > family.accepted, cut
 
 
@@ -137,8 +139,8 @@ def test_several_conversations(family: Family, n_ctx: int) -> None:
 
 
 def test_drafts_of_a_small_model_are_accepted(small: Family) -> None:
-    """Rounding to eight bits changes hardly any of the most likely tokens, and, with shared noise, few of the
-    sampled tokens.
+    """Tests that drafts of a small model are accepted. Rounding to eight bits hardly changes the most likely
+    tokens. With shared noise, it also changes few of the sampled tokens.
     """
     with eaglecpp.Engine.open(small.target, draft=small.draft, strategy="chain:4", **OPTIONS) as engine:
         assert engine.draft_info is not None and engine.draft_info["kind"] == "model"
@@ -195,7 +197,9 @@ def test_a_target_without_heads_is_refused(small: Family, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("tensor", ["nextn.eh_proj.weight", "ffn_gate_inp.weight"])
 def test_an_incomplete_head_is_refused(tmp_path: Path, tensor: str) -> None:
-    """llama.cpp accepts a file with an incomplete head, and ends the process when the head runs."""
+    """Tests that eaglecpp refuses a file with an incomplete head. llama.cpp would accept the file, and end
+    the process when the head runs.
+    """
     path = make_with_head(tmp_path, without=tensor)
     with pytest.raises(eaglecpp.EagleError) as raised:
         eaglecpp.Engine.open(path, draft="mtp", **OPTIONS)
@@ -223,7 +227,9 @@ def test_an_assistant_for_other_keys_is_refused(tmp_path: Path, sizes: dict[str,
 
 
 def test_a_head_of_a_vision_model_is_refused(tmp_path: Path) -> None:
-    """llama.cpp's graph for the head of a vision model ends the process on a worker thread."""
+    """Tests that eaglecpp refuses the head of a vision model, because llama.cpp's graph for this head would
+    end the process on a worker thread.
+    """
     target = make_with_head(tmp_path, "glm4moe", sections=(4, 6, 6, 0))
     with pytest.raises(UnsupportedError, match="cannot rotate in several sections"):
         eaglecpp.Engine.open(target, draft="mtp", **{**OPTIONS, "n_threads": 2})

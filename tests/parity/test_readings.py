@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Checkpoint variants that trainers compute differently, against PyTorch: the reference has the trainer's
-convention, and the native drafter is converted as the same variant.
+"""Compares checkpoint variants, which trainers compute differently, with PyTorch. The reference follows the
+trainer's convention, and the native drafter is converted as the same variant.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ PLAIN = DraftShape()
 
 
 class NormedTwice(Reference):
-    """ModelOpt's first layer, which applies input_layernorm and then hidden_norm to the feature."""
+    """A reference with ModelOpt's first layer, which applies input_layernorm and then hidden_norm to the
+    feature.
+    """
 
     def layer(self, i: int, h: torch.Tensor, *rest: Any) -> torch.Tensor:
         if i > 0:
             return super().layer(i, h, *rest)
-        # the result is rms(x; w2) of rms(x; w1): the parent class norms once and adds the residual
+        # The result is rms(rms(x; w1); w2). The parent class applies only one norm, and adds the residual.
         self.inner = rms(h, self.w["layers.0.input_layernorm.weight"], self.eps)
         return super().layer(i, h, *rest)
 
@@ -41,7 +43,9 @@ class NormedTwice(Reference):
 
 
 class Headless(Reference):
-    """SpecForge 0.2.0 with norm_output false: the head reads the same state that is fed to the next step."""
+    """A reference for SpecForge 0.2.0 with norm_output false, in which the head reads the same state that is
+    fed to the next step.
+    """
 
     def output(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
@@ -49,8 +53,8 @@ class Headless(Reference):
 
 @pytest.fixture
 def differences(target: TinyTarget, tmp_path: Path) -> Callable[..., list[float]]:
-    """`differences(kind, family, shape, edit, *readings)`: the largest difference of a logit under each
-    reading.
+    """Returns a function `differences(kind, family, shape, edit, *readings)`, which returns the largest
+    difference of a logit from the reference under each reading.
     """
 
     def run(
@@ -88,8 +92,9 @@ def test_a_head_without_a_norm_is_exact(differences: Callable[..., list[float]])
 def test_two_merged_norms_are_closer_than_either_alone(
     differences: Callable[..., list[float]],
 ) -> None:
-    """The merged norm is not exact: the size of a row weighted by the first norm varies between rows, most
-    for narrow rows like these with 64 values.
+    """Tests that merging two norms into one norm is closer to the trainer than either norm alone. The merged
+    norm is not exact, because the size of a row after the first norm's weights varies between rows. The
+    variation is largest for narrow rows, like the rows of 64 values here.
     """
     twice, once = differences(
         NormedTwice, "modelopt", PLAIN, {}, {"feature_norm": "twice"}, {"feature_norm": "once"}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Parallel conversations: each gets the bits that it gets alone, whatever the others draft, read, copy or
-forget.
+"""Tests parallel conversations. Each conversation must get the same bits that it gets alone, whatever the
+other conversations draft, read, copy or forget.
 
 The tests compare tokens, their log-probabilities bit for bit, and the plan of every round, which depends on
 the drafter's numbers. The reference is an engine with room for one conversation.
@@ -29,8 +29,8 @@ LENGTHS = (3, 150, 40, 9, 70)
 
 @pytest.fixture(scope="module", params=["eagle3-auto", "eagle31-auto", "eagle31-off"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Runs a test with several drafters on eaglecpp's kernels, and with one on ggml's kernels, for which
-    prompts share no batch.
+    """Runs a test with several drafters on eaglecpp's kernels, and with one drafter on ggml's kernels, on
+    which prompts do not share batches.
     """
     return str(request.param)
 
@@ -81,7 +81,7 @@ def alone(engine: eaglecpp.Engine, prompt: list[int], strategy: str, **options: 
 
 
 def read(streams: list[Stream]) -> int:
-    """Steps all streams until the first one gives a token; returns the number of steps."""
+    """Steps all streams until the first stream returns a token, and returns the number of steps."""
     for n_steps in range(1, 1000):
         chunks = next_chunks(streams)
         assert not any(isinstance(chunk, BaseException) for chunk in chunks)
@@ -100,7 +100,7 @@ def test_shared_rounds_equal_separate_ones(
     for prompt, found in zip(prompts, together, strict=True):
         expected = alone(one, prompt, strategy)
         check_same(found, expected, kernels)
-        if kernels == "auto":  # fixed strategies are cut to the exact batch sizes
+        if kernels == "auto":  # fixed strategies are limited to exact batch sizes
             assert drafts(found) == drafts(expected)
 
 
@@ -114,7 +114,7 @@ def test_a_prompt_is_read_during_the_others_rounds(
         next(answering)
         reading = b.stream(second, strategy=strategy, max_tokens=40, **SAMPLED)
         n_steps = read([reading, answering])
-        # a shared round reads a quarter of a slice, a separate batch a whole slice
+        # a shared round reads a quarter of a prompt slice, and a separate batch reads a whole slice
         assert n_steps == -(-300 // (several.native.n_shared_rows if kernels == "auto" else 64))
         rest = [list(reading), list(answering)]
         assert all(rest)
@@ -161,8 +161,8 @@ GOING_ON: dict[str, Any] = {
 
 
 def check_drafts(session: Session, one: eaglecpp.Engine, prompt: list[int], n_reused: int) -> None:
-    """Checks that drafts after shared rows equal drafts after rows that the conversation read itself. With
-    ggml's kernels, conversations share no rows, and a prompt in a shared round is not exact.
+    """Checks that drafts after shared rows equal drafts after rows that the conversation computed itself.
+    With ggml's kernels, conversations share no rows, and a prompt in a shared round is not exact.
     """
     found = session.generate(prompt, **GOING_ON)
     assert found.timings.reused_n == n_reused
@@ -179,7 +179,7 @@ def test_a_shared_beginning_with_another_continuation_is_drafted_anew(
     """The drafter's last row of a shared beginning embeds the next token, so this row is computed again for
     another next token.
     """
-    short = COMMON[:17]  # short enough that each row counts
+    short = COMMON[:17]  # the shared text is so short that each row affects the drafts
     for token in range(40, 56):
         several.clear()
         with several.session() as a, several.session() as b:
@@ -191,7 +191,9 @@ def test_a_shared_beginning_with_another_continuation_is_drafted_anew(
 def test_rows_that_the_drafter_has_not_read_yet_are_shared(
     several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str
 ) -> None:
-    """After a round, the features of accepted tokens are only read in the next round."""
+    """Tests sharing rows that the drafter has not read yet: the drafter reads the features of accepted tokens
+    only in the next round.
+    """
     several.clear()
     for n_tokens in range(5, 9):
         with several.session() as a, several.session() as b, several.session() as c:
@@ -220,7 +222,7 @@ def two_sessions(
 
 def test_inexact_rows_are_not_shared(it: ConvertedPair, q8: Path) -> None:
     with two_sessions(it, q8, "auto") as (engine, a, b):
-        # sizes that are larger than the prompts
+        # batch sizes that exceed the prompt
         engine.native.set_exact_rows([(n, n != 11) for n in range(2, 18)])
         first = a.generate(COMMON, **GOING_ON | {"strategy": "chain:10", "max_tokens": 40})
         assert not first.timings.exact

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Features and logits of the native target against PyTorch, for both ways of extracting hidden states."""
+"""Compares features and logits of the native target with PyTorch, for both ways of extracting hidden
+states.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from .conftest import exact_options
 
 LAYERS = [1, 4, 7]
 N_TOKENS = 90
-# computed in fp32 through eight blocks; features are of size 1, logits of size 10
+# Both sides compute eight blocks in fp32. Features have a size of about 1, and logits of about 10.
 TOLERANCE = 1e-4
 
 
@@ -26,7 +28,7 @@ def native_target(path: Path, options: EngineOptions, layers: list[int] = LAYERS
 
 
 def cut_target(path: Path, n_ubatch: int, layers: list[int]) -> Target:
-    """Returns a target that computes batches of up to 512 rows in graphs of n_ubatch rows. A round fits into
+    """Returns a target that splits batches of up to 512 rows into graphs of n_ubatch rows. A round fits into
     one graph.
     """
     options = exact_options(n_batch=512, n_ubatch=n_ubatch, n_draft_max=15)
@@ -35,23 +37,23 @@ def cut_target(path: Path, n_ubatch: int, layers: list[int]) -> Target:
     return it
 
 
-# libllama returns layer inputs of llama and qwen3; those of other architectures can only be read through
-# cb_eval
+# libllama returns the layer inputs of llama and qwen3. Layer inputs of other architectures can only be read
+# through cb_eval.
 @pytest.mark.parametrize(
     ("arch", "taps", "layers"),
     [
         ("llama", "layer_inp", LAYERS),
         ("qwen3", "layer_inp", LAYERS),
         ("qwen2", "cb_eval", LAYERS),
-        ("qwen2", "cb_eval", [8]),  # the last boundary
+        ("qwen2", "cb_eval", [8]),  # boundary 8 is the last one
     ],
 )
 @pytest.mark.parametrize("n_ubatch", [16, 512])
 def test_features_and_logits_equal_the_reference(
     arch: str, taps: str, layers: list[int], n_ubatch: int, tmp_path: Path
 ) -> None:
-    """The tolerance is so small that the features of neighbouring layers differ by more, so a layer id that
-    is off by one fails.
+    """Compares features and logits with PyTorch. The features of neighbouring layers differ by more than the
+    tolerance, so a layer id that is off by one fails.
     """
     tokens = prompt_ids(N_TOKENS)
     others = [k - 1 for k in layers]
@@ -60,8 +62,8 @@ def test_features_and_logits_equal_the_reference(
     (expected, expected_logits), (shifted, _) = references
     it = cut_target(target.gguf, n_ubatch, layers)
     assert it.taps == taps
-    features, _ = it.forward(tokens, want_logits=False)  # in one batch
-    features_of_rounds, logits = it.forward(tokens)  # a batch has at most as many rows with logits as a round
+    features, _ = it.forward(tokens, want_logits=False)  # computed in one batch
+    features_of_rounds, logits = it.forward(tokens)  # computed in batches of the size of a round
     assert features.shape == (len(layers), N_TOKENS, TargetSpec().n_embd)
     for found in (features, features_of_rounds):
         for layer, native, right, wrong in zip(layers, found, expected, shifted, strict=True):
@@ -85,13 +87,13 @@ def test_the_last_ids_are_the_states_around_the_final_norm(n_ubatch: int, target
 
 
 def test_timed_rows_leave_no_trace(target: TinyTarget) -> None:
-    """Rows for measuring times are removed after each repeat, and their prefix does not block later
-    prompts.
+    """Tests that measuring times leaves no rows in the cache: the rows are removed after each repeat, and
+    their prefix does not block later prompts.
     """
     it = native_target(target.gguf, exact_options(n_ctx=64, n_draft_max=3))
     prefix = prompt_ids(40)
     before = it.forward([*prefix, 30, 31, 32])
-    for n_prefix in (40, 0, 40, 20):  # the rows of 40 repeats would not fit into the context
+    for n_prefix in (40, 0, 40, 20):  # the context has no room for the rows of 40 repeats
         ms = it.time_rows(prefix[:n_prefix], [30, 31, 32, 33], 10)
         assert len(ms) == 10 and all(0 < one < 1e4 for one in ms)
     for one, other in zip(before, it.forward([*prefix, 30, 31, 32]), strict=True):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Drafts from the text itself change no token: alone and in one tree with a drafter's drafts, with eaglecpp's
-and ggml's kernels, in every kind of reuse, sampled and greedy, next to other conversations, and on targets
-that only take chains. The texts repeat themselves, and some proposals are wrong.
+"""Tests that drafts from the text itself change no token. The drafts are used alone or in one tree with a
+drafter's drafts, with eaglecpp's and ggml's kernels, in every kind of reuse, in sampled and greedy answers,
+next to other conversations, and on targets that only take chains. The texts repeat themselves, and some
+proposals are wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def plain(q8: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
 def drafted(
     request: pytest.FixtureRequest, it: ConvertedPair, q8: Path, kernels: str
 ) -> Iterator[eaglecpp.Engine]:
-    """Engine that drafts from the text, with and without a drafter."""
+    """Opens an engine that drafts from the text, with or without a drafter."""
     draft = "text" if request.param == "text" else it.draft
     sizes = {**SIZES, "n_leaves_max": 12, "n_draft_max": 16, "kernels": kernels, "n_sequences": 3}
     with eaglecpp.Engine.open(
@@ -60,7 +61,9 @@ def test_every_kind_of_reuse_gives_the_bits_of_target_only_decoding(
 
 
 def test_a_copying_answer_yields_many_tokens_per_round(q8: Path) -> None:
-    """Greedy decoding repeats itself, so an answer that is in the prompt is copied."""
+    """Tests that copying yields many tokens per round. Greedy decoding repeats itself, so the target copies
+    an answer that is in the prompt.
+    """
     options: dict[str, Any] = {"max_tokens": 64, "ignore_eos": True, "temperature": 0.0}
     with eaglecpp.Engine.open(q8, draft="text", n_leaves_max=1, **SIZES) as engine:
         first = engine.generate(COPY, **options)
@@ -74,8 +77,8 @@ def test_a_copying_answer_yields_many_tokens_per_round(q8: Path) -> None:
 def test_states_take_drafts_from_the_text(
     make: Callable[[Path], Models], tmp_path: Path, temperature: float
 ) -> None:
-    """Recurrent states take chains. Next to attention, a state is rewound by snapshots; a purely recurrent
-    model cannot be rewound.
+    """Tests targets with recurrent states, which take chains. If a target also has attention, llama.cpp
+    rewinds its states by snapshots. The states of a purely recurrent model cannot be rewound.
     """
     path = make(tmp_path).target
     options: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "temperature": temperature, "seed": 3}

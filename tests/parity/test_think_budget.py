@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A limit on thinking ends the thought at the same token whatever is drafted, and an answer follows."""
+"""Tests the limit on thinking. The limit must end the thought at the same token whatever is drafted, and an
+answer must follow.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_a_closed_thought_is_learnt_as_it_was_read(engine: Engine, monkeypatch: 
 
 @pytest.mark.parametrize("closing", ["<|end|>", ""])
 def test_a_thinking_mark_in_an_answer_is_text(closing: str) -> None:
-    """Tests gpt-oss's marks. A model may leave out the end of a message."""
+    """Tests that a thinking mark in an answer is text, with gpt-oss's marks. A model may leave out the mark
+    that ends a message.
+    """
     text = (
         f"<|channel|>analysis<|message|>ab{closing}<|start|>assistant<|channel|>final<|message|>A thought "
         "begins with <|channel|>analysis<|message|> and ends with an end. That is all there is to say on it."

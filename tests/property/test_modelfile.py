@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Properties of every Modelfile: a printed Modelfile reads back as the same value, unless printing is
-refused. Reading accepts a text, or the error names the position of the mistake.
+"""Tests properties of every Modelfile. A printed Modelfile reads back as the same value, unless printing is
+refused. Reading a text either succeeds, or raises an error that names the position of the mistake.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ files = st.lists(st.sampled_from(LINES)).map("".join).map("FROM a\n{}".format)
 @settings(max_examples=500)
 @given(commands | pragmas)
 def test_reading_undoes_printing_or_it_is_refused(made: Command) -> None:
-    """Tests one message at a time, because a single message that cannot be written would refuse all of
-    them.
+    """Tests that reading undoes printing. The test uses one message at a time, because printing is refused as
+    soon as a single message cannot be written.
     """
     is_pragma = made.name in PRAGMAS
     written = [Command("model", "a")] if is_pragma else [Command("model", "a"), made]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Any content of a manifest or a blob gives a value or an error of eaglecpp."""
+"""Tests that any content of a manifest or a blob either gives a value, or raises an error of eaglecpp."""
 
 from __future__ import annotations
 

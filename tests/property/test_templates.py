@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rendering any text as a template stays within the limits, or raises TemplateError."""
+"""Tests that rendering any text as a template stays within the limits, or raises TemplateError."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ JINJA = [
 
 
 def sources(parts: list[str]) -> st.SearchStrategy[str]:
-    """Hypothesis strategy: one or several of these parts of templates, whole or cut, or any text."""
+    """Returns a Hypothesis strategy for templates. A template consists of any text, or of one or several of
+    the given parts, which may be cut.
+    """
     cut = st.builds(lambda part, n: part[:n], st.sampled_from(parts), st.integers(0, 90))
     many = st.lists(st.sampled_from(parts) | cut | st.text(max_size=8), max_size=8).map("".join)
     return st.sampled_from(parts) | many

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Models of several layers: for any names, kinds, digests and order, files appear only in the store's views,
-and files outside the store do not change.
+"""Tests models of several layers, with any names, kinds, digests and order of the layers. Files appear only
+in the store's views, and files outside the store do not change.
 """
 
 from __future__ import annotations

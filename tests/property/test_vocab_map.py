@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Every increasing list of target tokens is read back from every form of storage. Any other map is
-refused.
+"""Tests maps from the draft vocabulary to the target's. Every increasing list of target tokens is read back
+from every form of storage, and any other map is refused.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def test_a_mask_with_offsets_with_ids_or_alone(
 
 @given(choices())
 def test_a_table_alone_is_read_correctly_or_refused(choice: tuple[np.ndarray, int]) -> None:
-    """In a table of offsets, neighbours can have equal values. Without equal neighbours, the table could
-    contain ids or offsets.
+    """Tests a table without further information. Only a table of offsets can have equal values next to each
+    other. Without such values the table could contain ids or offsets, so it is refused.
     """
     ids, n_target = choice
     d2t, _ = stored(ids, n_target)
