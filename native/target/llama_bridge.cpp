@@ -24,7 +24,8 @@ namespace eaglecpp {
 
 namespace {
 
-// Address of an exported function; null if libllama does not export it. Converts to a pointer to any type of function.
+// Address of an exported function; null if libllama does not export it. A Symbol converts to a pointer to any type of
+// function.
 struct Symbol {
     void * address;
     template <typename F>
@@ -33,8 +34,8 @@ struct Symbol {
     }
 };
 
-// Returns the address of the first of these names that is exported. The names are the plain C name, Itanium's mangled
-// name and Microsoft's.
+// Returns the address of the first name in the list that is exported. A function's names are the plain C name,
+// Itanium's mangled name and Microsoft's mangled name.
 Symbol find(std::initializer_list<const char *> names) {
     for (const char * name : names) {
         if (void * p = kernels::symbol_next_to((void *)&llama_decode, name)) return {p};
@@ -81,7 +82,7 @@ const Functions & llama() {
 
 }  // namespace
 
-// llama.cpp logs parts of lines. GGML_LOG_LEVEL_CONT marks the continuation of the previous line.
+// llama.cpp logs parts of lines. GGML_LOG_LEVEL_CONT marks a part that continues the previous line.
 static void on_log(ggml_log_level level, const char * text, void *) {
     thread_local std::string line;
     thread_local LogLevel line_level = LogLevel::info;
@@ -108,9 +109,9 @@ void llama_start() {
     std::call_once(once, [] {
         ggml_backend_load_all();
         llama_backend_init();
-        // Installs the hook before ggml decides where weights may be stored. It runs in a separate thread, because it
-        // computes with the kernels: a child forked from the calling thread would wait for OpenMP's threads
-        // (base/process.h).
+        // Installs the hook before ggml decides where weights may be stored. The installation runs in a separate
+        // thread, because it computes with the kernels: a child forked from the calling thread would wait for OpenMP's
+        // threads (base/process.h).
         std::thread([] { kernels::status(); }).join();
     });
 }
@@ -176,7 +177,8 @@ void check_parts(const llama_model * model, size_t n_devices) {
 
 bool has_plain_rows(const ggml_tensor * tensor) {
     if (!tensor->buffer || !tensor->data) return false;
-    // Memory mapped from a file has a separate buffer type. Only a buffer reveals this type.
+    // Memory that is mapped from a file has a separate buffer type. ggml has no function that returns this type, so it
+    // is taken from a buffer.
     static const ggml_backend_buffer_type_t mapped = [] {
         alignas(64) static uint8_t bytes[64];
         const ggml_backend_buffer_ptr buffer(ggml_backend_cpu_buffer_from_ptr(bytes, sizeof(bytes)));
@@ -316,7 +318,7 @@ ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {
 
 std::vector<MemoryUse> memory_use(const llama_context * ctx) {
     std::vector<MemoryUse> out;
-    // The mangled name of get_tensor_map shows libllama's standard library. The name of get_memory does not.
+    // The mangled name of get_tensor_map depends on libllama's standard library. The name of get_memory does not.
     if (!llama().get_memory || !llama().get_tensor_map) return out;
     for (const auto & [buffer, sizes] : llama().get_memory(ctx)) {
         ggml_backend_dev_t device = ggml_backend_buft_is_host(buffer) ? nullptr : ggml_backend_buft_get_device(buffer);

@@ -25,7 +25,7 @@ void TargetModel::check_servers() const {
     }
 }
 
-// Sets the parameters for devices and memory. llama.cpp borrows the memory that they point to.
+// Sets the parameters for devices and memory. llama.cpp borrows the memory that these parameters point to.
 void TargetModel::set_params(const TargetOptions & options) {
     static const std::map<std::string, llama_split_mode> modes = {{"none", LLAMA_SPLIT_MODE_NONE},
                                                                   {"layer", LLAMA_SPLIT_MODE_LAYER},
@@ -155,8 +155,8 @@ void TargetModel::attach_lora(llama_context * ctx) const {
             "llama.cpp refused the LoRA adapters; open the engine without them");
 }
 
-// Returns the text that `call` writes into a buffer of a given size, or "" if there is no text. `call` returns the
-// text's length.
+// Returns the text that `call` writes into a buffer, or "" if there is no text. `call` receives the buffer and its
+// size, and returns the text's length.
 template <typename Call>
 static std::string text_of_meta(Call && call) {
     const int n = call(nullptr, 0);
@@ -191,7 +191,7 @@ const ggml_tensor * TargetModel::embedding() const {
 const ggml_tensor * TargetModel::head() const {
     const auto own = model_tensors(model_.get(), "output.weight");
     if (!own.empty()) return own.front();
-    // If llama.cpp stores tied embeddings twice, the head is the copy that is not used for look-ups.
+    // If llama.cpp stores tied embeddings twice, the head is the copy that is not used to look up tokens.
     const ggml_tensor * rows = embedding();
     for (const ggml_tensor * t : model_tensors(model_.get(), "token_embd.weight")) {
         if (t != rows) return t;
@@ -213,7 +213,7 @@ ggml_backend_dev_t TargetModel::output_device() const {
     return device && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU ? device : nullptr;
 }
 
-// llama_supports_gpu_offload() is also true for builds with RPC support, even without a server.
+// llama_supports_gpu_offload() is not used here: it is also true for builds with RPC support, even without a server.
 bool TargetModel::is_cpu() const {
     return !find_device("auto", params_.n_gpu_layers);
 }
@@ -223,7 +223,7 @@ bool TargetModel::has_state() const {
 }
 
 // llama.cpp's MiniMax-M3 finds the blocks of its sparse attention by cell, which only works with one sequence id. With
-// the several ids of a tree, its graph silently uses dense attention (src/models/minimax-m3.cpp).
+// the several ids of a tree, llama.cpp's graph silently uses dense attention (src/models/minimax-m3.cpp).
 static bool has_block_attention(const TargetModel & model) {
     return model.arch() == "minimax-m3";
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Holds the target's weights: checks the files, loads them to the devices that the options name, and knows the limits
-// of the architecture.
+// Holds the target's weights: checks the files, loads them to the devices in the options, and knows the limits of the
+// architecture.
 #pragma once
 
 #include <llama.h>
@@ -27,7 +27,7 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into this object
     const std::string & path() const { return path_; }
     int n_embd() const { return llama_model_n_embd(get()); }
     int n_layer() const { return llama_model_n_layer(get()); }
-    // Number of values of an input row that replaces a token.
+    // Number of values of an input row for image rows, which replace tokens.
     int n_embd_inp() const { return llama_model_n_embd_inp(get()); }
     // Number of values of the state that heads for further tokens read.
     int n_state() const { return llama_model_n_embd_out(get()); }
@@ -40,39 +40,39 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into this object
     bool uses_kernels() const { return use_kernels_; }
     // Returns true if no layer runs on a GPU.
     bool is_cpu() const;
-    // Returns true if ggml's products with F32, F16 or BF16 weights run on the CPU. They add in another order for
-    // several rows than for one, so texts can diverge, though few do.
+    // Returns true if ggml's products with F32, F16 or BF16 weights run on the CPU. These products add in another order
+    // for several rows than for one row, so a few texts can differ with drafting.
     bool has_parting_products() const { return has_float_matrices_ && is_cpu() && !use_kernels_; }
 
-    // Weights shared with the drafter, or null. embedding() has rows that are readable on the host. head() is the
-    // tensor that the target multiplies with, possibly in a private layout. head_to_copy() has the same values in a
-    // readable layout.
+    // Weights shared with the drafter, or null. embedding() has rows that the host can read. head() is the tensor that
+    // the target multiplies with, possibly in a private layout. head_to_copy() has the same values in a readable
+    // layout.
     const ggml_tensor * embedding() const;
     const ggml_tensor * head() const;
     const ggml_tensor * head_to_copy() const;
 
-    // Device of the output layer; null for the CPU.
+    // Returns the device of the output layer; null for the CPU.
     ggml_backend_dev_t output_device() const;
 
-    // Returns true if the target is recurrent or hybrid. Its state cannot be cut at any row, so it only supports
-    // chains.
+    // Returns true if the target is recurrent or hybrid. Its state cannot be rolled back to an arbitrary row, so it
+    // only supports chains.
     bool has_state() const;
-    // Reason why this target only supports chains; "" if it supports trees. Trees need plain attention over one unified
-    // cache.
+    // Returns why this target only supports chains; "" if it supports trees. Trees need plain attention over one
+    // unified cache.
     const char * chains_only() const;
     bool supports_trees() const { return !*chains_only(); }
-    // Reason why no batch of several rows can be trusted to give the bits of batches of one row, even if a measurement
+    // Returns why no batch of several rows can be trusted to give the bits of batches of one row, even if a measurement
     // says so; "" if there is no such reason.
     const char * never_exact() const;
 
-    // Checks that the host has memory for a context. Computes only a lower bound: keys and values of plain attention.
-    // Error(out_of_memory)
+    // Checks that the host has memory for a context. The check uses a lower bound: the keys and values of plain
+    // attention. Error(out_of_memory)
     void check_memory(const llama_context_params & p) const;
 
     // Attaches the adapters of the options to a context. Error(unsupported) if llama.cpp rejects them.
     void attach_lora(llama_context * ctx) const;
 
-    // Raises Error(broken) if an RPC server was lost, because its results are then zeros of the relay.
+    // Raises Error(broken) if an RPC server was lost. The lost server's results are zeros from its relay.
     void check_servers() const;
 
   private:
