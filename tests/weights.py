@@ -18,15 +18,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
-    # Goal: 15,800 lines. Raised by 240: prompts kept for all architectures (190), gates, padded sizes
-    # of drafters' graphs (40).
-    "native": 17_540,
-    # Goal: 22,000 lines. Raised by 75: streams and timeouts of agents, Ctrl+C.
-    "eaglecpp": 25_425,
-    "convert": 4_710,  # Goal: 4,500 lines. Raised by 60: Laguna's drafters.
-    # Goal: 30,000 lines. Raised by 520: real agents (330), kept prompts, two cards, an empty Debian.
-    "tests": 36_775,
-    "benchmarks": 4_800,  # Goal: 4,800 lines, with one runner for all contestants (speed.py).
+    # The goals for the first four need features to go: searches for repeated and unused code on 29 November
+    # 2026 found almost nothing more.
+    "native": 17_240,  # Goal: 15,800 lines.
+    "eaglecpp": 25_125,  # Goal: 22,000 lines.
+    "convert": 4_695,  # Goal: 4,500 lines.
+    "tests": 35_680,  # Goal: 30,000 lines.
+    "benchmarks": 4_775,  # Goal: 4,800 lines, with one runner for all contestants (speed.py).
 }
 PACKAGES = (
     "native/algo", "native/grammar", "native/kernels", "native/ggml_hook", "native/target", "native/engine",
