@@ -2,13 +2,13 @@
 """Limits for chat templates: size, memory, characters and time.
 
 A template comes with a model and may be hostile. The time and memory of a compiler grow faster than the text,
-so the text and its tokens are limited first. Two rules limit a rendering in either language. No value is
-larger than `MAX_CHARS` or `MAX_VALUE`, with shared parts counted each time, so no operation takes long. All
-values are charged to one `Budget`, which also checks the time, so many operations together do not take long
-either.
+so the length of a template and its number of tokens are limited before it is compiled. Two rules limit a
+rendering in Jinja or Go's language. The first rule: no value is larger than `MAX_CHARS` or `MAX_VALUE`, with
+shared parts counted each time, so no single operation takes long. The second rule: all values are charged to
+one `Budget`, which also checks the time, so many operations together do not take long either.
 
-A child process is no alternative: a library should not start processes in other programs, and Windows and
-macOS do not limit the memory of a process.
+Rendering in a child process is no alternative: a library should not start processes in other programs, and
+Windows and macOS do not limit the memory of a process.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from eaglecpp.human import human_bytes
 T = TypeVar("T")
 
 MAX_TEMPLATE = 256 << 10
-"""Characters of a template; the longest known one has 30 thousand."""
+"""Maximum characters of a template; the longest known template has 30 thousand."""
 MAX_TOKENS = 16_384
-"""Tokens of a template's language; the longest known template has 2,500. The worst of this length takes 4 s
-(nested loops) or 160 MiB (imported names) to compile.
+"""Maximum tokens of a template, in its language; the longest known template has 2,500. The worst templates of
+the maximum length take 4 s (nested loops) or 160 MiB (imported names) to compile.
 """
 MAX_NESTING = 64
-"""Levels of a template's syntax tree; known templates have 30. Jinja visits the inner levels again for each
-outer level.
+"""Maximum levels of a template's syntax tree; known templates have up to 30 levels. Jinja visits the inner
+levels again for each outer level.
 """
 MAX_CHARS = 16 << 20
-"""Characters of output, and of any value."""
+"""Maximum characters of the output, and of any text value."""
 MAX_PRODUCT = 32 << 20
-"""Maximum product of the sizes of two values, if an operation may take as many steps."""
+"""Maximum product of the sizes of an operation's two values, if the operation may take that many steps."""
 MAX_VALUE = 64 << 20
-"""Bytes of a list or dictionary with its contents."""
+"""Maximum bytes of a list or dictionary with its contents."""
 MAX_BYTES = 256 << 20
-"""Bytes of all values of one rendering, added up."""
+"""Maximum sum of the bytes of all values of one rendering."""
 MAX_SECONDS = 10.0
-"""CPU time of one rendering, and of all renderings in a block of `rendered_together`. Templates cannot wait,
-and a busy machine makes no template hostile.
+"""Maximum CPU time of one rendering, and of all renderings in a block of `rendered_together`. CPU time is
+enough, because a template cannot wait. Wall-clock time would stop harmless templates on a busy machine.
 """
 
 NODE = 64
-"""Bytes of a value without its characters."""
-_SMALL = 1024  # bytes; a flat list or dictionary of this size is measured again each time
-_MAX_DEPTH = 100  # Python hashes nested tuples on the stack, without its own limit
+"""Bytes that a value takes, without its characters."""
+_SMALL = 1024  # a flat list or dictionary with fewer bytes is measured each time it is used
+_MAX_DEPTH = 100  # Python hashes nested tuples on the stack, and has no limit of its own
 _MAX_BITS = 16_384
-_LOOK_S = 0.01  # seconds between two readings of the thread's clock
+_LOOK_S = 0.01  # minimum seconds between two readings of the thread's clock
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, *_VIEWS)
 
@@ -89,8 +89,8 @@ class Budget:
             self.check_time()
 
     def check_time(self) -> None:
-        """Raises TemplateError if the time of the rendering is used up. Reads the thread's clock, which is a
-        system call, only once in `_LOOK_S`.
+        """Raises TemplateError if the time of the rendering is used up. Reads the thread's clock at most once
+        per `_LOOK_S` seconds, because reading it is a system call.
         """
         now = time.perf_counter()
         if now >= self._look_at:
@@ -101,7 +101,7 @@ class Budget:
 
 budget: ContextVar[Budget] = ContextVar("budget")
 now: ContextVar[datetime | None] = ContextVar("now", default=None)
-"""The date that templates write, None for today."""
+"""The date that templates print; None for today."""
 _deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
 
 
@@ -121,14 +121,14 @@ def budgeted() -> AbstractContextManager[None]:
 
 
 def rendered_together() -> AbstractContextManager[None]:
-    """Limits all renderings of this thread inside the `with` block to the time of one rendering, because
-    shortening a conversation renders it many times.
+    """Limits all renderings of this thread inside the `with` block to the time of one rendering. Shortening a
+    conversation needs this, because it renders the conversation many times.
     """
     return held(_deadline, min(time.thread_time() + MAX_SECONDS, _deadline.get()))
 
 
 def rendered_at(date: datetime) -> AbstractContextManager[None]:
-    """Makes templates rendered inside the `with` block write this date."""
+    """Makes templates that are rendered inside the `with` block print this date."""
     return held(now, date)
 
 
@@ -192,7 +192,7 @@ def measure(value: Any, level: int = 0) -> tuple[int, int]:
     if max(depth, level) >= _MAX_DEPTH:
         raise stopped("a value nested too deeply")
     if (depth or size > _SMALL) and not isinstance(value, _VIEWS):
-        # the entry keeps the value alive, so the value's id stays unique
+        # The cache entry keeps the value alive, so the value's id stays unique.
         left.measures[id(value)] = value, (size, depth + 1)
         left.spend(4 * NODE)
     return size, depth + 1
@@ -200,7 +200,7 @@ def measure(value: Any, level: int = 0) -> tuple[int, int]:
 
 def made(value: Any) -> Any:
     """Charges a new value to the budget, and returns it. An iterator is charged while it runs."""
-    budget.get().check_time()  # an earlier comparison of two large values may have taken long
+    budget.get().check_time()  # a comparison of two large values may have taken long before
     if isinstance(value, str):
         return as_text(value)
     if isinstance(value, Iterator):
@@ -212,8 +212,9 @@ def made(value: Any) -> Any:
 
 
 def counted(values: Iterable[Any]) -> Iterable[Any]:
-    """Returns an iterator that checks the time. An iterator is never wrapped twice, because a template could
-    nest thousands of wrappers, and Python runs and frees them on the stack.
+    """Returns an iterator that checks the time. An iterator that already checks the time is returned
+    unchanged. Otherwise a template could nest thousands of iterators, and Python runs and frees nested
+    iterators on the stack.
     """
     is_one = isinstance(values, GeneratorType) and values.gi_code is _counting.__code__
     return values if is_one else _counting(values)

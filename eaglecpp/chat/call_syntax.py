@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Readers and writers of tool calls, one for each kind of syntax.
 
-Only the marks of the syntax itself end a value, so text inside a value is never another call. If values have
-no quotes, the tool's schema determines their types.
+Only the marks of the syntax itself end an argument's value, so text inside a value is never another call. If
+the syntax has no quotes around values, the tool's schema determines the types of the values.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from eaglecpp.chat.message import ToolCall
 Tools = Mapping[str, Mapping[str, Any]]
 """JSON schemas of the parameters by tool name."""
 Read = Callable[[str, Tools], "tuple[list[ToolCall], int]"]
-"""Reads calls at the beginning of a text. Returns the calls and the length read. Raises ValueError."""
+"""Function that reads calls at the beginning of a text. It returns the calls and the number of characters
+read, and raises ValueError.
+"""
 
 KEY = "probe_key"
-"""The name of the one argument in a printed call."""
+"""Name of the only argument in the call that a template prints for detecting the format of calls."""
 _GEMMA_QUOTE = '<|"|>'
 _SPACE = r"(?:\]<\]\w+\[>\[)"  # MiniMax M3 writes this text before each tag
 TAG = re.compile(
     rf"<\|(?:open|close)\|>[^<>|]*<\|sep\|>|{_SPACE}?<(?!\])[^<>\s]+>|\[[A-Z_]+\]|<(?!\])[^<>]+>"
 )
-"""A tag, or another mark with the same role."""
+"""Matches a tag, or another mark with the role of a tag."""
 _LAST_TAG = re.compile(rf"{_SPACE}?<[^<]*\Z")
-_LONGEST_HEAD = 512  # maximum characters from a call's beginning to its arguments
+_LONGEST_HEAD = 512  # maximum characters between a call's beginning and its arguments
 
 
 # JSON
@@ -57,7 +59,7 @@ _BETWEEN = re.compile(r"(?:[\s;,]|```(?:json)?)*+")
 
 
 def read_json(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
-    """Reads calls from JSON values; each value is a call or a list of calls."""
+    """Reads calls from a sequence of JSON values. Each value is a call or a list of calls."""
     calls: list[ToolCall] = []
     at = end = 0
     while (at := _end(_BETWEEN, text, end)) < len(text) and text[at] in "{[":
@@ -77,7 +79,7 @@ def _from_json(value: Any) -> Iterator[ToolCall]:
     if isinstance(function, str):
         function = {**value, "name": function}
     for name, arguments in value.items() if len(value) == 1 and function is value else ():
-        if isinstance(arguments, Mapping):  # Apertus
+        if isinstance(arguments, Mapping):  # Apertus writes {name: arguments}
             function = {"name": name, "arguments": arguments}
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ValueError("a call without a name")
@@ -97,7 +99,7 @@ def _object_at(text: str, at: int) -> tuple[dict[str, Any], int]:
     return value, end
 
 
-# a name, marks and an object: Mistral, DeepSeek, Kimi, gpt-oss, Functionary 3.1
+# Calls of the form name, marks, JSON object: Mistral, DeepSeek, Kimi, gpt-oss, Functionary 3.1
 
 _NAMED = re.compile(
     r"(?<![\w.-])(?:functions\.|call:)?([A-Za-z_][\w.-]*+)(?::(\d++))?"
@@ -108,7 +110,9 @@ _MARKS_ONLY = re.compile(r"(?:\s|```|<[^<>{}\n]{1,40}+>)*+")
 
 
 def read_named(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
-    """Reads calls of the form name, then JSON object; otherwise reads calls in JSON."""
+    """Reads calls that are a name followed by a JSON object. If the text has another form, reads calls in
+    JSON.
+    """
     if text.lstrip().startswith(("[", "{")):
         return read_json(text, tools)
     calls: list[ToolCall] = []
@@ -118,14 +122,16 @@ def read_named(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
         if match is None:
             break
         arguments, end = _object_at(text, brace)
-        # Kimi K2's id of a call, which its template prints before the result
+        # Kimi K2's template prints this id of a call before the call's result.
         id = "" if match[2] is None else f"functions.{match[1]}:{match[2]}"
         calls.append(ToolCall(match[1], arguments, id))
     return calls, _end(_MARKS_ONLY, text, end) if calls else 0
 
 
 def _reader_of_message(header: str) -> Read:
-    """Returns the reader of a message to a tool: a header with the name, and a JSON object."""
+    """Returns a reader of messages that call a tool. header: pattern of the message's header, with the tool's
+    name; the rest of the message is a JSON object.
+    """
     pattern = re.compile(header)
 
     def read(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
@@ -250,7 +256,7 @@ class Syntax:
     read: reads the calls of a block
     write: writes the arguments of a call
     value_end: pattern that ends a text value
-    argument:  pattern of the arguments in a printed call, with "\\0" for the value of `KEY`
+    argument:  pattern of the arguments in a printed call, which has "\\0" as the value of `KEY`
     """
 
     read: Read
@@ -283,12 +289,12 @@ FUNCTIONARY = Syntax(_reader_of_message(r"(?:>>>)?([\w.-]++)\n"))
 """Messages of Functionary 3.2: `>>>name`, a line break and an object."""
 
 
-# Syntax with tags around names, and values without quotes: Qwen Coder, GLM, MiniMax, DeepSeek V3.2, Kimi K3,
-# Hunyuan
+# Calls with tags around names, and with values without quotes: Qwen Coder, GLM, MiniMax, DeepSeek V3.2, Kimi
+# K3, Hunyuan
 
 
 class Tags(Syntax):
-    """Calls in tags, learned from a printed call.
+    """Syntax of calls in tags, learned from a printed call.
 
     printed:   the call
     value_end: tag after the value in this call
@@ -304,12 +310,12 @@ class Tags(Syntax):
         behind_name = left.removesuffix(before_key)
         value_close = behind[: behind.find(value_end) + len(value_end)]
         self._argument = before_key, before_value, value_close
-        self._space = behind_name[len(behind_name.rstrip()) :]  # between arguments
+        self._space = behind_name[len(behind_name.rstrip()) :]  # white space between arguments
         self._has_cdata = value_end == "</param>"  # MiniCPM5
         self._is_tree = KEY in value_end  # MiniMax M3 has a tag for each argument, with the argument's name
         prefix, suffix = before_name.strip(), behind_name.strip()
         self._is_named = bool(prefix or suffix)
-        # Kimi K3 numbers its calls, so digits match any number
+        # Kimi K3 numbers its calls, so digits in the printed call match any number.
         suffix = re.sub(r"\d+", r"\\d+", re.escape(suffix))
         self._name = re.compile(rf'\s*+{re.escape(prefix)}\s*+([^<>"\s]++){suffix}')
         self._close = re.compile(rf"\s*+{re.escape(call_end)}\s*+")
@@ -360,8 +366,8 @@ class Tags(Syntax):
         return arguments, at
 
     def _elements(self, text: str, at: int) -> tuple[list[tuple[str, Any]], int]:
-        """Reads elements of MiniMax M3 up to the closing tag of their parent. Returns each as a text or a
-        list of elements.
+        """Reads elements of MiniMax M3 up to the closing tag of their parent. Returns the elements by name,
+        each with its text or a list of inner elements, and the position after the closing tag.
         """
         before = re.escape(self._argument[0])
         elements: list[tuple[str, Any]] = []
@@ -403,14 +409,14 @@ def _of_tree(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
     return {name: _of_tree(one, _property(schema, root, name), root) for name, one in value}
 
 
-# Types of values that have no quotes
+# Types of values without quotes
 
 
 def typed(text: str, kinds: set[str]) -> Any:
     """Converts a value that has no quotes to a type that a schema allows.
 
-    If the schema allows texts, the value stays a text, except for `null` if null is allowed as well. If the
-    schema has no type, valid JSON is parsed.
+    If the schema allows strings, the value stays a text. Only the text `null` becomes None if the schema
+    allows null as well. If the schema has no type, valid JSON is parsed.
     """
     plain = text.strip()
     if "string" in kinds:
@@ -437,7 +443,7 @@ def _kind(value: Any) -> set[str]:
 
 
 def _kinds(schema: Any, root: Mapping[str, Any]) -> set[str]:
-    """Returns the JSON types that a schema allows; empty if the schema names no type."""
+    """Returns the JSON types that a schema allows; an empty set if the schema names no type."""
     kinds: set[str] = set()
     for one in _alternatives(schema, root):
         kind = one.get("type")
@@ -455,7 +461,9 @@ def _property(schema: Any, root: Mapping[str, Any], key: str) -> Any:
 
 
 def _alternatives(schema: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns a schema; for a schema without a type, also the schemas that it refers to or combines."""
+    """Returns the schema itself. For a schema without a type, also returns the schemas that it refers to or
+    combines.
+    """
     found: dict[int, Mapping[str, Any]] = {}
     left = [schema]
     while left:
@@ -469,7 +477,7 @@ def _alternatives(schema: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any
 
 
 def referred(root: Any, reference: Any) -> Any:
-    """Returns the part of a JSON schema that a "$ref" names; None if there is none."""
+    """Returns the part of a JSON schema that a "$ref" names; None if the schema lacks this part."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     for part in urllib.parse.unquote(reference).split("/")[1:]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`Conversation` keeps the messages of a conversation, and selects the messages for the next prompt.
 
-If the messages outgrow the context, whole exchanges are left out, oldest first. The system prompt and the
-model's examples stay. `fit` returns the messages left out, so that the caller can report them. It needs no
-tokenizer and no engine: counting tokens is a callback.
+If the messages outgrow the context, `fit` leaves out whole exchanges, oldest first. The system prompt and the
+model's examples stay. `fit` returns the messages left out, so that the caller can report them. `fit` needs no
+tokenizer and no engine, because the caller passes a function that counts tokens.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ ConversationState = tuple[tuple[Message, ...], int]
 
 
 class PromptMemory:
-    """Texts in the engine's caches of a conversation, with their tokens."""
+    """Prompts and answers of a conversation that are in the engine's caches, with their tokens."""
 
     def __init__(self, vocabulary: Vocabulary, n_ctx: Callable[[], int]) -> None:
         self._vocabulary = vocabulary
         self._n_ctx = n_ctx
-        # (text, tokens) of prompts with and without their answers; each text is a prefix of the next
+        # Pairs (text, tokens) of prompts, without and with their answers. Each text is a prefix of the next
+        # text.
         self._known: list[tuple[str, Sequence[int]]] = []
 
     def continued(self, prompt: Rendered) -> list[int] | None:
-        """Returns the tokens of a prompt that continues a known text. Returns None for any other prompt, or
-        if no room for an answer is left.
+        """Returns the tokens of a prompt that continues a known text. Returns None for any other prompt, and
+        if the prompt leaves no room for an answer.
         """
         for known, tokens in reversed(self._known):
-            # the engine must encode an evicted image again
+            # A text with an evicted image is not used, because the engine must encode the image again.
             if prompt.text.startswith(known) and self._vocabulary.has_images(tokens):
                 text, n_room = prompt.text[len(known) :], self._n_ctx() - len(tokens)
                 if n_room <= 0:
@@ -50,15 +51,15 @@ class PromptMemory:
                     rest = self._vocabulary.tokenize_images(text, prompt.images, add_bos=False, n_ctx=n_room)
                 except ContextFullError:
                     return None
-                # Only a control token is a safe boundary, because tokenizers merge other texts or insert a
-                # space.
+                # The rest must begin with a control token, because a tokenizer may merge other texts with the
+                # text before, or insert a space.
                 if not rest or rest[0] < 0 or not self._vocabulary.token_to_piece(rest[0]):
                     return [*tokens, *rest]
         return None
 
     def remember(self, prompt: Rendered, completion: Completion) -> None:
-        """Remembers an answer for the next prompt, if the answer's tokens decode to exactly its text. A stop
-        string shortens the text, but not the tokens.
+        """Remembers an answer for the next prompt. An answer whose tokens do not decode to exactly its text
+        is not remembered; a stop string, for example, shortens the text but not the tokens.
         """
         tokens, vocabulary = completion.tokens, self._vocabulary
         if tokens and vocabulary.is_end(tokens[-1]):
@@ -80,7 +81,7 @@ class Conversation:
     system:     the system prompt, "" without one
     examples:   the model's own messages
     messages:   messages of this conversation
-    n_left_out: number of its oldest messages that are not in the prompt
+    n_left_out: number of the oldest messages that are not in the prompt
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Conversation:
 
     @property
     def question(self) -> str:
-        """The question that has no answer yet, "" if all questions have an answer."""
+        """The last question if it has no answer yet, else ""."""
         last = self.messages[-1] if self.messages else None
         return last.content if last is not None and last.role == Role.USER else ""
 
@@ -113,9 +114,9 @@ class Conversation:
         self.messages = [*before, _asked(question, text, images, files)]
 
     def edit(self, text: str, images: Sequence[bytes] = (), files: Sequence[str] = ()) -> bool:
-        """Replaces the text of the last question, keeps its attachments, adds the given ones, and removes the
-        answer. Returns False if there is no question. Takes the arguments of `ask`, and raises the same
-        errors.
+        """Replaces the text of the last question, and removes its answer. The question keeps its attachments
+        and gets the given images and files in addition. Returns False if there is no question. Takes the
+        arguments of `ask`, and raises the same errors.
         """
         questions = [index for index, message in enumerate(self.messages) if message.role == Role.USER]
         if questions:
@@ -129,7 +130,7 @@ class Conversation:
         self.messages.append(Message(Role.ASSISTANT, content, thinking))
 
     def drop_answer(self) -> bool:
-        """Removes the last answer. Returns True if a question is left."""
+        """Removes the last answer. Returns True if the conversation then ends in a question."""
         while self.messages and self.messages[-1].role != Role.USER:
             self.messages.pop()
         self._clip()
@@ -164,8 +165,8 @@ class Conversation:
     def fit(self, count: Callable[[Sequence[Message]], int], n_ctx: int, room: int) -> list[Message]:
         """Leaves out the oldest exchanges until the prompt and `room` tokens for the answer fit in `n_ctx`.
 
-        Returns the messages that this call left out. If possible, the prompt shrinks to half of the context,
-        so that the prompts of the next turns begin with the same text, which caches can reuse. The last
+        Returns the messages that this call left out. If possible, the prompt shrinks to half of the context.
+        The prompts of the next turns then begin with the same text, which the caches can reuse. The last
         question always stays, even if it does not fit.
         """
         before = self.n_left_out

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Two tables of the formats in which models answer: layouts with thinking, and formats of tool calls.
 
-A new family of calls is one line of `_PRINTED`, a new family of thinking is one entry of `_LAYOUTS`. The
-format of a call is learned from a call that the chat template prints, or taken from `KNOWN`. `reader.Reader`
-reads an answer only in the layout and the formats of its model.
+To support a new family of calls, add one line to `_PRINTED`. To support a new family of thinking, add one
+entry to `_LAYOUTS`. The format of a model's calls is learned from a call that the chat template prints, or
+taken from `KNOWN`. `reader.Reader` reads an answer only in the layout and the formats of its model.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from eaglecpp.chat.call_syntax import (
 from eaglecpp.chat.message import ToolCall
 
 Begins = Literal["any", "thought", "answer"]
-"""State at the beginning of an answer: inside a thought that the prompt opened, after a thought, or
-unknown.
+"""State at the beginning of an answer: "thought" = inside a thought that the prompt opened, "answer" = after
+the thinking, "any" = unknown.
 """
 
 
@@ -42,12 +42,12 @@ unknown.
 class Channels:
     """Syntax of an answer that is a row of messages, each with a header and a body.
 
-    beginnings: texts that begin a header; a header ends with `mark`
+    beginnings: texts that begin a header; `mark` ends a header
     rest:       pattern of a header between its beginning and `mark`
     thought:    pattern found in headers of thinking
     call:       pattern found in headers of calls; the text of the call begins at the end of the match
     ends:       texts that end a message
-    nexts:      texts that begin the next message and so end the last one
+    nexts:      texts that begin the next message and so end the message before
     lasts:      texts that end a message only at the end of the answer
     """
 
@@ -63,10 +63,11 @@ class Channels:
 
 @dataclass(frozen=True)
 class Layout:
-    """Tags around the thinking of a family: `open` and `close`; `plain` begins an answer without thinking.
+    """Tags around the thinking of a family of models. The tag `open` begins the thinking, `close` ends it,
+    and `plain` begins an answer without thinking.
 
     after:    text between a thought and `plain`
-    breaks:   the thinking is on separate lines if `open` is followed by a line break
+    breaks:   if `open` is followed by a line break, the thinking is on separate lines
     marks:    other texts that are control tokens
     channels: syntax of the messages, if an answer is a row of messages
     """
@@ -150,7 +151,7 @@ _LAYOUTS = (
         "all\n",
         after=">>>",
         channels=Channels(
-            beginnings=(">>>", ""),  # the first ">>>" is the end of the prompt
+            beginnings=(">>>", ""),  # the prompt ends with the first ">>>"
             mark="\n",
             thought="(?!)",
             call=r"\A(?!(?:>>>)?all\Z)",
@@ -164,10 +165,10 @@ _THOUGHT_TAG = r"(<[^<>\s]*(?i:think|reason|thought)[^<>\s]*>)"
 
 
 def layout_of(template: str) -> Layout | None:
-    """Returns the layout of a chat template, None if its answers are plain text.
+    """Returns the layout of the answers to prompts of a chat template; None if the answers are plain text.
 
-    template: the template and a prompt that it rendered, with "\\0" for a thought; unknown tags are learned
-              from the text around the "\0"
+    template: text of the template and of a prompt that it rendered, with "\\0" for a thought; unknown tags
+        are learned from the text around the "\0"
     """
     found = (
         one
@@ -179,7 +180,7 @@ def layout_of(template: str) -> Layout | None:
 
 
 def thinking_tags(layout: Layout | None) -> Layout | None:
-    """Returns the layout of a model that thinks, None for a model that does not think."""
+    """Returns the layout if it has tags for thinking, else None."""
     return layout if layout is not None and layout.open else None
 
 
@@ -189,7 +190,7 @@ def behind_thought(grammar: str, tags: Layout, begins: Begins) -> str:
     """
     form = re.sub("^start:", "form_behind_thought:", grammar, count=1, flags=re.MULTILINE)
     plain = _literal(tags.plain)
-    if tags is GPT_OSS:  # gpt-oss's header may declare that the answer is JSON
+    if tags is GPT_OSS:  # in gpt-oss, the header may declare that the answer is JSON
         before, message = tags.plain.rsplit("<", 1)
         plain = f'{_literal(before)} (" "? "<|constrain|>json")? {_literal("<" + message)}'
     answer = f"{plain} form_behind_thought"
@@ -216,10 +217,10 @@ class CallFormat:
     open:        mark before a block of calls, "" without a mark
     close:       mark after the block, "" if the block ends with its message or the answer
     syntax:      reader and writer of a block
-    printed:     a call as the template prints it, with "\\0" for its name and the value of `KEY`; some of its
-                 marks are control tokens
-    is_part:     `syntax` also reads `open` and `close`
-    needs_close: a truncated call without `close` looks complete
+    printed:     a call as the template prints it, with "\\0" for the tool's name and the value of `KEY`; some
+        marks in the call are control tokens
+    is_part:     `syntax` reads `open` and `close` itself
+    needs_close: a call that is truncated before `close` looks complete
     is_message:  each call is a separate message
     """
 
@@ -263,7 +264,7 @@ _MESSAGES = tuple(
         (">>>", FUNCTIONARY, f"\n{_VALUE}"),  # Functionary 3.2
     )
 )
-"""Formats that are recognised by the text before a tool's name."""
+"""Formats that are recognised by the text before the tool's name."""
 _PRINTED = (
     f"[TOOL_CALLS]\0[ARGS]{_VALUE}",  # Mistral
     f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>\0<｜tool▁sep｜>{_VALUE}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
@@ -278,16 +279,19 @@ _PRINTED = (
     f'<function name="\0"><param name="{KEY}">\0</param></function>',  # MiniCPM5
     f'<|python_tag|>{{"name": "\0", "parameters": {_VALUE}}}',  # Llama 3
 )
-"""A call in each known format, for templates that mention the marks but print no calls."""
+"""Printed calls, one for each known format, for templates that mention the marks of a format but print no
+calls.
+"""
 _PAIRS = (("START", "END"), ("begin", "end"), ("_start", "_end"), ("prefix", "suffix"), ("open", "close"))
 _JSON_START = re.compile(r'(?:\[\s*)?\{[^{}]*"\Z')
 
 
 def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
-    """Learns the formats of tool calls from a printed call; () if its syntax is unknown.
+    """Returns the formats of tool calls, learned from a printed call; () if the syntax of the call is
+    unknown.
 
-    called: the call, with "\\0" for its name and the value of its argument `KEY`
-    said:   a prompt without a call, and so without the marks of calls
+    called: the printed call, with "\\0" for the tool's name and the value of the argument `KEY`
+    said:   a prompt without a call, which therefore lacks the marks of calls
     """
     parts = called.split("\0")
     index = next((at for at, part in enumerate(parts) if KEY in part), 0)
@@ -300,7 +304,7 @@ def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
     tag, close = _marks(before, behind, said, start)
     body = behind.partition(close)[0] if close else behind
     value_end, call_end, *_ = *TAG.findall(body), "", ""
-    # the tag that contains the name
+    # An unclosed tag contains the tool's name.
     unclosed = before[before.rfind("<") :] if before.rfind("<") > before.rfind(">") else ""
     lead = before.rpartition(tag)[2] if tag else start[0] if start else unclosed
     printed = f"{lead}\0{between}\0{body}"
@@ -309,7 +313,7 @@ def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
         if syntax is JSON and unclosed:  # Functionary 3.1
             tag, close, printed = unclosed, value_end, printed.removeprefix(unclosed)
         syntax = NAMED if syntax is JSON and not start else syntax
-        # matches the text after the arguments, without the end of the message
+        # Matches the arguments and the end of the call, but not the end of the message.
         ends = re.compile(syntax.argument.pattern + r"""(?:\s*(?:[\]})]|,\s*"\w+":\s*"[^"]*"))*""")
         end = ends.search(printed)
         assert end is not None
@@ -324,11 +328,11 @@ def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
     single = CallFormat(prefix, call_end, tags, printed, is_part=True)
     if not tag or (prefix and not close):
         return (single,)
-    # Muse also writes the tool's name into the header of the message
+    # Muse writes the tool's name also into the header of the message.
     opening = before[: before.find(tag) + len(tag)] if index > 1 else tag
     is_message = index > 1 or tag.startswith("<|open|>")
     block = CallFormat(opening, close, tags, printed, needs_close=not call_end, is_message=is_message)
-    # Qwen Coder sometimes forgets the mark of the block
+    # Qwen Coder sometimes forgets the mark of the block, so a call without the mark is a format too.
     return (block, single) if prefix and call_end and not is_message else (block,)
 
 
@@ -354,11 +358,12 @@ def _marks(before: str, behind: str, said: str, start: re.Match[str] | None) -> 
 
 KNOWN = tuple(one for printed in _PRINTED for one in learned(printed)[:1])
 HERMES = next(one for one in KNOWN if one.open == "<tool_call>")
-"""The format for describing tools to a model whose template supports none."""
+"""The format in which tools are described to a model whose template does not support tools."""
 
 
 def formats_of(template: str, called: str = "", said: str = "") -> tuple[CallFormat, ...]:
-    """Returns the formats of tool calls of a model with this chat template; () if the template has no calls.
+    """Returns the formats of tool calls of a model with this chat template; () if the template does not
+    support calls.
 
     A call that the template prints (`called` and `said`, as in `learned`) takes precedence over marks in the
     template's text.
@@ -367,5 +372,5 @@ def formats_of(template: str, called: str = "", said: str = "") -> tuple[CallFor
     if found and found[0].open:
         return found
     mentioned = [one for one in KNOWN if one.open in template][:1]
-    # Llama 3's template prints no mark, but the model may write a mark
+    # Llama 3's template prints calls without a mark, but the model may write a mark.
     return (*mentioned, *(one for one in found if not mentioned))

@@ -5,10 +5,10 @@ passes for a conversation.
     template = Template.parse("{{ range .Messages }}<{{ .Role }}>{{ .Content }}{{ end }}")
     text = template.render(messages)
 
-The language: text, comments, `if`, `with`, `range` (with `break` and `continue`), `define`, `template`,
-variables, pipelines, and the functions below. For anything else, parsing the template raises an error with
-the line. The template becomes a syntax tree of Jinja, which `chat.jinja` compiles and limits. Values are
-Python objects, and count as true or false by Go's rules:
+The module supports text, comments, `if`, `with`, `range` (with `break` and `continue`), `define`, `template`,
+variables, pipelines, and the functions in this module. Anything else in a template raises an error with the
+line. The template becomes a syntax tree of Jinja, which `chat.jinja` compiles and limits. Values are Python
+objects, and count as true or false by Go's rules:
 
     nil            None        prints as <no value>, inside of functions as <nil>
     string         str         bytes that are not UTF-8 are surrogates U+DC80 to U+DCFF
@@ -50,8 +50,8 @@ from eaglecpp.errors import InvalidValueError, TemplateError
 class Struct:
     """A Go struct.
 
-    json_names: names of the fields in JSON, ending in "?" for a field that is omitted if empty; the struct
-                prints as JSON, or with "" as {a b c}
+    json_names: names of the fields in JSON. A field whose name ends in "?" is omitted if it is empty. The
+        struct prints as JSON; if `json_names` is "", it prints as {a b c}
     """
 
     def __init__(self, json_names: str = "", **fields: Any) -> None:
@@ -70,13 +70,11 @@ class JsonDict(dict[str, Any]):
 
 
 class TypeNames(tuple[str, ...]):
-    """The types of a tool's property. A single type prints as its name."""
+    """The types of a tool's property. A list with a single type prints as the type's name."""
 
 
 def go_value(value: Any) -> Any:
-    """Returns a JSON value with its keys sorted, because Go walks and prints maps in the order of their
-    keys.
-    """
+    """Returns a JSON value with sorted keys, because Go walks and prints maps in the order of their keys."""
     if isinstance(value, Mapping):
         return {key: go_value(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
@@ -116,11 +114,13 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-# Functions of templates. Each raises ValueError for invalid arguments.
+# Functions that templates can call. Each function raises ValueError for invalid arguments.
 
 
 def _elements(value: Any) -> Any:
-    """Returns the elements of a value that an index counts: bytes of a string, elements of a list."""
+    """Returns the sequence to which an index of the value refers: the bytes of a string, or the elements of a
+    list.
+    """
     if not isinstance(value, str | list | tuple):
         raise ValueError(f"{printed(value):.80} is neither a text nor a list")
     return _bytes(value) if isinstance(value, str) else value
@@ -243,7 +243,7 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 _ENVIRONMENT = ENVIRONMENT.overlay()
-_ENVIRONMENT.filters = ENVIRONMENT.filters | {  # templates cannot write the names of these filters
+_ENVIRONMENT.filters = ENVIRONMENT.filters | {  # names with a space, so templates cannot call these filters
     "go call": _called,
     "go field": _field,
     "go items": _items,
@@ -253,7 +253,8 @@ _ENVIRONMENT.filters = ENVIRONMENT.filters | {  # templates cannot write the nam
 
 # The language
 
-# White space only matches from its first character, because a template may have long runs of it.
+# The pattern matches white space only from its first character, because otherwise long runs of white space
+# would take quadratic time.
 _TRIM = r"(?:(?<![ \t\r\n])[ \t\r\n]+)?\{\{-"
 _DELIMITER = re.compile(
     rf"(?P<comment>(?:{_TRIM}[ \t\r\n]|\{{\{{)/\*.*?\*/(?:[ \t\r\n]-\}}\}}[ \t\r\n]*|\}}\}}))"
@@ -272,9 +273,9 @@ _TOKEN = re.compile(
 class Token(NamedTuple):
     """A token of the template language.
 
-    kind:   a group of `_TOKEN`, "text", "open" or "eof"; the text of a word or a sign
+    kind:   "text", "open", "eof", a group of `_TOKEN`, or the text of a keyword or sign
     text:   the token as written
-    spaced: white space inside the action precedes it
+    spaced: white space inside the action precedes the token
     """
 
     kind: str
@@ -284,7 +285,7 @@ class Token(NamedTuple):
 
 
 def lex(text: str) -> Iterator[Token]:
-    """Yields the tokens of a template, without comments and without the space that `{{-` and `-}}` trim."""
+    """Yields the tokens of a template, without comments and the white space that `{{-` and `-}}` trim."""
     at, line = 0, 1
     while match := _DELIMITER.search(text, at):
         yield Token("text", text[at : match.start()], line)
@@ -342,7 +343,9 @@ def _filter(name: str, value: nodes.Expr, *others: Any) -> nodes.Expr:
 
 
 def _framed(body: Sequence[nodes.Node]) -> list[nodes.Node]:
-    """Returns a body with its own slots for variables, which inner blocks may set."""
+    """Returns a body with a namespace of its own for Go's variables. Blocks inside the body may set these
+    variables.
+    """
     call = nodes.Call(_load("namespace"), [], [], None, None)
     return [nodes.Assign(nodes.Name("slots", "store"), call), _set("root", _load("dot")), *body]
 
@@ -350,16 +353,16 @@ def _framed(body: Sequence[nodes.Node]) -> list[nodes.Node]:
 class Parser:
     """Parser that turns a template into a syntax tree of Jinja, by recursive descent.
 
-    A template without `.Messages` and `.Response` gets a `.Response` at its end. uses: the fields and
-    variables in the template, in lower case.
+    A template without `.Messages` and `.Response` gets a `.Response` at its end. uses: names of the fields
+    and variables in the template, in lower case.
     """
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._tokens = tokens
         self._at = self._level = self._n_loops = self._n_names = 0
         self._dot = "dot"
-        self._variables = [("$", "root")]  # and their slots
-        self._is_late: bool | None = False  # true after the first `.Response`; None inside a definition
+        self._variables = [("$", "root")]  # pairs (variable, its slot)
+        self._is_late: bool | None = False  # True after the first `.Response`; None inside a `define`
         self._called: list[tuple[str, int]] = []
         self._defined: dict[str, nodes.Node] = {}
         self.uses: set[str] = set()
@@ -394,7 +397,9 @@ class Parser:
         return f"n{self._n_names}"
 
     def _body(self) -> tuple[list[nodes.Node], Token]:
-        """Parses up to an `end`, an `else` or the end of the text. Returns the nodes and that last token."""
+        """Parses up to an `end`, an `else` or the end of the template. Returns the nodes, and the token at
+        which the body ends.
+        """
         found: list[nodes.Node] = []
         self._enter()
         while True:
@@ -491,8 +496,8 @@ class Parser:
         return [nodes.Output([nodes.Call(_load(_macro(name)), [value], [], None, None)])]
 
     def _pipeline(self, where: str, end: str) -> tuple[nodes.Expr, list[str]]:
-        """Parses a pipeline. Returns its value, and the slots of the variables that the value is assigned
-        to.
+        """Parses a pipeline. Returns the pipeline's value, and the slots of the variables that get this
+        value.
         """
         start, names, sign = self._peek(), [], Token(",", ",", 0)
         while sign.kind == "," and self._peek().kind == "variable" and self._peek(1).kind in (":=", "=", ","):
@@ -522,8 +527,8 @@ class Parser:
         raise TemplateError(f"undefined variable {token.text}; declare it first, with :=", token.line)
 
     def _command(self, piped: nodes.Expr | None) -> nodes.Expr:
-        """Parses a command of a pipeline and returns its value. The value of the previous command is the last
-        operand.
+        """Parses a command of a pipeline and returns the command's value. piped: value of the previous
+        command, which becomes the last operand.
         """
         first = self._peek()
         operands: list[nodes.Expr] = []
@@ -586,12 +591,13 @@ def _call(token: Token, arguments: Sequence[nodes.Expr]) -> nodes.Expr:
     return nodes.Filter(nodes.Const(name), "go call", list(arguments), [], None, None)
 
 
-# Values that Ollama passes to a template. The names of the fields and their order in JSON are part of the
-# prompt. Fields that Ollama's types lack, such as the `default` of a tool's parameter, are left out.
+# Values that Ollama passes to a template. A template may print them as JSON, so the names and the order of
+# the fields affect the prompt. Fields that Ollama's types lack, such as the `default` of a tool's parameter,
+# are left out.
 
 
 def _message_value(message: Message) -> Struct:
-    """Returns an element of `.Messages`."""
+    """Returns a message as an element of `.Messages`."""
     calls = []
     for index, call in enumerate(message.tool_calls):
         function = Struct(Index=index, Name=call.name, Arguments=JsonDict(go_value(call.arguments)))
@@ -608,7 +614,9 @@ def _message_value(message: Message) -> Struct:
 
 
 def _tool_value(tool: Mapping[str, Any]) -> Struct:
-    """Returns an element of `.Tools`, from a definition in the JSON of both chat APIs."""
+    """Returns a tool as an element of `.Tools`. tool: definition of the tool in the chat APIs of Ollama and
+    OpenAI.
+    """
     function = _given(tool, "function", Mapping)
     if not isinstance(function.get("name"), str):
         raise InvalidValueError("tool: expected {'type': 'function', 'function': {'name': ...}}")
@@ -618,7 +626,7 @@ def _tool_value(tool: Mapping[str, Any]) -> Struct:
 
 
 def _struct(json_names: str, values: Mapping[str, Any]) -> Struct:
-    """Returns the struct for a tool or schema; the fields have these names in JSON."""
+    """Returns the struct for a tool or a schema. json_names: names of the fields in JSON."""
     fields: dict[str, Any] = {}
     for json_name in json_names.split():
         name = json_name.removesuffix("?")
@@ -657,8 +665,9 @@ def _given(values: Mapping[str, Any], key: str, kind: type) -> Any:
 class Template:
     """A parsed TEMPLATE. has_messages: the template mentions `.Messages`.
 
-    Such a template runs once, with all messages. An older template runs once for each exchange, with
-    `.System`, `.Prompt` and `.Response`; its last run ends at `.Response`, where the model continues.
+    A template with `.Messages` runs once, with all messages. An older template without `.Messages` runs once
+    for each exchange, with `.System`, `.Prompt` and `.Response`. Its last run ends at `.Response`, where the
+    model continues.
     """
 
     has_messages: bool
@@ -678,8 +687,8 @@ class Template:
             return cls("messages" in parsed.uses, _ENVIRONMENT.from_string(parsed.tree))
 
     def run(self, data: Mapping[str, Any], is_open: bool = False) -> str:
-        """Runs the template with `data` as its dot, and returns the text. Charges it to the `budget`. Raises
-        TemplateError.
+        """Runs the template with `data` as its dot. Returns the text, which is charged to the `budget`.
+        Raises TemplateError.
 
         is_open: the text ends where the answer begins
         """
@@ -716,8 +725,8 @@ class Template:
             return _bytes(text).decode("utf-8", "replace")
 
     def _exchanges(self, messages: Sequence[Message], common: dict[str, Any]) -> Iterator[str]:
-        """Yields the text of each exchange, for an older template. The last exchange ends where the answer
-        begins.
+        """Yields the text of each exchange, for a template without `.Messages`. The text of the last exchange
+        ends where the answer begins.
         """
         turn = {"System": "", "Prompt": "", "Response": ""}
         for message in messages:

@@ -19,17 +19,17 @@ from eaglecpp.human import human_bytes
 
 _MARK = re.compile(r"<__image_[0-9a-f]{64}__>")
 MAX_BYTES = 32 << 20
-_MAX_PIXELS = 64 << 20  # pixels of one image, and of all images in a prompt
-_MAX_HEAD = 2 << 20  # bytes of a JPEG file before its size
+_MAX_PIXELS = 64 << 20  # maximum pixels of one image, and of all images in a prompt
+_MAX_HEAD = 2 << 20  # maximum bytes of a JPEG file before the field with the image's size
 _FORMATS = "PNG, JPEG, GIF or BMP"
-_PACKED, _UNPACKED = 1 << 16, 1 << 20  # bytes to unpack at a time, and bytes of the result at a time
+_PACKED, _UNPACKED = 1 << 16, 1 << 20  # bytes to unpack at a time; bytes of their result
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _BEGINNINGS = (_PNG, _JPEG, b"GIF87a", b"GIF89a", b"BM")
 
 
 def image_mark(data: bytes) -> str:
-    """Returns the mark of an image in a text."""
+    """Returns the mark that stands for an image in a text."""
     return f"<__image_{hashlib.sha256(data).hexdigest()}__>"
 
 
@@ -39,7 +39,9 @@ def is_image_name(name: str) -> bool:
 
 
 def split_at_images(text: str, images: Mapping[str, bytes]) -> list[str]:
-    """Splits a text into text, mark, text, mark, ..., text. Marks of other images stay in the text."""
+    """Splits a text at the marks of these images into [text, mark, text, mark, ..., text]. Marks of other
+    images stay in the text.
+    """
     parts, at = [""], 0
     for found in _MARK.finditer(text):
         if found[0] in images:
@@ -107,23 +109,23 @@ def check_together(images: Iterable[bytes]) -> dict[str, tuple[int, int]]:
 
 
 def check_unpacked(data: bytes) -> None:
-    """Raises InvalidValueError for a PNG whose data unpack to more bytes than its pixels need, because
-    decoders first unpack all of the data.
+    """Raises InvalidValueError for a PNG whose data unpacks to more bytes than the image's pixels need.
+    Decoders would unpack all of the data.
     """
     if not data.startswith(_PNG):
         return
     width, height, depth, color = struct.unpack(">IIBB", data[16:26].ljust(10, b"\0"))
     n_channels = {2: 3, 4: 2, 6: 4}.get(color, 1)
-    # maximum bytes: each line begins with a filter byte, and an interlaced image has fewer than two lines for
-    # each of its rows
+    # This is an upper bound of the unpacked bytes. Each line begins with a filter byte, and an interlaced
+    # image has fewer than two lines for each row of pixels.
     n_max = height * (-(-width * n_channels * depth // 8) + 5) + 16
     packed, at = bytearray(), len(_PNG)
     while at < len(data) and (kind := data[at + 4 : at + 8]) != b"IEND":
         end = at + 8 + int.from_bytes(data[at : at + 4], "big")
         if kind == b"IDAT":
             packed += data[at + 8 : end]
-        at = end + 4  # the checksum
-    n, inflater = 0, zlib.decompressobj(-zlib.MAX_WBITS)  # decoders skip zlib's checksum
+        at = end + 4  # skips the checksum
+    n, inflater = 0, zlib.decompressobj(-zlib.MAX_WBITS)  # no zlib checksum, because decoders skip it
     try:
         for first in range(2, len(packed), _PACKED):
             piece: bytes | bytearray = packed[first : first + _PACKED]

@@ -5,11 +5,11 @@ Settings and globals match Hugging Face and llama-cpp-python: trimmed blocks, lo
 `raise_exception`, `strftime_now`, `tojson` without ASCII escapes, ignored `generation` tags. A template that
 exceeds a limit raises TemplateError.
 
-Only the listed methods and filters exist, so a method added by a later Jinja opens no hole. An operation
-whose result may be larger than its operands (`*`, formats, `replace`, `join`, `indent`, JSON, lists of
-characters) is checked before it runs, by one rule (`_ask`). Results of all other operations are measured
-afterwards. A template is rewritten before it is compiled: loops, literals, slices, comparisons, `~` and text
-become filters; operators, calls and outputs go through the environment.
+Templates can use only the methods and filters in this module's lists, so a method that a later Jinja adds
+opens no hole. An operation whose result may be larger than its operands (`*`, formats, `replace`, `join`,
+`indent`, JSON, lists of characters) is checked by `_ask` before it runs. The results of all other operations
+are measured afterwards. A template is rewritten before it is compiled: loops, literals, slices, comparisons,
+`~` and text become filters. Operators, calls and outputs go through the environment.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class JinjaTemplate:
             self._template = ENVIRONMENT.from_string(text)
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """Returns the text. Raises TemplateError for an error of the template or an exceeded limit."""
+        """Returns the rendered text. Raises TemplateError for an error of the template or an exceeded
+        limit.
+        """
         with bounds.budgeted(), own_errors():
             return self._template.render(variables)
 
@@ -59,10 +61,10 @@ def own_errors() -> Iterator[None]:
     """
     try:
         yield
-    except TemplateError as error:  # raised by a limit or by raise_exception
+    except TemplateError as error:  # from a limit or from raise_exception
         error.line = error.line or _line(error)
         raise
-    except (RecursionError, MemoryError, SyntaxError, OverflowError):  # raised by Python's own limits
+    except (RecursionError, MemoryError, SyntaxError, OverflowError):  # from Python's own limits
         raise failed("nested too deeply") from None
     except Exception as error:
         line = getattr(error, "lineno", 0) or _line(error)
@@ -71,7 +73,7 @@ def own_errors() -> Iterator[None]:
 
 
 def _line(error: BaseException) -> int:
-    """Returns the number of the template's line that raised an error, from Jinja's traceback."""
+    """Returns the number of the template's line that raised an error, as found in the error's traceback."""
     line, traceback = 0, error.__traceback__
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == "<template>":
@@ -87,8 +89,8 @@ _METHODS = """bit_length capitalize casefold copy count endswith find format get
 _FILTERS = """abs capitalize count d default dictsort e escape first float forceescape format groupby indent
     int items join last length list lower map max min reject rejectattr replace reverse safe select selectattr
     sort string sum title tojson trim truncate unique upper wordcount"""
-"""Methods and filters that templates may use."""
-_OWNERS = (str, dict, list, tuple, float, int)  # of the methods
+"""Filters that templates may use."""
+_OWNERS = (str, dict, list, tuple, float, int)  # types whose methods templates may call
 _GROWING = "format indent join lstrip replace rfind rindex rpartition rsplit rstrip split strip tojson trim"
 _TAKING_APART = "dictsort groupby list map reverse rsplit select sort split splitlines title unique wordcount"
 _WIDE = re.compile(r"[0-9]{4}|%[^a-zA-Z%]*\*|\{[^{}]*\{")
@@ -97,9 +99,9 @@ _WIDE = re.compile(r"[0-9]{4}|%[^a-zA-Z%]*\*|\{[^{}]*\{")
 def _ask(name: str, value: Any, *others: Any, **named: Any) -> None:
     """Checks the possible size of a result before a method, filter or operator runs.
 
-    The number of steps and the size of the result never exceed the product of the first value's size and the
-    other values' sizes, except for the columns in a format. A text that is split may become a list with an
-    entry for each character.
+    The size of `value`, times the sum of the other sizes, is an upper bound of the number of steps and of the
+    size of the result. The column widths in a format are an exception. Splitting a text may return a list
+    with an entry for each character.
     """
     arguments = (*others, *named.values())
     if name == "format" and _WIDE.search(as_text(value).replace("{{", "")):
@@ -116,8 +118,9 @@ def _ask(name: str, value: Any, *others: Any, **named: Any) -> None:
 
 
 def _size(value: Any, name: str) -> int:
-    """Returns the size of an operand: the characters of a text, the value of a number (which may be a width),
-    the number of gaps in a list to be joined, or else an upper bound of its printed characters.
+    """Returns the size of an operand. The size of a text is its number of characters. The size of a number is
+    its value, because it may be a width. The size of a list that is joined is its number of gaps. The size of
+    any other value is an upper bound of its printed characters.
     """
     if isinstance(value, str):
         return max(1, len(value))
@@ -138,8 +141,8 @@ def _operator(sign: str, left: Any, right: Any) -> None:
 
 
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a filter or test of Jinja: checks its arguments before it runs, and measures its result. Jinja
-    may pass the context as the first argument.
+    """Wraps a filter or test of Jinja, so that its arguments are checked before it runs, and its result is
+    measured. Jinja may pass the context as the first argument.
     """
     n_first = int(hasattr(function, "jinja_pass_arg"))
 
@@ -175,8 +178,8 @@ def _tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """Filter `tojson`. Takes only Hugging Face's arguments, because `default` and `cls` would allow calling
-    any function.
+    """Implements the filter `tojson`. Takes only Hugging Face's arguments, because `default` and `cls` would
+    allow calling any function.
     """
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
@@ -184,7 +187,7 @@ def _tojson(
 
 
 class _IgnoreGeneration(Extension):
-    """Jinja extension that ignores `{% generation %}`, a tag that marks text for a trainer."""
+    """Jinja extension that ignores the tag `{% generation %}`, which marks text for a trainer."""
 
     tags = frozenset(("generation",))  # type: ignore[assignment] # jinja2 declares a set
 
@@ -201,8 +204,8 @@ class _IgnoreGeneration(Extension):
 
 
 class _Space(Namespace):
-    """A `namespace()` of Jinja. Printing it hides the contents, because they may change after they were
-    measured.
+    """A `namespace()` of Jinja. Printing a namespace hides its contents, because the contents may change
+    after they were measured.
     """
 
     def __repr__(self) -> str:
@@ -210,7 +213,7 @@ class _Space(Namespace):
 
 
 class _Bounding(NodeTransformer):
-    """Rewrites the syntax tree: every node that creates a value without a call or an operator gets a filter
+    """Rewrites the syntax tree. Every node that creates a value without a call or an operator gets a filter
     around it. Text becomes a constant, because Jinja does not pass text to `finalize`.
     """
 
@@ -256,7 +259,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if not is_own and not isinstance(owner, LoopContext) and function not in _GLOBALS:
             if not isinstance(owner, _OWNERS) or name not in _METHODS.split():
                 raise SecurityError(f"{type(owner).__name__}.{name} is not allowed in templates")
-            # Jinja adds arguments with private names
+            # Jinja adds arguments with private names. They are not the template's, so they are not checked.
             named = {key: kwargs[key] for key in kwargs if not key.startswith("_")}
             _ask(name, owner, *args, **named)
         return made(super().call(context, function, *args, **kwargs))
@@ -268,8 +271,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 @pass_eval_context
 def _finalize(context: Any, value: Any) -> str:
-    """Measures the value of an output. The parameter `context` keeps Jinja from evaluating outputs during
-    compilation, when there is no budget.
+    """Measures the value of an output and returns its text. The parameter `context` keeps Jinja from
+    evaluating outputs during compilation, when there is no budget.
     """
     return as_text(value)
 

@@ -17,7 +17,7 @@ from eaglecpp.errors import InvalidValueError
 
 
 class Role(StrEnum):
-    """The usual roles. A message may have another role that its template supports."""
+    """The usual roles. A message may have any other role that the model's template supports."""
 
     SYSTEM = "system"
     USER = "user"
@@ -46,7 +46,7 @@ class ToolCall:
         arguments = function.get("arguments") or {}
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments) or {}  # "null", or PHP's "[]", means no arguments
+                arguments = json.loads(arguments) or {}  # "null", or "[]" from PHP, means no arguments
             except (ValueError, RecursionError) as error:
                 raise InvalidValueError(
                     f"tool call {function['name']}: arguments are not JSON: {error}"
@@ -70,7 +70,7 @@ class Message:
 
     thinking: the reasoning text before an assistant's content
     images:   bytes of the images; the content has their marks (`eaglecpp.chat.images`)
-    attached: length of the content's beginning that consists of image marks and file texts
+    attached: number of characters at the content's beginning that are image marks and file texts
     """
 
     role: str
@@ -96,9 +96,9 @@ class Message:
     def from_dict(cls, message: Mapping[str, Any]) -> Message:
         """Reads a message of the Ollama or OpenAI chat API.
 
-        Images are in `images`, as in Ollama's API, and go before the text, or they are parts of the
-        content, as in OpenAI's API. Raises InvalidValueError for a missing role, for content other than text
-        and images, and for an unsupported image.
+        Images are in the field `images`, as in Ollama's API, or are parts of the content, as in OpenAI's API.
+        The marks of images from the field `images` go before the text. Raises InvalidValueError for a missing
+        role, for content other than text and images, and for an unsupported image.
         """
         role = message.get("role")
         if not isinstance(role, str) or not role:
@@ -110,7 +110,7 @@ class Message:
         content, images = _content(message.get("content"))
         before = _images(message.get("images"))
         return cls(
-            role={"developer": "system", "function": "tool"}.get(role, role),  # names that OpenAI also uses
+            role={"developer": "system", "function": "tool"}.get(role, role),  # other names in OpenAI's API
             content="".join(mark for mark in map(image_mark, before) if mark not in content) + content,
             thinking=str(next(filter(None, thinking), "")),
             tool_calls=tuple(ToolCall.from_dict(call) for call in calls),
@@ -134,7 +134,9 @@ class Message:
 
 
 def _content(content: object) -> tuple[str, list[bytes]]:
-    """Returns a message's content as one text, and its images. If the content is a list, joins the parts."""
+    """Returns a message's content as one text, and the images in the content. If the content is a list of
+    parts, joins the parts.
+    """
     if content is None:
         return "", []
     if isinstance(content, str):
@@ -159,7 +161,7 @@ def _content(content: object) -> tuple[str, list[bytes]]:
 
 
 def _images(images: object) -> list[bytes]:
-    """Returns a message's images, which are bytes or, as in Ollama's API, base64 texts."""
+    """Returns a message's images as bytes. images: bytes, or base64 texts as in Ollama's API."""
     if not (images is None or isinstance(images, list | tuple)):
         raise InvalidValueError(f"message: images must be a list, found {type(images).__name__}")
     return [checked_image(one) if isinstance(one, bytes) else decoded_image(one) for one in images or ()]

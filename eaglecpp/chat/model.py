@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`ChatModel` turns messages into a prompt that fits, and an answer into a message.
 
-`Engine`, `AsyncEngine`, `ChatSession`, `eaglecpp run` and the server all use it. It keeps no conversation and
-generates nothing.
+`Engine`, `AsyncEngine`, `ChatSession`, `eaglecpp run` and the server all use a `ChatModel`. A `ChatModel`
+keeps no conversation and generates nothing.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Vocabulary
     from eaglecpp.opening.find import ModelFiles
 
-# Texts that may be control tokens, including such a text inside another
+# Matches texts that may be control tokens. The lookahead also finds such a text inside another match.
 _CONTROL = re.compile(r"(?=(<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>|｜\w+｜|\]<\]\w+\[>\[))")
 _log = logging.getLogger("eaglecpp.chat")
-_MARK = "probes9x"  # only a hostile template would change this text
+_MARK = "probes9x"  # no template but a hostile one would change this text
 Known = Callable[[Rendered], list[int] | None]
-"""Returns the tokens of a prompt, or None if it must be tokenized."""
-_ROOM = 1024  # tokens reserved for an answer without a limit
+"""Function that returns the tokens of a prompt, or None if the prompt must be tokenized."""
+_ROOM = 1024  # tokens reserved for an answer without `max_tokens`
 
 
 def answer_room(max_tokens: int, n_ctx: int) -> int:
@@ -58,10 +58,10 @@ class ChatPrompt:
     """A rendered conversation, or a text without a template, and its tokens.
 
     tools:      tools that the answer may call
-    describes: the system prompt describes the format of calls, because the template does not
+    describes: the system prompt describes the tools and the format of calls, because the template does not
     has_form:   see `PromptOptions`
-    n_left_out: messages left out to make room
-    notices:    messages that were moved within the conversation
+    n_left_out: number of messages left out to make room
+    notices:    notices about parts that were moved within the conversation
     """
 
     rendered: Rendered
@@ -78,10 +78,10 @@ class PromptOptions:
     """Options for turning messages into a prompt.
 
     think:    None = the template's default; a bool or a level such as "high"
-    has_form: a grammar applies to the answer; a thought precedes the answer only if `think` asks for a
-    thought
+    has_form: a grammar applies to the answer, so a thought comes first only if `think` asks for a thought
     template_values: values for variables of the template
-    known:    returns the tokens of a prompt that continues a known text, so that it is not tokenized again
+    known:    function that returns the tokens of a prompt that continues a known text, so that this text is
+        not tokenized again
     """
 
     tools: Sequence[Mapping[str, Any]] = ()
@@ -99,18 +99,18 @@ class ChatModel:
     change this object.
 
     model:         the model's files, with its template, system prompt and messages
-    gguf_template: returns the template in the target's file, "" without one
+    gguf_template: function that returns the template in the target's file, "" for a file without a template
     """
 
     def __init__(self, vocabulary: Vocabulary, model: ModelFiles, gguf_template: Callable[[], str]) -> None:
         self._vocabulary = vocabulary
         self._model = model
         self._gguf_template = gguf_template
-        self._base: ChatModel | None = None  # the original model, if its template is replaced
+        self._base: ChatModel | None = None  # the original, if this is a copy with another template
 
     @cached_property
     def template(self) -> ChatTemplate:
-        """The model's chat template; for a model without a template, the bare prompt."""
+        """The model's chat template. For a model without a template, it renders the bare prompt."""
         has_token, (bos, eos) = self._vocabulary.has_token, self._vocabulary.border_texts
         return self._model.chat_template(
             gguf=self._gguf_template(), has_token=has_token, bos_text=bos, eos_text=eos
@@ -130,7 +130,9 @@ class ChatModel:
         return other
 
     def require_template(self) -> None:
-        """Raises UnsupportedError if the model has no template of its own, only a guess by its vocabulary."""
+        """Raises UnsupportedError if the model has no template, so that its template is only guessed from the
+        vocabulary.
+        """
         if not self.template.source and self._model.modelfile.settings.chat_template == "auto":
             raise UnsupportedError(
                 f"{self._model.target.name} has no chat template (tokenizer.chat_template): it is probably a "
@@ -140,7 +142,8 @@ class ChatModel:
     # From messages to a prompt
 
     def conversation(self, messages: Sequence[Any] = (), system: str | None = None) -> Conversation:
-        """Returns a conversation of the model's system prompt, the model's messages and these messages.
+        """Returns a conversation with the model's system prompt and the model's messages, followed by the
+        given messages.
 
         A leading system message, or `system`, replaces the model's system prompt. Raises InvalidTypeError and
         InvalidValueError.
@@ -167,7 +170,7 @@ class ChatModel:
         with rendered_together():
             template = self.template
             has_calls = any(message.tool_calls or message.role == Role.TOOL for message in messages)
-            # read only if needed: the formats may have to be probed from another template
+            # The formats are read only if needed, because finding them may probe another template.
             forms = self._calls if has_calls else (HERMES,)
             taken = accepted(messages, options.tools, template.takes, forms)
             rendered = self._rendered(template, taken, options)
@@ -190,10 +193,10 @@ class ChatModel:
     def _with_system(
         self, template: ChatTemplate, taken: Accepted, rendered: Rendered, options: PromptOptions
     ) -> tuple[Accepted, Rendered]:
-        """Adds the system message to the prompt if the template left it out. Some templates do that for some
-        conversations.
+        """Adds the system message to the prompt if the template left it out. Some templates leave the system
+        message out of some conversations.
 
-        A template may change the text, so the check renders a mark instead of the text.
+        A template may change a text, so the check renders a mark instead of the system message.
         """
         head, *others = taken.messages
         marked = replace(taken, messages=[replace(head, content=_MARK), *others])
@@ -206,8 +209,8 @@ class ChatModel:
     def prompt(
         self, messages: Sequence[Message], *, n_ctx: int | None = None, options: PromptOptions = DEFAULT
     ) -> ChatPrompt:
-        """Returns the prompt of exactly these messages. Raises ContextFullError if the prompt and an answer
-        do not fit in `n_ctx` tokens (0 = the engine's context).
+        """Returns the prompt of exactly these messages. Raises ContextFullError if the prompt leaves no room
+        for an answer in `n_ctx` tokens (0 = the engine's context, None = do not check).
         """
         rendered, taken = self.render(messages, options)
         tokens = options.known(rendered) if options.known is not None else None
@@ -222,11 +225,11 @@ class ChatModel:
     def fitting(
         self, conversation: Conversation, *, n_ctx: int, max_tokens: int, options: PromptOptions = DEFAULT
     ) -> ChatPrompt:
-        """Returns the prompt of a conversation, and leaves out the oldest exchanges if the conversation does
-        not fit.
+        """Returns the prompt of a conversation. If the conversation does not fit, leaves out the oldest
+        exchanges.
 
-        The prompt with its tools and an answer of `max_tokens`, up to a quarter of the context, must fit in
-        `n_ctx` tokens.
+        The prompt (with tools) and the room for an answer must fit in `n_ctx` tokens. The room for an answer
+        is `max_tokens`, but at most a quarter of the context.
         """
         prompts: dict[int, ChatPrompt] = {}
 
@@ -268,14 +271,16 @@ class ChatModel:
         return self.template.layout or (self._base._layout if self._base is not None else None)
 
     def grammar(self, prompt: ChatPrompt, grammar: str, think: bool | str | None) -> str:
-        """Returns a grammar for the whole answer from a grammar for the text after the thought."""
+        """Returns a grammar for the whole answer, including the thought. grammar: grammar for the text after
+        the thought.
+        """
         begins = prompt.rendered.begins
         if not think or self.tags is None or begins == "answer":
             return grammar
         return behind_thought(grammar, self.tags, begins)
 
     def without_thought(self, prompt: ChatPrompt) -> ChatPrompt:
-        """Returns the prompt; if it ends inside a thought, closes the thought."""
+        """Returns the prompt. If the prompt ends inside a thought, closes this thought."""
         rendered = prompt.rendered
         if self.tags is None or rendered.begins != "thought":
             return prompt
@@ -286,8 +291,8 @@ class ChatModel:
         )
 
     def think_budget(self, prompt: ChatPrompt, n_max: int) -> Callable[[], ThinkBudget] | None:
-        """Returns a limit of `n_max` tokens on an answer's thinking; None if `n_max` is -1 or the model does
-        not think.
+        """Returns a function that creates a limit of `n_max` tokens for the thinking of one answer. Returns
+        None if `n_max` is -1 or the model does not think.
         """
         if n_max < 0 or self.tags is None:
             return None
@@ -295,8 +300,8 @@ class ChatModel:
         return partial(ThinkBudget, n_max, self.tags, rendered.begins, rendered.text)
 
     def reader(self, prompt: ChatPrompt) -> AnswerReader:
-        """Returns the reader of an answer. The reader finds calls of the prompt's tools in the model's
-        formats, and in the format that the prompt describes.
+        """Returns a reader of the answer to a prompt. The reader finds calls of the prompt's tools in the
+        model's formats, and in the format that the prompt describes.
         """
         formats: Sequence[CallFormat] = ()
         if prompt.tools:
@@ -308,8 +313,8 @@ class ChatModel:
 
     @cached_property
     def _calls(self) -> tuple[CallFormat, ...]:
-        """Formats of tool calls: the template's formats, else the format whose mark is in the vocabulary,
-        else the format of Hermes.
+        """Formats of tool calls: the template's formats. If the template has none, the format whose mark is
+        in the vocabulary, else the format of Hermes.
         """
         if self.template.calls:
             return self.template.calls
@@ -321,14 +326,14 @@ class ChatModel:
 
     @cached_property
     def _think_marks(self) -> dict[int, str]:
-        """Control tokens in the tags around thinking, as texts by token id."""
+        """Texts of the control tokens in the tags around thinking, by token id."""
         tags = self._layout
         text = tags.open + tags.close + tags.after + tags.plain + tags.marks if tags else ""
         return self._vocabulary.control_tokens(_CONTROL.findall(text))
 
     @cached_property
     def _call_marks(self) -> dict[int, str]:
-        """Control tokens in the tags around thinking and calls, as texts by token id."""
+        """Texts of the control tokens in the tags around thinking and calls, by token id."""
         text = "".join(one.open + one.close + one.printed for one in (*self._calls, HERMES))
         return self._think_marks | self._vocabulary.control_tokens(_CONTROL.findall(text))
 

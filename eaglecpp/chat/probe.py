@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Detects which parts of a conversation a chat template prints, by rendering marked texts once per template.
 
-Templates differ in undocumented ways: some print content as text and others only as typed parts; some raise
-an error for a second system message and others silently drop it. A text whose mark is missing in the prompt
-would never reach the model. The result depends on the template only, never on a request.
+Templates differ in undocumented ways. Some templates print only content that is a text, others print only
+typed parts. Some raise an error for a second system message, others silently drop it. A text whose mark is
+missing in the prompt would never reach the model. The result depends only on the template, never on a
+request.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.errors import TemplateError
 
 Render = Callable[[Sequence[Message], "Form", Sequence[Mapping[str, Any]]], str]
-"""Renders messages in a form, with tools. Raises TemplateError."""
+"""Function that renders messages in a form, with tools. Raises TemplateError."""
 
 
 @dataclass(frozen=True)
 class Form:
     """Types of values that a Jinja template expects.
 
-    parts:   content is a list of typed parts instead of a text
-    as_text: arguments of calls are JSON text, not an object
+    parts:   the content of a message is a list of typed parts instead of a text
+    as_text: the arguments of calls are JSON text instead of an object
     without: the content of a message with only calls is None instead of ""
     """
 
@@ -54,10 +55,10 @@ class Form:
 class Calls:
     """Describes the tool calls that a template can print.
 
-    short_ids: ids must have nine letters and digits
+    short_ids: ids of calls must have nine letters and digits
     several:   a message may have several calls
-    content:   the content of a message with calls is printed
-    thinking:  calls are printed if the message has content and thinking
+    content:   the content of a message with calls is printed too
+    thinking:  calls are printed even if the message has content and thinking
     """
 
     short_ids: bool = False
@@ -75,9 +76,10 @@ class Takes:
     late_system: later system messages
     same_roles:  two messages in a row with the same role
     tools:       descriptions of tools
-    calls:       None if calls or their results are not printed
-    said:        a prompt with an answer, "\\0" for its thought
-    called:      the prompt after a question, with a call, "\\0" for its name and argument
+    calls:       how calls are printed; None if calls or their results are not printed
+    said:        a rendered prompt with an answer, whose thought is "\\0"
+    called:      the text that the template prints after a question, with a call, whose tool name and argument
+        are "\\0"
     """
 
     form: Form = field(default_factory=Form)
@@ -103,9 +105,9 @@ _LONG_ID, _SHORT_ID = "call_0123abcd", "call00001"
 
 
 def probe(render: Render) -> Takes:
-    """Renders a dozen short conversations, and returns the parts that a template prints.
+    """Renders a dozen short conversations, and returns which parts the template prints.
 
-    A template that refuses even the simplest conversation later gets every conversation unchanged. Raises
+    If the template refuses even the simplest conversation, later conversations reach it unchanged. Raises
     TemplateError if the renderings exceed the time limit.
     """
     with rendered_together():
@@ -118,7 +120,7 @@ class _Probe:
     def __init__(self, render: Render) -> None:
         self._render = render
         self._form = Form()
-        # tools for templates that print calls only if the prompt has tools
+        # These tools are for templates that print calls only if the prompt has tools.
         self._tools: Sequence[Mapping[str, Any]] = ()
         self._renders = False
 
@@ -149,16 +151,16 @@ class _Probe:
         )
 
     def _find_form(self, question: list[Message]) -> tuple[str, str]:
-        """Finds a form of calls that the template prints, and sets it. Returns the id of the printed call and
-        the prompt, or ("", "").
+        """Sets a form in which the template prints calls. Returns the id of the printed call and the prompt;
+        ("", "") if the template prints calls in no form.
         """
         plain = self._form
         for id in (_LONG_ID, _SHORT_ID):
             for as_text, without in ((False, False), (True, False), (False, True), (True, True)):
                 self._form = Form(plain.parts, as_text, without)
                 text = self._text([*question, *_called(id, 1)])
-                # true if the arguments are printed as JSON, not as Python's text of an object and not as JSON
-                # within JSON
+                # The arguments must be printed as JSON. Python's text of an object and JSON within JSON do
+                # not count.
                 if "probe_b0" in text and f"'{KEY}'" not in text and f'\\"{KEY}' not in text:
                     return id, text
         self._form = plain

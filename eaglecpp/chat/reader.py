@@ -22,9 +22,9 @@ from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.results import Chunk, Event, Part, Piece
 
 Kind = Literal["thinking", "answer", "tag"]
-_GAP = "\n\n"  # text between two messages of one answer
+_GAP = "\n\n"  # text that is shown between two messages of one answer
 _KEYS = ("function", "type", "id", "tool_call_id", "arguments", "parameters")
-_LONGEST_HEAD = 512  # maximum characters of a message's header, and of a call up to the end of its name
+_LONGEST_HEAD = 512  # maximum characters of a message's header, and of a call up to the tool's name
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Segment:
     """A part of an answer.
 
     kind:  "tag" for tags, calls and the white space around them, which are not shown
-    added: text that is shown before the part but is not in the answer
+    added: text that is shown before the part, but that the model did not write
     """
 
     kind: Kind
@@ -42,12 +42,13 @@ class Segment:
 
 
 class Reader:
-    """Reader of one answer. It returns each character once and in order, as parts of one kind.
+    """Reader of one answer. The reader returns each character once and in order. It splits the answer into
+    parts of one kind (thinking, answer or tag).
 
     Text that may be a tag or a call is held back. An invalid call counts as text.
 
     formats:     formats of the model's calls
-    tools:       schemas of the parameters by tool name, {} without tools
+    tools:       schemas of the tools' parameters by tool name, {} without tools
     may_be_bare: an answer of only JSON, or of a list of calls in Python's syntax, is also read as calls
     """
 
@@ -66,20 +67,20 @@ class Reader:
         self._opens = {one.open: one for one in formats if one.open and not one.is_message}
         self._message = next((one for one in formats if one.is_message), None)
         self._strays = {formats[0].close for one in formats[1:2] if one.is_part}
-        # beginnings of calls without marks, after removing white space
+        # These are the beginnings of calls without marks, with white space removed.
         names = [f'{{"{key}":"{name}"' for key in ("name", "tool_name") for name in self._tools]
         heads = [*(f'{{"{key}":' for key in _KEYS), *names, *(f"[{name}(" for name in self._tools)]
         self._heads = ["".join(head.split()) for head in heads if may_be_bare and self._tools]
         kinds: dict[str, Kind | None] = {"any": None, "thought": "thinking", "answer": "answer"}
-        self._kind = "answer" if layout is None else kinds[begins]  # None in front of a header or a tag
+        self._kind = "answer" if layout is None else kinds[begins]  # None before a header or a tag
         self._is_behind_tag = begins == "thought"
         self._held = ""
-        self._block: CallFormat | None = None  # the format of the open block of calls
-        self._looked = 0  # the end of the block is after this position
+        self._block: CallFormat | None = None  # the format of the block of calls being read
+        self._looked = 0  # the end of the block is not before this position
         self._shown: set[Kind] = set()  # kinds of text that the answer has had so far
         self._last: Kind = "tag"  # kind of the latest text
         self._has_calls = False
-        self._is_broken = False  # set if a call could not be read; later text is then not a call
+        self._is_broken = False  # a call was invalid, so later text is not read as calls
         self._segments: list[Segment] = []
 
     @property
@@ -88,13 +89,13 @@ class Reader:
         return self._kind == "thinking"
 
     def feed(self, text: str) -> list[Segment]:
-        """Reads the next text of the answer. Returns the parts whose kind is certain."""
+        """Reads the next piece of the answer. Returns the parts whose kind is certain now."""
         self._held += text
         return self._advance(final=False)
 
     def finish(self, is_whole: bool = True) -> list[Segment]:
-        """Ends the answer, and returns the parts that were held back. is_whole: the model ended the answer
-        itself.
+        """Ends the answer, and returns the parts that were held back. is_whole: True if the model ended the
+        answer itself.
         """
         return self._advance(final=True, is_whole=is_whole)
 
@@ -128,7 +129,7 @@ class Reader:
         if not final and any(tag != text and tag.startswith(text) for tag in tags):
             return
         self._kind = "thinking" if text.startswith(self._layout.open) else "answer"
-        for tag in filter(text.startswith, tags):  # `close` without `open` ends an empty thought
+        for tag in filter(text.startswith, tags):  # a `close` without `open` ends an empty thought
             self._take("tag", len(self._held) - len(text) + len(tag))
             self._is_behind_tag = True
 
@@ -145,7 +146,7 @@ class Reader:
             for begin in channels.beginnings
         )
         if not is_header or (final and not mark and "" in channels.beginnings):
-            self._kind = "answer"  # the model forgot to write the header
+            self._kind = "answer"  # the model left out the header
             self._take("answer", int(self._held.startswith(channels.nexts)))
         elif mark and message is not None and (call := re.search(channels.call, head)):
             self._take("tag", call.end())
@@ -158,7 +159,7 @@ class Reader:
             self._take("tag", len(self._held))
 
     def _read_body(self, final: bool, is_whole: bool) -> None:
-        """Reads a thought or text up to its end or a call."""
+        """Reads a thought or a text up to its end or up to a call."""
         if self._is_behind_tag:
             self._take("tag", len(self._held) - len(self._held.lstrip()))
             self._is_behind_tag = not self._held
@@ -174,7 +175,9 @@ class Reader:
             self._is_behind_tag = self._channels is None
 
     def _end(self, final: bool) -> tuple[int, str]:
-        """Returns the position at which the body ends or may end, and the mark at this position, or ""."""
+        """Returns the position at which the body ends, and the mark at this position. If the mark is not
+        certain yet, returns the first position where it may begin, and "".
+        """
         channels, text = self._channels, self._held
         if channels is None:
             closes = (self._layout.close,) if self._layout is not None and self.is_thinking else ()
@@ -187,20 +190,22 @@ class Reader:
         return at, mark
 
     def _n_end(self, mark: str) -> int:
-        """Returns the number of characters of a mark that belong to the end of a message or block."""
+        """Returns how many characters of a mark belong to the end of the message or block. A mark that begins
+        the next message does not belong to the end.
+        """
         return 0 if self._channels is not None and mark in self._channels.nexts else len(mark)
 
     def _read_thought(self, at: int, has_end: bool, final: bool, is_whole: bool) -> None:
         calls: list[Segment] = []
         if not has_end:
-            # Some models call a tool inside a thought and end the answer there. Text after a call, or a cut
-            # answer, means that the call was only quoted.
+            # Some models call a tool inside a thought and end the answer after the call. If text follows the
+            # call, or if the answer was cut, the thought only quotes a call.
             at = min(at, first_mark(self._held, self._opens, final)[0])
             calls = self._only_calls(self._held[at:]) if final and is_whole else []
             if final and not calls:
                 self._take("thinking", len(self._held))
                 return
-        # also holds back the white space before a tag
+        # White space that may precede a tag is held back.
         n_text = len(self._held[:at].rstrip())
         self._take("thinking", n_text)
         if has_end or calls:
@@ -227,7 +232,7 @@ class Reader:
             return
         strays = self._strays if self._has_calls else ()
         n_all, mark = first_mark(body, () if self._is_broken else (*self._opens, *strays), is_end)
-        # white space before a call is not text; neither is white space alone after a call
+        # White space before a call, or alone after a call, is not text.
         is_text = not self._tools or (is_end and not mark)
         n_text = n_all if is_text else len(body[:n_all].rstrip())
         is_shown = bool(body[:n_text].strip()) or not self._has_calls or self._last == "answer"
@@ -247,8 +252,8 @@ class Reader:
         )
 
     def _read_block(self, block: CallFormat, final: bool) -> None:
-        """Reads a block of calls once it is complete, that is, once its end is found and everything before
-        the end is a call.
+        """Reads a block of calls once the end of the block is found. A mark counts as the end only if
+        everything before the mark is a call.
         """
         n_open = len(block.open)
         if not block.is_part and self._held[:n_open] != block.open[: len(self._held)]:
@@ -261,8 +266,8 @@ class Reader:
         at, mark = first_mark(self._held, closes, True, max(n_open, self._looked))
         while mark:
             end = at + self._n_end(mark)
-            # a mark belongs to a value if the value was open at the last mark and has not ended before this
-            # mark
+            # If the previous mark was inside a value, and the value has not ended since, then this mark is
+            # inside the same value.
             if not self._looked or block.syntax.value_end.search(self._held, self._looked, at + len(mark)):
                 calls = block.calls(
                     self._held[first : end if block.is_part and block.close else at], self._tools
@@ -283,17 +288,17 @@ class Reader:
         rest = self._held[first + n_read :].strip()
         if not found or block.needs_close or (block.close and rest):
             self._is_broken = True
-            self._take("answer", n_open)  # the text after the mark is read as ordinary text
+            self._take("answer", n_open)  # the text after the block's mark is ordinary text
         else:
             self._take("tag", first + n_read, found)
             self._is_broken = bool(rest)
 
 
 def first_mark(text: str, marks: Iterable[str], final: bool, start: int = 0) -> tuple[int, str]:
-    """Returns the position of the first mark in a text, and the mark.
+    """Returns the position of the first of these marks in a text, and the mark.
 
-    If there is no mark, returns "" and the position up to which no mark can have begun. final: the text is
-    complete.
+    If the text has no mark, returns "" and the position before which no mark can have begun. final: True if
+    no text follows.
     """
     found = [(at, mark) for mark in marks if (at := text.find(mark, start)) >= 0]
     if found or final:
@@ -323,17 +328,17 @@ def message_of(parts: Iterable[Part]) -> Message:
 class AnswerReader:
     """Reader of the chunks of one answer.
 
-    The text of a chunk lags behind its tokens, because incomplete characters and possible stop strings are
-    held back. The reader decodes the tokens again to map characters to tokens, and so to accepted drafts.
-    Control tokens have no text; these texts are added only for `Reader`, if the model's tags contain the
-    control tokens.
+    The text of a chunk lags behind the chunk's tokens, because incomplete characters and possible stop
+    strings are held back. This reader decodes the tokens again to map characters to tokens, and so to
+    accepted drafts. A control token has no text in a chunk. If the control token is part of the model's tags,
+    its text is added for `Reader` only.
 
-    token_bytes: returns the bytes of a token, b"" for a control token
+    token_bytes: function that returns the bytes of a token, b"" for a control token
     reader:      reader of the text
-    marks:       texts of the control tokens in the tags and calls, by token
+    marks:       texts of the control tokens in the tags and calls, by token id
 
-    blocks: thinking, content and tool calls in the order of the model
-    new_id: returns an id for a call without an id
+    blocks: the answer's thinking, content and tool calls, in the order in which the model wrote them
+    new_id: function that returns an id for a call without an id
     """
 
     def __init__(
@@ -349,16 +354,17 @@ class AnswerReader:
         self._marks = marks or {}
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._n_tokens = 0
-        self._n_before: int | None = None  # tokens before the first content or call
-        # an entry for each character of tokens whose text is held back: "" (or a mark without text), True if
-        # the token is an accepted draft, and the token's number
+        self._n_before: int | None = None  # number of tokens before the first content or call
+        # Characters whose text is not yet in a chunk. An entry has "" (or the text of a control token),
+        # whether the character's token is an accepted draft, and the token's index.
         self._decoded: deque[tuple[str, bool, int]] = deque()
-        # the same entries for each character that `Reader` holds back
+        # Characters that `Reader` holds back. An entry has whether the token is an accepted draft, and the
+        # token's index.
         self._origins: deque[tuple[bool, int]] = deque()
 
     @property
     def n_thought(self) -> int:
-        """Number of tokens before the content, including tags."""
+        """Number of tokens before the content, including the tags around the thinking."""
         return self._n_tokens if self._n_before is None else self._n_before
 
     @property
@@ -374,7 +380,7 @@ class AnswerReader:
             found += self._found(self._reader.finish(reason == "stop"))
         pieces = [one for one in found if isinstance(one, Piece)]
         events = list(self._events(found, reason is not None))
-        # this runs for each chunk, and dataclasses.replace is slow
+        # The fields are copied here, because dataclasses.replace is too slow to run for each chunk.
         head = (chunk.text, chunk.tokens, chunk.accepted, chunk.logprobs)
         return Chunk(*head, reason, chunk.timings, pieces, events)
 
@@ -400,11 +406,11 @@ class AnswerReader:
             text = "".join(one.text for one in run if isinstance(one, Piece))
             if is_thinking is not None:
                 yield "thinking" if is_thinking else "content", text
-        if is_last and all(kind == "thinking" for kind, _ in self.blocks):  # clients read only the last block
+        if is_last and all(kind == "thinking" for kind, _ in self.blocks):  # some clients read no other block
             yield "content", ""
 
     def _decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:
-        """Reads tokens whose text comes later."""
+        """Decodes tokens, and records each character for the text of this or a later chunk."""
         for token, is_accepted in zip(tokens, accepted, strict=True):
             text, n = self._decoder.decode(self._token_bytes(token)), self._n_tokens
             if token in self._marks:
@@ -413,7 +419,9 @@ class AnswerReader:
             self._n_tokens += 1
 
     def _take(self, text: str) -> list[Piece | ToolCall]:
-        """Maps the next characters of the stream's text to their tokens."""
+        """Reads the next characters of the stream's text, and maps them to their tokens. Returns the pieces
+        and tool calls in these characters.
+        """
         texts, n_taken = [], 0
         while n_taken < len(text) or (self._decoded and self._decoded[0][0]):
             mark, is_accepted, n = self._decoded.popleft() if self._decoded else ("", False, self._n_tokens)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Chooses the template that turns a conversation into a prompt, and renders the prompt.
 
-`ChatTemplate.choose` picks the Modelfile's template, else the GGUF's, else the store's. Otherwise it picks
-ChatML if the vocabulary has its marks, else the bare prompt. `describe()` names the choice and the reason. A
-template is compiled at its first use, so an invalid template does not prevent loading a model.
+`ChatTemplate.choose` picks the Modelfile's template, else the GGUF's, else the store's. If all are missing,
+it picks ChatML if the vocabulary has ChatML's marks, else the bare prompt. `describe()` names the choice and
+the reason. A template is compiled at its first use, so an invalid template does not prevent loading a model.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }}{% endfor %}"
     "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
 )
-# Every block in Go's language has an end. The words `block`, `range` and `with` are not checked, because a
-# Jinja template may have variables with these names.
+# The pattern looks for `end`, because every block in Go's language has an end. The pattern ignores the words
+# `block`, `range` and `with`, because a Jinja template may have variables with these names.
 _GO_MARK = re.compile(r"\{\{-?\s*(?:[.$]|/\*|end\s*-?\}\}|template\s+[\"`])")
 _JINJA_NAMES = (
     "messages message bos_token eos_token add_generation_prompt system_message raise_exception tools loop"
@@ -38,7 +38,7 @@ _JINJA_MARK = re.compile(rf"\{{\{{-?\s*(?:{'|'.join(_JINJA_NAMES.split())})\b")
 def is_jinja(text: str) -> bool:
     """Returns True if a TEMPLATE is written in Jinja, not in Go's language.
 
-    A Go template may have `{%` in its text, so any action that exists only in Go shows that it is Go.
+    A Go template may have `{%` in its text, so an action that exists only in Go takes precedence over `{%`.
     """
     return _GO_MARK.search(text) is None if "{%" in text else _JINJA_MARK.search(text) is not None
 
@@ -78,8 +78,9 @@ class Rendered:
 class ChatTemplate:
     """A template and the reason it was chosen.
 
-    source:  source of the text, as in "the Modelfile's TEMPLATE"; "" for the bare prompt and ChatML
-    notices: notices about the choice, for the user
+    source:  where the template comes from, such as "the Modelfile's TEMPLATE"; "" for the bare prompt and
+        ChatML
+    notices: notices for the user about the choice
     """
 
     language: Language
@@ -106,11 +107,11 @@ class ChatTemplate:
         """Returns the template to use. Pass None or "" for a source without a template.
 
         asked: template that replaces all others
-        modelfile: the TEMPLATE instruction, in Go's language or in Jinja, which Ollama refuses
+        modelfile: the text of the TEMPLATE instruction, in Go's language or in Jinja (which Ollama refuses)
         gguf:      tokenizer.chat_template
         stored:    the template layer of a model in the store
         choice:    the `chat_template` pragma: auto, raw, chatml, or one of the sources
-        has_token: returns whether the vocabulary has a token with a text
+        has_token: function that returns whether the vocabulary has a token with exactly this text
 
         Raises InvalidValueError for an unknown choice and for a missing template.
         """
@@ -150,12 +151,12 @@ class ChatTemplate:
 
     @cached_property
     def layout(self) -> Layout | None:
-        """The layout of a model's answers with this template."""
+        """The layout of answers to prompts of this template; None if the answers are plain text."""
         return layout_of(self.text + self.takes.said)
 
     @property
     def tags(self) -> Layout | None:
-        """The layout of a thinking model's answers; None for a model that does not think."""
+        """The layout of the answers if the model thinks; None for a model that does not think."""
         return thinking_tags(self.layout)
 
     @cached_property
@@ -181,10 +182,10 @@ class ChatTemplate:
         """Returns the prompt of a conversation. A trailing assistant message without calls starts the answer.
 
         think: None for the template's default, a bool, or a level such as "high"
-        add_generation_prompt: opens the assistant's turn; a Go template always does
-        answers: start the answer without a thought, unless `think` requests one; a thought that the template
-                 opens is closed even if `think` is False
-        values: variables of a Jinja template, overriding those that `think` sets
+        add_generation_prompt: open the assistant's turn at the end; a Go template always opens it
+        answers: start the answer without a thought, unless `think` requests a thought; a thought that the
+            template opens is closed even if `think` is False
+        values: variables of a Jinja template, which override the variables that `think` sets
 
         Raises TemplateError, and InvalidValueError for an invalid message.
         """
@@ -205,7 +206,9 @@ class ChatTemplate:
         return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text), begins=begins)
 
     def _start(self, message: Message) -> Message:
-        """Returns the message that starts an answer; a thought in its content is moved to `thinking`."""
+        """Returns the message that starts an answer. A thought in the message's content is moved to
+        `thinking`.
+        """
         texts, reader = {"thinking": message.thinking, "answer": "", "tag": ""}, Reader(self.tags)
         for part in (*reader.feed(message.content), *reader.finish()):
             texts[part.kind] += part.text
@@ -264,7 +267,7 @@ class ChatTemplate:
 
     @cached_property
     def _compiled(self) -> Callable[..., str]:
-        """The compiled template. It is compiled at its first use, because Jinja is slow to load."""
+        """The compiled template, which is compiled at its first use, because Jinja is slow to load."""
         if self.language == "go":
             from eaglecpp.chat.go_template import Template
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`ThinkBudget`: finds the token at which a thought has used its budget, and the text that closes it."""
+"""`ThinkBudget`: finds the token at which a thought has used its budget, and the text that closes the
+thought.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ class ThinkBudget:
     """
 
     def __init__(self, n_max: int, tags: Layout, begins: Begins, prompt: str) -> None:
-        """n_max: maximum tokens of thinking; begins, prompt: the rendered prompt, which may open the
-        thought.
+        """n_max: maximum tokens of thinking; begins: state at the beginning of the answer; prompt: text of
+        the rendered prompt, which may open the thought.
         """
         self._n_left = n_max
         self._tags = tags
@@ -27,7 +29,7 @@ class ThinkBudget:
         return self._reader.is_thinking and self._n_left <= 0
 
     def take(self, piece: str) -> None:
-        """Counts the next token of the answer, given its text; it may be a control token."""
+        """Counts the next token of the answer, which may be a control token. piece: text of the token."""
         self._text += piece
         self._n_left -= self._reader.is_thinking
         self._reader.feed(piece)

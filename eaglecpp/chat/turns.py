@@ -26,7 +26,7 @@ class Accepted:
     """Messages and tools in the form that a template accepts.
 
     describes: the system prompt describes the tools and the format of calls
-    notices:   moved parts, for the user
+    notices:   notices for the user about parts that were moved
     """
 
     messages: list[Message]
@@ -105,7 +105,7 @@ def lead_system(messages: Sequence[Message]) -> list[Message]:
 
 def fold_system(messages: Sequence[Message], first: int = 0) -> list[Message]:
     """Moves the texts of system messages to the front of the next question, for a template without a system
-    role. first: index of the first message to move.
+    role. first: system messages before this index stay.
     """
     turns: list[Message] = []
     for index, message in enumerate(messages):
@@ -122,8 +122,8 @@ def fold_system(messages: Sequence[Message], first: int = 0) -> list[Message]:
 
 
 def _paired(messages: Sequence[Message]) -> list[Message]:
-    """Adds ids and names of calls to their results, because clients omit them. A result belongs to an earlier
-    call by id, else by name, else in order.
+    """Adds the ids and names of calls to the results of calls, because clients may omit them. A result is
+    matched to an earlier call by id, else by name, else by order.
     """
     turns: list[Message] = []
     open_calls: list[ToolCall] = []
@@ -132,7 +132,7 @@ def _paired(messages: Sequence[Message]) -> list[Message]:
         if message.tool_calls:
             calls = []
             for call in message.tool_calls:
-                # Kimi K2's template prints only the id
+                # The id contains the name, because Kimi K2's template prints only the id.
                 calls.append(call if call.id else replace(call, id=f"functions.{call.name}:{n_calls}"))
                 n_calls += 1
             message, open_calls = replace(message, tool_calls=tuple(calls)), calls
@@ -172,7 +172,7 @@ def _called(messages: Sequence[Message], takes: Takes, notices: list[str]) -> li
 
 
 def _with_short_ids(messages: Sequence[Message]) -> list[Message]:
-    """Shortens the ids of calls. Equal ids stay equal."""
+    """Shortens the ids of calls and results to nine letters and digits. Equal ids stay equal."""
     return [
         replace(
             message,
@@ -190,7 +190,9 @@ def _short_id(id: str) -> str:
 
 
 def _one_by_one(messages: Sequence[Message]) -> list[Message]:
-    """Splits messages with several calls, and puts each result after its call."""
+    """Splits a message with several calls into messages with one call, and puts each result after its
+    call.
+    """
     groups: list[list[Message]] = [[]]
     of_call: dict[str, list[Message]] = {}
     for message in messages:
@@ -206,8 +208,8 @@ def _one_by_one(messages: Sequence[Message]) -> list[Message]:
 
 
 def _complete(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Adds a description and parameters to a tool without them. APIs allow clients to omit both, but
-    templates read them.
+    """Adds an empty description and parameters to a tool that lacks them. APIs allow clients to omit both
+    fields, but templates read both.
     """
     function = tool.get("function", tool)
     if not isinstance(function, Mapping):
@@ -221,8 +223,8 @@ def _complete(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Adds a description of the tools after the system prompt, in the format of Hermes, because many models
-    were trained on it.
+    """Adds a description of the tools after the system prompt. The description has the format of Hermes,
+    because many models were trained on this format.
     """
     listed = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
     text = (
